@@ -1,0 +1,1 @@
+"""DeadPool keeps a PyTorch training job running when machines die."""

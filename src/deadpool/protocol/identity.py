@@ -1,0 +1,37 @@
+"""Names of things that outlive messages: generations and versions. Values only.
+
+A version number alone never identifies state: a job that rolled back computes version v a second time, and the two are
+different objects. So state is named by the generation it was born in *and* its number, everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Generation:
+    """Who holds which rank. Ordered by the coordinator's term first, so that a deposed one cannot outbid its successor."""
+
+    term: int
+    n: int
+
+    def next(self) -> Generation:
+        return Generation(self.term, self.n + 1)
+
+    def __str__(self) -> str:
+        return f"{self.term}.{self.n}"
+
+
+NO_GENERATION = Generation(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """State after `number` completed steps; `born` is the generation in which the last of them was computed."""
+
+    born: Generation
+    number: int
+
+    def __str__(self) -> str:
+        return f"v{self.number}@{self.born}"
