@@ -1,16 +1,16 @@
 """The exception tree. Everything a user can see derives from DeadPoolError, except the unwinding signal.
 
-    DeadPoolError
-      ConfigError        a value the user gave cannot be used: names the field, the value, what would be accepted
-      ProtocolError      a peer said something that the protocol does not allow
-        WireError        bytes that are not a message, or a peer that is not one of ours
-      ArenaError         host memory for snapshots cannot be had or is not what it should be
-      TransferError      a copy did not arrive whole
-      StateError         training state that cannot be captured or restored
-      GroupError         a process group cannot be aborted or rebuilt
-      JobFailed          the job cannot go on; says why and what to do now
+DeadPoolError
+  ConfigError        a value the user gave cannot be used: names the field, the value, what would be accepted
+  ProtocolError      a peer said something that the protocol does not allow
+    WireError        bytes that are not a message, or a peer that is not one of ours
+  ArenaError         host memory for snapshots cannot be had or is not what it should be
+  TransferError      a copy did not arrive whole
+  StateError         training state that cannot be captured or restored
+  GroupError         a process group cannot be aborted or rebuilt
+  JobFailed          the job cannot go on; says why and what to do now
 
-    Unwind (BaseException)  takes a trainer back to its step boundary; must not be eaten by `except Exception`
+Unwind (BaseException)  takes a trainer back to its step boundary; must not be eaten by `except Exception`
 """
 
 from __future__ import annotations

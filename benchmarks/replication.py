@@ -1,0 +1,185 @@
+"""How fast a snapshot reaches its holder, against what two plain sockets move between the same two processes.
+
+    python benchmarks/replication.py --json out.json --bytes 268435456 --repeats 15
+
+Push: sendfile from the slot, receive into the holder's slot, verify every digest, write the header, acknowledge.
+Plain: two threads each side, sendall and recv_into, the same bytes from and into the same kind of memory, one byte
+back. Both alternate in one run, so that a noisy machine disturbs both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.seal import Extent, Geometry, Seal
+from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.slot import region, seal_slot
+from deadpool.snapshot.transfer import TransferClient, TransferServer
+
+GENERATION = Generation(1, 1)
+RECORD_BYTES = 20_000
+PLAIN_STREAMS = 2
+PLAIN_CALL_BYTES = 1 << 20
+
+
+def geometry_for(payload_bytes: int) -> Geometry:
+    return Geometry(record_capacity=1 << 16, unique_bytes=payload_bytes, replica_bytes=0)
+
+
+def halves(view: memoryview) -> list[memoryview]:
+    middle = len(view) // PLAIN_STREAMS
+    return [view[:middle], view[middle:]]
+
+
+def in_threads(work: Any, arguments: list[tuple[Any, ...]]) -> None:
+    threads = [threading.Thread(target=work, args=each) for each in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# --- the holder's process
+
+
+def plain_receive(sock: socket.socket, view: memoryview) -> None:
+    done = 0
+    while done < len(view):
+        count = sock.recv_into(view[done : done + PLAIN_CALL_BYTES])
+        if count == 0:
+            raise EOFError
+        done += count
+    sock.sendall(b"!")
+
+
+def serve(payload_bytes: int, secret: bytes) -> None:
+    geometry = geometry_for(payload_bytes)
+    segment = Segment.create("bench-held", geometry, 2)
+    segment.prefault()
+    server = TransferServer(
+        host="127.0.0.1",
+        secret=secret,
+        open=lambda seal, generation, geometry: segment.slot(0),
+        stored=lambda seal: None,
+        dropped=lambda seal, reason: print(reason, file=sys.stderr),
+        find=lambda rank, version: None,
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(json.dumps([server.start(), listener.getsockname()]), flush=True)
+    socks = [listener.accept()[0] for _ in range(PLAIN_STREAMS)]
+    extent = Extent(record_bytes=0, unique_bytes=payload_bytes, replica_bytes=0)
+    targets = halves(region(segment.slot(1), geometry, extent, "unique"))
+    while sys.stdin.readline().strip() == "plain":
+        in_threads(plain_receive, list(zip(socks, targets, strict=True)))
+    server.close()
+
+
+# --- the owner's process
+
+
+def plain_send(sock: socket.socket, view: memoryview) -> None:
+    for start in range(0, len(view), PLAIN_CALL_BYTES):
+        sock.sendall(view[start : start + PLAIN_CALL_BYTES])
+    sock.recv(1)
+
+
+def filled_slot(segment: Segment, payload_bytes: int) -> Seal:
+    extent = Extent(record_bytes=RECORD_BYTES, unique_bytes=payload_bytes, replica_bytes=0)
+    target = np.frombuffer(region(segment.slot(0), segment.geometry, extent, "unique"), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8)
+    for start in range(0, len(target), len(noise)):
+        end = min(start + len(noise), len(target))
+        target[start:end] = noise[: end - start]
+    version = Version(GENERATION, 1)
+    return seal_slot(segment.slot(0), segment.geometry, rank=0, version=version, extent=extent)
+
+
+def measure(payload_bytes: int, repeats: int, streams: int) -> dict[str, Any]:
+    secret = secrets.token_bytes(32)
+    segment = Segment.create("bench-own", geometry_for(payload_bytes), 1)
+    segment.prefault()
+    seal = filled_slot(segment, payload_bytes)
+    command = [sys.executable, __file__, "--bytes", str(payload_bytes), "--serve", secret.hex()]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdin is not None and holder.stdout is not None
+    client = TransferClient(secret=secret, streams=streams)
+    try:
+        address, plain_address = (tuple(each) for each in json.loads(holder.stdout.readline()))
+        socks = [socket.create_connection(plain_address) for _ in range(PLAIN_STREAMS)]
+        sources = halves(region(segment.slot(0), segment.geometry, seal.extent, "unique"))
+        push_s: list[float] = []
+        plain_s: list[float] = []
+        for repeat in range(repeats + 2):
+            begin = time.perf_counter()
+            client.push(address, seal, segment.geometry, segment.fd, 0, GENERATION, True)
+            push_s.append(time.perf_counter() - begin)
+            holder.stdin.write("plain\n")
+            holder.stdin.flush()
+            begin = time.perf_counter()
+            in_threads(plain_send, list(zip(socks, sources, strict=True)))
+            plain_s.append(time.perf_counter() - begin)
+            report_progress(repeat, repeats + 2, payload_bytes, push_s[-1], plain_s[-1])
+        return summary(payload_bytes, push_s[2:], plain_s[2:])  # the first two warm sockets and page tables
+    finally:
+        client.close()
+        holder.stdin.close()
+        holder.wait(30)
+        segment.close()
+
+
+def report_progress(index: int, count: int, payload_bytes: int, push_s: float, plain_s: float) -> None:
+    rates = f"push {payload_bytes / push_s / 1e9:5.2f} GB/s   plain {payload_bytes / plain_s / 1e9:5.2f} GB/s"
+    end = "\n" if index + 1 == count or not sys.stderr.isatty() else ""
+    print(f"\r[{index + 1}/{count}] {rates}", end=end, file=sys.stderr, flush=True)
+
+
+def summary(payload_bytes: int, push_s: list[float], plain_s: list[float]) -> dict[str, Any]:
+    push = payload_bytes / statistics.median(push_s) / 1e9
+    plain = payload_bytes / statistics.median(plain_s) / 1e9
+    return {
+        "push_gbps": round(push, 3),
+        "plain_gbps": round(plain, 3),
+        "ratio": round(push / plain, 3),
+        "push_best_gbps": round(payload_bytes / min(push_s) / 1e9, 3),
+        "plain_best_gbps": round(payload_bytes / min(plain_s) / 1e9, 3),
+        "push_median_ms": round(statistics.median(push_s) * 1e3, 3),
+        "payload_bytes": payload_bytes,
+        "repeats": len(push_s),
+        "machine": {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write the result here as well")
+    parser.add_argument("--bytes", type=int, default=256 << 20, help="payload of one snapshot")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--streams", type=int, default=2)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.bytes, bytes.fromhex(options.serve))
+        return
+    result = measure(options.bytes, options.repeats, options.streams)
+    print(json.dumps(result, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Makes gloo backends on one shared device, and their stand-ins for a process that rehearses alone.
+
+One device and one thread per backend, because torch keeps a replaced backend alive for as long as its group lives: so
+a recovery costs one idle thread per group and no descriptor.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup, ProcessGroupGloo
+
+
+class GlooFactory:
+    """Owns the gloo device of this process."""
+
+    def __init__(self, hostname: str) -> None:
+        self._hostname = hostname
+        self._device: Any = None
+
+    def real(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+        """Connects to all peers; blocks until they are there."""
+        options = ProcessGroupGloo._Options()
+        options._devices = [self._shared_device()]
+        options._threads = 1
+        options._timeout = timeout
+        return ProcessGroupGloo(store, rank, size, options)
+
+    def fake(self, rank: int, size: int, timeout: timedelta) -> Any:
+        """Talks to nobody: every collective completes at once."""
+        options = FakeProcessGroup.Options()
+        options._timeout = timeout
+        return FakeProcessGroup._create_internal(rank=rank, world_size=size, options=options)
+
+    def _shared_device(self) -> Any:
+        if self._device is None:
+            # Lazy connecting would open sockets in the middle of a collective, where nobody records them.
+            self._device = ProcessGroupGloo.create_device(hostname=self._hostname, lazy_init=False)
+        return self._device

@@ -1,0 +1,136 @@
+"""Every process group of this process: how they are made, aborted, rebuilt and forgotten.
+
+The one door of this room. abort() may be called from any thread; everything else belongs to the main thread. A group
+that user code or a framework holds stays the same object through a recovery: only the backend inside it is replaced.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from deadpool.backend import world
+from deadpool.backend.door import Door
+from deadpool.backend.gloo import GlooFactory
+from deadpool.backend.store import ReleasableStore
+from deadpool.backend.supervisor import Supervisor
+from deadpool.errors import ConfigError, GroupError
+
+ACCEPTED_BACKENDS = ("gloo", "cpu:gloo")
+
+
+class Groups:
+    """Makes, aborts, rebuilds and forgets the process groups of this process."""
+
+    def __init__(self, *, hostname: str = "127.0.0.1", timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._gloo = GlooFactory(hostname)
+        self._supervisor = Supervisor()
+        self._door = Door(self._make)
+        self._store: ReleasableStore | None = None
+        self._detached = False
+        self._swap_count = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the groups this rank is a member of, in order of creation."""
+        return tuple(member.name for member in world.members())
+
+    @property
+    def detached(self) -> bool:
+        """True while every group is fake: this process rehearses and nobody waits for it."""
+        return self._detached
+
+    @property
+    def abort_count(self) -> int:
+        """How often abort() was called in this process."""
+        return self._supervisor.abort_count
+
+    def install(self) -> None:
+        """From here on every gloo group made by a stock call is ours."""
+        self._door.open()
+
+    def uninstall(self) -> None:
+        self._door.close()
+
+    def init(self, *, backend: str, store: dist.Store, rank: int, world_size: int, detached: bool) -> None:
+        """Makes the default group. Detached: it and all later groups are fake until rebuild()."""
+        _check_backend(backend)
+        if not self._door.is_open:
+            raise GroupError("install() comes before init()")
+        self._detached = detached
+        own_store = store if detached else self._connect(store)
+        timeout = timedelta(seconds=self._timeout_s)
+        dist.init_process_group(backend, store=own_store, rank=rank, world_size=world_size, timeout=timeout)
+
+    def abort(self) -> int:
+        """From any thread: ends every collective and every making of a group; returns how many sockets were shut.
+
+        Until the next rebuild() or destroy() a new group fails at once, and so does a collective that would have to
+        talk to a peer.
+        """
+        return self._supervisor.abort()
+
+    def rebuild(self, store: dist.Store, prefix: str, *, after_abort: int | None = None) -> None:
+        """Connects every group anew under `prefix`; a detached process becomes attached.
+
+        All ranks call it, each for all groups it is a member of, in the same order. `after_abort` is the abort_count
+        that the caller has seen: an abort it has not seen makes this raise instead of being forgotten.
+        """
+        if self._swap_count >= world.SWAP_LIMIT:
+            raise GroupError(f"{world.SWAP_LIMIT} rebuilds done, torch has no room for another: restart the process")
+        self._supervisor.allow(after_abort=after_abort)
+        swap_number, self._swap_count = self._swap_count, self._swap_count + 1
+        try:
+            own_store = self._connect(store)
+            for member in world.members():
+                self._rebuild_one(member, dist.PrefixStore(f"{prefix}/{member.name}", own_store), swap_number)
+        except GroupError:
+            self._supervisor.abort()  # half of the groups are new: none may be used
+            raise
+        self._detached = False
+
+    def destroy(self) -> None:
+        """Forgets everything but the gloo device, so that the user's script can be run again in this process."""
+        self._supervisor.allow()
+        world.forget()
+        self._release_store()
+        self._detached = False
+        self._swap_count = 0
+
+    def _connect(self, store: dist.Store) -> dist.Store:
+        # A client of our own: an abort ends waiting in it without cutting anybody else off from the store.
+        self._release_store()
+        client = self._supervisor.run("connecting to the store", store.clone, wait_s=self._timeout_s)
+        self._store = ReleasableStore(client)
+        return self._store
+
+    def _release_store(self) -> None:
+        if self._store is not None:
+            self._store.release()
+            self._store = None
+
+    def _make(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+        if self._detached:
+            return self._supervisor.run("making a fake group", lambda: self._gloo.fake(rank, size, timeout))
+        return self._supervisor.run("making a group", lambda: self._gloo.real(store, rank, size, timeout))
+
+    def _rebuild_one(self, member: world.Member, store: dist.Store, swap_number: int) -> None:
+        rank, size, timeout = member.rank, member.size, member.timeout
+        backend = self._supervisor.run(
+            f"rebuilding group {member.name}",
+            lambda: self._gloo.real(store, rank, size, timeout),
+            wait_s=self._timeout_s,
+        )
+        backend._set_sequence_number_for_group()
+        world.swap(member, backend, store, swap_number)
+
+
+def _check_backend(backend: str) -> None:
+    if backend not in ACCEPTED_BACKENDS:
+        accepted = " or ".join(repr(name) for name in ACCEPTED_BACKENDS)
+        raise ConfigError(f"backend={backend!r} cannot be used: {accepted} would be accepted")
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        raise ConfigError("TORCH_DISTRIBUTED_DEBUG='DETAIL' cannot be used: 'OFF' or 'INFO' would be accepted")

@@ -1,0 +1,47 @@
+"""A process group that talks to nobody and whose works carry proper futures.
+
+For the reducer of DistributedDataParallel while a spare rehearses: it reads the result out of the future of each
+all-reduce, and the future of torch's own fake work holds nothing. Only what the reducer calls is here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Work
+
+
+class _DoneWork(Work):
+    """Completed from the start; its result is what went in."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self._future.set_result(tensors)
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        return self._future
+
+
+class NullGroup(dist.ProcessGroup):
+    """Every collective leaves its tensors as they are and is complete at once."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+
+    def getBackendName(self) -> str:
+        return "null"
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        return _DoneWork(tensors)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        return _DoneWork(tensors)

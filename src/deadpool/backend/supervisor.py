@@ -1,0 +1,122 @@
+"""Runs the calls that open sockets, so that they can be given up at any moment.
+
+Owns which sockets belong to the process groups of this process, and the abort flag. Making a gloo group may wait for a
+peer that never comes, in the store or in accept(), where no socket exists that could be shut. So the call runs in a
+thread of its own and the caller waits for the call OR the abort, whichever comes first. A call that was given up finds
+its sockets shut, fails and takes its half-made group with it; where it waits for a connection, that happens at the
+group's own timeout.
+
+A socket counts as the call's when it was opened while the call ran. A TCP connection that an unrelated thread opens in
+those milliseconds is taken for one of ours and would be shut with them: rare, and it looks like a peer that hung up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from deadpool.backend.sockets import OpenSocket, open_sockets, shut_all
+from deadpool.errors import GroupError
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """One supervised call. `settled` is set by its end or by whoever gives it up."""
+
+    what: str
+    before: frozenset[OpenSocket]
+    settled: threading.Event = field(default_factory=threading.Event)
+    result: Any = None
+    error: BaseException | None = None
+    given_up: bool = False
+
+
+class Supervisor:
+    """Makes calls that can be aborted, and remembers the sockets that they opened."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sockets: set[OpenSocket] = set()
+        self._call: _Call | None = None
+        self._aborted = False
+        self._abort_count = 0
+
+    @property
+    def abort_count(self) -> int:
+        """How often abort() was called: lets a caller tell an abort it knows of from a newer one."""
+        return self._abort_count
+
+    def abort(self) -> int:
+        """Any thread. Ends every connection and the call that runs now; new calls fail until allow()."""
+        with self._lock:
+            self._aborted = True
+            self._abort_count += 1
+            return self._shut_everything()
+
+    def allow(self, *, after_abort: int | None = None) -> None:
+        """Calls may be made again. Refused when there was an abort that the caller does not know of."""
+        with self._lock:
+            if after_abort is not None and after_abort != self._abort_count:
+                raise GroupError(f"aborted again: {self._abort_count} aborts, the caller knows of {after_abort}")
+            self._shut_everything()
+            self._aborted = False
+
+    def run(self, what: str, work: Callable[[], T], *, wait_s: float | None = None) -> T:
+        """Returns what `work` returns, or raises GroupError: it failed, it was aborted, or wait_s passed."""
+        call = self._begin(what)
+        threading.Thread(target=self._work, args=(call, work), name=f"deadpool {what}", daemon=True).start()
+        in_time = call.settled.wait(wait_s)
+        with self._lock:
+            return self._end(call, in_time, wait_s)
+
+    def _begin(self, what: str) -> _Call:
+        with self._lock:
+            if self._aborted:
+                raise GroupError(f"{what}: groups are aborted and not rebuilt yet")
+            if self._call is not None:
+                raise GroupError(f"{what}: {self._call.what} is still under way in another thread")
+            self._call = _Call(what, open_sockets())
+            return self._call
+
+    def _work(self, call: _Call, work: Callable[[], Any]) -> None:
+        try:
+            result = work()
+        except BaseException as error:  # the edge of this thread: handed to the caller
+            call.error = error
+        else:
+            self._deliver(call, result)
+        call.settled.set()
+
+    def _deliver(self, call: _Call, result: Any) -> None:
+        with self._lock:
+            if not call.given_up:
+                call.result = result
+
+    def _end(self, call: _Call, in_time: bool, wait_s: float | None) -> Any:
+        made = open_sockets() - call.before
+        if not call.given_up:
+            self._call = None
+        if call.given_up:
+            raise GroupError(f"{call.what}: aborted")
+        if in_time and call.error is None:
+            self._sockets |= made
+            return call.result
+        call.given_up = True
+        shut_all(made)
+        if call.error is not None:
+            raise GroupError(f"{call.what}: {call.error}") from call.error
+        raise GroupError(f"{call.what}: not every peer came within {wait_s:g} s")
+
+    def _shut_everything(self) -> int:
+        ended = set(self._sockets)
+        self._sockets.clear()
+        if self._call is not None:
+            ended |= open_sockets() - self._call.before
+            self._call.given_up = True
+            self._call.settled.set()
+            self._call = None
+        return shut_all(ended)

@@ -1,0 +1,517 @@
+"""An agent's decisions: the door through which all its news comes, and its part in a recovery. No I/O.
+
+Trainers are processes that come and go; ranks are seats that stay. Which process takes a seat of this node is decided
+here, never by the coordinator. The trainers are kept by `crew.py`, the copies by `storehouse.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deadpool.events import Event
+from deadpool.protocol.crew import Crew, State, Trainer
+from deadpool.protocol.effects import (
+    AgentEffect,
+    AgentInput,
+    Allocated,
+    AllocationFailed,
+    CoordinatorLost,
+    CutStreams,
+    Emit,
+    Fetched,
+    FetchFailed,
+    Finish,
+    FromCoordinator,
+    FromTrainer,
+    Hashed,
+    KillTrainer,
+    Offered,
+    Pushed,
+    PushFailed,
+    Received,
+    ReceiveFailed,
+    StartTrainer,
+    StopAsked,
+    StreamsCut,
+    Tick,
+    ToCoordinator,
+    ToTrainer,
+    TrainerExited,
+)
+from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.messages import (
+    Attach,
+    Captured,
+    Connect,
+    Connected,
+    Declare,
+    End,
+    Ended,
+    Failed,
+    Fence,
+    FenceAck,
+    Fetch,
+    Final,
+    Finished,
+    Go,
+    Grant,
+    Halt,
+    Halted,
+    Heartbeat,
+    Missed,
+    Parked,
+    Permit,
+    Plan,
+    PlanAck,
+    Prepared,
+    RankOrder,
+    Refused,
+    Rehearse,
+    Release,
+    Report,
+    Restore,
+    Seat,
+    Settings,
+    Shutdown,
+    Stepped,
+    TrainerHello,
+    TrainerLost,
+    Trainers,
+    Welcome,
+)
+from deadpool.protocol.storehouse import Storehouse
+
+START_ATTEMPTS = 3
+
+
+class Agent:
+    def __init__(self, *, node: str, standby: int = 0) -> None:
+        self.node, self.standby = node, standby
+        self.settings: Settings | None = None
+        self.generation: Generation = NO_GENERATION
+        self.plan: Plan | None = None
+        self.fenced = False
+        self.ending = False
+        self._cause = ""
+        self._acked = True
+        self._streams_cut = NO_GENERATION
+        self._pending_fetches: dict[int, list[Fetch]] = {}
+        self._halt_deadline: float | None = None
+        self._heartbeat_due: float | None = None
+        self._effects: list[AgentEffect] = []
+        self.crew = Crew(node)
+        self.store = Storehouse(self._effects)
+
+    # --- the contract of a core --------------------------------------------------------------------------------------
+
+    def step(self, input: AgentInput, *, now: float) -> list[AgentEffect]:
+        if not self.ending:
+            self._dispatch(input, now)
+        effects = list(self._effects)
+        self._effects.clear()
+        return effects
+
+    def deadline(self) -> float | None:
+        wakes = [wake for wake in (self._halt_deadline, self._heartbeat_due) if wake is not None]
+        return min(wakes) if wakes and not self.ending else None
+
+    def check(self) -> None:
+        ranks = [trainer.rank for trainer in self.crew.seated()]
+        assert len(ranks) == len(set(ranks)), ranks
+        assert not (self.fenced and self.store.lanes), "a copy is on its way under a fence"
+
+    def _dispatch(self, input: AgentInput, now: float) -> None:
+        match input:
+            case FromCoordinator(message=message):
+                self._obey(message, now)
+            case FromTrainer(trainer=name, message=message):
+                self._hear(name, message)
+            case TrainerExited(trainer=name, code=code, reason=reason):
+                self._exited(name, code, reason)
+            case Tick():
+                self._tick(now)
+            case CoordinatorLost(reason=reason):
+                self._end(f"lost the coordinator: {reason}", failed=True)
+            case StopAsked(reason=reason):
+                self._end(reason, failed=True)
+            case _:
+                self._data_news(input)
+
+    def _data_news(self, input: AgentInput) -> None:
+        """What the data plane has done of what it was told, and what other nodes ask of it."""
+        match input:
+            case Allocated(segment=segment):
+                self.store.allocated(segment)
+                self._grant_all()
+            case AllocationFailed(segment=segment, reason=reason):
+                self.store.allocation_failed(segment, reason)
+                self._emit("arena_full", reason=reason)
+            case Hashed(slot=slot, digest=digest):
+                self.store.hashed(slot, digest)
+                self._maybe_ack()
+            case Pushed(rank=rank, node=node, version=version):
+                self.store.push_ended(rank, node, version, None)
+                self._grant_all()
+            case PushFailed(rank=rank, node=node, version=version, reason=reason):
+                self.store.push_ended(rank, node, version, reason)
+                self._emit("push_failed", rank=rank, step=version.number, holder=node, reason=reason)
+            case Fetched(rank=rank, slot=slot, copy=copy):
+                if self.store.fetched(slot, copy):
+                    self._fetched(rank)
+            case FetchFailed(rank=rank, slot=slot, reason=reason):
+                self.store.arrival_failed(slot)
+                if not self.fenced:
+                    self._lost(rank, f"no source gave the snapshot of rank {rank}: {reason}")
+            case StreamsCut(generation=generation):
+                self._cut(generation)
+            case Offered():
+                self.store.offered(input)
+            case Received(slot=slot, copy=copy, bytes_received=count):
+                self.store.received(slot, copy, count)
+            case ReceiveFailed(slot=slot):
+                self.store.arrival_failed(slot)
+
+    # --- the coordinator's orders ------------------------------------------------------------------------------------
+
+    def _obey(self, message: Any, now: float) -> None:
+        if getattr(message, "generation", self.generation) < self.generation:
+            return  # an order of a generation that is over
+        match message:
+            case Welcome(settings=settings):
+                self._welcomed(settings, now)
+            case Refused(reason=reason):
+                self._end(f"the coordinator refused node {self.node}: {reason}", failed=True)
+            case Rehearse():
+                self._rehearse(message)
+            case Fence():
+                self._fence(message, now)
+            case Plan():
+                self._carry_out(message)
+            case Connect() if not self.fenced:
+                self._to_seated(message)
+            case Go() if not self.fenced:
+                self._go(message)
+            case Permit() if not self.fenced:
+                self._permit(message)
+            case Release() if not self.fenced:
+                for trainer in self.crew.seated():
+                    trainer.released = True
+                self._to_seated(message)
+            case Shutdown(reason=reason, failed=failed):
+                self._end(reason, failed=failed)
+
+    def _welcomed(self, settings: Settings, now: float) -> None:
+        self.settings = settings
+        self.store.slots_per_shelf = settings.slots
+        self._heartbeat_due = now + settings.heartbeat_s
+        for _ in range(settings.layout.per_node + self.standby):
+            self._start_trainer()
+
+    def _rehearse(self, order: Rehearse) -> None:
+        trainer = self.crew.trainers.get(order.trainer)
+        if trainer is not None and trainer.state in (State.IDLE, State.REHEARSING, State.PARKED):
+            trainer.state, trainer.rank = State.REHEARSING, order.rank
+            self._to_trainer(trainer, order)
+
+    def _permit(self, permit: Permit) -> None:
+        self.store.obey(permit)
+        if permit.watermark is not None:
+            self._to_seated(Final(number=permit.watermark.number))
+        self._grant_all()
+
+    # --- fence -------------------------------------------------------------------------------------------------------
+
+    def _fence(self, fence: Fence, now: float) -> None:
+        """Rule 12. Nothing is captured, sealed, sent or overwritten from here until the plan."""
+        if self.settings is None or (self.fenced and fence.generation == self.generation):
+            return
+        self.generation, self._cause = fence.generation, fence.cause
+        self.fenced, self._acked = True, False
+        self._pending_fetches.clear()
+        self.store.fence(fence.generation)
+        for trainer in list(self.crew.seated()):
+            self._halt(trainer, fence)
+        self._halt_deadline = now + self.settings.unwind_s
+        self._effects.append(CutStreams(generation=fence.generation))
+
+    def _halt(self, trainer: Trainer, fence: Fence) -> None:
+        if trainer.has_state:
+            trainer.halting, trainer.live = True, None
+            self._to_trainer(trainer, Halt(generation=fence.generation, cause=fence.cause))
+        elif trainer.under_real_groups:
+            trainer.halting = True  # nothing to keep, and no step boundary to come back to
+            self._effects.append(KillTrainer(trainer=trainer.name, reason="fenced before its first step"))
+        else:
+            trainer.state = State.REHEARSING  # a newcomer goes on building for its rank; the plan may seat it again
+
+    def _cut(self, generation: Generation) -> None:
+        self._streams_cut = max(self._streams_cut, generation)
+        if self.fenced and generation == self.generation:
+            self.store.streams_ended()
+        self._maybe_ack()
+
+    def _maybe_ack(self) -> None:
+        """Frozen: streams cut, trainers at rest, nobody writes into a slot."""
+        if not self.fenced or self._acked or self._streams_cut < self.generation:
+            return
+        if not self.crew.at_rest() or not self.store.is_quiet():
+            return
+        self._acked, self._halt_deadline = True, None
+        inventory = self.store.inventory(self.crew.lives())
+        self._to_coordinator(FenceAck(generation=self.generation, inventory=inventory))
+
+    # --- plan, connect, go -------------------------------------------------------------------------------------------
+
+    def _carry_out(self, plan: Plan) -> None:
+        if plan.generation == self.generation and not self.fenced:
+            return  # said twice
+        self.generation, self._cause, self.plan, self.fenced = plan.generation, plan.cause, plan, False
+        self.store.adopt(plan)
+        self._to_coordinator(PlanAck(generation=plan.generation))
+        self._unseat_strangers(plan)
+        for order in plan.orders:
+            self._seat(order)
+        self._report_trainers()
+
+    def _unseat_strangers(self, plan: Plan) -> None:
+        """A start from the first line needs fresh processes; a seat that moved away needs none here."""
+        mine = {order.rank for order in plan.orders}
+        for trainer in list(self.crew.seated()):
+            if plan.resume is None or trainer.rank not in mine:
+                self.crew.dismiss(trainer.name)
+                self._effects.append(KillTrainer(trainer=trainer.name, reason="its seat is gone"))
+                self._start_trainer()
+
+    def _seat(self, order: RankOrder) -> None:
+        assert self.plan is not None
+        trainer = self.crew.holder_of(order.rank)
+        if trainer is None:
+            trainer = self.crew.pick_for(order.rank) or self._start_trainer()
+            trainer.state, trainer.rank = State.SEATED, order.rank
+            trainer.under_real_groups = self.plan.resume is None
+            if trainer.store is not None:
+                self._tell_seat(trainer)
+        fetches = list(order.fetch)
+        if self.plan.resume is not None and (order.keep or self.store.find_own(order.rank, self.plan.resume)):
+            self._restore(order)
+        self._pending_fetches[order.rank] = fetches
+        self._fetch_next(order.rank)
+
+    def _tell_seat(self, trainer: Trainer) -> None:
+        """The process is there. In a start from the first line that is all it takes to be prepared."""
+        assert self.plan is not None and trainer.rank is not None and trainer.store is not None
+        seat = Seat(
+            generation=self.generation,
+            rank=trainer.rank,
+            resume=self.plan.resume,
+            schedule=self.plan.permit.schedule,
+        )
+        self._to_trainer(trainer, seat)
+        if self.plan.resume is None:
+            prepared = Prepared(generation=self.generation, rank=trainer.rank, store=trainer.store)
+            self._to_coordinator(prepared)
+
+    def _fetch_next(self, rank: int) -> None:
+        fetches = self._pending_fetches.get(rank)
+        if fetches:
+            self.store.fetch(rank, fetches.pop(0))
+
+    def _fetched(self, rank: int) -> None:
+        assert self.plan is not None and self.plan.resume is not None
+        order = next(order for order in self.plan.orders if order.rank == rank)
+        if not order.keep and self.store.find_own(rank, self.plan.resume):
+            self._restore(order)
+        self._fetch_next(rank)
+
+    def _restore(self, order: RankOrder) -> None:
+        """Once per plan: the floor, if it is fetched too, comes after the resume version."""
+        assert self.plan is not None and self.plan.resume is not None
+        trainer = self.crew.holder_of(order.rank)
+        if trainer is None or (
+            trainer.live is not None and trainer.live.version == self.plan.resume and not order.keep
+        ):
+            return
+        slot = self.store.find_own(order.rank, self.plan.resume)
+        restore = Restore(
+            generation=self.generation,
+            version=self.plan.resume,
+            slot=None if order.keep else slot,
+            schedule=self.plan.permit.schedule,
+            capture=slot is None,
+        )
+        if restore.slot is not None:
+            self._attach(trainer, restore.slot.segment)
+        self._to_trainer(trainer, restore)
+
+    def _go(self, go: Go) -> None:
+        assert self.plan is not None
+        for trainer in self.crew.seated():
+            trainer.live = None
+        self._to_seated(go)
+        self.store.go(self.plan)
+        self._grant_all()
+        if self.plan.permit.watermark is not None:
+            self._to_seated(Final(number=self.plan.permit.watermark.number))
+
+    # --- news from trainers ------------------------------------------------------------------------------------------
+
+    def _hear(self, name: str, message: Any) -> None:
+        trainer = self.crew.trainers.get(name)
+        if trainer is None:
+            return
+        generation = getattr(message, "generation", self.generation)
+        if generation != self.generation:
+            return  # older news
+        match message:
+            case TrainerHello(store=store):
+                self.crew.welcome(name, store)
+                if trainer.state is State.SEATED and not self.fenced:
+                    self._tell_seat(trainer)
+                    self._restore_if_ready(trainer)
+                self._report_trainers()
+            case Parked(rank=rank) if trainer.state is State.REHEARSING and rank == trainer.rank:
+                trainer.state = State.PARKED
+                self._report_trainers()
+            case Failed(error=error):
+                trainer.error = error
+            case Report():
+                self._to_coordinator(message)
+            case _ if trainer.state is State.SEATED and trainer.rank is not None:
+                self._hear_seated(trainer, trainer.rank, message)
+
+    def _restore_if_ready(self, trainer: Trainer) -> None:
+        """A process that said hello only after its snapshot was there."""
+        assert self.plan is not None and trainer.rank is not None
+        order = next((o for o in self.plan.orders if o.rank == trainer.rank), None)
+        if order and self.plan.resume and self.store.find_own(order.rank, self.plan.resume):
+            self._restore(order)
+
+    def _hear_seated(self, trainer: Trainer, rank: int, message: Any) -> None:
+        match message:
+            case Halted(live=live):
+                trainer.halting, trainer.live = False, live
+                self.store.writer_ended(rank)
+                self._maybe_ack()
+            case Declare(geometry=geometry, peers=peers) if not self.fenced:
+                trainer.has_state = True
+                self.store.declare(rank, geometry, peers)
+                self._grant_all()
+            case Captured() if not self.fenced:
+                self.store.captured(rank, message)
+            case Missed() | Connected() | Finished() if not self.fenced:
+                self._to_coordinator(message)
+            case Prepared() if not self.fenced:
+                trainer.has_state = True
+                self._to_coordinator(message)
+            case Stepped(number=number):
+                trainer.step = number
+
+    # --- trainers come and go ----------------------------------------------------------------------------------------
+
+    def _start_trainer(self) -> Trainer:
+        trainer = self.crew.hire()
+        self._effects.append(StartTrainer(trainer=trainer.name))
+        return trainer
+
+    def _exited(self, name: str, code: int, reason: str) -> None:
+        trainer = self.crew.dismiss(name)
+        if trainer is None:
+            return  # one that was told to go
+        if trainer.error:
+            reason = f"script: {trainer.error}"
+        if trainer.state is State.SEATED and trainer.rank is not None:
+            self._seat_emptied(trainer, trainer.rank, code, reason)
+        else:
+            self._free_trainer_exited(trainer, reason)
+        self._report_trainers()
+
+    def _seat_emptied(self, trainer: Trainer, rank: int, code: int, reason: str) -> None:
+        self.store.writer_ended(rank)
+        if trainer.released or (code == 0 and not self.fenced):
+            self._to_coordinator(Ended(generation=self.generation, rank=rank, code=code))
+            return
+        self._start_trainer()
+        if self.fenced:
+            self._maybe_ack()
+        else:
+            self._lost(rank, reason, trainer.name)
+
+    def _lost(self, rank: int, reason: str, name: str = "") -> None:
+        lost = TrainerLost(generation=self.generation, trainer=name, rank=rank, reason=reason)
+        self._to_coordinator(lost)
+
+    def _free_trainer_exited(self, trainer: Trainer, reason: str) -> None:
+        if trainer.state is State.REHEARSING:
+            self.crew.rehearsal_failed = True
+        self.crew.failed_starts += trainer.state is State.STARTING
+        self._to_coordinator(TrainerLost(generation=self.generation, trainer=trainer.name, rank=None, reason=reason))
+        if self.crew.failed_starts >= START_ATTEMPTS:
+            self._end(f"trainer processes do not start on node {self.node}: {reason}", failed=True)
+        else:
+            self._start_trainer()
+
+    # --- time and the end --------------------------------------------------------------------------------------------
+
+    def _tick(self, now: float) -> None:
+        if self._halt_deadline is not None and now >= self._halt_deadline:
+            self._halt_deadline = None
+            for trainer in self.crew.trainers.values():
+                if trainer.halting:
+                    reason = "did not come to rest in time"
+                    self._effects.append(KillTrainer(trainer=trainer.name, reason=reason))
+        if self._heartbeat_due is not None and now >= self._heartbeat_due and self.settings is not None:
+            self._heartbeat_due = now + self.settings.heartbeat_s
+            steps = tuple((t.rank, t.step) for t in self.crew.seated() if t.rank is not None)
+            self._to_coordinator(Heartbeat(generation=self.generation, steps=steps))
+            self.store.send_next()
+
+    def _end(self, reason: str, *, failed: bool) -> None:
+        self.ending = True
+        for trainer in self.crew.trainers.values():
+            self._to_trainer(trainer, End(reason=reason))
+            self._effects.append(KillTrainer(trainer=trainer.name, reason=reason))
+        self._effects.append(Finish(failed=failed, reason=reason))
+
+    # --- small words -------------------------------------------------------------------------------------------------
+
+    def _grant_all(self) -> None:
+        for trainer in self.crew.seated():
+            if trainer.rank is not None and trainer.has_state:
+                for slot in self.store.grants(trainer.rank):
+                    self._attach(trainer, slot.segment)
+                    self._to_trainer(trainer, Grant(generation=self.generation, slot=slot))
+
+    def _attach(self, trainer: Trainer, segment: int) -> None:
+        """The trainer maps a segment once; the descriptor travels beside the message."""
+        if segment in trainer.attached or trainer.rank is None:
+            return
+        trainer.attached.add(segment)
+        slot = next(s for ref, s in self.store.own[trainer.rank].slots.items() if ref.segment == segment)
+        attach = Attach(segment=segment, geometry=slot.geometry, count=self.store.slots_per_shelf)
+        self._effects.append(ToTrainer(trainer=trainer.name, message=attach, segment=segment))
+
+    def _to_seated(self, message: Any) -> None:
+        for trainer in self.crew.seated():
+            self._to_trainer(trainer, message)
+
+    def _to_trainer(self, trainer: Trainer, message: Any) -> None:
+        if trainer.store is not None:  # it has said hello
+            self._effects.append(ToTrainer(trainer=trainer.name, message=message))
+
+    def _to_coordinator(self, message: Any) -> None:
+        self._effects.append(ToCoordinator(message=message))
+
+    def _report_trainers(self) -> None:
+        self._to_coordinator(Trainers(trainers=self.crew.infos()))
+
+    def _emit(self, what: str, *, rank: int | None = None, step: int | None = None, **detail: Any) -> None:
+        event = Event(
+            what=what,
+            cause=self._cause or None,
+            generation=str(self.generation),
+            node=self.node,
+            rank=rank,
+            step=step,
+            detail=detail,
+        )
+        self._effects.append(Emit(event=event))

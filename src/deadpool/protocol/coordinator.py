@@ -1,0 +1,569 @@
+"""The coordinator's decisions: membership, generations, commits, recoveries. No I/O; `step` is the only door.
+
+It holds no bulk data and nothing that could not be rebuilt from what agents report. A recovery is a walk through phases,
+and a fault in any of them is simply the next generation:
+
+    FORMING -> PREPARING -> CONNECTING -> RUNNING -> FENCING -> (WAITING ->) PREPARING -> ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from deadpool.events import Event
+from deadpool.protocol.copies import Ledger
+from deadpool.protocol.effects import (
+    CoordinatorEffect,
+    CoordinatorInput,
+    Drop,
+    Emit,
+    Finish,
+    FromAgent,
+    LinkLost,
+    StopAsked,
+    Tick,
+    ToAgent,
+)
+from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.messages import (
+    Connect,
+    Connected,
+    Ended,
+    Fence,
+    FenceAck,
+    Finished,
+    Go,
+    Heartbeat,
+    Inventory,
+    Join,
+    Missed,
+    Permit,
+    PlanAck,
+    Prepared,
+    Refused,
+    Rehearse,
+    Release,
+    Report,
+    Sealed,
+    Settings,
+    Shutdown,
+    Stored,
+    TrainerInfo,
+    TrainerLost,
+    Trainers,
+    Welcome,
+)
+from deadpool.protocol.planner import Blueprint, NodeView, NoPlan, View, choose_seats, plan
+from deadpool.protocol.topology import Address, Schedule
+
+
+class Phase(Enum):
+    FORMING = "forming"
+    FENCING = "fencing"
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    CONNECTING = "connecting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """How long each wait may last, in seconds. All are derived from one timeout in config.py."""
+
+    node_s: float  # silence after which a node is lost
+    fence_s: float  # for every survivor to come to rest
+    prepare_s: float  # for newcomers to build and load
+    connect_s: float  # for all groups to be made
+    spare_wait_s: float  # for a spare to join when none is left
+
+
+@dataclass(slots=True)
+class Member:
+    """An agent that is with us."""
+
+    node: str
+    incarnation: str
+    data: Address
+    spare: bool
+    heard: float
+    position: int | None = None
+    trainers: tuple[TrainerInfo, ...] = ()
+    inventory: Inventory | None = None  # frozen at the fence of this generation
+    plan_acked: bool = False
+    steps: dict[int, int] = field(default_factory=dict)
+
+
+FUTILE_LIMIT = 5
+"""Recoveries in a row without one new completed version, after which going on would be a loop."""
+
+
+class Coordinator:
+    def __init__(self, *, settings: Settings, deadlines: Deadlines, schedule: Schedule, term: int = 1) -> None:
+        self.settings, self.deadlines, self.schedule = settings, deadlines, schedule
+        self.layout = settings.layout
+        self.term = term
+        self.generation = NO_GENERATION
+        self.phase = Phase.FORMING
+        self.members: dict[str, Member] = {}
+        self.seats: tuple[str, ...] = ()
+        self.ledger = Ledger(self.layout, ())
+        self.permit = self._no_permit()
+        self.blueprint: Blueprint | None = None
+        self.cause = ""
+        self.reached: dict[str, dict[int, Any]] = {}  # per milestone of a recovery: rank -> what it said
+        self.protected = False
+        self.released = False  # every rank has completed its last step: a loss from here on costs no state
+        self.phase_deadline: float | None = None
+        self.futile = 0
+        self._fault_count = 0
+        self._effects: list[CoordinatorEffect] = []
+
+    # --- the contract of a core --------------------------------------------------------------------------------------
+
+    def step(self, input: CoordinatorInput, *, now: float) -> list[CoordinatorEffect]:
+        self._effects = []
+        if self.phase is not Phase.ENDED:
+            self._dispatch(input, now)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def deadline(self) -> float | None:
+        """When to send a Tick at the latest."""
+        silent = [member.heard + self.deadlines.node_s for member in self.members.values()]
+        wakes = silent + ([self.phase_deadline] if self.phase_deadline is not None else [])
+        return min(wakes) if wakes and self.phase is not Phase.ENDED else None
+
+    def check(self) -> None:
+        """Invariants, for tests and the simulator."""
+        watermark = self.permit.watermark
+        assert watermark is None or watermark.number < self.permit.keep_from, self.permit
+        seated = [m.position for m in self.members.values() if m.position is not None]
+        assert len(seated) == len(set(seated)), seated
+
+    def _dispatch(self, input: CoordinatorInput, now: float) -> None:
+        match input:
+            case FromAgent(node=node, message=Join() as join):
+                self._join(node, join, now)
+            case FromAgent(node=node, message=message):
+                self._hear(node, message, now)
+            case LinkLost(node=node, reason=reason):
+                self._lose_node(node, f"link to node {node} lost: {reason}", now)
+            case StopAsked(reason=reason):
+                self._end(reason, failed=True)
+            case Tick():
+                self._look_at_deadlines(now)
+
+    def _hear(self, node: str, message: Any, now: float) -> None:
+        member = self.members.get(node)
+        if member is None:
+            return  # fenced out already: nothing it says counts
+        member.heard = now
+        generation = getattr(message, "generation", None)
+        if generation is not None and generation != self.generation:
+            return  # older news of a generation that is over; no handler has to think of it
+        self._handle(member, message, now)
+
+    def _handle(self, member: Member, message: Any, now: float) -> None:
+        match message:
+            case Heartbeat(steps=steps):
+                member.steps.update(dict(steps))
+            case Trainers(trainers=trainers):
+                member.trainers = trainers
+                self._assign_rehearsals()
+            case TrainerLost(rank=rank, reason=reason, trainer=trainer):
+                self._lose_trainer(member, trainer, rank, reason, now)
+            case Sealed(copy=copy):
+                self._sealed(copy.seal.rank, copy.seal.version)
+            case Missed(rank=rank, number=number, reason=reason):
+                self._missed(rank, number, reason)
+            case Stored(rank=rank, version=version):
+                self._stored(rank, member.node, version)
+            case FenceAck(inventory=inventory):
+                self._fence_acked(member, inventory, now)
+            case PlanAck():
+                member.plan_acked = True
+                self._maybe_go()
+            case Prepared(rank=rank, store=store):
+                self._reach("prepared", rank, store, now)
+            case Connected(rank=rank):
+                self._reach("connected", rank, True, now)
+            case Finished(rank=rank):
+                self._reach("finished", rank, True, now)
+            case Ended(rank=rank, code=code):
+                self._reach("ended", rank, code, now)
+            case Report():
+                pass  # the driver writes records to the log; nothing is decided by them
+            case _:
+                self._emit("refused", node=member.node, message=type(message).__name__)
+
+    # --- membership --------------------------------------------------------------------------------------------------
+
+    def _join(self, node: str, join: Join, now: float) -> None:
+        if node in self.members:
+            self._send(node, Refused(reason=f"a node named {node} is in the job already"))
+            self._effects.append(Drop(node=node))
+            return
+        member = Member(node, join.incarnation, join.data, join.spare, heard=now)
+        self.members[node] = member
+        self._emit("joined", node=node, spare=join.spare or self.phase is not Phase.FORMING)
+        self._send(node, Welcome(term=self.term, settings=self.settings))
+        if self.phase is Phase.FORMING:
+            self._maybe_form(now)
+        elif self.phase in (Phase.FENCING, Phase.WAITING):
+            self._send(node, Fence(generation=self.generation, cause=self.cause))
+
+    def _maybe_form(self, now: float) -> None:
+        """The first generation: no fence is needed where nobody holds anything yet."""
+        ready = sorted((m for m in self.members.values() if not m.spare), key=lambda m: _natural(m.node))
+        if len(ready) < self.layout.positions:
+            return
+        for position, member in enumerate(ready[: self.layout.positions]):
+            member.position = position
+        for member in self.members.values():
+            member.inventory = Inventory()
+        self.generation = Generation(self.term, 1)
+        self.cause = "start"
+        self._plan(now)
+
+    def _lose_node(self, node: str, reason: str, now: float) -> None:
+        member = self.members.pop(node, None)
+        if member is None:
+            return
+        self._effects.append(Drop(node=node))
+        if member.position is None:
+            self._emit("spare_lost", node=node, reason=reason)
+            self._continue_without(now)
+        else:
+            self._fault(now, node=node, reason=reason, ranks=list(self.layout.ranks_at(member.position)))
+
+    def _continue_without(self, now: float) -> None:
+        """A spare that is gone may have been the last one a fence waited for."""
+        if self.phase is Phase.FENCING:
+            self._maybe_plan(now)
+
+    def _lose_trainer(self, member: Member, trainer: str, rank: int | None, reason: str, now: float) -> None:
+        if rank is None:
+            self._emit("trainer_lost", node=member.node, trainer=trainer, reason=reason)
+        elif self.permit.watermark is None and reason.startswith("script:"):
+            self._end(f"rank {rank} failed before its first snapshot: {reason}", failed=True)
+        elif self.phase not in (Phase.FENCING, Phase.WAITING):
+            self._fault(now, node=member.node, rank=rank, reason=reason, ranks=[rank])
+
+    # --- fault, fence, plan ------------------------------------------------------------------------------------------
+
+    def _fault(self, now: float, *, node: str, reason: str, ranks: list[int], rank: int | None = None) -> None:
+        if self.released:
+            self._emit("lost_after_release", node=node, rank=rank, reason=reason, ranks=ranks)
+            for lost in ranks:
+                self._reach("ended", lost, 1, now)
+            return
+        self._fault_count += 1
+        self.cause = f"fault-{self._fault_count}"
+        self._emit("fault", node=node, rank=rank, reason=reason, ranks=ranks, during=self.phase.value)
+        self.futile += 1
+        if self.futile > FUTILE_LIMIT:
+            self._end(
+                f"{FUTILE_LIMIT} recoveries without a new completed version; last fault: {reason}",
+                failed=True,
+            )
+            return
+        self._fence(now)
+
+    def _fence(self, now: float) -> None:
+        self.generation = self.generation.next()
+        self.reached = {}
+        self._enter(Phase.FENCING, now, self.deadlines.fence_s)
+        for member in self.members.values():
+            member.inventory, member.plan_acked = None, False
+            self._send(member.node, Fence(generation=self.generation, cause=self.cause))
+        self._emit("fence")
+        self._hint_newcomers()
+        self._maybe_plan(now)
+
+    def _hint_newcomers(self) -> None:
+        """Seats do not depend on inventories: spares build for their rank while survivors are still unwinding."""
+        seats = choose_seats(self._view())
+        if isinstance(seats, NoPlan):
+            return
+        for position, node in enumerate(seats):
+            member = self.members[node]
+            if member.position is None:
+                self._rehearse(member, list(self.layout.ranks_at(position)))
+
+    def _fence_acked(self, member: Member, inventory: Inventory, now: float) -> None:
+        if member.inventory is None:
+            member.inventory = inventory
+        if self.phase in (Phase.FENCING, Phase.WAITING):
+            self._maybe_plan(now)
+
+    def _maybe_plan(self, now: float) -> None:
+        if all(member.inventory is not None for member in self.members.values()):
+            if self.phase is Phase.FENCING:
+                self._emit("fenced")
+            self._plan(now)
+
+    def _view(self) -> View:
+        return View(
+            layout=self.layout,
+            generation=self.generation,
+            cause=self.cause,
+            watermark=self.permit.watermark,
+            schedule=self.schedule,
+            nodes=tuple(
+                NodeView(
+                    node=m.node,
+                    data=m.data,
+                    position=m.position,
+                    trainers=m.trainers,
+                    inventory=m.inventory or Inventory(),
+                )
+                for m in self.members.values()
+            ),
+        )
+
+    def _plan(self, now: float) -> None:
+        match plan(self._view()):
+            case NoPlan(missing_nodes=missing, reason=reason) if missing:
+                self._wait_for_spare(reason, now)
+            case NoPlan(reason=reason, ranks=ranks):
+                self._emit("no_plan", reason=reason, ranks=list(ranks))
+                self._end(f"{reason}; restart from the durable checkpoint", failed=True)
+            case Blueprint() as blueprint:
+                self._carry_out(blueprint, now)
+
+    def _wait_for_spare(self, reason: str, now: float) -> None:
+        if self.phase is not Phase.WAITING:
+            self._emit("waiting", reason=reason, deadline_s=self.deadlines.spare_wait_s)
+            self._enter(Phase.WAITING, now, self.deadlines.spare_wait_s)
+
+    def _carry_out(self, blueprint: Blueprint, now: float) -> None:
+        self.blueprint, self.seats, self.permit = blueprint, blueprint.seats, blueprint.permit
+        for position, node in enumerate(self.seats):
+            self.members[node].position = position
+        self._open_ledger(blueprint.resume)
+        self.protected = False
+        resume = blueprint.resume
+        self._emit(
+            "planned",
+            step=resume.number if resume else 0,
+            resume=str(resume) if resume else None,
+            seats=list(self.seats),
+            lost_steps=self._steps_lost(resume),
+        )
+        for node, part in blueprint.parts.items():
+            self._send(node, part)
+        self._enter(Phase.PREPARING, now, self.deadlines.prepare_s)
+
+    def _open_ledger(self, resume: Version | None) -> None:
+        self.ledger = Ledger(self.layout, self.seats)
+        if resume is None:
+            return
+        for member in self.members.values():
+            inventory = member.inventory or Inventory()
+            for copy in inventory.own:
+                rank = copy.seal.rank
+                if member.position == self.layout.position_of(rank) and self._counts(copy.seal.version, resume):
+                    self.ledger.add_sealed(rank, copy.seal.version)
+            for copy in inventory.held:
+                if self._counts(copy.seal.version, resume):
+                    self.ledger.add_stored(copy.seal.rank, member.node, copy.seal.version)
+
+    def _counts(self, version: Version, resume: Version) -> bool:
+        return version == resume or version == self.permit.watermark
+
+    def _steps_lost(self, resume: Version | None) -> int:
+        """Completed steps that will be computed again, counted at the rank that was furthest ahead."""
+        inventories = (m.inventory for m in self.members.values() if m.inventory is not None)
+        live = [live.version.number for i in inventories for live in i.live if live.version is not None]
+        return max(0, max(live, default=0) - (resume.number if resume else 0))
+
+    # --- prepare, connect, go ----------------------------------------------------------------------------------------
+
+    def _reach(self, milestone: str, rank: int, what: Any, now: float) -> None:
+        reached = self.reached.setdefault(milestone, {})
+        reached[rank] = what
+        if len(reached) < self.layout.world_size:
+            return
+        match milestone:
+            case "prepared" if self.phase is Phase.PREPARING:
+                self._connect(now)
+            case "connected":
+                self._maybe_go()
+            case "finished":
+                self.released = True
+                self._emit("finished")
+                self._broadcast(Release(generation=self.generation))
+            case "ended":
+                codes = {r: code for r, code in reached.items() if code}
+                reason = f"ranks ended with codes {codes}" if codes else "all ranks ended"
+                self._end(reason, failed=bool(codes))
+
+    def _connect(self, now: float) -> None:
+        assert self.blueprint is not None
+        store = self.reached["prepared"][self.blueprint.store_rank]
+        self._emit("prepared")
+        self._broadcast(Connect(generation=self.generation, store=store))
+        self._enter(Phase.CONNECTING, now, self.deadlines.connect_s)
+
+    def _maybe_go(self) -> None:
+        """Rule 15: every seat connected, and every node has dropped what is newer than the resume version."""
+        connected = len(self.reached.get("connected", {})) == self.layout.world_size
+        if self.phase is not Phase.CONNECTING or not connected:
+            return
+        if not all(member.plan_acked for member in self.members.values() if member.node in self.seats):
+            return
+        self.phase, self.phase_deadline = Phase.RUNNING, None
+        for member in self.members.values():
+            member.steps = {}
+        self._emit("go")
+        self._broadcast(Go(generation=self.generation, cause=self.cause))
+        self._assign_rehearsals()
+        self._note_protection()
+
+    # --- copies ------------------------------------------------------------------------------------------------------
+
+    def _sealed(self, rank: int, version: Version) -> None:
+        self.ledger.add_sealed(rank, version)
+        self._advance(version)
+
+    def _stored(self, rank: int, node: str, version: Version) -> None:
+        self.ledger.add_stored(rank, node, version)
+        self._advance(version)
+
+    def _missed(self, rank: int, number: int, reason: str) -> None:
+        self.ledger.missed.add(number)
+        self._emit("missed", rank=rank, step=number, reason=reason)
+        self._set_permit(self.permit.watermark, self.permit.keep_from)
+
+    def _advance(self, version: Version) -> None:
+        """Rule 6: commit. Never a version that the permit has passed: some rank may have overwritten it."""
+        if version.number >= self.permit.keep_from and self.ledger.complete(version):
+            self.futile = 0
+            self._set_permit(version, version.number + 1)
+        self._note_protection()
+
+    def _set_permit(self, watermark: Version | None, keep_from: int) -> None:
+        """Rule 7: the permit passes versions that nobody will capture, never one that is still on its way."""
+        while self._is_dead(keep_from):
+            keep_from += 1
+        permit = Permit(generation=self.generation, watermark=watermark, keep_from=keep_from, schedule=self.schedule)
+        if permit == self.permit:
+            return
+        self.permit = permit
+        self.ledger.obey(permit)
+        for node in self.seats:
+            self._send(node, permit)
+
+    def _is_dead(self, number: int) -> bool:
+        return number in self.ledger.missed or not self.schedule.captures(number)
+
+    def _note_protection(self) -> None:
+        watermark = self.permit.watermark
+        if self.protected or watermark is None or self.phase is not Phase.RUNNING:
+            return
+        if self.ledger.complete(watermark):
+            self.protected = True
+            self._emit("protected", step=watermark.number)
+
+    # --- spares ------------------------------------------------------------------------------------------------------
+
+    def _assign_rehearsals(self) -> None:
+        """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks."""
+        if self.phase is not Phase.RUNNING:
+            return
+        spares = [member for member in self.members.values() if member.position is None]
+        for index, member in enumerate(spares):
+            self._rehearse(member, list(self.layout.ranks_at(index % self.layout.positions)))
+        for member in self.members.values():
+            if member.position is not None:
+                self._rehearse(member, list(self.layout.ranks_at(member.position)))
+
+    def _rehearse(self, member: Member, ranks: list[int]) -> None:
+        """Every unseated trainer of the node gets one of the ranks; who is at one of them already stays with it."""
+        free = [t for t in member.trainers if t.state in ("idle", "rehearsing", "parked")]
+        at_work = {t.rank for t in free if t.state != "idle" and t.rank in ranks}
+        movable = [t for t in free if t.state == "idle" or t.rank not in ranks]
+        wanted = [rank for rank in ranks if rank not in at_work] or ranks
+        for trainer, rank in zip(movable, wanted * len(movable), strict=False):
+            self._send(member.node, Rehearse(generation=self.generation, trainer=trainer.trainer, rank=rank))
+
+    # --- deadlines and the end ---------------------------------------------------------------------------------------
+
+    def _look_at_deadlines(self, now: float) -> None:
+        silent = [m.node for m in self.members.values() if now >= m.heard + self.deadlines.node_s]
+        for node in silent:
+            self._lose_node(node, f"node {node} was silent for {self.deadlines.node_s:g} s", now)
+        if self.phase_deadline is None or now < self.phase_deadline or silent:
+            return
+        match self.phase:
+            case Phase.FENCING:
+                self._lose_late([m.node for m in self.members.values() if m.inventory is None], "unwind", now)
+            case Phase.PREPARING:
+                self._lose_late(self._late_nodes("prepared"), "prepare", now)
+            case Phase.CONNECTING:
+                self._lose_late(self._late_nodes("connected"), "connect", now)
+            case Phase.WAITING:
+                self._end("no spare node joined in time; start one with: deadpool agent --join", failed=True)
+            case _:
+                self.phase_deadline = None
+
+    def _late_nodes(self, milestone: str) -> list[str]:
+        reached = self.reached.get(milestone, {})
+        positions = {self.layout.position_of(r) for r in range(self.layout.world_size) if r not in reached}
+        late = [self.seats[position] for position in sorted(positions)]
+        return late or [m.node for m in self.members.values() if not m.plan_acked]
+
+    def _lose_late(self, nodes: list[str], what: str, now: float) -> None:
+        """Who did not do its part in time is treated as lost; one fault for each, the last one plans."""
+        for node in nodes:
+            self._lose_node(node, f"node {node} did not {what} in time", now)
+
+    def _enter(self, phase: Phase, now: float, patience_s: float) -> None:
+        self.phase, self.phase_deadline = phase, now + patience_s
+
+    def _end(self, reason: str, *, failed: bool) -> None:
+        self._emit("failed" if failed else "completed", reason=reason)
+        self._broadcast(Shutdown(reason=reason, failed=failed))
+        self.phase, self.phase_deadline = Phase.ENDED, None
+        self._effects.append(Finish(failed=failed, reason=reason))
+
+    # --- small words -------------------------------------------------------------------------------------------------
+
+    def _no_permit(self) -> Permit:
+        return Permit(generation=NO_GENERATION, watermark=None, keep_from=0, schedule=self.schedule)
+
+    def _send(self, node: str, message: Any) -> None:
+        self._effects.append(ToAgent(node=node, message=message))
+
+    def _broadcast(self, message: Any) -> None:
+        for node in self.members:
+            self._send(node, message)
+
+    def _emit(
+        self,
+        what: str,
+        *,
+        node: str | None = None,
+        rank: int | None = None,
+        step: int | None = None,
+        **detail: Any,
+    ) -> None:
+        event = Event(
+            what=what,
+            cause=self.cause or None,
+            generation=str(self.generation),
+            node=node,
+            rank=rank,
+            step=step,
+            detail=detail,
+        )
+        self._effects.append(Emit(event=event))
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """n2 before n10."""
+    digits = len(name) - len(name.rstrip("0123456789"))
+    return (name[: len(name) - digits], int(name[len(name) - digits :] or 0))

@@ -1,0 +1,105 @@
+"""A node's trainer processes: which there are, what each is doing, and which one takes a seat. Part of the agent's core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from deadpool.protocol.messages import Live, TrainerInfo
+from deadpool.protocol.topology import Address
+
+
+class State(Enum):
+    STARTING = "starting"  # the process exists, it has not said hello
+    IDLE = "idle"  # torch is imported, the script has not begun
+    COLD = "cold"  # as idle, but a rehearsal of this script failed here: it is not asked again
+    REHEARSING = "rehearsing"
+    PARKED = "parked"  # built, dry-run, waiting
+    SEATED = "seated"
+
+
+@dataclass(slots=True)
+class Trainer:
+    name: str
+    state: State = State.STARTING
+    rank: int | None = None  # held if seated, rehearsed if rehearsing or parked
+    store: Address | None = None
+    under_real_groups: bool = False  # seated at the start of a job: cannot be moved to another rank
+    live: Live | None = None  # what it rests at; None while it runs or if it never had state
+    has_state: bool = False  # stands in its training loop: a fence must wait for it to come to rest
+    halting: bool = False
+    released: bool = False
+    error: str | None = None
+    step: int = 0
+    attached: set[int] = field(default_factory=set)  # segments whose descriptor it has
+
+    def info(self) -> TrainerInfo:
+        return TrainerInfo(trainer=self.name, state=self.state.value, rank=self.rank)
+
+
+class Crew:
+    """Trainer processes by name. Names are never reused, so that news of a dead one cannot be taken for its successor's."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._count = 0
+        self.trainers: dict[str, Trainer] = {}
+        self.failed_starts = 0
+        self.rehearsal_failed = False
+
+    def hire(self) -> Trainer:
+        name = f"{self._node}.{self._count}"
+        self._count += 1
+        self.trainers[name] = Trainer(name)
+        return self.trainers[name]
+
+    def dismiss(self, name: str) -> Trainer | None:
+        return self.trainers.pop(name, None)
+
+    def welcome(self, name: str, store: Address) -> Trainer | None:
+        trainer = self.trainers.get(name)
+        if trainer is None or trainer.state not in (State.STARTING, State.SEATED):
+            return None
+        if trainer.state is State.STARTING:
+            trainer.state = State.COLD if self.rehearsal_failed else State.IDLE
+        trainer.store = store
+        self.failed_starts = 0
+        return trainer
+
+    def holder_of(self, rank: int) -> Trainer | None:
+        return next((t for t in self.seated() if t.rank == rank), None)
+
+    def seated(self) -> Iterator[Trainer]:
+        return (t for t in list(self.trainers.values()) if t.state is State.SEATED)
+
+    def pick_for(self, rank: int) -> Trainer | None:
+        """The free trainer that would be ready soonest for this rank."""
+        free = [t for t in self.trainers.values() if t.state is not State.SEATED]
+        return min(free, key=lambda t: _distance(t, rank), default=None)
+
+    def lives(self) -> tuple[Live, ...]:
+        return tuple(t.live for t in self.seated() if t.live is not None)
+
+    def at_rest(self) -> bool:
+        return not any(t.halting for t in self.trainers.values())
+
+    def infos(self) -> tuple[TrainerInfo, ...]:
+        return tuple(t.info() for t in self.trainers.values())
+
+
+def _distance(trainer: Trainer, rank: int) -> int:
+    """A rehearsal of the right rank is worth waiting for; one of another rank has to run to its end first."""
+    match trainer.state, trainer.rank == rank:
+        case State.PARKED, True:
+            return 0
+        case State.REHEARSING, True:
+            return 1
+        case State.PARKED, False:
+            return 2
+        case ((State.IDLE | State.COLD), _):
+            return 3
+        case State.REHEARSING, False:
+            return 4
+        case _:
+            return 5

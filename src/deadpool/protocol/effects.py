@@ -1,0 +1,271 @@
+"""What goes into a core besides messages, and what comes out. Values only; the shells in control/ and trainer/ act on them.
+
+An input says what was observed, an effect says what to do. A core never waits: an effect that takes time comes back
+later as an input (HashSlot -> Hashed, PushCopy -> Pushed or PushFailed, ...).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from deadpool.events import Event
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Copy, Fetch, Holder, SlotRef
+from deadpool.protocol.seal import Digest, Geometry
+
+# --- inputs of the coordinator ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromAgent:
+    node: str
+    message: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLost:
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passed: deadlines are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """A person or a launcher wants the job to end."""
+
+    reason: str
+
+
+CoordinatorInput = FromAgent | LinkLost | Tick | StopAsked
+
+# --- inputs of the agent ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromCoordinator:
+    message: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorLost:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromTrainer:
+    trainer: str
+    message: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerExited:
+    trainer: str
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocated:
+    segment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationFailed:
+    segment: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashed:
+    slot: SlotRef
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    rank: int
+    version: Version
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushFailed:
+    rank: int
+    version: Version
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    rank: int
+    slot: SlotRef
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFailed:
+    rank: int
+    slot: SlotRef
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsCut:
+    """Every stream of an older generation is closed and its writer has ended."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """Another node wants to store a copy here; answered by AcceptOffer or RefuseOffer."""
+
+    offer: int
+    generation: Generation
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    slot: SlotRef
+    copy: Copy
+    bytes_received: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiveFailed:
+    slot: SlotRef
+    reason: str
+
+
+AgentInput = (
+    FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | Allocated | AllocationFailed | Hashed | Pushed
+    | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received | ReceiveFailed | Tick | StopAsked
+)  # fmt: skip
+
+# --- effects ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToAgent:
+    node: str
+    message: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Close the link to a node that is no longer one of us."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emit:
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The process is done."""
+
+    failed: bool
+    reason: str
+
+
+CoordinatorEffect = ToAgent | Drop | Emit | Finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToCoordinator:
+    message: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToTrainer:
+    """`segment`: the file descriptor of this segment travels with the message."""
+
+    trainer: str
+    message: Any
+    segment: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartTrainer:
+    trainer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillTrainer:
+    trainer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocate:
+    segment: int
+    geometry: Geometry
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseSegment:
+    segment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashSlot:
+    slot: SlotRef
+    geometry: Geometry
+    record_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteSeal:
+    slot: SlotRef
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushCopy:
+    slot: SlotRef
+    copy: Copy
+    holder: Holder
+    generation: Generation
+    full: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchCopy:
+    slot: SlotRef
+    rank: int
+    fetch: Fetch
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutStreams:
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptOffer:
+    offer: int
+    slot: SlotRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseOffer:
+    offer: int
+    reason: str
+
+
+AgentEffect = (
+    ToCoordinator | ToTrainer | StartTrainer | KillTrainer | Allocate | ReleaseSegment | HashSlot | WriteSeal | PushCopy
+    | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | Emit | Finish
+)  # fmt: skip

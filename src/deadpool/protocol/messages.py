@@ -1,0 +1,423 @@
+"""Every message between coordinator, agents and trainers. Values only; wire/ turns them into bytes.
+
+A message that depends on who holds which rank carries the generation it was said in, and whoever receives one of an
+older generation drops it at the door. Three conversations, in the order in which a recovery speaks them:
+
+    agent -> coordinator    Join Heartbeat Trainers TrainerLost Sealed Missed Stored
+                            FenceAck PlanAck Prepared Connected Finished Ended Report
+    coordinator -> agent    Welcome Refused Rehearse Fence Plan Connect Go Permit Release Shutdown
+    agent <-> trainer       TrainerHello Rehearse Seat Attach Grant Halt Restore Connect Go Final Release End
+                            Declare Captured Missed Parked Halted Prepared Connected Stepped Finished Failed Report
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.protocol.topology import Address, Layout, Schedule
+
+# --- values inside messages ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRef:
+    """A slot of the node's arena: which segment, which place in it."""
+
+    segment: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerInfo:
+    """What a coordinator needs to know of a trainer process to judge how soon it could take a rank."""
+
+    trainer: str
+    state: str  # starting | idle | rehearsing | parked | seated
+    rank: int | None  # held if seated, rehearsed if rehearsing or parked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A sealed snapshot in some node's arena. The seal is the rank's own, wherever the copy lies."""
+
+    seal: Seal
+    geometry: Geometry
+    peers: tuple[int, ...] = ()  # ranks that hold the replica region of this rank identically
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """What a trainer that has come to rest holds in its device memory."""
+
+    rank: int
+    version: Version | None
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """All state a node has, frozen when it acknowledged a fence."""
+
+    live: tuple[Live, ...] = ()
+    own: tuple[Copy, ...] = ()
+    held: tuple[Copy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A node from which regions of a snapshot can be pulled, and under which rank and version it keeps them."""
+
+    node: str
+    address: Address
+    rank: int
+    regions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """One snapshot a newcomer's node has to pull. Each group of sources gives one part; any source of a group will do."""
+
+    copy: Copy
+    groups: tuple[tuple[Source, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOrder:
+    """What one node has to do for one rank it seats. `resume` in the node's own arena or pulled, unless kept live."""
+
+    rank: int
+    keep: bool  # the trainer stands clean at the resume version: its device memory is not touched
+    fetch: tuple[Fetch, ...] = ()  # resume first, then the floor
+    pushes: tuple[tuple[str, Version], ...] = ()  # copies that holders lack: floor first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    node: str
+    address: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permit:
+    """Keep `watermark` and everything numbered from `keep_from` on; the rest may be overwritten."""
+
+    generation: Generation
+    watermark: Version | None
+    keep_from: int
+    schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the coordinator decides for the whole job and every agent obeys."""
+
+    layout: Layout
+    slots: int
+    heartbeat_s: float
+    unwind_s: float
+    isolation_s: float
+
+
+# --- agent -> coordinator --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    node: str
+    incarnation: str
+    data: Address
+    spare: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    generation: Generation
+    steps: tuple[tuple[int, int], ...]  # (rank, newest completed version number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainers:
+    """The node's trainers changed state."""
+
+    trainers: tuple[TrainerInfo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerLost:
+    """A trainer ended that should not have."""
+
+    generation: Generation
+    trainer: str
+    rank: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    generation: Generation
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missed:
+    """This rank has no copy of a scheduled version and never will."""
+
+    generation: Generation
+    rank: int
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Said by the holder: it has verified and sealed another node's snapshot."""
+
+    generation: Generation
+    rank: int
+    version: Version
+    bytes_received: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceAck:
+    generation: Generation
+    inventory: Inventory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAck:
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The rank's trainer is at rest with the resume version loaded; `store` is its rendezvous server."""
+
+    generation: Generation
+    rank: int
+    store: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    generation: Generation
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The rank has completed its last step; it stays in its loop until every rank has."""
+
+    generation: Generation
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The rank's process is gone and should be: it had been released, or its script never asked for protection."""
+
+    generation: Generation
+    rank: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Event records on their way to the job's event log."""
+
+    records: tuple[dict[str, Any], ...]
+
+
+# --- coordinator -> agent --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    term: int
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearse:
+    """Run the script under fake groups as `rank`; also the hint, at a fence, which rank a spare is about to take."""
+
+    generation: Generation
+    trainer: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    generation: Generation
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One node's part of the plan. `resume` None: nothing was ever sealed, the script starts from its first line."""
+
+    generation: Generation
+    cause: str
+    resume: Version | None
+    permit: Permit
+    store_rank: int
+    orders: tuple[RankOrder, ...] = ()
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connect:
+    """All old groups are gone and everybody is at rest: make the new ones, meeting at `store`."""
+
+    generation: Generation
+    store: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Go:
+    generation: Generation
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Every rank has completed its last step: nobody will have to redo anything."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shutdown:
+    reason: str
+    failed: bool
+
+
+# --- agent -> trainer ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Take this rank. `resume` None: run the script under real groups; else under fake ones until restored."""
+
+    generation: Generation
+    rank: int
+    resume: Version | None
+    schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attach:
+    """A segment of the arena; its file descriptor travels beside this message."""
+
+    segment: int
+    geometry: Geometry
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """The trainer owns this slot until it says Captured or Missed, or unwinds."""
+
+    generation: Generation
+    slot: SlotRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """The fence, as the trainer hears it: abort every group and come to rest at the step boundary."""
+
+    generation: Generation
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """Stand at `version`. `slot` None: the live state is clean and stays."""
+
+    generation: Generation
+    version: Version
+    slot: SlotRef | None
+    schedule: Schedule
+    capture: bool  # this rank has no sealed copy of the resume version: capture it again after Go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Final:
+    """The watermark moved: steps below `number` will never be computed again."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    reason: str
+
+
+# --- trainer -> agent ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerHello:
+    trainer: str
+    pid: int
+    store: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declare:
+    """The trainer's state has this geometry from now on; it wants slots for it."""
+
+    geometry: Geometry
+    peers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    generation: Generation
+    version: Version
+    slot: SlotRef
+    record_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halted:
+    """At rest, capture threads joined. What it holds in slots that it never declared captured is lost."""
+
+    generation: Generation
+    live: Live
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    generation: Generation
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The user's script raised; the process ends after this."""
+
+    error: str
+
+
+ALL: tuple[type, ...] = (
+    Address, Attach, Captured, Connect, Connected, Copy, Declare, Digest, End, Ended, Extent, Failed, Fence, FenceAck,
+    Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Inventory, Join, Layout,
+    Live, Missed, Parked, Permit, Plan, PlanAck, Prepared, RankOrder, Refused, Rehearse, Release, Report, Restore,
+    Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Stepped, Stored, TrainerHello, TrainerInfo,
+    TrainerLost, Trainers, Version, Welcome,
+)  # fmt: skip
+"""What may travel, and nothing else."""

@@ -1,0 +1,265 @@
+"""From what the nodes froze to who holds what next. A pure function: `plan(view)` gives a Blueprint or says why not.
+
+Rules 13 to 17 of the protocol. The resume version is the newest for which every rank has its own seal evidence *and*
+bytes; a replica can give bytes, never evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import (
+    Copy,
+    Fetch,
+    Holder,
+    Inventory,
+    Permit,
+    Plan,
+    RankOrder,
+    Source,
+    TrainerInfo,
+)
+from deadpool.protocol.topology import Address, Layout, Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node that acknowledged the fence."""
+
+    node: str
+    data: Address
+    position: int | None  # None: a spare
+    trainers: tuple[TrainerInfo, ...]
+    inventory: Inventory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """All a plan may be made from. `nodes` in order of joining, so that equal spares are taken in that order."""
+
+    layout: Layout
+    generation: Generation
+    cause: str
+    nodes: tuple[NodeView, ...]
+    watermark: Version | None
+    schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """The plan for all; `part(node)` is what one node is told."""
+
+    seats: tuple[str, ...]  # the node at each position
+    resume: Version | None
+    permit: Permit
+    store_rank: int
+    parts: dict[str, Plan]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlan:
+    """Why not. With `missing_nodes` a spare would help; with `ranks` only a durable checkpoint would.
+
+    A job that never committed a version has nothing to lose: it starts from its first line, which is a plan.
+    """
+
+    reason: str
+    missing_nodes: int = 0
+    ranks: tuple[int, ...] = ()
+
+
+def plan(view: View) -> Blueprint | NoPlan:
+    seats = choose_seats(view)
+    if isinstance(seats, NoPlan):
+        return seats
+    stock = _Stock(view)
+    resume = stock.newest_common()
+    if resume is None and view.watermark is not None:
+        return stock.no_common_version(view.watermark)
+    return _Draft(view, seats, resume, stock).blueprint()
+
+
+def choose_seats(view: View) -> tuple[str, ...] | NoPlan:
+    """A node keeps its position; an empty position gets the spare that would be ready soonest."""
+    seats: list[str | None] = [None] * view.layout.positions
+    for node in view.nodes:
+        if node.position is not None:
+            seats[node.position] = node.node
+    spares = [node for node in view.nodes if node.position is None]
+    for position in (p for p, seat in enumerate(seats) if seat is None):
+        if not spares:
+            return NoPlan(reason=_no_spare(seats), missing_nodes=seats.count(None))
+        best = min(spares, key=lambda spare: _readiness(spare, view.layout, position))
+        spares.remove(best)
+        seats[position] = best.node
+    return tuple(seat for seat in seats if seat is not None)
+
+
+def _no_spare(seats: list[str | None]) -> str:
+    empty = [str(p) for p, seat in enumerate(seats) if seat is None]
+    return f"no spare node left for position {', '.join(empty)}"
+
+
+def _readiness(spare: NodeView, layout: Layout, position: int) -> tuple[int, int]:
+    """Fewer ranks to rehearse anew first, then fewer processes that are still starting."""
+    ranks = set(layout.ranks_at(position))
+    rehearsed = {t.rank for t in spare.trainers if t.state in ("parked", "rehearsing")}
+    starting = sum(t.state == "starting" for t in spare.trainers)
+    return (len(ranks - rehearsed), starting)
+
+
+class _Stock:
+    """Every rank's state in all frozen inventories, by rank and version."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.live: dict[int, Version] = {}
+        self.own: dict[tuple[int, Version], tuple[NodeView, Copy]] = {}
+        self.held: dict[tuple[int, Version], list[tuple[NodeView, Copy]]] = {}
+        for node in view.nodes:
+            self._count(node)
+
+    def _count(self, node: NodeView) -> None:
+        for live in node.inventory.live:
+            if live.clean and live.version is not None:
+                self.live[live.rank] = live.version
+        for copy in node.inventory.own:
+            self.own[copy.seal.rank, copy.seal.version] = (node, copy)
+        for copy in node.inventory.held:
+            self.held.setdefault((copy.seal.rank, copy.seal.version), []).append((node, copy))
+
+    def newest_common(self) -> Version | None:
+        versions = set(self.live.values()) | {v for _, v in self.own} | {v for _, v in self.held}
+        newest_first = sorted(versions, key=lambda v: (v.number, v.born), reverse=True)
+        ranks = range(self.view.layout.world_size)
+        return next((v for v in newest_first if all(self.can_stand(rank, v) for rank in ranks)), None)
+
+    def can_stand(self, rank: int, version: Version) -> bool:
+        return self.live.get(rank) == version or self.fetch(rank, version) is not None
+
+    def evidence(self, rank: int, version: Version) -> Copy | None:
+        if (rank, version) in self.own:
+            return self.own[rank, version][1]
+        held = self.held.get((rank, version))
+        return held[0][1] if held else None
+
+    def fetch(self, rank: int, version: Version) -> Fetch | None:
+        """Where to pull the snapshot from: its record and unique bytes, and, if absent there, a replica's bytes."""
+        copy = self.evidence(rank, version)
+        if copy is None:
+            return None
+        homes = ([self.own[rank, version]] if (rank, version) in self.own else []) + self.held.get((rank, version), [])
+        base = tuple(_source(node, rank, "record", "unique") for node, _ in homes)
+        if not copy.seal.extent.replica_bytes:
+            return Fetch(copy=copy, groups=(base,))
+        full = [node for node, home in homes if home.seal.full]
+        replicas = [_source(node, rank, "replica") for node in full] + self._replicas(copy, version)
+        return Fetch(copy=copy, groups=(base, tuple(replicas))) if replicas else None
+
+    def _replicas(self, copy: Copy, version: Version) -> list[Source]:
+        found = (self.own.get((peer, version)) for peer in copy.peers if peer != copy.seal.rank)
+        return [
+            _source(node, twin.seal.rank, "replica")
+            for node, twin in (hit for hit in found if hit is not None)
+            if twin.seal.digest.replica == copy.seal.digest.replica
+        ]
+
+    def at_home(self, rank: int, version: Version, seat: str) -> bool:
+        home = self.own.get((rank, version))
+        return home is not None and home[0].node == seat
+
+    def holds(self, node: str, rank: int, version: Version) -> bool:
+        return any(view.node == node for view, _ in self.held.get((rank, version), ()))
+
+    def no_common_version(self, watermark: Version) -> NoPlan:
+        ranks = range(self.view.layout.world_size)
+        lost = tuple(rank for rank in ranks if not self.can_stand(rank, watermark))
+        names = ", ".join(map(str, lost))
+        return NoPlan(reason=f"every copy of version {watermark} is lost for rank {names}", ranks=lost)
+
+
+def _source(node: NodeView, rank: int, *regions: str) -> Source:
+    return Source(node=node.node, address=node.data, rank=rank, regions=regions)
+
+
+class _Draft:
+    """Writes down one plan for every node."""
+
+    def __init__(self, view: View, seats: tuple[str, ...], resume: Version | None, stock: _Stock) -> None:
+        self.view, self.seats, self.resume, self.stock = view, seats, resume, stock
+        self.data = {node.node: node.data for node in view.nodes}
+        self.floor = _floor(view.watermark, resume)
+
+    def blueprint(self) -> Blueprint:
+        permit = self._permit()
+        store_rank = self._store_rank()
+        parts = {
+            node.node: Plan(
+                generation=self.view.generation,
+                cause=self.view.cause,
+                resume=self.resume,
+                permit=permit,
+                store_rank=store_rank,
+                orders=self._orders(node.node),
+                holders=self._holders(node.node),
+            )
+            for node in self.view.nodes
+        }
+        return Blueprint(seats=self.seats, resume=self.resume, permit=permit, store_rank=store_rank, parts=parts)
+
+    def _permit(self) -> Permit:
+        """Rule 14: the resume version, if newer than the floor, is pending; everything between them is not needed."""
+        keep_from = 0
+        if self.floor is not None and self.resume is not None:
+            keep_from = max(self.floor.number + 1, self.resume.number)
+        return Permit(
+            generation=self.view.generation,
+            watermark=self.floor,
+            keep_from=keep_from,
+            schedule=self.view.schedule,
+        )
+
+    def _store_rank(self) -> int:
+        """The rendezvous lives in a survivor; in a start from the first line everybody is new, and rank 0 will do."""
+        survivors = {live.rank for node in self.view.nodes for live in node.inventory.live}
+        return min(survivors) if survivors and self.resume is not None else 0
+
+    def _orders(self, node: str) -> tuple[RankOrder, ...]:
+        layout = self.view.layout
+        positions = (p for p, seat in enumerate(self.seats) if seat == node)
+        return tuple(self._order(node, rank) for p in positions for rank in layout.ranks_at(p))
+
+    def _order(self, node: str, rank: int) -> RankOrder:
+        if self.resume is None or self.floor is None:
+            return RankOrder(rank=rank, keep=False)
+        keep = self.stock.live.get(rank) == self.resume
+        wanted = [self.floor] if keep else list(dict.fromkeys((self.resume, self.floor)))
+        away = [v for v in wanted if not self.stock.at_home(rank, v, node)]
+        fetch = [fetch for v in away if (fetch := self.stock.fetch(rank, v)) is not None]
+        return RankOrder(rank=rank, keep=keep, fetch=tuple(fetch), pushes=self._pushes(rank))
+
+    def _pushes(self, rank: int) -> tuple[tuple[str, Version], ...]:
+        """Copies that died with the lost nodes. Floor first: newest first makes an avoidable NoPlan at the next loss."""
+        layout = self.view.layout
+        holders = [self.seats[p] for p in layout.holders_of(layout.position_of(rank))]
+        assert self.floor is not None and self.resume is not None
+        versions = dict.fromkeys((self.floor, self.resume))
+        return tuple(
+            (holder, version)
+            for version in versions
+            for holder in holders
+            if self.stock.evidence(rank, version) and not self.stock.holds(holder, rank, version)
+        )
+
+    def _holders(self, node: str) -> tuple[Holder, ...]:
+        """Nodes that hold what this node's ranks seal."""
+        positions = [p for p, seat in enumerate(self.seats) if seat == node]
+        names = dict.fromkeys(self.seats[h] for p in positions for h in self.view.layout.holders_of(p))
+        return tuple(Holder(node=name, address=self.data[name]) for name in names)
+
+
+def _floor(watermark: Version | None, resume: Version | None) -> Version | None:
+    if resume is None:
+        return None
+    return watermark if watermark is not None and watermark.number <= resume.number else resume

@@ -1,0 +1,337 @@
+"""A node's copies: its own ranks' snapshots and those it holds for other nodes. Part of the agent's core.
+
+Every slot is on a shelf, one shelf per rank and role. Captures of own ranks are hashed, sealed, reported and queued for
+their holders; offers of other nodes are given a slot; fetches fill a newcomer's shelf. Nothing is sealed, sent or
+overwritten while fenced.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from deadpool.protocol.copies import Shelf, Slot, SlotState, may_overwrite
+from deadpool.protocol.effects import (
+    AcceptOffer,
+    AgentEffect,
+    Allocate,
+    FetchCopy,
+    HashSlot,
+    Offered,
+    PushCopy,
+    RefuseOffer,
+    ReleaseSegment,
+    ToCoordinator,
+    WriteSeal,
+)
+from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.messages import (
+    Captured,
+    Copy,
+    Fetch,
+    Holder,
+    Inventory,
+    Live,
+    Missed,
+    Permit,
+    Plan,
+    Sealed,
+    SlotRef,
+    Stored,
+)
+from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+
+
+@dataclass(slots=True)
+class Lane:
+    """Copies of one rank on their way to one holder, one at a time and in order: floor first is a matter of order."""
+
+    rank: int
+    holder: Holder
+    queue: deque[Version] = field(default_factory=deque)
+    sending: tuple[Version, SlotRef] | None = None
+    failures: int = 0
+
+
+PUSH_ATTEMPTS = 4
+
+
+class Storehouse:
+    def __init__(self, out: list[AgentEffect]) -> None:
+        self._out = out
+        self.slots_per_shelf = 0
+        self.generation: Generation = NO_GENERATION
+        self.fenced = False
+        self.running = False
+        self.permit: Permit | None = None
+        self.own: dict[int, Shelf] = {}
+        self.held: dict[int, Shelf] = {}
+        self.geometry: dict[int, Geometry] = {}  # of each own rank's state, as last declared or fetched
+        self.peers: dict[int, tuple[int, ...]] = {}
+        self.lanes: dict[tuple[int, str], Lane] = {}
+        self.holders: tuple[Holder, ...] = ()
+        self._segments = 0
+        self._homes: dict[int, Shelf] = {}  # segment -> shelf
+        self._making: dict[int, tuple[Shelf, Geometry]] = {}
+        self._captures: dict[SlotRef, Captured] = {}
+        self._offers: list[Offered] = []  # wait for a segment
+        self._fetches: list[tuple[int, Fetch]] = []  # wait for a segment or a slot
+
+    # --- fence and plan ----------------------------------------------------------------------------------------------
+
+    def fence(self, generation: Generation) -> None:
+        self.generation, self.fenced, self.running = generation, True, False
+        self.lanes.clear()
+        self._fetches.clear()
+        for offer in self._offers:
+            self._out.append(RefuseOffer(offer=offer.offer, reason="fenced"))
+        self._offers.clear()
+
+    def streams_ended(self) -> None:
+        """No stream of an older generation reads or writes a slot any more."""
+        for shelf in self._shelves():
+            shelf.free_all_in(SlotState.ARRIVING)
+            shelf.end_reading()
+
+    def writer_ended(self, rank: int) -> None:
+        """The rank's trainer is at rest or gone: what it had not declared captured is lost."""
+        if rank in self.own:
+            self.own[rank].free_all_in(SlotState.GRANTED)
+
+    def is_quiet(self) -> bool:
+        slots = (slot for shelf in self._shelves() for slot in shelf.slots.values())
+        return all(slot.state in (SlotState.FREE, SlotState.SEALED, SlotState.GRANTED) for slot in slots)
+
+    def inventory(self, live: tuple[Live, ...]) -> Inventory:
+        return Inventory(
+            live=live,
+            own=tuple(slot.copy for shelf in self.own.values() for slot in shelf.sealed() if slot.copy),
+            held=tuple(slot.copy for shelf in self.held.values() for slot in shelf.sealed() if slot.copy),
+        )
+
+    def adopt(self, plan: Plan) -> None:
+        self.generation, self.fenced, self.running = plan.generation, False, False
+        self.permit, self.holders = plan.permit, plan.holders
+        for shelf in self._shelves():
+            if plan.resume is None:
+                shelf.free_all_in(SlotState.SEALED)
+            else:
+                shelf.drop_above(plan.resume)
+            shelf.obey(plan.permit)
+        for order in plan.orders:
+            self.own.setdefault(order.rank, Shelf(order.rank))
+
+    def go(self, plan: Plan) -> None:
+        """Copies that died with a node are replicated anew, floor first, before anything newer."""
+        self.running = True
+        for order in plan.orders:
+            for node, version in order.pushes:
+                self._lane(order.rank, node).queue.append(version)
+        self.send_next()
+
+    # --- room --------------------------------------------------------------------------------------------------------
+
+    def declare(self, rank: int, geometry: Geometry, peers: tuple[int, ...]) -> None:
+        self.geometry[rank], self.peers[rank] = geometry, peers
+        self._make_room(self.own.setdefault(rank, Shelf(rank)), geometry)
+
+    def _make_room(self, shelf: Shelf, geometry: Geometry) -> None:
+        being_made = any(s is shelf and g == geometry for s, g in self._making.values())
+        if shelf.has_room_for(geometry) or being_made:
+            return
+        self._segments += 1
+        self._making[self._segments] = (shelf, geometry)
+        self._out.append(Allocate(segment=self._segments, geometry=geometry, count=self.slots_per_shelf))
+
+    def allocated(self, segment: int) -> None:
+        shelf, geometry = self._making.pop(segment)
+        shelf.add(segment, geometry, self.slots_per_shelf)
+        self._homes[segment] = shelf
+        self._serve_waiting()
+
+    def allocation_failed(self, segment: int, reason: str) -> None:
+        shelf, _ = self._making.pop(segment)
+        refused = [offer for offer in self._offers if offer.copy.seal.rank == shelf.rank]
+        self._offers = [offer for offer in self._offers if offer not in refused]
+        for offer in refused:
+            self._out.append(RefuseOffer(offer=offer.offer, reason=reason))
+
+    def _serve_waiting(self) -> None:
+        offers, self._offers = self._offers, []
+        for offer in offers:
+            self.offered(offer)
+        fetches, self._fetches = self._fetches, []
+        for rank, fetch in fetches:
+            self.fetch(rank, fetch)
+
+    def obey(self, permit: Permit) -> None:
+        self.permit = permit
+        for shelf in self._shelves():
+            shelf.obey(permit)
+        self._release_outgrown()
+        self.send_next()
+
+    def _release_outgrown(self) -> None:
+        for shelf in self._shelves():
+            newest = max((slot.ref.segment for slot in shelf.slots.values()), default=0)
+            for segment in list(shelf.outgrown(newest)):
+                del self._homes[segment]
+                self._out.append(ReleaseSegment(segment=segment))
+
+    # --- captures of own ranks ---------------------------------------------------------------------------------------
+
+    def grants(self, rank: int) -> Iterator[SlotRef]:
+        """Free slots of the rank's present geometry become its trainer's."""
+        shelf, geometry = self.own.get(rank), self.geometry.get(rank)
+        while self.running and shelf and geometry and (slot := shelf.take(geometry, SlotState.GRANTED)):
+            yield slot.ref
+
+    def captured(self, rank: int, capture: Captured) -> None:
+        slot = self.own[rank].slots[capture.slot]
+        assert slot.state is SlotState.GRANTED, slot
+        slot.state = SlotState.HASHING
+        self._captures[slot.ref] = capture
+        self._out.append(HashSlot(slot=slot.ref, geometry=slot.geometry, record_bytes=capture.record_bytes))
+
+    def hashed(self, ref: SlotRef, digest: Digest) -> None:
+        shelf, capture = self._homes[ref.segment], self._captures.pop(ref)
+        slot = shelf.slots[ref]
+        if self.fenced or capture.generation != self.generation:
+            slot.state = SlotState.FREE
+            return
+        copy = self._copy(shelf.rank, capture, slot.geometry, digest)
+        self._seal(shelf, ref, copy)
+        for holder in self.holders:
+            self._lane(shelf.rank, holder.node).queue.append(capture.version)
+        self.send_next()
+
+    def _copy(self, rank: int, capture: Captured, geometry: Geometry, digest: Digest) -> Copy:
+        extent = Extent(
+            record_bytes=capture.record_bytes,
+            unique_bytes=geometry.unique_bytes,
+            replica_bytes=geometry.replica_bytes,
+        )
+        seal = Seal(rank=rank, version=capture.version, extent=extent, digest=digest, full=True)
+        return Copy(seal=seal, geometry=geometry, peers=self.peers.get(rank, ()))
+
+    def _seal(self, shelf: Shelf, ref: SlotRef, copy: Copy) -> None:
+        shelf.seal(ref, copy)
+        self._out.append(WriteSeal(slot=ref, copy=copy))
+        self._out.append(ToCoordinator(message=Sealed(generation=self.generation, copy=copy)))
+
+    # --- to holders --------------------------------------------------------------------------------------------------
+
+    def _lane(self, rank: int, node: str) -> Lane:
+        holder = next(h for h in self.holders if h.node == node)
+        return self.lanes.setdefault((rank, node), Lane(rank, holder))
+
+    def send_next(self) -> None:
+        """Also what tries a failed push again, at the next permit, capture or heartbeat."""
+        if self.fenced or not self.running:
+            return
+        for lane in self.lanes.values():
+            self._skip_dead(lane)
+            if lane.sending is None and lane.queue:
+                self._send(lane, self.own[lane.rank].find(lane.queue[0]))
+
+    def _skip_dead(self, lane: Lane) -> None:
+        """A version that the permit has passed would only be thrown away by its holder."""
+        while lane.queue and self.permit is not None and may_overwrite(lane.queue[0], self.permit):
+            lane.queue.popleft()
+
+    def _send(self, lane: Lane, slot: Slot | None) -> None:
+        """A floor that is still being fetched keeps its place at the head of the lane."""
+        if slot is None or slot.copy is None:
+            return
+        slot.readers += 1
+        lane.sending = (lane.queue[0], slot.ref)
+        full = not slot.copy.peers
+        self._out.append(
+            PushCopy(slot=slot.ref, copy=slot.copy, holder=lane.holder, generation=self.generation, full=full)
+        )
+
+    def push_ended(self, rank: int, node: str, version: Version, failure: str | None) -> None:
+        lane = self.lanes.get((rank, node))
+        if lane is None or lane.sending is None or lane.sending[0] != version:
+            return  # of a generation that is over
+        self.own[rank].done_reading(lane.sending[1])
+        lane.sending = None
+        lane.failures = lane.failures + 1 if failure else 0
+        given_up = failure is not None and lane.failures >= PUSH_ATTEMPTS
+        if (failure is None or given_up) and lane.queue and lane.queue[0] == version:
+            lane.queue.popleft()
+        if given_up:
+            lane.failures = 0
+            reason = f"holder {node} did not store it: {failure}"
+            self._out.append(
+                ToCoordinator(
+                    message=Missed(generation=self.generation, rank=rank, number=version.number, reason=reason)
+                )
+            )
+        if failure is None:
+            self.send_next()
+
+    # --- from other nodes --------------------------------------------------------------------------------------------
+
+    def offered(self, offer: Offered) -> None:
+        if self.fenced or offer.generation != self.generation:
+            self._out.append(RefuseOffer(offer=offer.offer, reason="another generation"))
+            return
+        geometry = offer.copy.geometry
+        shelf = self.held.setdefault(offer.copy.seal.rank, Shelf(offer.copy.seal.rank))
+        self._make_room(shelf, geometry)
+        if not shelf.has_room_for(geometry):
+            self._offers.append(offer)
+        elif (slot := shelf.take(geometry, SlotState.ARRIVING)) is not None:
+            self._out.append(AcceptOffer(offer=offer.offer, slot=slot.ref))
+        else:
+            self._out.append(RefuseOffer(offer=offer.offer, reason="no free slot"))
+
+    def received(self, ref: SlotRef, copy: Copy, bytes_received: int) -> None:
+        shelf = self._homes[ref.segment]
+        if self.fenced:
+            return  # freed when the streams are known to have ended
+        shelf.seal(ref, copy)
+        stored = Stored(
+            generation=self.generation,
+            rank=shelf.rank,
+            version=copy.seal.version,
+            bytes_received=bytes_received,
+        )
+        self._out.append(ToCoordinator(message=stored))
+
+    def arrival_failed(self, ref: SlotRef) -> None:
+        shelf = self._homes.get(ref.segment)
+        if shelf is not None and shelf.slots[ref].state is SlotState.ARRIVING and not self.fenced:
+            shelf.free(shelf.slots[ref])
+
+    # --- for newcomers -----------------------------------------------------------------------------------------------
+
+    def fetch(self, rank: int, fetch: Fetch) -> None:
+        geometry = fetch.copy.geometry
+        shelf = self.own.setdefault(rank, Shelf(rank))
+        self.geometry[rank], self.peers[rank] = geometry, fetch.copy.peers
+        self._make_room(shelf, geometry)
+        slot = shelf.take(geometry, SlotState.ARRIVING)
+        if slot is None:
+            self._fetches.append((rank, fetch))
+            return
+        self._out.append(FetchCopy(slot=slot.ref, rank=rank, fetch=fetch, generation=self.generation))
+
+    def fetched(self, ref: SlotRef, copy: Copy) -> bool:
+        """The rank's own seal came with the bytes and both were verified, so this node now has it at home."""
+        if self.fenced:
+            return False
+        full = replace(copy, seal=replace(copy.seal, full=True))
+        self._seal(self._homes[ref.segment], ref, full)
+        self.send_next()
+        return True
+
+    def find_own(self, rank: int, version: Version) -> SlotRef | None:
+        slot = self.own[rank].find(version) if rank in self.own else None
+        return slot.ref if slot else None
+
+    def _shelves(self) -> Iterator[Shelf]:
+        yield from self.own.values()
+        yield from self.held.values()

@@ -1,0 +1,57 @@
+"""Where ranks sit and where their copies go: pure functions of positions, never of node names.
+
+A position is a place for a node in the job's layout; it outlives the node that fills it. Because holders are a function
+of positions alone, seating a spare moves only the copies that died with the lost node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The job's fixed shape: `positions` nodes of `per_node` ranks, every rank with `holders` copies elsewhere."""
+
+    positions: int
+    per_node: int
+    holders: int
+
+    @property
+    def world_size(self) -> int:
+        return self.positions * self.per_node
+
+    def position_of(self, rank: int) -> int:
+        return rank // self.per_node
+
+    def local_rank(self, rank: int) -> int:
+        return rank % self.per_node
+
+    def ranks_at(self, position: int) -> range:
+        return range(position * self.per_node, (position + 1) * self.per_node)
+
+    def holders_of(self, position: int) -> tuple[int, ...]:
+        """A ring: with every node alike, the load of holding is even and no node holds its own copies."""
+        return tuple((position + i) % self.positions for i in range(1, self.holders + 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """All ranks capture the same versions: `number` is captured iff it is past `start` and a multiple of `every`."""
+
+    every: int = 1
+    start: int = 0
+
+    def captures(self, number: int) -> bool:
+        return number >= self.start and number % self.every == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a listener of ours can be reached."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"

@@ -1,0 +1,190 @@
+"""The data plane's asking side, one per agent: pushes this node's snapshots to holders, pulls those of lost ranks.
+
+Both calls block and belong into a thread of the caller's. Streams to a peer stay open between calls: a push happens
+every step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+from deadpool.errors import DeadPoolError, TransferError, WireError
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.seal import Digest, Geometry, Region, Seal, extent_of
+from deadpool.snapshot.slot import clear_seal, region
+from deadpool.snapshot.transfer.channel import Channel, ChannelPool, TransferAddress
+from deadpool.snapshot.transfer.connection import Connection
+from deadpool.snapshot.transfer.frames import (
+    Chunk,
+    Kind,
+    chunks_of,
+    pack_chunk,
+    pack_geometry,
+    pack_seal,
+    unpack_seal,
+)
+from deadpool.snapshot.transfer.incoming import regions_sent
+from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
+from deadpool.snapshot.transfer.tally import Tally
+
+_STREAM_WORTH_BYTES = 4 << 20  # below this per stream a second one costs more than it brings
+_READS_AHEAD = 2
+
+
+class TransferClient:
+    def __init__(self, *, secret: bytes, streams: int = 2, deadline_s: float = 10.0) -> None:
+        self._streams = streams
+        self._pool = ChannelPool(secret, deadline_s)
+
+    def push(
+        self,
+        address: TransferAddress,
+        seal: Seal,
+        geometry: Geometry,
+        fd: int,
+        slot_offset: int,
+        generation: Generation,
+        full: bool,
+    ) -> None:
+        """Store a sealed slot at a holder; returns when the holder has verified and sealed it, else TransferError.
+
+        The slot must not change before this returns or raises.
+        """
+        sent = replace(seal, full=full)
+        todo = deque(chunks_of(seal.extent, regions_sent(sent)))
+        transfer = secrets.token_bytes(TRANSFER_ID_BYTES)
+
+        def send(connection: Connection) -> None:
+            while (chunk := _next(todo)) is not None:
+                start = slot_offset + geometry.offset(chunk.region) + chunk.offset
+                connection.send_data([transfer, *pack_chunk(chunk)], fd, start, chunk.size)
+
+        with self._channel(address, generation) as channel:
+            channel.lead.send(Kind.PUSH, [transfer, pack_seal(sent), pack_geometry(geometry)])
+            channel.lead.expect(Kind.ACCEPT)
+            channel.run(self._stream_count(todo), send)
+            channel.lead.expect(Kind.STORED)
+
+    def pull(
+        self,
+        address: TransferAddress,
+        rank: int,
+        version: Version,
+        regions: tuple[Region, ...],
+        expect: Digest,
+        geometry: Geometry,
+        into: memoryview,
+        generation: Generation,
+    ) -> Seal:
+        """Fetch regions of a snapshot into a slot and check them against `expect`; returns the source's seal.
+
+        The slot's header is cleared and not written: other regions may come from other sources. TransferError names
+        the source, so that the caller can try the next one; no thread writes into the slot after this returns.
+        """
+        clear_seal(into)
+        with self._channel(address, generation) as channel:
+            channel.lead.send(Kind.PULL, _name(rank, version))
+            seal = unpack_seal(channel.lead.expect(Kind.FOUND).body)
+            _check_found(seal, rank, version, regions, geometry)
+            self._fetch(
+                channel, seal, regions, expect, {n: region(into, geometry, seal.extent, n) for n in regions}
+            )
+        return seal
+
+    def _fetch(
+        self,
+        channel: Channel,
+        seal: Seal,
+        regions: tuple[Region, ...],
+        expect: Digest,
+        targets: dict[Region, memoryview],
+    ) -> None:
+        tally, lock = Tally(seal.extent, regions), threading.Lock()
+        todo = deque(chunks_of(seal.extent, regions))
+
+        def fetch(connection: Connection) -> None:
+            for chunk in _ask_ahead(connection, seal, todo):
+                target = targets[chunk.region][chunk.offset : chunk.offset + chunk.size]
+                digests = connection.receive_pieces(target)
+                with lock:
+                    tally.arrived(chunk, digests)
+
+        channel.run(self._stream_count(todo), fetch)
+        mismatch = tally.mismatch(expect)
+        if mismatch is not None:
+            raise TransferError(
+                f"{channel.peer}: {seal.version} of rank {seal.rank} is not as sealed: {mismatch}"
+            )
+
+    def fence(self, generation: Generation) -> None:
+        """Refuse older generations from now on, cut their transfers, and return when they have ended."""
+        self._pool.fence(generation)
+
+    def close(self) -> None:
+        """Cut everything and wait for it. May be called twice."""
+        self._pool.close()
+
+    def _stream_count(self, todo: deque[Chunk]) -> int:
+        total_bytes = sum(chunk.size for chunk in todo)
+        return max(1, min(self._streams, total_bytes // _STREAM_WORTH_BYTES))
+
+    @contextlib.contextmanager
+    def _channel(self, address: TransferAddress, generation: Generation) -> Iterator[Channel]:
+        """A channel for one transfer: kept for the next one if all went well, closed otherwise."""
+        channel = self._pool.take(address, generation)
+        healthy = False
+        try:
+            yield channel
+            healthy = True
+        except TransferError:
+            raise
+        except DeadPoolError as error:
+            raise TransferError(f"{channel.peer}: {error}") from error
+        finally:
+            self._pool.give(channel, healthy=healthy)
+
+
+def _next(todo: deque[Chunk]) -> Chunk | None:
+    # Streams share one list and take what comes next, so that a slow stream does less instead of ending later.
+    try:
+        return todo.popleft()
+    except IndexError:
+        return None
+
+
+def _ask_ahead(connection: Connection, seal: Seal, todo: deque[Chunk]) -> Iterator[Chunk]:
+    """Chunks whose DATA frame has just been opened. Asks for the next before this one is read: no pause in between."""
+    asked: deque[Chunk] = deque()
+    while True:
+        while len(asked) < _READS_AHEAD and (chunk := _next(todo)) is not None:
+            connection.send(Kind.READ, [*_name(seal.rank, seal.version), *pack_chunk(chunk)])
+            asked.append(chunk)
+        if not asked:
+            return
+        chunk = asked.popleft()
+        frame = connection.expect(Kind.DATA)
+        if frame.body != pack_chunk(chunk) or frame.head.payload_bytes != chunk.size:
+            raise WireError("answered another read than was asked for")
+        yield chunk
+
+
+def _name(rank: int, version: Version) -> list[int]:
+    return [rank, version.born.term, version.born.n, version.number]
+
+
+def _check_found(
+    seal: Seal, rank: int, version: Version, regions: tuple[Region, ...], geometry: Geometry
+) -> None:
+    if (seal.rank, seal.version) != (rank, version):
+        raise WireError(
+            f"has {seal.version} of rank {seal.rank} where {version} of rank {rank} was asked for"
+        )
+    for name in regions:
+        if name not in regions_sent(seal) and extent_of(seal.extent, name):
+            raise WireError(f"its copy has no region {name!r}")
+    geometry.check(seal.extent, regions)

@@ -1,0 +1,213 @@
+"""One authenticated TCP stream between two agents: frames, bulk bytes, timeouts, and a way to cut it from outside.
+
+One thread reads from a connection at a time; any thread may send a whole frame; any thread may cut it. Every error is
+a TransferError (or WireError, where the peer talks nonsense) that names the peer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from deadpool.errors import TransferError, WireError
+from deadpool.protocol.identity import Generation
+from deadpool.snapshot.slot import PIECE_BYTES, piece_digest
+from deadpool.snapshot.transfer.frames import (
+    HEAD_BYTES,
+    Frame,
+    Head,
+    Kind,
+    pack_frame,
+    unpack_body,
+    unpack_head,
+)
+from deadpool.wire.handshake import NONCE_BYTES, PROOF_BYTES, Role, check, make_nonce, proof
+
+_PREAMBLE = b"DEADPOOL"
+
+
+class ConnectionLost(TransferError):
+    """The stream ended or fell silent."""
+
+
+class Connection:
+    """Wraps a connected socket, which it owns."""
+
+    def __init__(self, sock: socket.socket, peer: str, deadline_s: float) -> None:
+        self.peer = peer
+        self.generation: Generation | None = None  # bound by the first frame, then fixed
+        self._sock = sock
+        self._cut_reason = ""
+        self._send_lock = threading.Lock()
+        self._end_lock = threading.Lock()
+        self._silent = f"silent for {deadline_s:g} s"
+        _prepare(sock, deadline_s)
+
+    # --- frames
+
+    def send(self, kind: Kind, body: list[Any]) -> None:
+        with self._send_lock, self._errors():
+            self._sock.sendall(self._pack(kind, body))
+
+    def send_data(self, body: list[Any], fd: int, offset: int, size: int) -> None:
+        """A DATA frame with bytes straight from a memfd: the kernel sends the pages, nothing is copied here.
+
+        The pages themselves travel, so they must not change before the receiver's acknowledgement.
+        """
+        head = self._pack(Kind.DATA, body, size)
+        with self._send_lock, self._errors():
+            _send_all(self._sock, head, socket.MSG_MORE)
+            end = offset + size
+            while offset < end:
+                sent = os.sendfile(self._sock.fileno(), fd, offset, end - offset)
+                if sent == 0:
+                    raise ConnectionLost(f"{self.peer}: the segment ended before the slot did")
+                offset += sent
+
+    def _pack(self, kind: Kind, body: list[Any], payload_bytes: int = 0) -> bytes:
+        assert self.generation is not None
+        return pack_frame(kind, self.generation, body, payload_bytes)
+
+    def receive(self) -> Frame:
+        """The next frame, within the deadline. The payload of DATA is left for receive_pieces()."""
+        frame = self.receive_or_idle()
+        if frame is None:
+            raise ConnectionLost(f"{self.peer}: {self._silent}")
+        return frame
+
+    def receive_or_idle(self) -> Frame | None:
+        """The next frame; None where the deadline passed without a first byte of one."""
+        buffer = bytearray(HEAD_BYTES)
+        first = self._receive_some(memoryview(buffer), idle=True)
+        if first == 0:
+            return None
+        self.receive_into(memoryview(buffer)[first:])
+        head = self._checked(unpack_head(buffer))
+        body = bytearray(head.body_bytes)
+        self.receive_into(memoryview(body))
+        return Frame(head=head, body=unpack_body(body))
+
+    def expect(self, *kinds: Kind) -> Frame:
+        """The peer's answer, which has to be of one of these kinds. REFUSED becomes a TransferError with its reason."""
+        frame = self.receive()
+        if frame.head.kind is Kind.REFUSED:
+            raise TransferError(f"{self.peer} refused: {_reason(frame)}")
+        if frame.head.kind not in kinds:
+            raise WireError(f"{self.peer}: {frame.head.kind.name} where {kinds[0].name} was due")
+        return frame
+
+    def _checked(self, head: Head) -> Head:
+        if self.generation is not None and head.generation != self.generation:
+            raise WireError(
+                f"{self.peer}: frame of generation {head.generation} on a stream of {self.generation}"
+            )
+        return head
+
+    # --- bytes
+
+    def receive_into(self, view: memoryview) -> None:
+        done = 0
+        while done < len(view):
+            done += self._receive_some(view[done:])
+
+    def receive_pieces(self, view: memoryview) -> list[int]:
+        """Fill `view` and return the digest of each piece, taken while its bytes are still in the cache."""
+        digests = []
+        for start in range(0, len(view), PIECE_BYTES):
+            piece = view[start : start + PIECE_BYTES]
+            self.receive_into(piece)
+            digests.append(piece_digest(piece))
+        return digests
+
+    def _receive_some(self, view: memoryview, *, idle: bool = False) -> int:
+        with self._errors():
+            try:
+                # Waiting for all of it in the kernel: one wake-up per piece instead of one per segment.
+                count = self._sock.recv_into(view, len(view), socket.MSG_WAITALL)
+            except BlockingIOError:
+                if idle and not self._cut_reason:
+                    return 0
+                raise
+        # Bytes the kernel still had after a cut do not count: the writer is to end now.
+        if count == 0 or self._cut_reason:
+            raise ConnectionLost(f"{self.peer}: {self._cut_reason or 'closed the connection'}")
+        return count
+
+    # --- the end
+
+    def cut(self, reason: str) -> None:
+        """End every wait on this stream, now, in whatever thread. Does not free the socket: close() does."""
+        with self._end_lock:
+            self._cut_reason = self._cut_reason or reason
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """By the thread that uses the connection, when it is done with it."""
+        with self._end_lock:
+            self._sock.close()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BlockingIOError as error:
+            raise ConnectionLost(f"{self.peer}: {self._cut_reason or self._silent}") from error
+        except OSError as error:
+            raise ConnectionLost(f"{self.peer}: {self._cut_reason or error}") from error
+
+
+def _prepare(sock: socket.socket, deadline_s: float) -> None:
+    # Kernel timeouts and not settimeout(): the socket stays blocking, without a poll() before each call.
+    seconds = int(deadline_s)
+    timeval = struct.pack("ll", seconds, max(1, int((deadline_s - seconds) * 1e6)))
+    sock.settimeout(None)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _send_all(sock: socket.socket, data: bytes, flags: int) -> None:
+    while data:
+        data = data[sock.send(data, flags) :]
+
+
+def _reason(frame: Frame) -> str:
+    reason = frame.body[0] if frame.body else ""
+    return str(reason)[:500]
+
+
+def authenticate(connection: Connection, secret: bytes, role: Role) -> None:
+    """Both sides prove the job's secret, or WireError. The client first: a stranger learns nothing from a server."""
+    own_nonce = make_nonce()
+    _send_raw(connection, _PREAMBLE + own_nonce)
+    hello = _receive_raw(connection, len(_PREAMBLE) + NONCE_BYTES)
+    if not hello.startswith(_PREAMBLE):
+        raise WireError(f"{connection.peer}: not a DeadPool agent")
+    peer_nonce = hello[len(_PREAMBLE) :]
+    own_proof = proof(secret, role, own_nonce, peer_nonce)
+    if role == "client":
+        _send_raw(connection, own_proof)
+    if not check(secret, role, own_nonce, peer_nonce, _receive_raw(connection, PROOF_BYTES)):
+        raise WireError(f"{connection.peer}: does not know this job's secret")
+    if role == "server":
+        _send_raw(connection, own_proof)
+
+
+def _send_raw(connection: Connection, data: bytes) -> None:
+    with connection._errors():
+        connection._sock.sendall(data)
+
+
+def _receive_raw(connection: Connection, size: int) -> bytes:
+    # One receive only: a stranger that sends byte by byte must not hold the connection longer than one deadline.
+    buffer = bytearray(size)
+    if connection._receive_some(memoryview(buffer)) != size:
+        raise WireError(f"{connection.peer}: broke off the handshake")
+    return bytes(buffer)

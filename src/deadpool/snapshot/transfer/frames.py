@@ -1,0 +1,162 @@
+"""What agents say to each other on the data plane: frames and the values in them. Owns this format.
+
+A frame is a fixed head (magic, kind, sizes, generation), a small msgpack body, and for DATA the raw bytes after it.
+Every size is bounded before anything is read or allocated, and nothing here can carry code.
+
+    HELLO                     first frame of a connection: its generation, to which it stays bound
+    PUSH   -> ACCEPT|REFUSED  may I send this snapshot?          then DATA on any stream, STORED|REFUSED on this one
+    PULL   -> FOUND|REFUSED   have you this snapshot?            then READ -> DATA|REFUSED on any stream
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, cast
+
+import msgpack
+
+from deadpool.errors import WireError
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.seal import Digest, Extent, Seal
+from deadpool.snapshot.slot import PIECE_BYTES, REGIONS, Geometry, Region, extent_of
+
+BODY_LIMIT_BYTES = 16 << 10
+CHUNK_BYTES = 4 * PIECE_BYTES
+"""The most bytes in one DATA frame. Whole pieces, so that each stream can check what it received by itself."""
+
+_MAGIC = b"DPx1"
+_HEAD = struct.Struct("!4sBxxxIQQQ")  # magic, kind, body bytes, payload bytes, generation term, generation n
+HEAD_BYTES = _HEAD.size
+_LIMIT = 1 << 63
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    PUSH = 2
+    ACCEPT = 3
+    REFUSED = 4
+    DATA = 5
+    STORED = 6
+    PULL = 7
+    FOUND = 8
+    READ = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    kind: Kind
+    generation: Generation
+    body_bytes: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    head: Head
+    body: list[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A run of whole pieces of one region: what one DATA frame carries."""
+
+    region: Region
+    offset: int
+    size: int
+
+
+def pack_frame(kind: Kind, generation: Generation, body: list[Any], payload_bytes: int = 0) -> bytes:
+    packed = cast(bytes, msgpack.packb(body))
+    head = _HEAD.pack(_MAGIC, kind, len(packed), payload_bytes, generation.term, generation.n)
+    return head + packed
+
+
+def unpack_head(data: bytes | bytearray) -> Head:
+    magic, kind, body_bytes, payload_bytes, term, n = _HEAD.unpack(data)
+    if magic != _MAGIC or kind not in Kind.__members__.values():
+        raise WireError("not a transfer frame")
+    if body_bytes > BODY_LIMIT_BYTES or payload_bytes > (CHUNK_BYTES if kind == Kind.DATA else 0):
+        raise WireError(f"frame too large: body {body_bytes}, payload {payload_bytes} bytes")
+    return Head(
+        kind=Kind(kind), generation=Generation(term, n), body_bytes=body_bytes, payload_bytes=payload_bytes
+    )
+
+
+def unpack_body(data: bytes | bytearray) -> list[Any]:
+    try:
+        body = msgpack.unpackb(data)
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise WireError(f"frame body is not msgpack: {error}") from error
+    if not isinstance(body, list):
+        raise WireError("frame body is not a list")
+    return body
+
+
+def chunks_of(extent: Extent, regions: tuple[Region, ...]) -> list[Chunk]:
+    """All bytes of some regions in portions: small enough that streams which share them end at the same time."""
+    total_bytes = sum(extent_of(extent, name) for name in regions)
+    portion = min(CHUNK_BYTES, max(PIECE_BYTES, total_bytes // 16 // PIECE_BYTES * PIECE_BYTES))
+    result = []
+    for name in regions:
+        size = extent_of(extent, name)
+        for offset in range(0, size, portion):
+            result.append(Chunk(region=name, offset=offset, size=min(portion, size - offset)))
+    return result
+
+
+def naturals(values: list[Any], count: int) -> list[int]:
+    """`values` as that many non-negative integers, or WireError."""
+    if len(values) != count or not all(type(value) is int and value >= 0 for value in values):
+        raise WireError(f"expected {count} natural numbers")
+    return values
+
+
+def pack_seal(seal: Seal) -> list[Any]:
+    born, extent, digest = seal.version.born, seal.extent, seal.digest
+    return [
+        *(seal.rank, born.term, born.n, seal.version.number, int(seal.full)),
+        *(extent.record_bytes, extent.unique_bytes, extent.replica_bytes),
+        *(digest.record, digest.unique, digest.replica),
+    ]
+
+
+def unpack_seal(values: list[Any]) -> Seal:
+    rank, term, n, number, full, *rest = naturals(values, 11)
+    if max(rest[:3]) >= _LIMIT:
+        raise WireError("extent out of range")
+    return Seal(
+        rank=rank,
+        version=Version(Generation(term, n), number),
+        extent=Extent(record_bytes=rest[0], unique_bytes=rest[1], replica_bytes=rest[2]),
+        digest=Digest(record=rest[3], unique=rest[4], replica=rest[5]),
+        full=bool(full),
+    )
+
+
+def pack_geometry(geometry: Geometry) -> list[Any]:
+    return [geometry.record_capacity, geometry.unique_bytes, geometry.replica_bytes]
+
+
+def unpack_geometry(values: list[Any]) -> Geometry:
+    record_capacity, unique_bytes, replica_bytes = naturals(values, 3)
+    if max(values) >= _LIMIT:
+        raise WireError("geometry out of range")
+    return Geometry(record_capacity=record_capacity, unique_bytes=unique_bytes, replica_bytes=replica_bytes)
+
+
+def pack_chunk(chunk: Chunk) -> list[Any]:
+    return [REGIONS.index(chunk.region), chunk.offset, chunk.size]
+
+
+def unpack_chunk(values: list[Any], extent: Extent) -> Chunk:
+    """A chunk that lies within `extent` and consists of whole pieces, or WireError."""
+    index, offset, size = naturals(values, 3)
+    if index >= len(REGIONS):
+        raise WireError(f"no region {index}")
+    end, region_end = offset + size, extent_of(extent, REGIONS[index])
+    whole = offset % PIECE_BYTES == 0 and (end % PIECE_BYTES == 0 or end == region_end)
+    if not whole or not 0 < size <= CHUNK_BYTES or end > region_end:
+        raise WireError(f"bytes {offset}..{end} are not a chunk of region {REGIONS[index]!r}")
+    return Chunk(region=REGIONS[index], offset=offset, size=size)

@@ -1,0 +1,140 @@
+"""One snapshot on its way into a slot of this node, carried by one or more streams.
+
+Settled exactly once, by the last writer to leave: verified, header written and `stored`, or `dropped`. Never dropped
+while a stream still writes into the slot (rule 11), and never a header on a slot that did not arrive whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+from deadpool.errors import TransferError
+from deadpool.protocol.seal import REGIONS, Geometry, Region, Seal
+from deadpool.snapshot.slot import clear_seal, region, write_seal
+from deadpool.snapshot.transfer.callbacks import Callbacks
+from deadpool.snapshot.transfer.connection import Connection
+from deadpool.snapshot.transfer.frames import Chunk, Kind
+from deadpool.snapshot.transfer.tally import Tally
+
+
+def regions_sent(seal: Seal) -> tuple[Region, ...]:
+    return REGIONS if seal.full else ("record", "unique")
+
+
+class Incoming:
+    """Shared by the sessions of all streams that carry it; `lead` is the one that asked and gets the answer."""
+
+    def __init__(
+        self,
+        *,
+        seal: Seal,
+        geometry: Geometry,
+        view: memoryview,
+        lead: Connection,
+        callbacks: Callbacks,
+        forget: Callable[[], None],
+    ) -> None:
+        clear_seal(view)
+        self.seal = seal
+        self._view = view
+        self._regions = {name: region(view, geometry, seal.extent, name) for name in regions_sent(seal)}
+        self._lead = lead
+        self._callbacks = callbacks
+        self._forget = forget
+        self._lock = threading.Lock()
+        self._tally = Tally(seal.extent, regions_sent(seal))
+        self._writers: set[Connection] = set()
+        self._failure: str | None = None
+        self._settled = False
+        self._chunks_begun = 0
+        self._chunks_begun_before = -1
+
+    def start(self) -> None:
+        """Tell the sender to go on. A snapshot without a byte is complete at once."""
+        self._lead.send(Kind.ACCEPT, [])
+        self._settle_if_over()
+
+    def receive(self, connection: Connection, chunk: Chunk) -> None:
+        """Read one chunk's bytes from a stream straight into the slot."""
+        self._enter(connection, chunk)
+        try:
+            view = self._regions[chunk.region][chunk.offset : chunk.offset + chunk.size]
+            digests = connection.receive_pieces(view)
+        except BaseException as error:
+            self._leave(connection, failure=str(error))
+            raise
+        self._leave(connection, chunk=chunk, digests=digests)
+
+    def fail(self, reason: str) -> None:
+        """Give the transfer up. `dropped` follows when the last writer has ended, which is made to happen now."""
+        with self._lock:
+            self._failure = self._failure or reason
+            writers = tuple(self._writers)
+        for connection in writers:
+            connection.cut(reason)
+        self._settle_if_over()
+
+    def fail_if_stalled(self) -> None:
+        """Called by the lead once per deadline of silence: nothing came on any stream in between, so nothing will."""
+        with self._lock:
+            stalled = not self._writers and self._chunks_begun == self._chunks_begun_before
+            self._chunks_begun_before = self._chunks_begun
+        if stalled:
+            self.fail(f"{self._lead.peer}: no data")
+
+    def _enter(self, connection: Connection, chunk: Chunk) -> None:
+        with self._lock:
+            if self._failure is not None or self._settled:
+                raise TransferError(f"{connection.peer}: transfer is over: {self._failure or 'complete'}")
+            self._tally.claim(chunk)
+            self._writers.add(connection)
+            self._chunks_begun += 1
+
+    def _leave(
+        self,
+        connection: Connection,
+        *,
+        chunk: Chunk | None = None,
+        digests: list[int] | None = None,
+        failure: str | None = None,
+    ) -> None:
+        with self._lock:
+            self._writers.discard(connection)
+            self._failure = self._failure or failure
+            if chunk is not None and digests is not None:
+                self._tally.arrived(chunk, digests)
+        self._settle_if_over()
+
+    def _settle_if_over(self) -> None:
+        with self._lock:
+            over = self._failure is not None or self._tally.complete
+            if self._settled or self._writers or not over:
+                return
+            self._settled = True
+            reason = self._failure or self._tally.mismatch(self.seal.digest)
+        self._forget()
+        if reason is None:
+            self._store()
+        else:
+            self._drop(reason)
+
+    def _store(self) -> None:
+        write_seal(self._view, self.seal)
+        try:
+            self._callbacks.stored(self.seal)
+        except BaseException as error:
+            clear_seal(self._view)
+            self._drop(f"the holder could not record it: {error}")
+            raise
+        self._answer(Kind.STORED, "")
+
+    def _drop(self, reason: str) -> None:
+        self._callbacks.dropped(self.seal, reason)
+        self._answer(Kind.REFUSED, reason)
+
+    def _answer(self, kind: Kind, reason: str) -> None:
+        # A sender that is gone will not mind; one that missed the answer finds the copy when it asks again.
+        with contextlib.suppress(TransferError):
+            self._lead.send(kind, [reason])

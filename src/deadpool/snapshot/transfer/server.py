@@ -1,0 +1,152 @@
+"""The data plane's listening side, one per agent: takes in snapshots this node holds for others and gives them out.
+
+Owns its port, its connections and their threads. The agent talks to it through Callbacks, fence() and close().
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from deadpool.errors import DeadPoolError, TransferError, WireError
+from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.seal import Geometry, Seal
+from deadpool.snapshot.transfer.callbacks import Callbacks, Found, Refused
+from deadpool.snapshot.transfer.connection import Connection, authenticate
+from deadpool.snapshot.transfer.frames import Kind
+from deadpool.snapshot.transfer.session import Session, Transfers
+
+_log = logging.getLogger(__name__)
+_CONNECTION_LIMIT = 1024
+
+
+class TransferServer:
+    def __init__(
+        self,
+        *,
+        host: str,
+        secret: bytes,
+        open: Callable[[Seal, Generation, Geometry], memoryview | Refused],
+        stored: Callable[[Seal], None],
+        dropped: Callable[[Seal, str], None],
+        find: Callable[[int, Version], Found | None],
+        deadline_s: float = 10.0,
+        port: int = 0,
+    ) -> None:
+        self._callbacks = Callbacks(open=open, stored=stored, dropped=dropped, find=find)
+        self._address = (host, port)
+        self._secret = secret
+        self._deadline_s = deadline_s
+        self._lock = threading.Lock()
+        self._floor = NO_GENERATION
+        self._closing = False
+        self._threads: dict[Connection, threading.Thread] = {}
+        self._transfers: Transfers = {}
+        self._listener: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+
+    def start(self) -> tuple[str, int]:
+        """Listen; the address that peers are to be told."""
+        assert self._listener is None, "started twice"
+        self._listener = socket.create_server(self._address, backlog=256)
+        host, port = self._listener.getsockname()[:2]
+        self._acceptor = threading.Thread(
+            target=self._accept, args=(self._listener,), name=f"transfer-accept-{port}"
+        )
+        self._acceptor.start()
+        return host, port
+
+    def fence(self, generation: Generation) -> None:
+        """Refuse older generations from now on, cut their streams, and return when their writers have ended.
+
+        After this no slot is written, stored or dropped on behalf of an older generation (rule 12).
+        TransferError where a writer does not end, which only a callback that hangs can cause.
+        """
+        with self._lock:
+            self._floor = max(self._floor, generation)
+            bound = [(c, t) for c, t in self._threads.items() if c.generation is not None]
+        self._end(
+            [(c, t) for c, t in bound if c.generation and c.generation < generation],
+            f"fenced by {generation}",
+        )
+
+    def close(self) -> None:
+        """Stop listening, cut everything, wait for the threads. May be called twice."""
+        with self._lock:
+            self._closing = True
+            everything = list(self._threads.items())
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept(); close() alone would not
+            self._listener.close()
+        if self._acceptor is not None:
+            self._acceptor.join(self._deadline_s)
+        self._end(everything, "closing")
+
+    def _end(self, doomed: list[tuple[Connection, threading.Thread]], reason: str) -> None:
+        for connection, _ in doomed:
+            connection.cut(reason)
+        limit = time.monotonic() + 2 * self._deadline_s
+        for _, thread in doomed:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, limit - time.monotonic()))
+        stuck = [thread.name for _, thread in doomed if thread.is_alive()]
+        if stuck:
+            raise TransferError(f"{reason}, but these writers do not end: {', '.join(stuck)}")
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, (host, port, *_) = listener.accept()
+            except OSError:
+                if self._closing:
+                    return
+                time.sleep(
+                    0.05
+                )  # out of descriptors, or a peer that left in the queue: neither is a reason to end
+                continue
+            self._take(Connection(sock, f"{host}:{port}", self._deadline_s))
+
+    def _take(self, connection: Connection) -> None:
+        thread = threading.Thread(target=self._serve, args=(connection,), name=f"transfer-{connection.peer}")
+        with self._lock:
+            refused = self._closing or len(self._threads) >= _CONNECTION_LIMIT
+            if not refused:
+                self._threads[connection] = thread
+                thread.start()
+        if refused:
+            connection.close()
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            authenticate(connection, self._secret, "server")
+            self._greet(connection)
+            Session(connection, self._callbacks, self._transfers, self._admit).run()
+        except DeadPoolError as error:
+            _log.debug("connection ended: %s", error)
+        except Exception:
+            _log.exception("connection of %s ended by a bug", connection.peer)
+        finally:
+            connection.close()
+            with self._lock:
+                self._threads.pop(connection, None)
+
+    def _greet(self, connection: Connection) -> None:
+        frame = connection.receive()
+        if frame.head.kind is not Kind.HELLO:
+            raise WireError(f"{connection.peer}: {frame.head.kind.name} before HELLO")
+        with self._lock:  # under the lock: a fence sees this connection or this connection sees the fence
+            connection.generation = frame.head.generation
+            floor = self._floor
+        if frame.head.generation < floor:
+            connection.send(Kind.REFUSED, [f"generation {frame.head.generation} is over, this is {floor}"])
+        self._admit(frame.head.generation)
+        connection.send(Kind.ACCEPT, [])
+
+    def _admit(self, generation: Generation) -> None:
+        if generation < self._floor:
+            raise TransferError(f"generation {generation} is over, this is {self._floor}")

@@ -1,0 +1,158 @@
+"""The serving side of one connection: reads frames, lets snapshots in, gives snapshots out. One thread per session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, assert_never
+
+from deadpool.errors import ArenaError, TransferError, WireError
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.seal import Geometry, Seal
+from deadpool.snapshot.transfer.callbacks import Callbacks, Found, Refused
+from deadpool.snapshot.transfer.connection import Connection
+from deadpool.snapshot.transfer.frames import (
+    Frame,
+    Kind,
+    naturals,
+    pack_chunk,
+    pack_seal,
+    unpack_chunk,
+    unpack_geometry,
+    unpack_seal,
+)
+from deadpool.snapshot.transfer.incoming import Incoming, regions_sent
+
+Transfers = dict[bytes, Incoming]
+"""Snapshots on their way in, by the id their sender gave them: how a second stream finds what it belongs to."""
+
+TRANSFER_ID_BYTES = 16
+
+
+class Session:
+    def __init__(
+        self,
+        connection: Connection,
+        callbacks: Callbacks,
+        transfers: Transfers,
+        admit: Callable[[Generation], None],
+    ) -> None:
+        self._connection = connection
+        self._callbacks = callbacks
+        self._transfers = transfers
+        self._admit = admit  # raises for a generation that is fenced
+        self._led: Incoming | None = None
+
+    def run(self) -> None:
+        """Serve until the peer is done or the connection is cut. Raises what ended it."""
+        reason = "the session ended"
+        try:
+            while True:
+                self._serve_one()
+        except BaseException as error:
+            reason = str(error)
+            raise
+        finally:
+            if self._led is not None:
+                self._led.fail(reason)
+
+    def _serve_one(self) -> None:
+        frame = self._connection.receive_or_idle()
+        if frame is None:
+            if self._led is not None:
+                self._led.fail_if_stalled()
+            return
+        self._admit(frame.head.generation)
+        match frame.head.kind:
+            case Kind.PUSH:
+                self._on_push(frame)
+            case Kind.DATA:
+                self._on_data(frame)
+            case Kind.PULL:
+                self._on_pull(frame)
+            case Kind.READ:
+                self._on_read(frame)
+            case Kind.HELLO | Kind.ACCEPT | Kind.REFUSED | Kind.STORED | Kind.FOUND:
+                raise WireError(f"{self._connection.peer}: {frame.head.kind.name} out of place")
+            case _ as never:
+                assert_never(never)
+
+    # --- in
+
+    def _on_push(self, frame: Frame) -> None:
+        transfer, packed_seal, packed_geometry = _lists(frame.body, 3)
+        seal, geometry = unpack_seal(packed_seal), unpack_geometry(packed_geometry)
+        if type(transfer) is not bytes or len(transfer) != TRANSFER_ID_BYTES or transfer in self._transfers:
+            raise WireError(f"{self._connection.peer}: bad transfer id")
+        try:
+            geometry.check(seal.extent, regions_sent(seal))
+        except ArenaError as error:
+            raise WireError(f"{self._connection.peer}: {error}") from error
+        view = self._callbacks.open(seal, frame.head.generation, geometry)
+        if isinstance(view, Refused):
+            self._connection.send(Kind.REFUSED, [view.reason])
+        else:
+            self._begin(transfer, seal, geometry, view)
+
+    def _begin(self, transfer: bytes, seal: Seal, geometry: Geometry, view: memoryview) -> None:
+        try:
+            incoming = Incoming(
+                seal=seal,
+                geometry=geometry,
+                view=view,
+                lead=self._connection,
+                callbacks=self._callbacks,
+                forget=lambda: self._forget(transfer),
+            )
+        except ArenaError as error:
+            self._callbacks.dropped(seal, str(error))
+            self._connection.send(Kind.REFUSED, [str(error)])
+            return
+        self._led = self._transfers[transfer] = incoming
+        incoming.start()
+
+    def _forget(self, transfer: bytes) -> None:
+        self._transfers.pop(transfer, None)
+        self._led = None
+
+    def _on_data(self, frame: Frame) -> None:
+        transfer, *packed_chunk = _lists(frame.body, 4)
+        incoming = self._transfers.get(transfer) if isinstance(transfer, bytes) else None
+        if incoming is None:
+            raise TransferError(f"{self._connection.peer}: data for a transfer that is over")
+        chunk = unpack_chunk(packed_chunk, incoming.seal.extent)
+        if chunk.size != frame.head.payload_bytes:
+            raise WireError(f"{self._connection.peer}: chunk and payload differ in size")
+        incoming.receive(self._connection, chunk)
+
+    # --- out
+
+    def _on_pull(self, frame: Frame) -> None:
+        found = self._find(frame.body, 4)
+        if found is not None:
+            self._connection.send(Kind.FOUND, pack_seal(found.seal))
+
+    def _on_read(self, frame: Frame) -> None:
+        found = self._find(frame.body, 7)
+        if found is None:
+            return
+        chunk = unpack_chunk(frame.body[4:], found.seal.extent)
+        if chunk.region not in regions_sent(found.seal):
+            self._connection.send(Kind.REFUSED, [f"this copy has no region {chunk.region!r}"])
+            return
+        start = found.offset + found.geometry.offset(chunk.region) + chunk.offset
+        self._connection.send_data(pack_chunk(chunk), found.fd, start, chunk.size)
+
+    def _find(self, body: list[Any], count: int) -> Found | None:
+        """Looked up anew for each read: a slot that is given up in between is not read any further."""
+        rank, term, n, number = naturals(body, count)[:4]
+        version = Version(Generation(term, n), number)
+        found = self._callbacks.find(rank, version)
+        if found is None:
+            self._connection.send(Kind.REFUSED, [f"no snapshot {version} of rank {rank} here"])
+        return found
+
+
+def _lists(body: list[Any], count: int) -> list[Any]:
+    if len(body) != count or not all(isinstance(item, list | bytes | int) for item in body):
+        raise WireError(f"expected {count} fields")
+    return body

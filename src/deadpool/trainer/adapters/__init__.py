@@ -1,0 +1,55 @@
+"""What each framework needs around a recovery: cleaned after unwinding, rehearsed by a spare, seated at a step.
+
+One file per framework. The life of an adapter, on the main thread, and never with communication:
+
+    survivor   reset()                                  after the exception, groups aborted
+               seated(step)                             once the plan says from which step work resumes
+    newcomer   with rehearsing(): dry_steps steps       under detached groups
+               seated(step)                             once it has a rank
+
+seated() may come before or after Groups.rebuild(), but before the first forward. Whoever is told the same step ends in
+the same state, whatever he has been through: that is what makes the redone step exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from torch import nn
+
+from deadpool.trainer.adapters.ddp import DdpAdapter, ddp_modules
+from deadpool.trainer.adapters.fsdp2 import Fsdp2Adapter, has_fsdp2
+from deadpool.trainer.adapters.plain import PlainAdapter
+
+__all__ = ["Adapter", "DdpAdapter", "Fsdp2Adapter", "PlainAdapter", "adapters_for"]
+
+
+class Adapter(Protocol):
+    """Knows the per-step state of one framework."""
+
+    name: str
+    dry_steps: int
+    """How many steps (forward, backward, optimizer) a spare rehearses; of several adapters the most counts."""
+
+    def reset(self) -> None:
+        """Drops what a half-done step left behind."""
+
+    def rehearsing(self) -> AbstractContextManager[None]:
+        """Around a spare's dry steps."""
+
+    def seated(self, resume_step: int) -> None:
+        """Brings the framework to where it stands at the start of `resume_step` in an undisturbed run."""
+
+    def replicas(self) -> dict[int, tuple[int, ...]]:
+        """id(parameter) -> global ranks with identical values and optimizer state, where there are several."""
+
+
+def adapters_for(modules: Iterable[nn.Module]) -> list[Adapter]:
+    """One per framework and wrapper found in the modules; apply them in this order."""
+    modules = list(modules)
+    adapters: list[Adapter] = [DdpAdapter(module) for module in ddp_modules(modules)]
+    if has_fsdp2(modules):
+        adapters.append(Fsdp2Adapter(modules))
+    return [*adapters, PlainAdapter(modules)]

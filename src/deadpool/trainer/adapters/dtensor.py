@@ -1,0 +1,27 @@
+"""Which ranks hold the same part of a DTensor: read off its mesh and placements. Shared by the adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+
+def replicas_of(parameters: Iterable[torch.Tensor]) -> dict[int, tuple[int, ...]]:
+    """id(parameter) -> global ranks with identical local values; only where there is more than one."""
+    found = {id(each): _ranks_alike(each) for each in parameters if isinstance(each, DTensor)}
+    return {key: ranks for key, ranks in found.items() if len(ranks) > 1}
+
+
+def _ranks_alike(tensor: DTensor) -> tuple[int, ...]:
+    """The ranks that differ from this one only along mesh dimensions over which the tensor is replicated."""
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:  # this rank is outside of the mesh
+        return ()
+    index: list[Any] = [
+        slice(None) if placement.is_replicate() else position
+        for placement, position in zip(tensor.placements, coordinate, strict=True)
+    ]
+    return tuple(sorted(torch.as_tensor(tensor.device_mesh.mesh[tuple(index)]).flatten().tolist()))

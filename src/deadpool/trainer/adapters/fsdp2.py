@@ -1,0 +1,122 @@
+"""fully_shard (FSDP2, and HSDP on a mesh of two dimensions).
+
+A step that was cut off leaves three things behind. All-gathers in flight: they must end before their memory goes, and
+waiting for one raises after an abort. Training-state trackers: reset_iter_state() since torch 2.12, by hand before.
+Gradients of unsharded parameters: torch's own reset leaves them, and the next backward would add to them, so that
+training goes on silently wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from deadpool.trainer.adapters.dtensor import replicas_of
+
+
+class Fsdp2Adapter:
+    """All fully sharded modules among the given ones."""
+
+    name = "fsdp2"
+    dry_steps = 1
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._sharded = _sharded_modules(modules)
+
+    def reset(self) -> None:
+        for group in self._param_groups():
+            _drop_all_gather(group)
+        for module in self._sharded:
+            if _state(module)._is_root:  # None until the first forward: nothing to reset then
+                _reset_iteration(module)
+        for group in self._param_groups():
+            _drop_gradients(group)
+
+    def rehearsing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def seated(self, resume_step: int) -> None:
+        """Nothing here depends on the step."""
+
+    def replicas(self) -> dict[int, tuple[int, ...]]:
+        return replicas_of(parameter for module in self._sharded for parameter in module.parameters())
+
+    def _param_groups(self) -> Iterator[Any]:
+        for module in self._sharded:
+            yield from param_groups(_state(module))
+
+
+def has_fsdp2(modules: Iterable[nn.Module]) -> bool:
+    return bool(_sharded_modules(modules))
+
+
+def param_groups(state: Any) -> list[Any]:
+    """A list since torch 2.12, one or none before."""
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [getattr(state, "_fsdp_param_group", None)]
+    return [group for group in groups if group is not None]
+
+
+def _sharded_modules(modules: Iterable[nn.Module]) -> list[Any]:
+    found = {id(each): each for module in modules for each in module.modules() if isinstance(each, FSDPModule)}
+    return list(found.values())
+
+
+def _state(module: Any) -> Any:
+    return module._get_fsdp_state()
+
+
+def _drop_all_gather(group: Any) -> None:
+    result, group._all_gather_result = group._all_gather_result, None
+    work = getattr(result, "all_gather_work", None)
+    if work is not None:
+        with contextlib.suppress(RuntimeError):  # aborted: what counts is that nobody writes there any more
+            work.wait()
+
+
+def _drop_gradients(group: Any) -> None:
+    for parameter in group.fsdp_params:
+        unsharded = getattr(parameter, "_unsharded_param", None)
+        if unsharded is not None:
+            unsharded.grad = None
+        parameter.unsharded_accumulated_grad = None
+
+
+def _reset_iteration(root: Any) -> None:
+    if hasattr(root, "reset_iter_state"):
+        root.reset_iter_state()
+    else:
+        reset_iteration_by_hand(_state(root))
+
+
+def reset_iteration_by_hand(root_state: Any) -> None:
+    """For torch without reset_iter_state(): the same, on the attributes that it has."""
+    comm, shared = root_state._comm_ctx, root_state._state_ctx
+    comm.all_gather_state = None
+    if hasattr(comm, "reduce_scatter_states"):
+        comm.reduce_scatter_states.clear()
+    else:
+        comm.reduce_scatter_state = None
+    comm.post_forward_order.clear()
+    for state in shared.all_states:
+        getattr(state, "_modules_to_run_forward", set()).clear()
+        state._training_state = type(state._training_state).IDLE
+        for group in param_groups(state):
+            _reset_group_by_hand(group)
+    shared.iter_forward_root = None
+    shared.post_backward_final_callback_queued = False
+
+
+def _reset_group_by_hand(group: Any) -> None:
+    for leftover in ("_post_reduce_event", "_all_reduce_state", "_reshard_after_forward_event"):
+        setattr(group, leftover, None)
+    group._partial_reduce_output = None
+    group._post_forward_indices.clear()
+    group._training_state = type(group._training_state).IDLE
+    group._to_sharded()

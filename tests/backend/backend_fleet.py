@@ -1,0 +1,149 @@
+"""The parent's side: starts the children of a job, replaces one that died, collects what the others computed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import backend_child
+import torch.distributed as dist
+from backend_child import Scenario
+
+_context = multiprocessing.get_context("forkserver")
+
+
+def start_forkserver() -> None:
+    """The children are forked from a process that has torch loaded already."""
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    _context.set_forkserver_preload(["backend_child"])
+
+
+@dataclass
+class Outcome:
+    """What a job computed: per rank the losses by step, and a digest of parameters and optimizer state."""
+
+    losses: dict[int, dict[int, float]] = field(default_factory=dict)
+    digests: dict[int, str] = field(default_factory=dict)
+    exit_codes: list[int | None] = field(default_factory=list)
+    resumed_at: int = -1
+
+
+class JobFailed(Exception):
+    """A child failed, or the deadline passed."""
+
+
+class Child:
+    """One child process and the pipe to it."""
+
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
+        self.pipe, theirs = _context.Pipe()
+        self.process = _context.Process(target=target, args=(*arguments, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def end(self) -> None:
+        if self.process.is_alive() and self.process.pid is not None:
+            os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join()
+        self.process.close()
+        self.pipe.close()
+
+
+@contextmanager
+def children(started: list[Child]) -> Iterator[list[Child]]:
+    """Ends them all, whatever happens."""
+    try:
+        yield started
+    finally:
+        for child in started:
+            child.end()
+
+
+def receive(child: Child, deadline: float) -> tuple[Any, ...]:
+    """The next message; ("dead",) when the child is gone."""
+    if not child.pipe.poll(max(0.0, deadline - time.monotonic())):
+        raise JobFailed("a child said nothing until the deadline")
+    try:
+        message = child.pipe.recv()
+    except (EOFError, ConnectionResetError):
+        return ("dead",)
+    if message[0] == "failed":
+        raise JobFailed(message[1])
+    return tuple(message)
+
+
+def expect(child: Child, what: str, deadline: float) -> Any:
+    message = receive(child, deadline)
+    while message[0] == "aborted" and what != "aborted":
+        message = receive(child, deadline)
+    if message[0] != what:
+        raise JobFailed(f"expected {what}, got {message}")
+    return message[1:]
+
+
+def run_job(scenario: Scenario, *, rehearse: bool = True, deadline_s: float = 30.0) -> Outcome:
+    """Runs the job to its end; if the scenario has a victim, a stand-in that was built beside takes its rank."""
+    deadline = time.monotonic() + deadline_s
+    outcome = Outcome()
+    servers = [_server()]
+    with children([]) as fleet:
+        for rank in range(scenario.world_size):
+            fleet.append(Child(_main, scenario))
+            fleet[rank].pipe.send(("start", rank, servers[0].port))
+        if scenario.victim >= 0:
+            stand_in = Child(_main, scenario)
+            fleet.append(stand_in)
+            stand_in.pipe.send(("stand in", scenario.victim, rehearse))
+            expect(stand_in, "ready", deadline)
+            servers.append(_server())
+            _replace_the_victim(scenario, fleet, servers[1].port, outcome, deadline)
+        _collect(fleet, outcome, deadline)
+    return outcome
+
+
+def _main(scenario: Scenario, pipe: Connection) -> None:
+    backend_child.main(scenario, pipe)
+
+
+def _server() -> dist.TCPStore:
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
+
+
+def _replace_the_victim(
+    scenario: Scenario, fleet: list[Child], port: int, outcome: Outcome, deadline: float
+) -> None:
+    """In the fleet's list a rank's index is its number; the stand-in comes last and moves to the victim's place."""
+    victim = fleet[scenario.victim]
+    if receive(victim, deadline) != ("dead",):
+        raise JobFailed("the victim lives")
+    survivors = [child for child in fleet[:-1] if child is not victim]
+    for child in survivors:
+        child.pipe.send(("abort",))
+    reached = [expect(child, "unwound", deadline)[0] for child in survivors]
+    outcome.resumed_at = min([*reached, scenario.dies_at_step])
+    if scenario.resume_step >= 0:
+        outcome.resumed_at = scenario.resume_step
+    victim.end()
+    fleet[scenario.victim] = fleet.pop()
+    for child in fleet:
+        child.pipe.send(("resume", outcome.resumed_at, port, "generation-2"))
+
+
+def _collect(fleet: list[Child], outcome: Outcome, deadline: float) -> None:
+    for rank, child in enumerate(fleet):
+        outcome.losses[rank], outcome.digests[rank] = expect(child, "done", deadline)
+    for child in fleet:
+        child.pipe.send(("end",))
+    for child in fleet:
+        wait([child.process.sentinel], max(0.0, deadline - time.monotonic()))
+        outcome.exit_codes.append(child.process.exitcode)
