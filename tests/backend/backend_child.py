@@ -110,26 +110,22 @@ class Job:
                 adapter.seated(step)
 
     def save(self) -> None:
-        state = [self._parameters(), self._moments(), self.step]
         path = self._file(self.step)
-        torch.save(state, path.with_suffix(".tmp"))
+        torch.save([self._parameters(), self._moments(), self.step], path.with_suffix(".tmp"))
         path.with_suffix(".tmp").rename(path)
 
     def load(self, step: int) -> None:
         parameters, moments, self.step = torch.load(self._file(step))
-        if moments and not self.optimizer.state:
-            self._make_moments()
-        if not moments:
-            self.optimizer.state.clear()
+        self.optimizer.state.clear()
         with torch.no_grad():
-            for mine, saved in zip(self._parameters(), parameters, strict=True):
-                mine.copy_(saved)
-            for mine, saved in zip(self._moments(), moments, strict=True):
-                mine.copy_(saved)
+            for mine, saved, its_moments in zip(self.model.parameters(), parameters, moments, strict=True):
+                _local(mine).copy_(saved)
+                for key, value in its_moments.items():
+                    self.optimizer.state[mine][key] = _like(mine, value)
 
     def digest(self) -> str:
         hashed = hashlib.sha256()
-        for tensor in (*self._parameters(), *self._moments()):
+        for tensor in (*self._parameters(), *(value for each in self._moments() for value in each.values())):
             hashed.update(tensor.numpy().tobytes())
         return hashed.hexdigest()
 
@@ -147,19 +143,24 @@ class Job:
     def _parameters(self) -> list[torch.Tensor]:
         return [_local(parameter.detach()) for parameter in self.model.parameters()]
 
-    def _moments(self) -> list[torch.Tensor]:
+    def _moments(self) -> list[dict[str, torch.Tensor]]:
         state = self.optimizer.state
-        return [_local(state[p][key]) for p in self.model.parameters() if p in state for key in sorted(state[p])]
-
-    def _make_moments(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        return [
+            {key: _local(value) for key, value in sorted(state.get(parameter, {}).items())}
+            for parameter in self.model.parameters()
+        ]
 
 
 def _local(tensor: Any) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    if value.dim() == 0:  # the optimizer's step count
+        return value
+    moment = torch.zeros_like(parameter)
+    _local(moment).copy_(value)
+    return moment
 
 
 def _wrap(model: Model, scenario: Scenario) -> nn.Module:

@@ -69,26 +69,32 @@ def children(started: list[Child]) -> Iterator[list[Child]]:
             child.end()
 
 
-def receive(child: Child, deadline: float) -> tuple[Any, ...]:
-    """The next message; ("dead",) when the child is gone."""
-    if not child.pipe.poll(max(0.0, deadline - time.monotonic())):
-        raise JobFailed("a child said nothing until the deadline")
+def expect(child: Child, what: str, deadline: float) -> Any:
+    return expect_all([child], what, deadline)[0]
+
+
+def expect_all(waiting_for: list[Child], what: str, deadline: float) -> list[Any]:
+    """What each of them says under the heading `what`; raises as soon as one of them says something else."""
+    answers: dict[int, Any] = {}
+    while len(answers) < len(waiting_for):
+        pipes = {child.pipe: index for index, child in enumerate(waiting_for) if index not in answers}
+        ready = wait(list(pipes), max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise JobFailed(f"waited for {what!r} until the deadline")
+        for pipe in ready:
+            heading, *answer = _receive(pipe)
+            if heading == what:
+                answers[pipes[pipe]] = answer
+            elif heading != "aborted":
+                raise JobFailed(f"waited for {what!r}, got {heading!r}: {answer}")
+    return [answers[index] for index in range(len(waiting_for))]
+
+
+def _receive(pipe: Any) -> tuple[Any, ...]:
     try:
-        message = child.pipe.recv()
+        return tuple(pipe.recv())
     except (EOFError, ConnectionResetError):
         return ("dead",)
-    if message[0] == "failed":
-        raise JobFailed(message[1])
-    return tuple(message)
-
-
-def expect(child: Child, what: str, deadline: float) -> Any:
-    message = receive(child, deadline)
-    while message[0] == "aborted" and what != "aborted":
-        message = receive(child, deadline)
-    if message[0] != what:
-        raise JobFailed(f"expected {what}, got {message}")
-    return message[1:]
 
 
 def run_job(scenario: Scenario, *, rehearse: bool = True, deadline_s: float = 30.0) -> Outcome:
@@ -124,12 +130,11 @@ def _replace_the_victim(
 ) -> None:
     """In the fleet's list a rank's index is its number; the stand-in comes last and moves to the victim's place."""
     victim = fleet[scenario.victim]
-    if receive(victim, deadline) != ("dead",):
-        raise JobFailed("the victim lives")
+    expect(victim, "dead", deadline)
     survivors = [child for child in fleet[:-1] if child is not victim]
     for child in survivors:
         child.pipe.send(("abort",))
-    reached = [expect(child, "unwound", deadline)[0] for child in survivors]
+    reached = [step for (step,) in expect_all(survivors, "unwound", deadline)]
     outcome.resumed_at = min([*reached, scenario.dies_at_step])
     if scenario.resume_step >= 0:
         outcome.resumed_at = scenario.resume_step
@@ -140,8 +145,8 @@ def _replace_the_victim(
 
 
 def _collect(fleet: list[Child], outcome: Outcome, deadline: float) -> None:
-    for rank, child in enumerate(fleet):
-        outcome.losses[rank], outcome.digests[rank] = expect(child, "done", deadline)
+    for rank, (losses, digest) in enumerate(expect_all(fleet, "done", deadline)):
+        outcome.losses[rank], outcome.digests[rank] = losses, digest
     for child in fleet:
         child.pipe.send(("end",))
     for child in fleet:

@@ -1,7 +1,8 @@
-"""Stands where torch.distributed looks for ProcessGroupGloo, so that every stock call makes its backend through us.
+"""Stands where torch.distributed makes gloo backends, so that every stock call makes them through us.
 
-init_process_group, new_group, DeviceMesh and whatever is built on them all end in `distributed_c10d.ProcessGroupGloo(
-store, rank, size, timeout=...)` and check the type of what comes back. User code and backend names stay stock.
+init_process_group, new_group, DeviceMesh and whatever is built on them all go through
+`distributed_c10d._new_process_group_helper`, which ends in `ProcessGroupGloo(store, rank, size, timeout=...)` and checks
+the type of what comes back. Both names are replaced there; user code and backend names stay stock.
 """
 
 from __future__ import annotations
@@ -11,50 +12,57 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup, ProcessGroupGloo
+from torch._C._distributed_c10d import ProcessGroupGloo
 
 from deadpool.errors import GroupError
 
-Maker = Callable[[dist.Store, int, int, timedelta], Any]
+MakeBackend = Callable[[dist.Store, int, int, timedelta], Any]
+Finish = Callable[[Any], None]
 
 _c10d: Any = dist.distributed_c10d
 
 
 class Door:
-    """Opened once per process; closing it puts torch's own class back."""
+    """`make` makes each gloo backend; `finish` sees each new group of this rank before anybody uses it."""
 
-    def __init__(self, maker: Maker) -> None:
-        self._maker = maker
-        self._fake_sequence_numbers: Any = None
+    def __init__(self, make: MakeBackend, finish: Finish) -> None:
+        self._make = make
+        self._finish = finish
+        self._stock_helper: Any = None
 
     @property
     def is_open(self) -> bool:
-        return self._fake_sequence_numbers is not None
+        return self._stock_helper is not None
 
     def open(self) -> None:
         if _c10d.ProcessGroupGloo is not ProcessGroupGloo:
             raise GroupError("torch.distributed's ProcessGroupGloo is already replaced in this process")
-        _c10d.ProcessGroupGloo = _stand_in(self._maker)
-        # torch asks every new gloo backend for sequence numbers; the fake one refuses although it needs none.
-        self._fake_sequence_numbers = FakeProcessGroup._set_sequence_number_for_group
-        FakeProcessGroup._set_sequence_number_for_group = lambda backend: None
+        self._stock_helper = _c10d._new_process_group_helper
+        _c10d._new_process_group_helper = self._new_group
+        _c10d.ProcessGroupGloo = _stand_in(self._make)
 
     def close(self) -> None:
         if self.is_open:
             _c10d.ProcessGroupGloo = ProcessGroupGloo
-            FakeProcessGroup._set_sequence_number_for_group = self._fake_sequence_numbers
-            self._fake_sequence_numbers = None
+            _c10d._new_process_group_helper = self._stock_helper
+            self._stock_helper = None
+
+    def _new_group(self, *arguments: Any, **keywords: Any) -> Any:
+        group, store = self._stock_helper(*arguments, **keywords)
+        if isinstance(group, dist.ProcessGroup):  # a number where this rank is no member
+            self._finish(group)
+        return group, store
 
 
-def _stand_in(maker: Maker) -> type:
+def _stand_in(make: MakeBackend) -> type:
     class StandInType(type):
         def __call__(
-            cls, store: dist.Store, rank: int, size: int, timeout: timedelta = dist.default_pg_timeout
+            cls, store: dist.Store, rank: int, size: int, timeout: timedelta = _c10d.default_pg_timeout
         ) -> Any:
-            return maker(store, rank, size, timeout)
+            return make(store, rank, size, timeout)
 
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, (ProcessGroupGloo, FakeProcessGroup))
+            return isinstance(instance, ProcessGroupGloo)
 
         def __getattr__(cls, name: str) -> Any:
             return getattr(ProcessGroupGloo, name)

@@ -28,6 +28,10 @@ class GlooFactory:
         options._timeout = timeout
         return ProcessGroupGloo(store, rank, size, options)
 
+    def alone(self, timeout: timedelta) -> Any:
+        """A real one without peers."""
+        return self.real(dist.HashStore(), 0, 1, timeout)
+
     def fake(self, rank: int, size: int, timeout: timedelta) -> Any:
         """Talks to nobody: every collective completes at once."""
         options = FakeProcessGroup.Options()

@@ -28,7 +28,7 @@ class Groups:
         self._timeout_s = timeout_s
         self._gloo = GlooFactory(hostname)
         self._supervisor = Supervisor()
-        self._door = Door(self._make)
+        self._door = Door(self._make, self._finish)
         self._store: ReleasableStore | None = None
         self._detached = False
         self._swap_count = 0
@@ -82,11 +82,11 @@ class Groups:
         if self._swap_count >= world.SWAP_LIMIT:
             raise GroupError(f"{world.SWAP_LIMIT} rebuilds done, torch has no room for another: restart the process")
         self._supervisor.allow(after_abort=after_abort)
-        swap_number, self._swap_count = self._swap_count, self._swap_count + 1
+        self._swap_count += 1
         try:
             own_store = self._connect(store)
             for member in world.members():
-                self._rebuild_one(member, dist.PrefixStore(f"{prefix}/{member.name}", own_store), swap_number)
+                self._rebuild_one(member, dist.PrefixStore(f"{prefix}/{member.name}", own_store))
         except GroupError:
             self._supervisor.abort()  # half of the groups are new: none may be used
             raise
@@ -114,10 +114,15 @@ class Groups:
 
     def _make(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
         if self._detached:
-            return self._supervisor.run("making a fake group", lambda: self._gloo.fake(rank, size, timeout))
+            return self._supervisor.run("making a fake group", lambda: self._gloo.alone(timeout))
         return self._supervisor.run("making a group", lambda: self._gloo.real(store, rank, size, timeout))
 
-    def _rebuild_one(self, member: world.Member, store: dist.Store, swap_number: int) -> None:
+    def _finish(self, group: Any) -> None:
+        if self._detached and not world.is_faked(group):
+            member = world.member(group)
+            world.fake(group, self._gloo.fake(member.rank, member.size, member.timeout))
+
+    def _rebuild_one(self, member: world.Member, store: dist.Store) -> None:
         rank, size, timeout = member.rank, member.size, member.timeout
         backend = self._supervisor.run(
             f"rebuilding group {member.name}",
@@ -125,7 +130,7 @@ class Groups:
             wait_s=self._timeout_s,
         )
         backend._set_sequence_number_for_group()
-        world.swap(member, backend, store, swap_number)
+        world.swap(member, backend, store, self._swap_count)
 
 
 def _check_backend(backend: str) -> None:

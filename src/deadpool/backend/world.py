@@ -14,15 +14,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
-from deadpool.errors import GroupError
+from torch._C._distributed_c10d import FakeProcessGroup
 
 _c10d: Any = dist.distributed_c10d
 
 # BackendType is one byte, and torch keeps the old backend when a type is registered twice in one group: so each swap
-# takes a number of its own, above those that torch has names for.
-_FIRST_FREE_TYPE = max(int(member) for member in dist.ProcessGroup.BackendType.__members__.values()) + 1
-SWAP_LIMIT = 256 - _FIRST_FREE_TYPE
+# takes a number of its own, above those that torch has names for. The first is for the fake backend of a rehearsal.
+_FAKE_TYPE = max(int(member) for member in dist.ProcessGroup.BackendType.__members__.values()) + 1
+SWAP_LIMIT = 255 - _FAKE_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +49,43 @@ def members() -> list[Member]:
     return [Member(str(name), group) for group, name in _c10d._world.pg_names.items()]
 
 
+def member(group: Any) -> Member:
+    return Member(str(group.group_name), group)
+
+
+def is_faked(group: Any) -> bool:
+    return isinstance(group._get_backend(group._device_types[0]), FakeProcessGroup)
+
+
+def fake(group: Any, backend: FakeProcessGroup) -> None:
+    """Puts a fake backend over the real one of a new group.
+
+    The real one stays beneath as the group's default backend, because the logger of DDP takes it for a
+    ProcessGroupGloo without asking.
+    """
+    _put(member(group), backend, _FAKE_TYPE)
+
+
 def swap(member: Member, backend: Any, store: dist.Store, swap_number: int) -> None:
-    """Puts a new backend into a live group; everybody who holds the group or its name goes on with it."""
-    if swap_number >= SWAP_LIMIT:
-        raise GroupError(f"group {member.name}: {SWAP_LIMIT} swaps done, torch has no room for another: restart the process")
+    """Puts a new backend into a live group; everybody who holds the group or its name goes on with it.
+
+    `swap_number` counts from 1 to SWAP_LIMIT and is never used twice for one group.
+    """
+    _put(member, backend, _FAKE_TYPE + swap_number)
+    # Groups made from now on meet in the store of the default group: the old one may have died with its node.
+    backend_name, _ = _c10d._world.pg_map[member.group]
+    _c10d._world.pg_map[member.group] = (backend_name, store)
+
+
+def _put(member: Member, backend: Any, type_number: int) -> None:
     group, description = member.group, member.group.group_desc
     old_options = group._get_backend(group._device_types[0]).options
     backend.options.global_ranks_in_group = old_options.global_ranks_in_group
     backend.options.group_name = member.name
-    backend_type = dist.ProcessGroup.BackendType(_FIRST_FREE_TYPE + swap_number)
     for device in group._device_types:
-        group._register_backend(device, backend_type, backend)
+        group._register_backend(device, dist.ProcessGroup.BackendType(type_number), backend)
     group._set_group_name(member.name)  # name and description live in the backend
     group._set_group_desc(description)
-    # Groups made from now on meet in the store of the default group: the old one may have died with its node.
-    backend_name, _ = _c10d._world.pg_map[group]
-    _c10d._world.pg_map[group] = (backend_name, store)
 
 
 def forget() -> None:

@@ -68,9 +68,7 @@ def region(view: memoryview, geometry: Geometry, extent: Extent, name: Region) -
     """The bytes of one region: as many as the extent says, not the whole capacity."""
     start, size = geometry.offset(name), extent_of(extent, name)
     if start + size > len(view):
-        raise ArenaError(
-            f"slot of {len(view)} bytes has no room for region {name!r} ({size} bytes at {start})"
-        )
+        raise ArenaError(f"slot of {len(view)} bytes has no room for region {name!r} ({size} bytes at {start})")
     return view[start : start + size]
 
 

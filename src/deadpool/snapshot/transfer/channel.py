@@ -17,9 +17,7 @@ TransferAddress = tuple[str, int]
 class Channel:
     """Bound to one generation for its whole life: a fence ends it."""
 
-    def __init__(
-        self, address: TransferAddress, generation: Generation, secret: bytes, deadline_s: float
-    ) -> None:
+    def __init__(self, address: TransferAddress, generation: Generation, secret: bytes, deadline_s: float) -> None:
         self.address = address
         self.generation = generation
         self.peer = f"{address[0]}:{address[1]}"

@@ -91,9 +91,7 @@ class TransferClient:
             channel.lead.send(Kind.PULL, _name(rank, version))
             seal = unpack_seal(channel.lead.expect(Kind.FOUND).body)
             _check_found(seal, rank, version, regions, geometry)
-            self._fetch(
-                channel, seal, regions, expect, {n: region(into, geometry, seal.extent, n) for n in regions}
-            )
+            self._fetch(channel, seal, regions, expect, {n: region(into, geometry, seal.extent, n) for n in regions})
         return seal
 
     def _fetch(
@@ -117,9 +115,7 @@ class TransferClient:
         channel.run(self._stream_count(todo), fetch)
         mismatch = tally.mismatch(expect)
         if mismatch is not None:
-            raise TransferError(
-                f"{channel.peer}: {seal.version} of rank {seal.rank} is not as sealed: {mismatch}"
-            )
+            raise TransferError(f"{channel.peer}: {seal.version} of rank {seal.rank} is not as sealed: {mismatch}")
 
     def fence(self, generation: Generation) -> None:
         """Refuse older generations from now on, cut their transfers, and return when they have ended."""
@@ -177,13 +173,9 @@ def _name(rank: int, version: Version) -> list[int]:
     return [rank, version.born.term, version.born.n, version.number]
 
 
-def _check_found(
-    seal: Seal, rank: int, version: Version, regions: tuple[Region, ...], geometry: Geometry
-) -> None:
+def _check_found(seal: Seal, rank: int, version: Version, regions: tuple[Region, ...], geometry: Geometry) -> None:
     if (seal.rank, seal.version) != (rank, version):
-        raise WireError(
-            f"has {seal.version} of rank {seal.rank} where {version} of rank {rank} was asked for"
-        )
+        raise WireError(f"has {seal.version} of rank {seal.rank} where {version} of rank {rank} was asked for")
     for name in regions:
         if name not in regions_sent(seal) and extent_of(seal.extent, name):
             raise WireError(f"its copy has no region {name!r}")

@@ -11,7 +11,8 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from deadpool.errors import TransferError, WireError
@@ -45,14 +46,16 @@ class Connection:
         self._cut_reason = ""
         self._send_lock = threading.Lock()
         self._end_lock = threading.Lock()
+        self._deadline_s = deadline_s
         self._silent = f"silent for {deadline_s:g} s"
-        _prepare(sock, deadline_s)
+        # A fraction, because the kernel may wait several times its timeout in a call that has moved some bytes.
+        _prepare(sock, deadline_s / 4)
 
     # --- frames
 
     def send(self, kind: Kind, body: list[Any]) -> None:
         with self._send_lock, self._errors():
-            self._sock.sendall(self._pack(kind, body))
+            self._send_bytes(self._pack(kind, body))
 
     def send_data(self, body: list[Any], fd: int, offset: int, size: int) -> None:
         """A DATA frame with bytes straight from a memfd: the kernel sends the pages, nothing is copied here.
@@ -61,13 +64,19 @@ class Connection:
         """
         head = self._pack(Kind.DATA, body, size)
         with self._send_lock, self._errors():
-            _send_all(self._sock, head, socket.MSG_MORE)
+            self._send_bytes(head, socket.MSG_MORE)
             end = offset + size
             while offset < end:
-                sent = os.sendfile(self._sock.fileno(), fd, offset, end - offset)
+                start, left = offset, end - offset
+                sent = self._patiently(lambda: os.sendfile(self._sock.fileno(), fd, start, left))  # noqa: B023
                 if sent == 0:
                     raise ConnectionLost(f"{self.peer}: the segment ended before the slot did")
                 offset += sent
+
+    def _send_bytes(self, data: bytes, flags: int = 0) -> None:
+        while data:
+            rest = data
+            data = data[self._patiently(lambda: self._sock.send(rest, flags)) :]  # noqa: B023
 
     def _pack(self, kind: Kind, body: list[Any], payload_bytes: int = 0) -> bytes:
         assert self.generation is not None
@@ -103,9 +112,7 @@ class Connection:
 
     def _checked(self, head: Head) -> Head:
         if self.generation is not None and head.generation != self.generation:
-            raise WireError(
-                f"{self.peer}: frame of generation {head.generation} on a stream of {self.generation}"
-            )
+            raise WireError(f"{self.peer}: frame of generation {head.generation} on a stream of {self.generation}")
         return head
 
     # --- bytes
@@ -128,7 +135,7 @@ class Connection:
         with self._errors():
             try:
                 # Waiting for all of it in the kernel: one wake-up per piece instead of one per segment.
-                count = self._sock.recv_into(view, len(view), socket.MSG_WAITALL)
+                count = self._patiently(lambda: self._sock.recv_into(view, len(view), socket.MSG_WAITALL))
             except BlockingIOError:
                 if idle and not self._cut_reason:
                     return 0
@@ -137,6 +144,16 @@ class Connection:
         if count == 0 or self._cut_reason:
             raise ConnectionLost(f"{self.peer}: {self._cut_reason or 'closed the connection'}")
         return count
+
+    def _patiently(self, call: Callable[[], int]) -> int:
+        """A system call that moves bytes, again until it has moved some or the deadline is over."""
+        limit = time.monotonic() + self._deadline_s
+        while True:
+            try:
+                return call()
+            except BlockingIOError:
+                if time.monotonic() >= limit or self._cut_reason:
+                    raise
 
     # --- the end
 
@@ -162,20 +179,15 @@ class Connection:
             raise ConnectionLost(f"{self.peer}: {self._cut_reason or error}") from error
 
 
-def _prepare(sock: socket.socket, deadline_s: float) -> None:
+def _prepare(sock: socket.socket, timeout_s: float) -> None:
     # Kernel timeouts and not settimeout(): the socket stays blocking, without a poll() before each call.
-    seconds = int(deadline_s)
-    timeval = struct.pack("ll", seconds, max(1, int((deadline_s - seconds) * 1e6)))
+    seconds = int(timeout_s)
+    timeval = struct.pack("ll", seconds, max(1, int((timeout_s - seconds) * 1e6)))
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def _send_all(sock: socket.socket, data: bytes, flags: int) -> None:
-    while data:
-        data = data[sock.send(data, flags) :]
 
 
 def _reason(frame: Frame) -> str:
@@ -202,11 +214,11 @@ def authenticate(connection: Connection, secret: bytes, role: Role) -> None:
 
 def _send_raw(connection: Connection, data: bytes) -> None:
     with connection._errors():
-        connection._sock.sendall(data)
+        connection._send_bytes(data)
 
 
 def _receive_raw(connection: Connection, size: int) -> bytes:
-    # One receive only: a stranger that sends byte by byte must not hold the connection longer than one deadline.
+    # One receive only: a stranger that sends byte by byte must not hold the connection for longer than a deadline.
     buffer = bytearray(size)
     if connection._receive_some(memoryview(buffer)) != size:
         raise WireError(f"{connection.peer}: broke off the handshake")

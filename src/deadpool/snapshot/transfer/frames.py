@@ -79,9 +79,7 @@ def unpack_head(data: bytes | bytearray) -> Head:
         raise WireError("not a transfer frame")
     if body_bytes > BODY_LIMIT_BYTES or payload_bytes > (CHUNK_BYTES if kind == Kind.DATA else 0):
         raise WireError(f"frame too large: body {body_bytes}, payload {payload_bytes} bytes")
-    return Head(
-        kind=Kind(kind), generation=Generation(term, n), body_bytes=body_bytes, payload_bytes=payload_bytes
-    )
+    return Head(kind=Kind(kind), generation=Generation(term, n), body_bytes=body_bytes, payload_bytes=payload_bytes)
 
 
 def unpack_body(data: bytes | bytearray) -> list[Any]:

@@ -54,9 +54,7 @@ class TransferServer:
         assert self._listener is None, "started twice"
         self._listener = socket.create_server(self._address, backlog=256)
         host, port = self._listener.getsockname()[:2]
-        self._acceptor = threading.Thread(
-            target=self._accept, args=(self._listener,), name=f"transfer-accept-{port}"
-        )
+        self._acceptor = threading.Thread(target=self._accept, args=(self._listener,), name=f"transfer-accept-{port}")
         self._acceptor.start()
         return host, port
 
@@ -105,9 +103,7 @@ class TransferServer:
             except OSError:
                 if self._closing:
                     return
-                time.sleep(
-                    0.05
-                )  # out of descriptors, or a peer that left in the queue: neither is a reason to end
+                time.sleep(0.05)  # out of descriptors, or a peer that left in the queue: neither is a reason to end
                 continue
             self._take(Connection(sock, f"{host}:{port}", self._deadline_s))
 

@@ -1,0 +1,105 @@
+"""What a trainer may claim about its state: which version it stands at, whether that is clean, what it may capture.
+
+Three threads of a trainer ask here (the script's, the monitor's, the capture's), under one lock held by the shell. The
+rules of sealing: the abort flag only grows and is set before any abort call; a version counts only if its last optimizer
+step was seen complete *before* the flag was looked at.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.messages import Captured, Live, Missed, SlotRef
+from deadpool.protocol.topology import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """Copy the state of `version` into `slot` while the next forward and backward run."""
+
+    version: Version
+    slot: SlotRef
+
+
+class TrainerCore:
+    def __init__(self) -> None:
+        self.generation: Generation = NO_GENERATION
+        self.aborted: Generation = NO_GENERATION
+        self.rank = -1
+        self.live: Version | None = None
+        self.clean = False
+        self.schedule = Schedule()
+        self._slots: deque[SlotRef] = deque()
+
+    @property
+    def is_aborted(self) -> bool:
+        return self.aborted > self.generation
+
+    def take_seat(self, generation: Generation, rank: int, schedule: Schedule) -> None:
+        self.generation, self.rank, self.schedule = generation, rank, schedule
+        self.live, self.clean = None, False
+        self._slots.clear()
+
+    def begin(self) -> None:
+        """The script has built everything: this is version 0."""
+        self.live, self.clean = Version(self.generation, 0), True
+
+    def halt(self, generation: Generation) -> None:
+        """Before any abort call: whatever completes after this may be garbage."""
+        self.aborted = max(self.aborted, generation)
+
+    def grant(self, generation: Generation, slot: SlotRef) -> None:
+        if generation == self.generation and not self.is_aborted:
+            self._slots.append(slot)
+
+    def optimizer_began(self) -> None:
+        self.clean = False
+
+    def end_step(self) -> bool:
+        """The step's work was seen complete. False: the flag was up by then, so the step does not count."""
+        if self.is_aborted or self.live is None:
+            return False
+        self.live, self.clean = Version(self.generation, self.live.number + 1), True
+        return True
+
+    def plan_capture(self) -> Capture | Missed | None:
+        """What to do about the version just reached. All ranks capture the same ones; who cannot says so."""
+        assert self.live is not None
+        if self.is_aborted or not self.schedule.captures(self.live.number):
+            return None
+        if not self._slots:
+            return self.missed(self.live, "no free slot")
+        return Capture(version=self.live, slot=self._slots.popleft())
+
+    def copied(self, capture: Capture, record_bytes: int) -> Captured | None:
+        """The copy is complete. Looked at last: a capture that outlived its generation is nobody's evidence."""
+        if self.is_aborted:
+            return None
+        return Captured(
+            generation=self.generation, version=capture.version, slot=capture.slot, record_bytes=record_bytes
+        )
+
+    def gave_up(self, capture: Capture, reason: str) -> Missed | None:
+        """The slot stays the trainer's."""
+        if self.is_aborted:
+            return None
+        self._slots.append(capture.slot)
+        return self.missed(capture.version, reason)
+
+    def missed(self, version: Version, reason: str) -> Missed:
+        return Missed(generation=self.generation, rank=self.rank, number=version.number, reason=reason)
+
+    def rest(self) -> Live:
+        """At the step boundary, captures joined: what a plan may count on."""
+        self._slots.clear()
+        return Live(rank=self.rank, version=self.live, clean=self.clean and self.live is not None)
+
+    def restoring(self) -> None:
+        self.clean = False
+
+    def restored(self, generation: Generation, version: Version, schedule: Schedule) -> None:
+        self.generation, self.schedule = generation, schedule
+        self.live, self.clean = version, True
+        self._slots.clear()

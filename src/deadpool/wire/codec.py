@@ -1,0 +1,51 @@
+"""Messages <-> bytes: msgpack, with every record type as an extension named by its class. No code-carrying format.
+
+Only types that `protocol.messages.ALL` lists can be made from bytes; anything else is a WireError.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgpack
+
+from deadpool.errors import WireError
+from deadpool.protocol import messages
+
+_RECORD = 1
+_TYPES: dict[str, type] = {cls.__name__: cls for cls in messages.ALL}
+_FIELDS: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in messages.ALL}
+
+
+def encode(message: Any) -> bytes:
+    return bytes(msgpack.packb(message, default=_pack_record, strict_types=True))
+
+
+def decode(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(data, ext_hook=_unpack_record, use_list=False, strict_map_key=False)
+    except WireError:
+        raise
+    except Exception as error:
+        raise WireError(f"{len(data)} bytes are not a message: {error}") from error
+
+
+def _pack_record(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    fields = _FIELDS.get(type(value))
+    if fields is None:
+        raise WireError(f"a {type(value).__name__} cannot travel")
+    body = [type(value).__name__, *(getattr(value, name) for name in fields)]
+    return msgpack.ExtType(_RECORD, encode(body))
+
+
+def _unpack_record(code: int, data: bytes) -> Any:
+    if code != _RECORD:
+        raise WireError(f"extension {code} is not one of ours")
+    name, *values = decode(data)
+    cls = _TYPES.get(name)
+    if cls is None or len(values) != len(_FIELDS[cls]):
+        raise WireError(f"{name!r} with {len(values)} fields is not a message of this version")
+    return cls(**dict(zip(_FIELDS[cls], values, strict=True)))

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from snapshot_nodes import SECRET, Holder, Owner
+
+from deadpool.snapshot.transfer import TransferClient
+
+
+@pytest.fixture(autouse=True)
+def leaks_nothing():
+    before = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
+    yield
+    gc.collect()
+    assert set(threading.enumerate()) <= before[1]
+    assert len(os.listdir("/proc/self/fd")) <= len(before[0])
+
+
+@pytest.fixture
+def stack(leaks_nothing):
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def make_owner(stack):
+    return lambda *args, **kwargs: stack.enter_context(closing(Owner(*args, **kwargs)))
+
+
+@pytest.fixture
+def make_holder(stack):
+    return lambda **kwargs: stack.enter_context(closing(Holder(**kwargs)))
+
+
+@pytest.fixture
+def make_client(stack):
+    return lambda **kwargs: stack.enter_context(closing(TransferClient(**({"secret": SECRET} | kwargs))))
+
+
+class Peer:
+    def __init__(self, *arguments: str) -> None:
+        script = Path(__file__).with_name("peer_process.py")
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def hear(self) -> list:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=30)
+
+
+@pytest.fixture
+def make_peer(stack):
+    return lambda *arguments: stack.enter_context(closing(Peer(*arguments)))
