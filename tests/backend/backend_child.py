@@ -45,6 +45,7 @@ class Scenario:
     steps: int = 4
     victim: int = -1
     dies_at_step: int = -1
+    dies_in: str = "backward"
     resume_step: int = -1
     """Where work resumes; -1 is the newest step that all ranks have."""
     omitted: str = ""
@@ -169,6 +170,8 @@ def _wrap(model: Model, scenario: Scenario) -> nn.Module:
             return model
         case "ddp":
             return DistributedDataParallel(model, bucket_cap_mb=0.003)
+        case "ddp-view":
+            return DistributedDataParallel(model, bucket_cap_mb=0.003, gradient_as_bucket_view=True)
         case "ddp-static":
             return DistributedDataParallel(model, bucket_cap_mb=0.003, static_graph=True)
         case "ddp-unused":
@@ -195,6 +198,7 @@ class Child:
         self._pipe = pipe
         self._inbox: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self._failed = threading.Event()
+        self._recovered = False
         self.groups = Groups(timeout_s=GROUP_TIMEOUT_S)
         self.groups.install()
         self.losses: dict[int, float] = {}
@@ -218,7 +222,7 @@ class Child:
             try:
                 self._train(job)
             except Exception:
-                if not self._failed.wait(5):
+                if self._recovered or not self._failed.wait(5):
                     raise
                 self._failed.clear()
                 job.reset()
@@ -229,15 +233,20 @@ class Child:
         dist.destroy_process_group()
 
     def _start(self, rank: int, port: int) -> Job:
-        store = _store(port)
+        store = connect(port)
         size = self._scenario.world_size
         self.groups.init(backend="gloo", store=store, rank=rank, world_size=size, detached=False)
         job = Job(self._scenario, rank)
         job.save()
         if rank == self._scenario.victim:
-            layer = job.plain.layers[LAYERS // 2]
-            layer.register_full_backward_pre_hook(lambda *_: self._die(job))
+            self._prepare_death(job)
         return job
+
+    def _prepare_death(self, job: Job) -> None:
+        if self._scenario.dies_in == "backward":
+            job.plain.layers[LAYERS // 2].register_full_backward_pre_hook(lambda *_: self._die(job))
+        else:
+            job.model.register_forward_pre_hook(lambda *_: self._die(job))
 
     def _die(self, job: Job) -> None:
         if job.step == self._scenario.dies_at_step:
@@ -260,7 +269,8 @@ class Child:
         if job.step != step:
             job.load(step)
         job.seated(step)
-        self.groups.rebuild(_store(port), prefix, after_abort=self.groups.abort_count)
+        self.groups.rebuild(connect(port), prefix, after_abort=self.groups.abort_count)
+        self._recovered = True
 
     def _train(self, job: Job) -> None:
         step = job.step
@@ -268,7 +278,7 @@ class Child:
         job.save()
 
 
-def _store(port: int) -> dist.TCPStore:
+def connect(port: int) -> dist.TCPStore:
     return dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=GROUP_TIMEOUT_S))
 
 
@@ -285,7 +295,7 @@ def main(scenario: Scenario, pipe: Connection) -> None:
         os._exit(1)
 
 
-def call(function: Any, pipe: Connection, *arguments: Any) -> None:
+def call(function: Any, arguments: tuple[Any, ...], pipe: Connection) -> None:
     """Runs a function in a child and sends back what it returns or raises."""
     torch.set_num_threads(1)
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +104,10 @@ def run_job(scenario: Scenario, *, rehearse: bool = True, deadline_s: float = 30
     servers = [_server()]
     with children([]) as fleet:
         for rank in range(scenario.world_size):
-            fleet.append(Child(_main, scenario))
+            fleet.append(Child(backend_child.main, scenario))
             fleet[rank].pipe.send(("start", rank, servers[0].port))
         if scenario.victim >= 0:
-            stand_in = Child(_main, scenario)
+            stand_in = Child(backend_child.main, scenario)
             fleet.append(stand_in)
             stand_in.pipe.send(("stand in", scenario.victim, rehearse))
             expect(stand_in, "ready", deadline)
@@ -117,8 +117,12 @@ def run_job(scenario: Scenario, *, rehearse: bool = True, deadline_s: float = 30
     return outcome
 
 
-def _main(scenario: Scenario, pipe: Connection) -> None:
-    backend_child.main(scenario, pipe)
+def run_in_children(function: Callable[..., Any], ranks: int = 1, deadline_s: float = 30.0) -> list[Any]:
+    """What function(rank, port of a store) returns in that many processes."""
+    server = _server()
+    started = [Child(backend_child.call, function, (rank, server.port)) for rank in range(ranks)]
+    with children(started):
+        return [answer for (answer,) in expect_all(started, "done", time.monotonic() + deadline_s)]
 
 
 def _server() -> dist.TCPStore:

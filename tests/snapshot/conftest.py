@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -17,11 +16,11 @@ from deadpool.snapshot.transfer import TransferClient
 
 @pytest.fixture(autouse=True)
 def leaks_nothing():
-    before = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
+    before = set(Path("/proc/self/fd").iterdir()), set(threading.enumerate())
     yield
     gc.collect()
     assert set(threading.enumerate()) <= before[1]
-    assert len(os.listdir("/proc/self/fd")) <= len(before[0])
+    assert len(set(Path("/proc/self/fd").iterdir())) <= len(before[0])
 
 
 @pytest.fixture

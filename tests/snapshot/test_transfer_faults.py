@@ -184,7 +184,7 @@ def test_older_generation_is_refused_by_the_server(make_owner, make_holder, make
 def test_older_generation_is_refused_by_the_client(make_owner, make_holder, make_client):
     owner, holder, client = make_owner(), make_holder(), make_client()
     client.fence(GENERATION.next())
-    with pytest.raises(TransferError, match="generation 1.3 is over"):
+    with pytest.raises(TransferError, match=r"generation 1.3 is over"):
         push_to(client, holder.address, owner)
 
 
@@ -193,7 +193,7 @@ def test_frame_of_another_generation_on_a_stream_ends_it(make_holder):
     stream = greeted(holder.address)
     stream.generation = GENERATION.next()
     stream.send(Kind.PULL, [3, 1, 2, 7])
-    with pytest.raises(TransferError, match="closed the connection|reset"):
+    with pytest.raises(TransferError, match=r"closed the connection|reset"):
         stream.receive()
     stream.close()
 
@@ -203,7 +203,7 @@ def test_frame_of_another_generation_on_a_stream_ends_it(make_holder):
 
 def test_wrong_secret_is_refused_and_learns_nothing(make_owner, make_holder, make_client):
     owner, holder, client = make_owner(), make_holder(), make_client(secret=b"x" * 32)
-    with pytest.raises(TransferError, match="closed the connection|reset"):
+    with pytest.raises(TransferError, match=r"closed the connection|reset"):
         push_to(client, holder.address, owner)
     assert holder.opened.empty()
 
@@ -268,7 +268,7 @@ def test_nonsense_from_a_member_ends_its_connection_only(make_owner, make_holder
     owner, holder, client = make_owner(), make_holder(), make_client()
     stream = greeted(holder.address)
     stream._sock.sendall(frame)
-    with pytest.raises(TransferError, match="closed the connection|reset"):
+    with pytest.raises(TransferError, match=r"closed the connection|reset"):
         stream.receive()
     stream.close()
     push_to(client, holder.address, owner)
@@ -282,7 +282,7 @@ def test_same_bytes_twice_end_the_transfer(make_owner, make_holder):
     second = greeted(holder.address)
     chunk = chunks_of(owner.seal.extent, ("unique",))[0]
     second._sock.sendall(pack_frame(Kind.DATA, GENERATION, [b"t" * 16, *pack_chunk(chunk)], chunk.size))
-    with pytest.raises((TransferError, WireError), match="closed the connection|reset"):
+    with pytest.raises((TransferError, WireError), match=r"closed the connection|reset"):
         second.receive()
     second.close()
     first.close()

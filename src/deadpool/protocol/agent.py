@@ -365,6 +365,7 @@ class Agent:
         match message:
             case TrainerHello(store=store):
                 self.crew.welcome(name, store)
+                self._to_trainer(trainer, self.settings)
                 if trainer.state is State.SEATED and not self.fenced:
                     self._tell_seat(trainer)
                     self._restore_if_ready(trainer)

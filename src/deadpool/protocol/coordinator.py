@@ -22,6 +22,7 @@ from deadpool.protocol.effects import (
     Finish,
     FromAgent,
     LinkLost,
+    Stalled,
     StopAsked,
     Tick,
     ToAgent,
@@ -153,6 +154,8 @@ class Coordinator:
                 self._lose_node(node, f"link to node {node} lost: {reason}", now)
             case StopAsked(reason=reason):
                 self._end(reason, failed=True)
+            case Stalled(seconds=seconds):
+                self._excuse(seconds)
             case Tick():
                 self._look_at_deadlines(now)
 
@@ -491,6 +494,13 @@ class Coordinator:
             self._send(member.node, Rehearse(generation=self.generation, trainer=trainer.trainer, rank=rank))
 
     # --- deadlines and the end ---------------------------------------------------------------------------------------
+
+    def _excuse(self, seconds: float) -> None:
+        """Rule 20: nobody is blamed for a silence that was ours."""
+        for member in self.members.values():
+            member.heard += seconds
+        if self.phase_deadline is not None:
+            self.phase_deadline += seconds
 
     def _look_at_deadlines(self, now: float) -> None:
         silent = [m.node for m in self.members.values() if now >= m.heard + self.deadlines.node_s]

@@ -35,13 +35,20 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled:
+    """The coordinator itself did not run for so long: all its deadlines move by as much."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
     """A person or a launcher wants the job to end."""
 
     reason: str
 
 
-CoordinatorInput = FromAgent | LinkLost | Tick | StopAsked
+CoordinatorInput = FromAgent | LinkLost | Tick | Stalled | StopAsked
 
 # --- inputs of the agent ---------------------------------------------------------------------------------------------
 

@@ -225,6 +225,13 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a node says about itself for people to read: process ids, bytes in its arena, bandwidth reached."""
+
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Event records on their way to the job's event log."""
 
@@ -298,6 +305,29 @@ class Release:
 class Shutdown:
     reason: str
     failed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """An injected fault: send `signal` to one trainer, or to the whole node."""
+
+    signal: int
+    rank: int | None
+
+
+# --- a command <-> coordinator ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    what: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    body: dict[str, Any]
+    error: str | None = None
 
 
 # --- agent -> trainer ------------------------------------------------------------------------------------------------
@@ -414,10 +444,10 @@ class Failed:
 
 
 ALL: tuple[type, ...] = (
-    Address, Attach, Captured, Connect, Connected, Copy, Declare, Digest, End, Ended, Extent, Failed, Fence, FenceAck,
+    Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Declare, Digest, End, Ended, Extent, Facts, Failed, Fence, FenceAck,
     Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Inventory, Join, Layout,
     Live, Missed, Parked, Permit, Plan, PlanAck, Prepared, RankOrder, Refused, Rehearse, Release, Report, Restore,
-    Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Stepped, Stored, TrainerHello, TrainerInfo,
+    Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Stepped, Stored, Strike, TrainerHello, TrainerInfo,
     TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

@@ -23,7 +23,7 @@ from deadpool.protocol.seal import Digest, Extent, Seal
 from deadpool.snapshot.slot import PIECE_BYTES, REGIONS, Geometry, Region, extent_of
 
 BODY_LIMIT_BYTES = 16 << 10
-CHUNK_BYTES = 4 * PIECE_BYTES
+CHUNK_BYTES = 16 * PIECE_BYTES
 """The most bytes in one DATA frame. Whole pieces, so that each stream can check what it received by itself."""
 
 _MAGIC = b"DPx1"
@@ -95,7 +95,7 @@ def unpack_body(data: bytes | bytearray) -> list[Any]:
 def chunks_of(extent: Extent, regions: tuple[Region, ...]) -> list[Chunk]:
     """All bytes of some regions in portions: small enough that streams which share them end at the same time."""
     total_bytes = sum(extent_of(extent, name) for name in regions)
-    portion = min(CHUNK_BYTES, max(PIECE_BYTES, total_bytes // 16 // PIECE_BYTES * PIECE_BYTES))
+    portion = min(CHUNK_BYTES, max(PIECE_BYTES, total_bytes // 4 // PIECE_BYTES * PIECE_BYTES))
     result = []
     for name in regions:
         size = extent_of(extent, name)

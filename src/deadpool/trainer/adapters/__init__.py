@@ -30,8 +30,10 @@ class Adapter(Protocol):
     """Knows the per-step state of one framework."""
 
     name: str
-    dry_steps: int
-    """How many steps (forward, backward, optimizer) a spare rehearses; of several adapters the most counts."""
+
+    @property
+    def dry_steps(self) -> int:
+        """How many steps (forward, backward, optimizer) a spare rehearses; of several adapters the most counts."""
 
     def reset(self) -> None:
         """Drops what a half-done step left behind."""

@@ -51,8 +51,11 @@ class DdpAdapter:
     def __init__(self, module: DistributedDataParallel) -> None:
         self._module: Any = module
         self._layout_is_known = False
-        # In how many steps from the start buckets lie in the first layout, and so how many it takes to leave it.
-        self.dry_steps = 2 if module.static_graph else 1
+
+    @property
+    def dry_steps(self) -> int:
+        """In how many steps from the start buckets lie in the first layout: so many it takes to leave it."""
+        return 2 if self._module.static_graph else 1
 
     def reset(self) -> None:
         if self._reducer is not None:
@@ -127,6 +130,7 @@ def _make_reducer(module: Any) -> None:
     names = module._build_debug_param_to_name_mapping(parameters)
     module._ddp_init_helper(parameters, expect_sparse, names, module.static_graph)
     if module.static_graph:
+        module._static_graph_delay_allreduce_enqueued = False
         module.reducer._set_static_graph()
         module.logger._set_static_graph()
     for hook, state in module._comm_hooks:

@@ -1,0 +1,94 @@
+"""What a user can set, and the only place that reads it: flags over environment over file over defaults.
+
+One timeout is set by the user, `node_timeout_s`; the others are derived from it unless set on purpose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deadpool.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "DEADPOOL_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    nodes: int = 1
+    spares: int = 0
+    nproc_per_node: int = 1
+    holders: int = 1  # nodes that keep a copy of each rank's snapshots
+    slots: int = 3  # snapshots kept per rank and side
+    standby: int = 0  # extra trainers parked on every node
+    capture_every: int = 1  # steps between snapshots
+    node_timeout_s: float = 5.0  # silence after which a node is taken for dead
+    unwind_timeout_s: float = 60.0  # for a trainer to come to rest after a fault elsewhere
+    prepare_timeout_s: float = 600.0  # for a newcomer to build its model and load its state
+    connect_timeout_s: float = 60.0  # for all groups to be made anew
+    spare_wait_s: float = 600.0  # for a spare to join when none is left
+    host: str = "127.0.0.1"  # address that peers reach this process at
+    port: int = 0  # of the coordinator; 0: any free one
+
+    @property
+    def heartbeat_s(self) -> float:
+        return self.node_timeout_s / 5
+
+    def checked(self) -> JobConfig:
+        """Refuses what cannot work, with the reason."""
+        for name in ("nodes", "nproc_per_node", "slots", "capture_every"):
+            _require(name, getattr(self, name), getattr(self, name) >= 1, "a number of at least 1")
+        for name in ("spares", "holders", "standby"):
+            _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")
+        _require("slots", self.slots, self.slots >= 2, "at least 2: one kept, one being written")
+        enough = self.holders < self.nodes
+        _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
+        _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
+        return self
+
+
+def _require(name: str, value: Any, good: bool, accepted: str) -> None:
+    if not good:
+        raise ConfigError(f"{name}={value!r} cannot be used: give {accepted}")
+
+
+def resolve(
+    flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] | None = None
+) -> JobConfig:
+    """Flags that are None were not given. A job of one node has nobody to hold its copies."""
+    merged: dict[str, Any] = {**_from_file(file), **_from_environment(environment or os.environ)}
+    merged.update({name: value for name, value in flags.items() if value is not None})
+    if merged.get("nodes", 1) == 1:
+        merged.setdefault("holders", 0)
+    return JobConfig(**merged).checked()
+
+
+def _from_file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"config file {path} cannot be read: {error}") from error
+    return {name: _cast(name, value, f"{path}: ") for name, value in values.items()}
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    names = {f.name for f in dataclasses.fields(JobConfig)}
+    found = {name: environment.get(ENVIRONMENT_PREFIX + name.upper()) for name in names}
+    return {name: _cast(name, value, ENVIRONMENT_PREFIX) for name, value in found.items() if value is not None}
+
+
+def _cast(name: str, value: Any, where: str) -> Any:
+    kinds = {f.name: {"int": int, "float": float, "str": str}[str(f.type)] for f in dataclasses.fields(JobConfig)}
+    if name not in kinds:
+        raise ConfigError(f"{where}{name} is not a setting: known are {', '.join(sorted(kinds))}")
+    try:
+        return kinds[name](value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}{name}={value!r} is not a {kinds[name].__name__}") from error

@@ -1,0 +1,173 @@
+"""The agent process: an asyncio shell around the core, its trainers and its data plane."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from deadpool.control.data_plane import DataPlane
+from deadpool.control.trainer_processes import TrainerProcesses
+from deadpool.protocol.agent import Agent
+from deadpool.protocol.crew import State
+from deadpool.protocol.effects import (
+    CoordinatorLost,
+    Emit,
+    Finish,
+    FromCoordinator,
+    FromTrainer,
+    KillTrainer,
+    StartTrainer,
+    StopAsked,
+    Tick,
+    ToCoordinator,
+    ToTrainer,
+    TrainerExited,
+)
+from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Strike, TrainerHello
+from deadpool.protocol.topology import Address
+from deadpool.wire.control_link import ControlLink, connect
+from deadpool.wire.trainer_link import AgentEnd, TrainerDoor
+
+_GRACE_S = 2.0
+
+
+class AgentProcess:
+    def __init__(
+        self, *, node: str, spare: bool, standby: int, script: list[str], host: str, logs: Path, secret: bytes
+    ) -> None:
+        self._core = Agent(node=node, standby=standby)
+        self._node, self._spare, self._host, self._secret = node, spare, host, secret
+        self._link: ControlLink | None = None
+        self._ends: dict[str, AgentEnd] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
+        self._data = DataPlane(self._core, host=host, secret=secret, post=self._feed, deadline_s=10.0)
+        door = f"deadpool-{node}-{secrets.token_hex(8)}"
+        self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)
+        self._trainers = TrainerProcesses(
+            script=script, door=door, logs=logs, label=self._label, on_exit=self._trainer_exited
+        )
+
+    async def run(self, coordinator: Address, *, patience_s: float) -> Finish:
+        """Joins the job and stays until it ends."""
+        self._link = await connect(coordinator, self._secret, patience_s=patience_s)
+        data = self._data.start()
+        self._door.start()
+        self._link.send(Join(node=self._node, incarnation=secrets.token_hex(4), data=data, spare=self._spare))
+        listening = asyncio.get_running_loop().create_task(self._listen(self._link))
+        try:
+            return await asyncio.shield(self._outcome)
+        finally:
+            listening.cancel()
+            await self._close()
+
+    def stop(self, reason: str) -> None:
+        self._feed(StopAsked(reason=reason))
+
+    async def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._trainers.close()
+        self._door.close()
+        await asyncio.to_thread(self._data.close)
+        if self._link is not None:
+            await self._link.close()
+
+    # --- inputs ------------------------------------------------------------------------------------------------------
+
+    async def _listen(self, link: ControlLink) -> None:
+        async for message in link.messages():
+            if isinstance(message, Strike):
+                self._strike(message)
+            else:
+                self._feed(FromCoordinator(message=message))
+        self._feed(CoordinatorLost(reason=link.lost_reason))
+
+    def _strike(self, strike: Strike) -> None:
+        """An injected fault. A whole node is this process group: agent and trainers."""
+        if strike.rank is None:
+            os.killpg(os.getpgid(0), strike.signal)
+            return
+        trainer = self._core.crew.holder_of(strike.rank)
+        if trainer is not None:
+            self._trainers.signal(trainer.name, strike.signal)
+
+    def _trainer_said(self, end: AgentEnd, message: Any) -> None:
+        if isinstance(message, TrainerHello):
+            self._ends[message.trainer] = end
+        name = next((name for name, known in self._ends.items() if known is end), None)
+        if name is not None:
+            self._feed(FromTrainer(trainer=name, message=message))
+
+    def _trainer_hung_up(self, end: AgentEnd) -> None:
+        """Its exit says the rest; the process is reaped there."""
+        self._ends = {name: known for name, known in self._ends.items() if known is not end}
+
+    def _trainer_exited(self, name: str, code: int, reason: str) -> None:
+        self._feed(TrainerExited(trainer=name, code=code, reason=reason))
+
+    def _feed(self, input: Any) -> None:
+        for effect in self._core.step(input, now=time.monotonic()):
+            self._perform(effect)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._core.deadline()
+        if deadline is not None:
+            delay = max(0.0, deadline - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._feed, Tick())
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def _perform(self, effect: Any) -> None:
+        if self._data.perform(effect):
+            return
+        match effect:
+            case ToCoordinator(message=message):
+                self._to_coordinator(message)
+            case ToTrainer(trainer=name, message=message, segment=segment):
+                if name in self._ends:
+                    descriptor = self._data.descriptor(segment) if segment is not None else None
+                    self._ends[name].send(message, descriptor)
+            case StartTrainer(trainer=name):
+                self._trainers.start(name)
+            case KillTrainer(trainer=name):
+                self._trainers.signal(name, signal.SIGKILL)
+            case Emit(event=event):
+                self._to_coordinator(Report(records=(event.record(t=time.time()),)))
+            case Finish():
+                if not self._outcome.done():
+                    self._outcome.set_result(effect)
+
+    def _to_coordinator(self, message: Any) -> None:
+        if self._link is None:
+            return
+        self._link.send(message)
+        if isinstance(message, Heartbeat):
+            self._link.send(Facts(facts=self._facts()))
+
+    def _facts(self) -> dict[str, Any]:
+        rate = self._data.bytes_pushed / self._data.push_seconds / 1e9 if self._data.push_seconds else None
+        return {
+            "host": self._host,
+            "pid": os.getpid(),
+            "process_group": os.getpgid(0),
+            "trainer_pids": self._trainers.pids(),
+            "arena_bytes": self._data.arena_bytes,
+            "bytes_pushed": self._data.bytes_pushed,
+            "push_gbps": rate,
+        }
+
+    def _label(self, name: str) -> str | None:
+        trainer = self._core.crew.trainers.get(name)
+        if trainer is None or trainer.state is not State.SEATED:
+            return None
+        return f"[{self._node} r{trainer.rank}]"

@@ -1,0 +1,222 @@
+"""The coordinator process: an asyncio shell around the core. Feed, carry out effects, re-arm the timer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from deadpool.control.status import describe
+from deadpool.errors import WireError
+from deadpool.events import EventLog
+from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.effects import (
+    CoordinatorEffect,
+    CoordinatorInput,
+    Drop,
+    Emit,
+    Finish,
+    FromAgent,
+    LinkLost,
+    Stalled,
+    StopAsked,
+    Tick,
+    ToAgent,
+)
+from deadpool.protocol.messages import Answer, Ask, Facts, Join, Refused, Report, Strike
+from deadpool.protocol.topology import Address
+from deadpool.wire.control_link import ControlLink, authenticated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    failed: bool
+    reason: str
+
+
+@dataclass(slots=True)
+class Peer:
+    link: ControlLink
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class CoordinatorServer:
+    def __init__(self, core: Coordinator, *, secret: bytes, log: EventLog, narrate: bool = True) -> None:
+        self._core, self._secret, self._log, self._narrate = core, secret, log, narrate
+        self._peers: dict[str, Peer] = {}
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._conversations: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> Address:
+        self._server = await asyncio.start_server(self._welcome, host, port)
+        bound = self._server.sockets[0].getsockname()
+        return Address(host=host, port=bound[1])
+
+    async def wait(self) -> Outcome:
+        return await asyncio.shield(self._outcome)
+
+    def stop(self, reason: str) -> None:
+        self._feed(StopAsked(reason=reason))
+
+    async def close(self) -> None:
+        """Everybody hears the last words before the links close."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        await asyncio.gather(*(self._farewell(peer.link) for peer in list(self._peers.values())))
+        for conversation in list(self._conversations):
+            conversation.cancel()
+        await asyncio.gather(*self._conversations, return_exceptions=True)
+
+    async def _farewell(self, link: ControlLink) -> None:
+        """Agents leave on their own after a Shutdown; who does not is cut off."""
+        try:
+            async with asyncio.timeout(5.0):
+                while any(peer.link is link for peer in self._peers.values()):
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            await link.close()
+
+    # --- inputs ------------------------------------------------------------------------------------------------------
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._conversations.add(task)
+        try:
+            await self._converse(await authenticated(reader, writer, self._secret, "server"))
+        except WireError as error:
+            self._record({"what": "refused", "reason": str(error)})
+        finally:
+            self._conversations.discard(task)
+
+    async def _converse(self, link: ControlLink) -> None:
+        node: str | None = None
+        async for message in link.messages():
+            match message:
+                case Ask():
+                    link.send(self._answer(message))
+                case Join() if message.node in self._peers:
+                    link.send(Refused(reason=f"a node named {message.node} is in the job already"))
+                case Join() if node is None:
+                    node = message.node
+                    self._peers[node] = Peer(link)
+                    self._feed(FromAgent(node=node, message=message))
+                case _ if node is not None:
+                    self._hear(node, message)
+        if node is not None and self._peers.get(node, None) and self._peers[node].link is link:
+            del self._peers[node]
+            self._feed(LinkLost(node=node, reason=link.lost_reason))
+        link.abort()
+
+    def _hear(self, node: str, message: Any) -> None:
+        match message:
+            case Report(records=records):
+                for record in records:
+                    self._record(record)
+            case Facts(facts=facts):
+                self._peers[node].facts.update(facts)
+            case _:
+                self._feed(FromAgent(node=node, message=message))
+
+    def _feed(self, input: CoordinatorInput) -> None:
+        for effect in self._core.step(input, now=time.monotonic()):
+            self._perform(effect)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._core.deadline()
+        if deadline is not None:
+            loop = asyncio.get_running_loop()
+            delay = max(0.0, deadline - time.monotonic())
+            self._timer = loop.call_later(delay, self._wake, deadline)
+
+    def _wake(self, deadline: float) -> None:
+        """Rule 20: a stall of our own is nobody else's silence."""
+        late = time.monotonic() - deadline
+        if late > 0.1:
+            self._feed(Stalled(seconds=late))
+        else:
+            self._feed(Tick())
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def _perform(self, effect: CoordinatorEffect) -> None:
+        match effect:
+            case ToAgent(node=node, message=message):
+                if node in self._peers:
+                    self._peers[node].link.send(message)
+            case Drop(node=node):
+                peer = self._peers.pop(node, None)
+                if peer is not None:
+                    peer.link.abort()
+            case Emit(event=event):
+                self._record(event.record(t=time.time()))
+            case Finish(failed=failed, reason=reason):
+                if not self._outcome.done():
+                    self._outcome.set_result(Outcome(failed=failed, reason=reason))
+
+    def _record(self, record: dict[str, Any]) -> None:
+        record.setdefault("t", time.time())
+        self._log.write(record)
+        if self._narrate and (line := _narration(record)):
+            print(f"[deadpool] {line}", flush=True)
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    def _answer(self, ask: Ask) -> Answer:
+        match ask.what:
+            case "status":
+                facts = {node: peer.facts for node, peer in self._peers.items()}
+                return Answer(body=describe(self._core, facts))
+            case "kill":
+                return self._strike(ask.arguments)
+            case "stop":
+                self.stop("asked to stop")
+                return Answer(body={})
+            case _:
+                return Answer(body={}, error=f"{ask.what!r} is not a question: ask for status, kill or stop")
+
+    def _strike(self, arguments: dict[str, Any]) -> Answer:
+        node, rank, signal = arguments.get("node"), arguments.get("rank"), int(arguments["signal"])
+        if rank is not None:
+            position = self._core.layout.position_of(int(rank))
+            node = self._core.seats[position] if position < len(self._core.seats) else None
+        if node not in self._peers:
+            return Answer(body={}, error=f"there is no node {node!r}: known are {', '.join(sorted(self._peers))}")
+        self._record({"what": "struck", "node": node, "rank": rank, "signal": signal})
+        self._peers[node].link.send(Strike(signal=signal, rank=rank))
+        return Answer(body={"node": node, "rank": rank})
+
+
+_TOLD = {
+    "joined": "node {node} joined",
+    "fault": "FAULT {reason} (ranks {ranks})",
+    "planned": "plan: seats {seats}, resume at step {step}",
+    "waiting": "WAITING: {reason}; add one with: deadpool agent --join",
+    "go": "go: generation {generation}",
+    "protected": "protected again at version {step}",
+    "no_plan": "NO PLAN: {reason}",
+    "spare_lost": "spare {node} left: {reason}",
+    "trainer_lost": "trainer {trainer} ended: {reason}",
+    "rehearsed": "spare trainer of {node} is warm for rank {rank}",
+    "failed": "FAILED: {reason}",
+    "completed": "completed: {reason}",
+}
+
+
+def _narration(record: dict[str, Any]) -> str | None:
+    template = _TOLD.get(record["what"])
+    if template is None:
+        return None
+    try:
+        return template.format(**record)
+    except KeyError:
+        return str(record["what"])

@@ -1,0 +1,279 @@
+"""An agent's hands on bytes: carries out the storehouse's effects in threads and posts what came of them.
+
+The core decides on the event loop; memory is allocated, hashed, sent, received and fetched in worker threads. Every
+result is posted back as an input, so the core sees one thing at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+from deadpool.errors import ArenaError, DeadPoolError, TransferError
+from deadpool.protocol.agent import Agent
+from deadpool.protocol.effects import (
+    AcceptOffer,
+    Allocate,
+    Allocated,
+    AllocationFailed,
+    CutStreams,
+    FetchCopy,
+    Fetched,
+    FetchFailed,
+    Hashed,
+    HashSlot,
+    Offered,
+    PushCopy,
+    Pushed,
+    PushFailed,
+    Received,
+    ReceiveFailed,
+    RefuseOffer,
+    ReleaseSegment,
+    StopAsked,
+    StreamsCut,
+    WriteSeal,
+)
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Copy, SlotRef, Source
+from deadpool.protocol.seal import Extent, Geometry, Region, Seal
+from deadpool.protocol.topology import Address
+from deadpool.snapshot.arena import Arena, Segment
+from deadpool.snapshot.slot import compute_digest, write_seal
+from deadpool.snapshot.transfer import Found, Refused, TransferClient, TransferServer
+
+_ANSWER_S = 30.0
+
+
+class DataPlane:
+    def __init__(
+        self, core: Agent, *, host: str, secret: bytes, post: Callable[[Any], None], deadline_s: float
+    ) -> None:
+        self._core, self._post = core, post
+        self._loop = asyncio.get_running_loop()
+        self._arena = Arena()
+        self._client = TransferClient(secret=secret, deadline_s=deadline_s)
+        self._server = TransferServer(
+            host=host,
+            secret=secret,
+            open=self._open,
+            stored=self._stored,
+            dropped=self._dropped,
+            find=self._find,
+            deadline_s=deadline_s,
+        )
+        self._workers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="data")
+        self._offer_numbers = itertools.count(1)
+        self._offers: dict[int, concurrent.futures.Future[SlotRef | Refused]] = {}
+        self._arriving: dict[tuple[int, Version], tuple[SlotRef, Copy]] = {}
+        self._lock = threading.Lock()
+        self.bytes_pushed = 0
+        self.push_seconds = 0.0
+
+    def start(self) -> Address:
+        host, port = self._server.start()
+        return Address(host=host, port=port)
+
+    def close(self) -> None:
+        for offer in list(self._offers):
+            self.perform(RefuseOffer(offer=offer, reason="the agent is leaving"))
+        self._client.close()
+        self._server.close()
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        self._arena.close()
+
+    @property
+    def arena_bytes(self) -> int:
+        return self._arena.bytes_in_use
+
+    def descriptor(self, segment: int) -> int:
+        return self._segment(segment).fd
+
+    def perform(self, effect: Any) -> bool:
+        """False: the effect is not one of the data plane's."""
+        match effect:
+            case Allocate():
+                self._submit(self._allocate, effect)
+            case ReleaseSegment(segment=segment):
+                self._arena.drop(_key(segment))
+            case HashSlot():
+                self._submit(self._hash, effect)
+            case WriteSeal(slot=slot, copy=copy):
+                write_seal(self._slot(slot), copy.seal)
+            case PushCopy():
+                self._submit(self._push, effect)
+            case FetchCopy():
+                self._submit(self._fetch, effect)
+            case CutStreams(generation=generation):
+                self._submit(self._cut, generation)
+            case AcceptOffer(offer=offer, slot=slot):
+                self._offers.pop(offer).set_result(slot)
+            case RefuseOffer(offer=offer, reason=reason):
+                self._offers.pop(offer).set_result(Refused(reason=reason))
+            case _:
+                return False
+        return True
+
+    # --- in worker threads -------------------------------------------------------------------------------------------
+
+    def _submit(self, work: Callable[[Any], None], argument: Any) -> None:
+        self._workers.submit(work, argument).add_done_callback(self._report_bug)
+
+    def _report_bug(self, done: concurrent.futures.Future[None]) -> None:
+        """Expected failures are inputs; anything else is a bug, and an agent with a bug must not hold copies."""
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self._deliver(StopAsked(reason=f"bug in the data plane: {error!r}"))
+
+    def _deliver(self, input: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._post, input)
+        except RuntimeError:
+            return  # the loop is closed: the agent is ending
+
+    def _allocate(self, effect: Allocate) -> None:
+        try:
+            self._arena.create(_key(effect.segment), effect.geometry, effect.count).prefault()
+            self._deliver(Allocated(segment=effect.segment))
+        except ArenaError as error:
+            self._deliver(AllocationFailed(segment=effect.segment, reason=str(error)))
+
+    def _hash(self, effect: HashSlot) -> None:
+        geometry = effect.geometry
+        extent = Extent(
+            record_bytes=effect.record_bytes,
+            unique_bytes=geometry.unique_bytes,
+            replica_bytes=geometry.replica_bytes,
+        )
+        digest = compute_digest(self._slot(effect.slot), geometry, extent)
+        self._deliver(Hashed(slot=effect.slot, digest=digest))
+
+    def _push(self, effect: PushCopy) -> None:
+        seal, holder = effect.copy.seal, effect.holder
+        segment = self._segment(effect.slot.segment)
+        began = time.monotonic()
+        try:
+            self._client.push(
+                (holder.address.host, holder.address.port),
+                seal,
+                effect.copy.geometry,
+                segment.fd,
+                segment.offset(effect.slot.index),
+                effect.generation,
+                effect.full,
+            )
+        except DeadPoolError as error:
+            self._deliver(PushFailed(rank=seal.rank, version=seal.version, node=holder.node, reason=str(error)))
+            return
+        with self._lock:
+            self.push_seconds += time.monotonic() - began
+            self.bytes_pushed += _bytes_of(seal.extent, full=effect.full)
+        self._deliver(Pushed(rank=seal.rank, version=seal.version, node=holder.node))
+
+    def _fetch(self, effect: FetchCopy) -> None:
+        try:
+            for group in effect.fetch.groups:
+                self._fetch_part(effect, group)
+        except DeadPoolError as error:
+            self._deliver(FetchFailed(rank=effect.rank, slot=effect.slot, reason=str(error)))
+            return
+        self._deliver(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
+
+    def _fetch_part(self, effect: FetchCopy, sources: tuple[Source, ...]) -> None:
+        """The first source whose bytes verify; each is checked against the digest of the lost rank itself."""
+        failures = []
+        copy = effect.fetch.copy
+        for source in sources:
+            try:
+                self._client.pull(
+                    (source.address.host, source.address.port),
+                    source.rank,
+                    copy.seal.version,
+                    cast(tuple[Region, ...], source.regions),
+                    copy.seal.digest,
+                    copy.geometry,
+                    self._slot(effect.slot),
+                    effect.generation,
+                )
+                return
+            except DeadPoolError as error:
+                failures.append(f"{source.node}: {error}")
+        raise TransferError("; ".join(failures) or "no source is left")
+
+    def _cut(self, generation: Generation) -> None:
+        self._client.fence(generation)
+        self._server.fence(generation)
+        self._deliver(StreamsCut(generation=generation))
+
+    # --- called by the transfer server's threads ---------------------------------------------------------------------
+
+    def _open(self, seal: Seal, generation: Generation, geometry: Geometry) -> memoryview | Refused:
+        room = geometry if seal.full else geometry.without_replica()
+        copy = Copy(seal=seal, geometry=room)
+        number = next(self._offer_numbers)
+        answer: concurrent.futures.Future[SlotRef | Refused] = concurrent.futures.Future()
+        self._offers[number] = answer
+        self._deliver(Offered(offer=number, generation=generation, copy=copy))
+        try:
+            slot = answer.result(_ANSWER_S)
+        except TimeoutError:
+            return Refused(reason="the agent did not answer")
+        if isinstance(slot, Refused):
+            return slot
+        with self._lock:
+            self._arriving[seal.rank, seal.version] = (slot, copy)
+        return self._slot(slot)
+
+    def _stored(self, seal: Seal) -> None:
+        slot, copy = self._arrived(seal)
+        count = _bytes_of(seal.extent, full=seal.full)
+        self._deliver(Received(slot=slot, copy=copy, bytes_received=count))
+
+    def _dropped(self, seal: Seal, reason: str) -> None:
+        slot, _ = self._arrived(seal)
+        self._deliver(ReceiveFailed(slot=slot, reason=reason))
+
+    def _arrived(self, seal: Seal) -> tuple[SlotRef, Copy]:
+        with self._lock:
+            return self._arriving.pop((seal.rank, seal.version))
+
+    def _find(self, rank: int, version: Version) -> Found | None:
+        answer: concurrent.futures.Future[Found | None] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(lambda: answer.set_result(self._look_up(rank, version)))
+        return answer.result(_ANSWER_S)
+
+    def _look_up(self, rank: int, version: Version) -> Found | None:
+        shelves = (self._core.store.own.get(rank), self._core.store.held.get(rank))
+        slot = next((found for shelf in shelves if shelf and (found := shelf.find(version))), None)
+        if slot is None or slot.copy is None:
+            return None
+        segment = self._segment(slot.ref.segment)
+        return Found(
+            fd=segment.fd,
+            offset=segment.offset(slot.ref.index),
+            seal=slot.copy.seal,
+            geometry=slot.copy.geometry,
+        )
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def _segment(self, number: int) -> Segment:
+        segment = self._arena.get(_key(number))
+        assert segment is not None, f"segment {number} is gone"
+        return segment
+
+    def _slot(self, ref: SlotRef) -> memoryview:
+        return self._segment(ref.segment).slot(ref.index)
+
+
+def _key(segment: int) -> tuple[str, int]:
+    return ("segment", segment)
+
+
+def _bytes_of(extent: Extent, *, full: bool) -> int:
+    return extent.record_bytes + extent.unique_bytes + (extent.replica_bytes if full else 0)

@@ -1,0 +1,73 @@
+"""A job's folder: its secret, where its coordinator listens, its event log, its trainers' logs. Owner-only."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deadpool.errors import ConfigError
+from deadpool.protocol.topology import Address
+
+SECRET_VARIABLE = "DEADPOOL_SECRET"
+SECRET_FILE_VARIABLE = "DEADPOOL_SECRET_FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path) -> RunDir:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        run_dir = cls(path)
+        run_dir.logs.mkdir(exist_ok=True, mode=0o700)
+        return run_dir
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def secret_file(self) -> Path:
+        return self.path / "secret"
+
+    def make_secret(self) -> bytes:
+        descriptor = os.open(self.secret_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+        return self.secret_file.read_bytes()
+
+    def announce(self, address: Address, **facts: Any) -> None:
+        """Written at once and whole: a command may look at any moment."""
+        draft = self.path / "job.json.new"
+        draft.write_text(json.dumps({"host": address.host, "port": address.port, **facts}), encoding="utf-8")
+        draft.replace(self.path / "job.json")
+
+    def coordinator(self) -> Address:
+        try:
+            job = json.loads((self.path / "job.json").read_text(encoding="utf-8"))
+            return Address(host=job["host"], port=job["port"])
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"{self.path} is not the folder of a job: {error}") from error
+
+
+def read_secret(run_dir: RunDir | None = None) -> bytes:
+    """From the environment, or from a file the environment or the run folder names; never from a command line."""
+    if SECRET_VARIABLE in os.environ:
+        return os.environ[SECRET_VARIABLE].encode()
+    path = Path(os.environ[SECRET_FILE_VARIABLE]) if SECRET_FILE_VARIABLE in os.environ else None
+    path = path or (run_dir.secret_file if run_dir else None)
+    if path is None:
+        raise ConfigError(f"the job's secret is unknown: set {SECRET_FILE_VARIABLE} to a file that holds it")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"the job's secret cannot be read: {error}") from error

@@ -1,0 +1,127 @@
+"""What pool.protect() was given, sorted by kind and checked. Holds the live objects, changes nothing in them.
+
+Parameters are collected once, here: while a forward pass runs, frameworks put other tensors in their places (FSDP
+registers the gathered ones), and the sharded originals are what the job's state is made of.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from deadpool.errors import ConfigError
+
+Key = tuple[str, str, str | int, Any]
+"""("param", keyword, name, "") or ("state", keyword, index of the parameter, key in optimizer.state)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedOptimizer:
+    """An optimizer and the one that really holds its state: ZeroRedundancyOptimizer keeps it in an inner one."""
+
+    name: str
+    outer: Optimizer
+    inner: Optimizer
+
+    @property
+    def params(self) -> list[Tensor]:
+        return [param for group in self.inner.param_groups for param in group["params"]]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Replicated parameters, but each rank keeps the state of other ones."""
+        return self.inner is not self.outer
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    modules: dict[str, nn.Module]
+    optimizers: dict[str, ProtectedOptimizer]
+    stateful: dict[str, Any]
+    params: dict[Key, Tensor]
+
+
+def sort_objects(objects: Mapping[str, object]) -> Objects:
+    """Sort by kind. ConfigError for what cannot be protected."""
+    if not objects:
+        raise ConfigError("protect() got nothing to protect: pass model=..., optimizer=..., scheduler=..., data=...")
+    modules, optimizers, stateful = {}, {}, {}
+    for name, value in objects.items():
+        if isinstance(value, nn.Module):
+            modules[name] = value
+        elif isinstance(value, Optimizer):
+            optimizers[name] = ProtectedOptimizer(name, value, _home_of_state(value))
+        else:
+            stateful[name] = _require_stateful(name, value)
+    return Objects(modules, optimizers, stateful, _collect_params(modules, optimizers))
+
+
+def describe(key: Key) -> str:
+    """The entry as a user would write it."""
+    kind, name, index, state_key = key
+    return f"{name}.{index}" if kind == "param" else f"{name}.state[{index}][{state_key!r}]"
+
+
+def _home_of_state(optimizer: Optimizer) -> Optimizer:
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    if module is not None and isinstance(optimizer, module.ZeroRedundancyOptimizer):
+        inner: Optimizer = optimizer.optim
+        return inner
+    return optimizer
+
+
+def _require_stateful(name: str, value: object) -> object:
+    missing = [method for method in ("state_dict", "load_state_dict") if not _has_method(value, method)]
+    if isinstance(value, type):
+        raise ConfigError(f"{name}: got the class {value.__name__} itself, pass an instance of it")
+    if missing:
+        raise ConfigError(f"{name}: got {_article(type(value).__name__)} without {' and '.join(missing)}; {_hint(value)}")
+    return value
+
+
+def _has_method(value: object, method: str) -> bool:
+    return isinstance(getattr(value, method, None), Callable)  # type: ignore[arg-type]
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def _hint(value: object) -> str:
+    accepted = "pass an nn.Module, a torch.optim.Optimizer or an object with state_dict() and load_state_dict()"
+    if isinstance(value, Iterator) or hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict, list, tuple)):
+        return (
+            "its position cannot be saved or set back: use torchdata's StatefulDataLoader, or an object of your own with "
+            "__next__, state_dict() and load_state_dict()"
+        )
+    if isinstance(value, (list, tuple, dict)):
+        return f"{accepted}; several objects go under a keyword each"
+    return accepted
+
+
+def _collect_params(modules: dict[str, nn.Module], optimizers: dict[str, ProtectedOptimizer]) -> dict[Key, Tensor]:
+    """Every parameter once, under its first name: tied ones, and modules given twice, are the same memory."""
+    params: dict[Key, Tensor] = {}
+    seen: set[int] = set()
+    for key, param in _all_params(modules, optimizers):
+        if id(param) not in seen:
+            seen.add(id(param))
+            params[key] = param
+    return params
+
+
+def _all_params(
+    modules: dict[str, nn.Module], optimizers: dict[str, ProtectedOptimizer]
+) -> Iterator[tuple[Key, Tensor]]:
+    for name, module in modules.items():
+        for param_name, param in module.named_parameters():
+            yield ("param", name, param_name, ""), param
+    for name, optimizer in optimizers.items():
+        outer_params = (param for group in optimizer.outer.param_groups for param in group["params"])
+        for index, param in enumerate(outer_params):
+            yield ("param", name, f"params.{index}", ""), param

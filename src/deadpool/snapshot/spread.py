@@ -1,0 +1,69 @@
+"""How a DTensor lies over its mesh, as plain values, and back on the mesh of a live parameter. Stateless.
+
+Built from local tensors, never by DTensor operations: their sharding cache can hand back tensors on a dead mesh.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deadpool.errors import StateError
+from deadpool.snapshot.layout import Spread
+from deadpool.snapshot.tensors import is_dtensor
+
+
+def describe_spread(tensor: Tensor, name: str) -> Spread | None:
+    """None for an ordinary tensor."""
+    if not is_dtensor(tensor):
+        return None
+    placements = tuple(_placement_value(placement, name) for placement in tensor.placements)  # type: ignore[attr-defined]
+    return placements, tuple(tensor.shape), tuple(tensor.stride())
+
+
+def spread_out(local: Tensor, spread: Spread, param: Tensor, name: str) -> Tensor:
+    """A DTensor around `local`, on the parameter's mesh."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(param, DTensor):
+        raise StateError(f"{name} was a DTensor when it was stored, but its parameter here is an ordinary tensor")
+    placements, shape, stride = spread
+    return DTensor.from_local(
+        local,
+        param.device_mesh,
+        [_placement(value) for value in placements],
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=stride,
+    )
+
+
+def _placement_value(placement: Any, name: str) -> tuple[Any, ...]:
+    kind = type(placement).__name__
+    if kind == "Shard":
+        return kind, placement.dim
+    if kind == "Replicate":
+        return (kind,)
+    if kind == "_StridedShard":
+        return kind, placement.dim, placement.split_factor
+    if kind == "Partial":
+        return kind, placement.reduce_op
+    raise StateError(f"{name}: DTensor placement {placement} cannot be stored")
+
+
+def _placement(value: tuple[Any, ...]) -> Any:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    match value:
+        case ("Shard", dim):
+            return Shard(dim)
+        case ("Replicate",):
+            return Replicate()
+        case ("_StridedShard", dim, split_factor):
+            return _StridedShard(dim, split_factor=split_factor)
+        case ("Partial", reduce_op):
+            return Partial(reduce_op)
+    raise StateError(f"unknown DTensor placement {value}")

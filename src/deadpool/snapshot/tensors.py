@@ -1,0 +1,87 @@
+"""Bytes of single tensors: which part of one lies here, and how it looks as plain memory. Stateless.
+
+Shared by the record codec and the bulk copy. Everything goes through integer views of the same item size, so that bit
+patterns survive whatever the dtype (bfloat16, float8, bool, NaN payloads) and numpy can do the copying.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deadpool.errors import StateError
+
+_SAME_SIZE_DTYPE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Without importing DTensor, which takes seconds: where nobody has imported it, there is none."""
+    if type(tensor) in _PLAIN_TYPES:
+        return False
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """The tensor's memory on this rank, outside autograd."""
+    if type(tensor) in _PLAIN_TYPES:
+        return tensor.detach()
+    with torch.no_grad():
+        return tensor.to_local().detach() if is_dtensor(tensor) else tensor.detach()
+
+
+def local_address(tensor: Tensor) -> int:
+    """Where the local memory lies: changes when a tensor gets other storage under the same identity."""
+    if type(tensor) in _PLAIN_TYPES or not is_dtensor(tensor):
+        return tensor.data_ptr()
+    with torch.no_grad():
+        return tensor.to_local().data_ptr()
+
+
+def require_storable(tensor: Tensor, name: str) -> None:
+    """StateError for tensors that have no plain memory to copy."""
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        raise StateError(f"{name} is not initialised yet (lazy module): run one forward pass before protect()")
+    if tensor.device.type == "meta":
+        raise StateError(f"{name} is on the meta device: materialise it (to_empty) before protect()")
+    if tensor.layout != torch.strided:
+        raise StateError(f"{name} has layout {tensor.layout}: only strided tensors can be stored")
+    if not is_dtensor(tensor) and hasattr(tensor, "__tensor_flatten__"):
+        raise StateError(f"{name} is a {type(tensor).__name__}: tensor subclasses other than DTensor cannot be stored")
+
+
+def integer_view(local: Tensor) -> Tensor:
+    """The same memory, shape and strides as integers of the same size."""
+    return local.view(_SAME_SIZE_DTYPE[local.dtype.itemsize])
+
+
+def to_bytes(local: Tensor) -> bytes:
+    """A private copy of a tensor's elements in row-major order."""
+    return integer_view(local.detach().cpu().resolve_conj().resolve_neg()).numpy().tobytes()
+
+
+def from_bytes(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """A fresh CPU tensor."""
+    tensor = torch.empty(shape, dtype=dtype)
+    view: np.ndarray[Any, Any] = integer_view(tensor).numpy()
+    if view.nbytes != len(data):
+        raise StateError(f"a stored {dtype} tensor of shape {shape} has {len(data)} bytes instead of {view.nbytes}")
+    if data:
+        np.copyto(view, np.frombuffer(data, view.dtype).reshape(shape))
+    return tensor
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_from_name(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise StateError(f"this torch has no dtype {name!r}")
+    return dtype
