@@ -1,1 +1,35 @@
-"""DeadPool keeps a PyTorch training job running when machines die."""
+"""DeadPool keeps a PyTorch training job running when machines die.
+
+    pool = deadpool.join(backend="gloo")
+    job = pool.protect(model=model, optimizer=optimizer)
+    for step in job.steps(1000):
+        with step:
+            ...
+
+Names that bring torch load on first use: coordinator, agent and command line run without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from deadpool.errors import ConfigError, DeadPoolError, JobFailed, StateError
+
+if TYPE_CHECKING:
+    from deadpool.trainer.job import Job
+    from deadpool.trainer.pool import Pool, join
+
+__version__ = "0.1.0"
+__all__ = ["ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "join"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("join", "Pool"):
+        from deadpool.trainer import pool
+
+        return getattr(pool, name)
+    if name == "Job":
+        from deadpool.trainer.job import Job
+
+        return Job
+    raise AttributeError(f"module 'deadpool' has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -235,15 +236,13 @@ def test_garbage_does_not_disturb(make_owner, make_holder, make_client, garbage)
     owner, holder, client = make_owner(), make_holder(), make_client()
     stream = push_half(holder.address, owner)
     with socket.create_connection(holder.address) as sock:
-        sock.sendall(garbage)
-        sock.shutdown(socket.SHUT_WR)
         sock.settimeout(WAIT_S)
         heard = b""
-        try:
+        with contextlib.suppress(OSError):  # it may hang up while we still talk
+            sock.sendall(garbage)
+            sock.shutdown(socket.SHUT_WR)
             while data := sock.recv(1000):
                 heard += data
-        except ConnectionResetError:
-            pass
         assert len(heard) <= 40
     assert holder.outcomes.empty()
     stream.close()

@@ -1,4 +1,7 @@
-"""Trainer processes of one node: started, their output told and kept, their end reported. All end with their agent."""
+"""Trainer processes of one node: started, their output told and kept, their end reported. All end with their agent.
+
+An exit is read from a pidfd, not from the end of the output: a trainer's own children may hold its pipe open long after.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from deadpool.control.parent import end_with_parent
 
@@ -17,6 +21,13 @@ AGENT_VARIABLE = "DEADPOOL_AGENT"
 TRAINER_VARIABLE = "DEADPOOL_TRAINER"
 _LINE_LIMIT_BYTES = 1 << 20
 _LAST_WORDS_S = 0.5
+
+
+@dataclass(slots=True)
+class _Running:
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    telling: asyncio.Task[None]
 
 
 class TrainerProcesses:
@@ -31,69 +42,69 @@ class TrainerProcesses:
     ) -> None:
         """`label` gives the prefix of a trainer's lines; None keeps them in the log only (a rehearsal)."""
         self._script, self._door, self._logs, self._label, self._on_exit = script, door, logs, label, on_exit
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[str, _Running] = {}
+        self._last_words: set[asyncio.Task[None]] = set()
 
     def start(self, name: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._live(name))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def signal(self, name: str, sig: int) -> bool:
-        process = self._processes.get(name)
-        if process is None:
-            return False
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(sig)
-        return True
-
-    def pids(self) -> dict[str, int]:
-        return {name: process.pid for name, process in self._processes.items()}
-
-    async def close(self) -> None:
-        """SIGTERM has been given time by whoever asked for the end; what is left is killed and reaped."""
-        for name in list(self._processes):
-            self.signal(name, signal.SIGKILL)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _live(self, name: str) -> None:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "deadpool.trainer.main",
-            *self._script,
+        output, theirs = os.pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deadpool.trainer.main", *self._script],
             env=self._environment(name),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            limit=_LINE_LIMIT_BYTES,
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=subprocess.STDOUT,
             preexec_fn=end_with_parent(),
         )
-        self._processes[name] = process
-        with (self._logs / f"{name}.log").open("a", encoding="utf-8") as log:
-            telling = asyncio.get_running_loop().create_task(self._tell(name, process, log))
-            code = await process.wait()
-            self._processes.pop(name, None)
-            self._on_exit(name, code, _reason(code))
-            # Its own children may hold the pipe open: their words are waited for, but not for long.
-            await asyncio.wait([telling], timeout=_LAST_WORDS_S)
-            telling.cancel()
+        os.close(theirs)
+        loop = asyncio.get_running_loop()
+        running = _Running(process, os.pidfd_open(process.pid), loop.create_task(self._tell(name, output)))
+        self._running[name] = running
+        loop.add_reader(running.pidfd, self._exited, name)
 
-    async def _tell(self, name: str, process: asyncio.subprocess.Process, log: TextIO) -> None:
-        assert process.stdout is not None
-        while True:
-            try:
-                line = await process.stdout.readline()
-            except ValueError:
-                continue  # a line longer than the limit: its rest comes as lines of its own
-            if not line:
-                return
-            text = line.decode(errors="replace").rstrip("\n")
-            log.write(text + "\n")
-            log.flush()
-            label = self._label(name)
-            if label is not None:
-                print(f"{label} {text}", flush=True)
+    def signal(self, name: str, sig: int) -> None:
+        running = self._running.get(name)
+        if running is not None:
+            with contextlib.suppress(ProcessLookupError):
+                running.process.send_signal(sig)
+
+    def pids(self) -> dict[str, int]:
+        return {name: running.process.pid for name, running in self._running.items()}
+
+    async def close(self) -> None:
+        """What is left is killed and reaped, and what it said last is still told."""
+        for name, running in list(self._running.items()):
+            self.signal(name, signal.SIGKILL)
+            running.process.wait()
+            self._reap(name)
+        await asyncio.gather(*self._last_words, return_exceptions=True)
+
+    def _exited(self, name: str) -> None:
+        code = self._running[name].process.wait()
+        self._reap(name)
+        self._on_exit(name, code, _reason(code))
+
+    def _reap(self, name: str) -> None:
+        running = self._running.pop(name)
+        asyncio.get_running_loop().remove_reader(running.pidfd)
+        os.close(running.pidfd)
+        task = asyncio.get_running_loop().create_task(_hear_out(running.telling))
+        self._last_words.add(task)
+        task.add_done_callback(self._last_words.discard)
+
+    async def _tell(self, name: str, descriptor: int) -> None:
+        reader = asyncio.StreamReader(limit=_LINE_LIMIT_BYTES)
+        loop = asyncio.get_running_loop()
+        pipe = os.fdopen(descriptor, "rb", buffering=0)
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        try:
+            with (self._logs / f"{name}.log").open("a", encoding="utf-8") as log:
+                while line := await reader.readline():
+                    text = line.decode(errors="replace").rstrip("\n")
+                    print(text, file=log, flush=True)
+                    if (label := self._label(name)) is not None:
+                        print(f"{label} {text}", flush=True)
+        finally:
+            transport.close()
 
     def _environment(self, name: str) -> dict[str, str]:
         environment = {**os.environ, AGENT_VARIABLE: self._door, TRAINER_VARIABLE: name, "PYTHONUNBUFFERED": "1"}
@@ -101,7 +112,10 @@ class TrainerProcesses:
         return environment
 
 
+async def _hear_out(telling: asyncio.Task[None]) -> None:
+    await asyncio.wait([telling], timeout=_LAST_WORDS_S)
+    telling.cancel()
+
+
 def _reason(code: int) -> str:
-    if code >= 0:
-        return f"exited with code {code}"
-    return f"killed by {signal.Signals(-code).name}"
+    return f"exited with code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"

@@ -38,7 +38,7 @@ from deadpool.protocol.effects import (
     ToTrainer,
     TrainerExited,
 )
-from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import (
     Attach,
     Captured,
@@ -142,7 +142,6 @@ class Agent:
         match input:
             case Allocated(segment=segment):
                 self.store.allocated(segment)
-                self._grant_all()
             case AllocationFailed(segment=segment, reason=reason):
                 self.store.allocation_failed(segment, reason)
                 self._emit("arena_full", reason=reason)
@@ -151,7 +150,6 @@ class Agent:
                 self._maybe_ack()
             case Pushed(rank=rank, node=node, version=version):
                 self.store.push_ended(rank, node, version, None)
-                self._grant_all()
             case PushFailed(rank=rank, node=node, version=version, reason=reason):
                 self.store.push_ended(rank, node, version, reason)
                 self._emit("push_failed", rank=rank, step=version.number, holder=node, reason=reason)
@@ -159,8 +157,7 @@ class Agent:
                 if self.store.fetched(slot, copy):
                     self._fetched(rank)
             case FetchFailed(rank=rank, slot=slot, reason=reason):
-                self.store.arrival_failed(slot)
-                if not self.fenced:
+                if self.store.fetch_failed(slot):
                     self._lost(rank, f"no source gave the snapshot of rank {rank}: {reason}")
             case StreamsCut(generation=generation):
                 self._cut(generation)
@@ -170,6 +167,7 @@ class Agent:
                 self.store.received(slot, copy, count)
             case ReceiveFailed(slot=slot):
                 self.store.arrival_failed(slot)
+        self._grant_all()
 
     # --- the coordinator's orders ------------------------------------------------------------------------------------
 
@@ -189,7 +187,7 @@ class Agent:
                 self._carry_out(message)
             case Connect() if not self.fenced:
                 self._to_seated(message)
-            case Go() if not self.fenced:
+            case Go() if not self.fenced and self.plan is not None:
                 self._go(message)
             case Permit() if not self.fenced:
                 self._permit(message)
@@ -209,9 +207,12 @@ class Agent:
 
     def _rehearse(self, order: Rehearse) -> None:
         trainer = self.crew.trainers.get(order.trainer)
-        if trainer is not None and trainer.state in (State.IDLE, State.REHEARSING, State.PARKED):
+        if trainer is None or trainer.state not in (State.IDLE, State.REHEARSING, State.PARKED):
+            return
+        if trainer.state is State.IDLE or trainer.rank != order.rank:  # else it was said twice
             trainer.state, trainer.rank = State.REHEARSING, order.rank
             self._to_trainer(trainer, order)
+            self._report_trainers()
 
     def _permit(self, permit: Permit) -> None:
         self.store.obey(permit)
@@ -241,8 +242,10 @@ class Agent:
         elif trainer.under_real_groups:
             trainer.halting = True  # nothing to keep, and no step boundary to come back to
             self._effects.append(KillTrainer(trainer=trainer.name, reason="fenced before its first step"))
-        else:
+        elif trainer.store is not None:
             trainer.state = State.REHEARSING  # a newcomer goes on building for its rank; the plan may seat it again
+        else:
+            trainer.state, trainer.rank = State.STARTING, None
 
     def _cut(self, generation: Generation) -> None:
         self._streams_cut = max(self._streams_cut, generation)
@@ -291,11 +294,17 @@ class Agent:
             trainer.under_real_groups = self.plan.resume is None
             if trainer.store is not None:
                 self._tell_seat(trainer)
-        fetches = list(order.fetch)
-        if self.plan.resume is not None and (order.keep or self.store.find_own(order.rank, self.plan.resume)):
+        self._pending_fetches[order.rank] = list(order.fetch)
+        if self.plan.resume is not None:
             self._restore(order)
-        self._pending_fetches[order.rank] = fetches
+            self._check_promise(order, trainer, self.plan.resume)
         self._fetch_next(order.rank)
+
+    def _check_promise(self, order: RankOrder, trainer: Trainer, resume: Version) -> None:
+        """The plan counts on a live state. Its trainer may have ended since the fence was acknowledged."""
+        coming = any(fetch.copy.seal.version == resume for fetch in order.fetch)
+        if not (trainer.stands_at(resume) or coming or self.store.find_own(order.rank, resume)):
+            self._lost(order.rank, "its trainer ended under the fence, its live state was to be kept", trainer.name)
 
     def _tell_seat(self, trainer: Trainer) -> None:
         """The process is there. In a start from the first line that is all it takes to be prepared."""
@@ -312,34 +321,37 @@ class Agent:
             self._to_coordinator(prepared)
 
     def _fetch_next(self, rank: int) -> None:
-        fetches = self._pending_fetches.get(rank)
+        fetches = self._pending_fetches.get(rank, [])
+        while fetches and self.store.is_dead(fetches[0].copy.seal.version):
+            fetches.pop(0)  # a floor that is one no longer
         if fetches:
             self.store.fetch(rank, fetches.pop(0))
 
     def _fetched(self, rank: int) -> None:
-        assert self.plan is not None and self.plan.resume is not None
-        order = next(order for order in self.plan.orders if order.rank == rank)
-        if not order.keep and self.store.find_own(rank, self.plan.resume):
-            self._restore(order)
+        assert self.plan is not None
+        self._restore(next(order for order in self.plan.orders if order.rank == rank))
         self._fetch_next(rank)
 
     def _restore(self, order: RankOrder) -> None:
-        """Once per plan: the floor, if it is fetched too, comes after the resume version."""
+        """Once per plan, as soon as both the process and the resume version are there."""
         assert self.plan is not None and self.plan.resume is not None
         trainer = self.crew.holder_of(order.rank)
-        if trainer is None or (
-            trainer.live is not None and trainer.live.version == self.plan.resume and not order.keep
-        ):
+        if trainer is None or trainer.store is None or trainer.restored_in == self.generation:
             return
         slot = self.store.find_own(order.rank, self.plan.resume)
+        keep = order.keep and trainer.stands_at(self.plan.resume)
+        if not keep and slot is None:
+            return
+        trainer.restored_in = self.generation
         restore = Restore(
             generation=self.generation,
             version=self.plan.resume,
-            slot=None if order.keep else slot,
+            slot=None if keep else slot,
             schedule=self.plan.permit.schedule,
             capture=slot is None,
         )
         if restore.slot is not None:
+            self.store.use_geometry_of(restore.slot)
             self._attach(trainer, restore.slot.segment)
         self._to_trainer(trainer, restore)
 
@@ -384,7 +396,7 @@ class Agent:
         """A process that said hello only after its snapshot was there."""
         assert self.plan is not None and trainer.rank is not None
         order = next((o for o in self.plan.orders if o.rank == trainer.rank), None)
-        if order and self.plan.resume and self.store.find_own(order.rank, self.plan.resume):
+        if order and self.plan.resume:
             self._restore(order)
 
     def _hear_seated(self, trainer: Trainer, rank: int, message: Any) -> None:
@@ -393,9 +405,9 @@ class Agent:
                 trainer.halting, trainer.live = False, live
                 self.store.writer_ended(rank)
                 self._maybe_ack()
-            case Declare(geometry=geometry, peers=peers) if not self.fenced:
-                trainer.has_state = True
-                self.store.declare(rank, geometry, peers)
+            case Declare(geometry=geometry, peers=peers):
+                trainer.has_state = trainer.has_state or not self.fenced
+                self.store.declare(rank, geometry, peers)  # fenced or not: it will not be said again
                 self._grant_all()
             case Captured() if not self.fenced:
                 self.store.captured(rank, message)
@@ -464,7 +476,7 @@ class Agent:
             self._heartbeat_due = now + self.settings.heartbeat_s
             steps = tuple((t.rank, t.step) for t in self.crew.seated() if t.rank is not None)
             self._to_coordinator(Heartbeat(generation=self.generation, steps=steps))
-            self.store.send_next()
+            self.store.retry()
 
     def _end(self, reason: str, *, failed: bool) -> None:
         self.ending = True

@@ -116,6 +116,7 @@ class Coordinator:
         self.cause = ""
         self.reached: dict[str, dict[int, Any]] = {}  # per milestone of a recovery: rank -> what it said
         self.protected = False
+        self.committed = False  # some version was complete once: the job has something to lose
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self.phase_deadline: float | None = None
         self.futile = 0
@@ -244,7 +245,7 @@ class Coordinator:
 
     def _continue_without(self, now: float) -> None:
         """A spare that is gone may have been the last one a fence waited for."""
-        if self.phase is Phase.FENCING:
+        if self.phase in (Phase.FENCING, Phase.WAITING):
             self._maybe_plan(now)
 
     def _lose_trainer(self, member: Member, trainer: str, rank: int | None, reason: str, now: float) -> None:
@@ -261,12 +262,13 @@ class Coordinator:
         if self.released:
             self._emit("lost_after_release", node=node, rank=rank, reason=reason, ranks=ranks)
             for lost in ranks:
-                self._reach("ended", lost, 1, now)
+                self._reach("ended", lost, self.reached.get("ended", {}).get(lost, 1), now)
             return
         self._fault_count += 1
         self.cause = f"fault-{self._fault_count}"
         self._emit("fault", node=node, rank=rank, reason=reason, ranks=ranks, during=self.phase.value)
-        self.futile += 1
+        # Nodes lost while their neighbours' loss is being dealt with are the same disaster, not one more attempt.
+        self.futile += rank is not None or self.phase is Phase.RUNNING
         if self.futile > FUTILE_LIMIT:
             self._end(
                 f"{FUTILE_LIMIT} recoveries without a new completed version; last fault: {reason}",
@@ -315,6 +317,7 @@ class Coordinator:
             cause=self.cause,
             watermark=self.permit.watermark,
             schedule=self.schedule,
+            committed=self.committed,
             nodes=tuple(
                 NodeView(
                     node=m.node,
@@ -398,7 +401,7 @@ class Coordinator:
             case "finished":
                 self.released = True
                 self._emit("finished")
-                self._broadcast(Release(generation=self.generation))
+                self._tell_seats(Release(generation=self.generation))
             case "ended":
                 codes = {r: code for r, code in reached.items() if code}
                 reason = f"ranks ended with codes {codes}" if codes else "all ranks ended"
@@ -408,7 +411,7 @@ class Coordinator:
         assert self.blueprint is not None
         store = self.reached["prepared"][self.blueprint.store_rank]
         self._emit("prepared")
-        self._broadcast(Connect(generation=self.generation, store=store))
+        self._tell_seats(Connect(generation=self.generation, store=store))
         self._enter(Phase.CONNECTING, now, self.deadlines.connect_s)
 
     def _maybe_go(self) -> None:
@@ -422,9 +425,15 @@ class Coordinator:
         for member in self.members.values():
             member.steps = {}
         self._emit("go")
-        self._broadcast(Go(generation=self.generation, cause=self.cause))
+        self._tell_seats(Go(generation=self.generation, cause=self.cause))
         self._assign_rehearsals()
-        self._note_protection()
+        self._settle_resume()
+
+    def _settle_resume(self) -> None:
+        """The resume version may have all its copies, or be one that nobody captures: no news would ever say so."""
+        if self.blueprint is not None and self.blueprint.resume is not None:
+            self._advance(self.blueprint.resume)
+        self._set_permit(self.permit.watermark, self.permit.keep_from)
 
     # --- copies ------------------------------------------------------------------------------------------------------
 
@@ -444,7 +453,7 @@ class Coordinator:
     def _advance(self, version: Version) -> None:
         """Rule 6: commit. Never a version that the permit has passed: some rank may have overwritten it."""
         if version.number >= self.permit.keep_from and self.ledger.complete(version):
-            self.futile = 0
+            self.futile, self.committed = 0, True
             self._set_permit(version, version.number + 1)
         self._note_protection()
 
@@ -457,8 +466,7 @@ class Coordinator:
             return
         self.permit = permit
         self.ledger.obey(permit)
-        for node in self.seats:
-            self._send(node, permit)
+        self._tell_seats(permit)
 
     def _is_dead(self, number: int) -> bool:
         return number in self.ledger.missed or not self.schedule.captures(number)
@@ -468,7 +476,7 @@ class Coordinator:
         if self.protected or watermark is None or self.phase is not Phase.RUNNING:
             return
         if self.ledger.complete(watermark):
-            self.protected = True
+            self.protected = self.committed = True
             self._emit("protected", step=watermark.number)
 
     # --- spares ------------------------------------------------------------------------------------------------------
@@ -504,17 +512,17 @@ class Coordinator:
 
     def _look_at_deadlines(self, now: float) -> None:
         silent = [m.node for m in self.members.values() if now >= m.heard + self.deadlines.node_s]
-        for node in silent:
-            self._lose_node(node, f"node {node} was silent for {self.deadlines.node_s:g} s", now)
+        self._lose_each(silent, f"was silent for {self.deadlines.node_s:g} s", now)
         if self.phase_deadline is None or now < self.phase_deadline or silent:
             return
         match self.phase:
             case Phase.FENCING:
-                self._lose_late([m.node for m in self.members.values() if m.inventory is None], "unwind", now)
+                late = [m.node for m in self.members.values() if m.inventory is None]
+                self._lose_each(late, "did not unwind in time", now)
             case Phase.PREPARING:
-                self._lose_late(self._late_nodes("prepared"), "prepare", now)
+                self._lose_each(self._late_nodes("prepared"), "did not prepare in time", now)
             case Phase.CONNECTING:
-                self._lose_late(self._late_nodes("connected"), "connect", now)
+                self._lose_each(self._late_nodes("connected"), "did not connect in time", now)
             case Phase.WAITING:
                 self._end("no spare node joined in time; start one with: deadpool agent --join", failed=True)
             case _:
@@ -524,12 +532,13 @@ class Coordinator:
         reached = self.reached.get(milestone, {})
         positions = {self.layout.position_of(r) for r in range(self.layout.world_size) if r not in reached}
         late = [self.seats[position] for position in sorted(positions)]
-        return late or [m.node for m in self.members.values() if not m.plan_acked]
+        return late or [node for node in self.seats if not self.members[node].plan_acked]
 
-    def _lose_late(self, nodes: list[str], what: str, now: float) -> None:
+    def _lose_each(self, nodes: list[str], what: str, now: float) -> None:
         """Who did not do its part in time is treated as lost; one fault for each, the last one plans."""
         for node in nodes:
-            self._lose_node(node, f"node {node} did not {what} in time", now)
+            if self.phase is not Phase.ENDED:  # a loss can be the one that ends the job
+                self._lose_node(node, f"node {node} {what}", now)
 
     def _enter(self, phase: Phase, now: float, patience_s: float) -> None:
         self.phase, self.phase_deadline = phase, now + patience_s
@@ -547,6 +556,11 @@ class Coordinator:
 
     def _send(self, node: str, message: Any) -> None:
         self._effects.append(ToAgent(node=node, message=message))
+
+    def _tell_seats(self, message: Any) -> None:
+        """Only those who have a part in the plan: a node that joined since would not know what it is about."""
+        for node in self.seats:
+            self._send(node, message)
 
     def _broadcast(self, message: Any) -> None:
         for node in self.members:

@@ -113,11 +113,17 @@ class Shelf:
             if version.number > resume.number or (version.number == resume.number and version != resume):
                 self.free(slot)
 
-    def outgrown(self, newest: int) -> Iterator[int]:
-        """Older segments whose slots are all free; they are forgotten here."""
-        for segment in sorted({ref.segment for ref in self.slots} - {newest}):
+    def give_back(self, geometry: Geometry) -> None:
+        """The trainer will not write into slots of any other geometry."""
+        for slot in self.slots.values():
+            if slot.state is SlotState.GRANTED and slot.geometry != geometry:
+                self.free(slot)
+
+    def outgrown(self, geometry: Geometry) -> Iterator[int]:
+        """Segments of any other geometry whose slots are all free; they are forgotten here."""
+        for segment in sorted({ref.segment for ref in self.slots}):
             slots = [slot for ref, slot in self.slots.items() if ref.segment == segment]
-            if all(slot.state is SlotState.FREE for slot in slots):
+            if all(slot.state is SlotState.FREE and slot.geometry != geometry for slot in slots):
                 for slot in slots:
                     del self.slots[slot.ref]
                 yield segment

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Live, TrainerInfo
 from deadpool.protocol.topology import Address
 
@@ -27,12 +28,16 @@ class Trainer:
     store: Address | None = None
     under_real_groups: bool = False  # seated at the start of a job: cannot be moved to another rank
     live: Live | None = None  # what it rests at; None while it runs or if it never had state
+    restored_in: Generation | None = None  # the generation whose Restore it has been told
     has_state: bool = False  # stands in its training loop: a fence must wait for it to come to rest
     halting: bool = False
     released: bool = False
     error: str | None = None
     step: int = 0
     attached: set[int] = field(default_factory=set)  # segments whose descriptor it has
+
+    def stands_at(self, version: Version) -> bool:
+        return self.live is not None and self.live.clean and self.live.version == version
 
     def info(self) -> TrainerInfo:
         return TrainerInfo(trainer=self.name, state=self.state.value, rank=self.rank)

@@ -6,7 +6,7 @@ bytes; a replica can give bytes, never evidence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
@@ -20,6 +20,7 @@ from deadpool.protocol.messages import (
     Source,
     TrainerInfo,
 )
+from deadpool.protocol.seal import Geometry, Seal
 from deadpool.protocol.topology import Address, Layout, Schedule
 
 
@@ -44,6 +45,7 @@ class View:
     nodes: tuple[NodeView, ...]
     watermark: Version | None
     schedule: Schedule
+    committed: bool = True  # False: the watermark is only where a young job resumed, nothing would be lost without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +72,13 @@ class NoPlan:
 
 
 def plan(view: View) -> Blueprint | NoPlan:
+    stock = _Stock(view)
+    resume = stock.newest_common()
+    if resume is None and view.watermark is not None and view.committed:
+        return stock.no_common_version(view.watermark)  # said before a spare is waited for: none would help
     seats = choose_seats(view)
     if isinstance(seats, NoPlan):
         return seats
-    stock = _Stock(view)
-    resume = stock.newest_common()
-    if resume is None and view.watermark is not None:
-        return stock.no_common_version(view.watermark)
     return _Draft(view, seats, resume, stock).blueprint()
 
 
@@ -154,16 +156,22 @@ class _Stock:
         if not copy.seal.extent.replica_bytes:
             return Fetch(copy=copy, groups=(base,))
         full = [node for node, home in homes if home.seal.full]
-        replicas = [_source(node, rank, "replica") for node in full] + self._replicas(copy, version)
-        return Fetch(copy=copy, groups=(base, tuple(replicas))) if replicas else None
+        twins = self._twins(copy)
+        replicas = [_source(node, rank, "replica") for node in full]
+        replicas += [_source(node, twin.seal.rank, "replica") for node, twin in twins]
+        if not replicas:
+            return None
+        peers = copy.peers or tuple(twin.seal.rank for _, twin in twins)
+        return Fetch(copy=replace(copy, geometry=_whole(copy), peers=peers), groups=(base, tuple(replicas)))
 
-    def _replicas(self, copy: Copy, version: Version) -> list[Source]:
-        found = (self.own.get((peer, version)) for peer in copy.peers if peer != copy.seal.rank)
-        return [
-            _source(node, twin.seal.rank, "replica")
-            for node, twin in (hit for hit in found if hit is not None)
-            if twin.seal.digest.replica == copy.seal.digest.replica
-        ]
+    def _twins(self, copy: Copy) -> list[tuple[NodeView, Copy]]:
+        """Other ranks' own copies with the same replica region. The digest says so: a holder need not know of peers."""
+        seal = copy.seal
+        others = (
+            self.own.get((rank, seal.version)) for rank in range(self.view.layout.world_size) if rank != seal.rank
+        )
+        found = [hit for hit in others if hit is not None]
+        return [(node, twin) for node, twin in found if _replica(twin.seal) == _replica(seal)]
 
     def at_home(self, rank: int, version: Version, seat: str) -> bool:
         home = self.own.get((rank, version))
@@ -179,6 +187,15 @@ class _Stock:
         return NoPlan(reason=f"every copy of version {watermark} is lost for rank {names}", ranks=lost)
 
 
+def _replica(seal: Seal) -> tuple[int, int]:
+    return (seal.extent.replica_bytes, seal.digest.replica)
+
+
+def _whole(copy: Copy) -> Geometry:
+    """Of a slot with room for the replica region, which a holder's slot may lack."""
+    return replace(copy.geometry, replica_bytes=copy.seal.extent.replica_bytes)
+
+
 def _source(node: NodeView, rank: int, *regions: str) -> Source:
     return Source(node=node.node, address=node.data, rank=rank, regions=regions)
 
@@ -189,7 +206,15 @@ class _Draft:
     def __init__(self, view: View, seats: tuple[str, ...], resume: Version | None, stock: _Stock) -> None:
         self.view, self.seats, self.resume, self.stock = view, seats, resume, stock
         self.data = {node.node: node.data for node in view.nodes}
-        self.floor = _floor(view.watermark, resume)
+        self.floor = self._floor()
+
+    def _floor(self) -> Version | None:
+        """Rule 13. A watermark that some rank has lost is no floor: nobody could go back to it."""
+        watermark = self.view.watermark
+        if self.resume is None or watermark is None or watermark.number > self.resume.number:
+            return self.resume
+        ranks = range(self.view.layout.world_size)
+        return watermark if all(self.stock.can_stand(rank, watermark) for rank in ranks) else self.resume
 
     def blueprint(self) -> Blueprint:
         permit = self._permit()
@@ -249,7 +274,7 @@ class _Draft:
             (holder, version)
             for version in versions
             for holder in holders
-            if self.stock.evidence(rank, version) and not self.stock.holds(holder, rank, version)
+            if self.stock.fetch(rank, version) and not self.stock.holds(holder, rank, version)
         )
 
     def _holders(self, node: str) -> tuple[Holder, ...]:
@@ -257,9 +282,3 @@ class _Draft:
         positions = [p for p, seat in enumerate(self.seats) if seat == node]
         names = dict.fromkeys(self.seats[h] for p in positions for h in self.view.layout.holders_of(p))
         return tuple(Holder(node=name, address=self.data[name]) for name in names)
-
-
-def _floor(watermark: Version | None, resume: Version | None) -> Version | None:
-    if resume is None:
-        return None
-    return watermark if watermark is not None and watermark.number <= resume.number else resume

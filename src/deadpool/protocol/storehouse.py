@@ -52,9 +52,12 @@ class Lane:
     queue: deque[Version] = field(default_factory=deque)
     sending: tuple[Version, SlotRef] | None = None
     failures: int = 0
+    resting: bool = False  # failed, and waits for the next heartbeat or permit
 
 
 PUSH_ATTEMPTS = 4
+ALREADY_STORED = "already stored"  # refused, and yet what the sender wanted
+NO_ROOM = "no free slot"  # refused for now: the next permit brings room
 
 
 class Storehouse:
@@ -76,6 +79,8 @@ class Storehouse:
         self._making: dict[int, tuple[Shelf, Geometry]] = {}
         self._captures: dict[SlotRef, Captured] = {}
         self._offers: list[Offered] = []  # wait for a segment
+        self._fetching: dict[SlotRef, Version] = {}
+        self._held_geometry: dict[int, Geometry] = {}  # of the latest offer
         self._fetches: list[tuple[int, Fetch]] = []  # wait for a segment or a slot
 
     # --- fence and plan ----------------------------------------------------------------------------------------------
@@ -93,6 +98,7 @@ class Storehouse:
         for shelf in self._shelves():
             shelf.free_all_in(SlotState.ARRIVING)
             shelf.end_reading()
+        self._fetching.clear()
 
     def writer_ended(self, rank: int) -> None:
         """The rank's trainer is at rest or gone: what it had not declared captured is lost."""
@@ -134,7 +140,10 @@ class Storehouse:
 
     def declare(self, rank: int, geometry: Geometry, peers: tuple[int, ...]) -> None:
         self.geometry[rank], self.peers[rank] = geometry, peers
-        self._make_room(self.own.setdefault(rank, Shelf(rank)), geometry)
+        shelf = self.own.setdefault(rank, Shelf(rank))
+        shelf.give_back(geometry)
+        self._make_room(shelf, geometry)
+        self._release_outgrown()
 
     def _make_room(self, shelf: Shelf, geometry: Geometry) -> None:
         being_made = any(s is shelf and g == geometry for s, g in self._making.values())
@@ -169,13 +178,19 @@ class Storehouse:
         self.permit = permit
         for shelf in self._shelves():
             shelf.obey(permit)
+        self._serve_waiting()
         self._release_outgrown()
-        self.send_next()
+        self.retry()
+
+    def is_dead(self, version: Version) -> bool:
+        """The permit has passed it: nobody will go back to it."""
+        return self.permit is not None and may_overwrite(version, self.permit)
 
     def _release_outgrown(self) -> None:
-        for shelf in self._shelves():
-            newest = max((slot.ref.segment for slot in shelf.slots.values()), default=0)
-            for segment in list(shelf.outgrown(newest)):
+        own = [(shelf, self.geometry.get(rank)) for rank, shelf in self.own.items()]
+        held = [(shelf, self._held_geometry.get(rank)) for rank, shelf in self.held.items()]
+        for shelf, geometry in own + held:
+            for segment in list(shelf.outgrown(geometry)) if geometry else ():
                 del self._homes[segment]
                 self._out.append(ReleaseSegment(segment=segment))
 
@@ -197,8 +212,9 @@ class Storehouse:
     def hashed(self, ref: SlotRef, digest: Digest) -> None:
         shelf, capture = self._homes[ref.segment], self._captures.pop(ref)
         slot = shelf.slots[ref]
-        if self.fenced or capture.generation != self.generation:
-            slot.state = SlotState.FREE
+        stale = self.fenced or capture.generation != self.generation
+        if stale or self.is_dead(capture.version):
+            shelf.free(slot)
             return
         copy = self._copy(shelf.rank, capture, slot.geometry, digest)
         self._seal(shelf, ref, copy)
@@ -226,18 +242,23 @@ class Storehouse:
         holder = next(h for h in self.holders if h.node == node)
         return self.lanes.setdefault((rank, node), Lane(rank, holder))
 
+    def retry(self) -> None:
+        """At every heartbeat and permit: pushes that failed are tried again."""
+        for lane in self.lanes.values():
+            lane.resting = False
+        self.send_next()
+
     def send_next(self) -> None:
-        """Also what tries a failed push again, at the next permit, capture or heartbeat."""
         if self.fenced or not self.running:
             return
         for lane in self.lanes.values():
             self._skip_dead(lane)
-            if lane.sending is None and lane.queue:
+            if lane.sending is None and lane.queue and not lane.resting:
                 self._send(lane, self.own[lane.rank].find(lane.queue[0]))
 
     def _skip_dead(self, lane: Lane) -> None:
         """A version that the permit has passed would only be thrown away by its holder."""
-        while lane.queue and self.permit is not None and may_overwrite(lane.queue[0], self.permit):
+        while lane.queue and self.is_dead(lane.queue[0]):
             lane.queue.popleft()
 
     def _send(self, lane: Lane, slot: Slot | None) -> None:
@@ -256,21 +277,25 @@ class Storehouse:
         if lane is None or lane.sending is None or lane.sending[0] != version:
             return  # of a generation that is over
         self.own[rank].done_reading(lane.sending[1])
-        lane.sending = None
-        lane.failures = lane.failures + 1 if failure else 0
-        given_up = failure is not None and lane.failures >= PUSH_ATTEMPTS
+        if failure is not None and ALREADY_STORED in failure:
+            failure = None
+        lane.sending, lane.resting = None, failure is not None
+        lane.failures = 0 if failure is None else lane.failures + (NO_ROOM not in failure)
+        given_up = lane.failures >= PUSH_ATTEMPTS and not self._is_floor(version)
         if (failure is None or given_up) and lane.queue and lane.queue[0] == version:
             lane.queue.popleft()
         if given_up:
             lane.failures = 0
-            reason = f"holder {node} did not store it: {failure}"
-            self._out.append(
-                ToCoordinator(
-                    message=Missed(generation=self.generation, rank=rank, number=version.number, reason=reason)
-                )
-            )
-        if failure is None:
-            self.send_next()
+            self._report_missed(rank, version, f"holder {node} did not store it: {failure}")
+        self.send_next()
+
+    def _is_floor(self, version: Version) -> bool:
+        """What a rollback would need is offered for ever: nothing newer may go to a holder that lacks it."""
+        return self.permit is not None and version == self.permit.watermark
+
+    def _report_missed(self, rank: int, version: Version, reason: str) -> None:
+        missed = Missed(generation=self.generation, rank=rank, number=version.number, reason=reason)
+        self._out.append(ToCoordinator(message=missed))
 
     # --- from other nodes --------------------------------------------------------------------------------------------
 
@@ -278,20 +303,32 @@ class Storehouse:
         if self.fenced or offer.generation != self.generation:
             self._out.append(RefuseOffer(offer=offer.offer, reason="another generation"))
             return
-        geometry = offer.copy.geometry
-        shelf = self.held.setdefault(offer.copy.seal.rank, Shelf(offer.copy.seal.rank))
+        seal = offer.copy.seal
+        shelf = self.held.setdefault(seal.rank, Shelf(seal.rank))
+        if self.is_dead(seal.version) or shelf.find(seal.version):
+            reason = "no longer needed" if self.is_dead(seal.version) else ALREADY_STORED
+            self._out.append(RefuseOffer(offer=offer.offer, reason=reason))
+            return
+        self._accept(offer, shelf)
+
+    def _accept(self, offer: Offered, shelf: Shelf) -> None:
+        geometry = offer.copy.geometry if offer.copy.seal.full else offer.copy.geometry.without_replica()
+        self._held_geometry[shelf.rank] = geometry
         self._make_room(shelf, geometry)
         if not shelf.has_room_for(geometry):
             self._offers.append(offer)
         elif (slot := shelf.take(geometry, SlotState.ARRIVING)) is not None:
             self._out.append(AcceptOffer(offer=offer.offer, slot=slot.ref))
         else:
-            self._out.append(RefuseOffer(offer=offer.offer, reason="no free slot"))
+            self._out.append(RefuseOffer(offer=offer.offer, reason=NO_ROOM))
 
     def received(self, ref: SlotRef, copy: Copy, bytes_received: int) -> None:
         shelf = self._homes[ref.segment]
         if self.fenced:
             return  # freed when the streams are known to have ended
+        if self.is_dead(copy.seal.version):
+            self.arrival_failed(ref)
+            return
         shelf.seal(ref, copy)
         stored = Stored(
             generation=self.generation,
@@ -305,28 +342,46 @@ class Storehouse:
         shelf = self._homes.get(ref.segment)
         if shelf is not None and shelf.slots[ref].state is SlotState.ARRIVING and not self.fenced:
             shelf.free(shelf.slots[ref])
+            self._serve_waiting()
 
     # --- for newcomers -----------------------------------------------------------------------------------------------
 
     def fetch(self, rank: int, fetch: Fetch) -> None:
         geometry = fetch.copy.geometry
         shelf = self.own.setdefault(rank, Shelf(rank))
-        self.geometry[rank], self.peers[rank] = geometry, fetch.copy.peers
+        self.geometry.setdefault(rank, geometry)  # until the trainer declares it
+        self.peers.setdefault(rank, fetch.copy.peers)
         self._make_room(shelf, geometry)
         slot = shelf.take(geometry, SlotState.ARRIVING)
         if slot is None:
             self._fetches.append((rank, fetch))
             return
+        self._fetching[slot.ref] = fetch.copy.seal.version
         self._out.append(FetchCopy(slot=slot.ref, rank=rank, fetch=fetch, generation=self.generation))
 
     def fetched(self, ref: SlotRef, copy: Copy) -> bool:
         """The rank's own seal came with the bytes and both were verified, so this node now has it at home."""
+        self._fetching.pop(ref, None)
         if self.fenced:
             return False
+        if self.is_dead(copy.seal.version):
+            self.arrival_failed(ref)
+            return True
         full = replace(copy, seal=replace(copy.seal, full=True))
         self._seal(self._homes[ref.segment], ref, full)
         self.send_next()
         return True
+
+    def fetch_failed(self, ref: SlotRef) -> bool:
+        """Whether it matters: the sources of a version that the permit has passed may well be gone."""
+        version = self._fetching.pop(ref, None)
+        self.arrival_failed(ref)
+        return not self.fenced and version is not None and not self.is_dead(version)
+
+    def use_geometry_of(self, ref: SlotRef) -> None:
+        """A trainer that loads a snapshot has state of its geometry from then on, until it declares another."""
+        shelf = self._homes[ref.segment]
+        self.geometry[shelf.rank] = shelf.slots[ref].geometry
 
     def find_own(self, rank: int, version: Version) -> SlotRef | None:
         slot = self.own[rank].find(version) if rank in self.own else None

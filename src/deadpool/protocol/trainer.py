@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Captured, Live, Missed, SlotRef
+from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Schedule
 
 
@@ -31,7 +32,9 @@ class TrainerCore:
         self.live: Version | None = None
         self.clean = False
         self.schedule = Schedule()
+        self.geometry: Geometry | None = None  # as last declared to the agent
         self._slots: deque[SlotRef] = deque()
+        self._segments: dict[int, Geometry] = {}
 
     @property
     def is_aborted(self) -> bool:
@@ -39,7 +42,7 @@ class TrainerCore:
 
     def take_seat(self, generation: Generation, rank: int, schedule: Schedule) -> None:
         self.generation, self.rank, self.schedule = generation, rank, schedule
-        self.live, self.clean = None, False
+        self.live, self.clean, self.geometry = None, False, None
         self._slots.clear()
 
     def begin(self) -> None:
@@ -51,8 +54,31 @@ class TrainerCore:
         self.aborted = max(self.aborted, generation)
 
     def grant(self, generation: Generation, slot: SlotRef) -> None:
-        if generation == self.generation and not self.is_aborted:
+        if generation == self.generation and not self.is_aborted and self._fits(slot):
             self._slots.append(slot)
+
+    def attach(self, segment: int, geometry: Geometry) -> None:
+        self._segments[segment] = geometry
+
+    def declare(self, geometry: Geometry) -> bool:
+        """Whether the agent has to be told. Said with no capture in flight: slots of another geometry are given back
+        by it, also those whose grant is still on its way here."""
+        if geometry == self.geometry:
+            return False
+        self.geometry = geometry
+        self._slots = deque(slot for slot in self._slots if self._fits(slot))
+        return True
+
+    def _fits(self, slot: SlotRef) -> bool:
+        return self.geometry is None or self._segments.get(slot.segment, self.geometry) == self.geometry
+
+    @property
+    def has_slots(self) -> bool:
+        return bool(self._slots)
+
+    def drop_slots(self) -> None:
+        """The state has outgrown them; the agent takes them back on hearing the new geometry."""
+        self._slots.clear()
 
     def optimizer_began(self) -> None:
         self.clean = False
@@ -85,7 +111,8 @@ class TrainerCore:
         """The slot stays the trainer's."""
         if self.is_aborted:
             return None
-        self._slots.append(capture.slot)
+        if self._fits(capture.slot):
+            self._slots.append(capture.slot)
         return self.missed(capture.version, reason)
 
     def missed(self, version: Version, reason: str) -> Missed:

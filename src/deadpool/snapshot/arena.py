@@ -1,4 +1,4 @@
-"""Host memory for snapshots. The agent owns it, so it outlives any trainer; trainers attach through a passed descriptor.
+"""Host memory for snapshots. The agent owns it, so it outlives any trainer; trainers attach by a passed descriptor.
 
 A Segment is one memfd cut into equal slots and sealed against truncation: no peer can shrink it under a mapping and
 turn a read into SIGBUS. An Arena is the agent's collection of segments. Neither knows what a slot's state is: that is

@@ -7,7 +7,7 @@ registers the gathered ones), and the sharded originals are what the job's state
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,12 +80,14 @@ def _require_stateful(name: str, value: object) -> object:
     if isinstance(value, type):
         raise ConfigError(f"{name}: got the class {value.__name__} itself, pass an instance of it")
     if missing:
-        raise ConfigError(f"{name}: got {_article(type(value).__name__)} without {' and '.join(missing)}; {_hint(value)}")
+        raise ConfigError(
+            f"{name}: got {_article(type(value).__name__)} without {' and '.join(missing)}; {_hint(value)}"
+        )
     return value
 
 
 def _has_method(value: object, method: str) -> bool:
-    return isinstance(getattr(value, method, None), Callable)  # type: ignore[arg-type]
+    return callable(getattr(value, method, None))
 
 
 def _article(noun: str) -> str:
@@ -94,14 +96,14 @@ def _article(noun: str) -> str:
 
 def _hint(value: object) -> str:
     accepted = "pass an nn.Module, a torch.optim.Optimizer or an object with state_dict() and load_state_dict()"
-    if isinstance(value, Iterator) or hasattr(value, "__iter__") and not isinstance(value, (str, bytes, dict, list, tuple)):
-        return (
-            "its position cannot be saved or set back: use torchdata's StatefulDataLoader, or an object of your own with "
-            "__next__, state_dict() and load_state_dict()"
-        )
     if isinstance(value, (list, tuple, dict)):
         return f"{accepted}; several objects go under a keyword each"
-    return accepted
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        return accepted
+    return (
+        "its position cannot be saved or set back: use torchdata's StatefulDataLoader, or an object of your own "
+        "with __next__, state_dict() and load_state_dict()"
+    )
 
 
 def _collect_params(modules: dict[str, nn.Module], optimizers: dict[str, ProtectedOptimizer]) -> dict[Key, Tensor]:

@@ -176,7 +176,9 @@ def _tensor(value: Tensor) -> bytes:
     device = value.device
     if device.type == "meta" or value.layout != torch.strided:
         raise _CannotStoreError(f"tensor on {device} with layout {value.layout} cannot be stored")
-    return _pack([dtype_name(value.dtype), list(value.shape), _device_name(device), value.requires_grad, to_bytes(value)])
+    return _pack(
+        [dtype_name(value.dtype), list(value.shape), _device_name(device), value.requires_grad, to_bytes(value)]
+    )
 
 
 def _device_name(device: torch.device) -> str:

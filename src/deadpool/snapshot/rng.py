@@ -33,7 +33,7 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 def _capture_cuda() -> dict[str, Any] | None:
     """None where CUDA is not in use: asking for its state would initialise it. Philox states live on the host."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     states = [torch.cuda.get_rng_state(index) for index in range(torch.cuda.device_count())]
     return {"current": torch.cuda.current_device(), "states": states}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from deadpool.errors import StateError
 
@@ -32,7 +33,7 @@ def local_part(tensor: Tensor) -> Tensor:
     if type(tensor) in _PLAIN_TYPES:
         return tensor.detach()
     with torch.no_grad():
-        return tensor.to_local().detach() if is_dtensor(tensor) else tensor.detach()
+        return _shard(tensor).detach() if is_dtensor(tensor) else tensor.detach()
 
 
 def local_address(tensor: Tensor) -> int:
@@ -40,12 +41,17 @@ def local_address(tensor: Tensor) -> int:
     if type(tensor) in _PLAIN_TYPES or not is_dtensor(tensor):
         return tensor.data_ptr()
     with torch.no_grad():
-        return tensor.to_local().data_ptr()
+        return _shard(tensor).data_ptr()
+
+
+def _shard(dtensor: Any) -> Tensor:
+    shard: Tensor = dtensor.to_local()
+    return shard
 
 
 def require_storable(tensor: Tensor, name: str) -> None:
     """StateError for tensors that have no plain memory to copy."""
-    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+    if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
         raise StateError(f"{name} is not initialised yet (lazy module): run one forward pass before protect()")
     if tensor.device.type == "meta":
         raise StateError(f"{name} is on the meta device: materialise it (to_empty) before protect()")

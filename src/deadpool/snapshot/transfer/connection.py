@@ -166,7 +166,9 @@ class Connection:
 
     def close(self) -> None:
         """By the thread that uses the connection, when it is done with it."""
-        with self._end_lock:
+        self.cut("closed")
+        # Not under a sender: the kernel may give the descriptor's number to another file at once.
+        with self._send_lock, self._end_lock:
             self._sock.close()
 
     @contextlib.contextmanager

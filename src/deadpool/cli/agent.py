@@ -1,0 +1,64 @@
+"""`deadpool agent`: one per machine; starts trainers, keeps the arena, moves snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from deadpool.protocol.topology import Address
+
+_PATIENCE_S = 60.0
+
+
+def agent(
+    script: Annotated[list[str], typer.Argument(help="the training script and its arguments")],
+    join: Annotated[str, typer.Option(help="the coordinator's HOST:PORT")],
+    name: Annotated[str | None, typer.Option(help="this node's name; default: host name and process id")] = None,
+    spare: Annotated[bool, typer.Option(help="join as a spare")] = False,
+    standby: Annotated[int, typer.Option(help="extra trainers parked on this node")] = 0,
+    host: Annotated[str, typer.Option(help="address that other nodes reach this one at")] = "127.0.0.1",
+    logs: Annotated[Path, typer.Option(help="folder for the trainers' logs")] = Path("deadpool-logs"),
+) -> None:
+    """Join a job, also a running one. The job's secret is read from the file named by DEADPOOL_SECRET_FILE."""
+    logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    node = name or f"{socket.gethostname()}-{os.getpid()}"
+    failed = asyncio.run(_serve(_address(join), node, spare, standby, script, host, logs))
+    raise typer.Exit(1 if failed else 0)
+
+
+def _address(text: str) -> Address:
+    from deadpool.errors import ConfigError
+    from deadpool.protocol.topology import Address
+
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"join={text!r} cannot be used: give HOST:PORT of the coordinator")
+    return Address(host=host, port=int(port))
+
+
+async def _serve(
+    coordinator: Address, node: str, spare: bool, standby: int, script: list[str], host: str, logs: Path
+) -> bool:
+    from deadpool.control.agent import AgentProcess
+    from deadpool.control.run_dir import read_secret
+    from deadpool.errors import ConfigError
+
+    process = AgentProcess(
+        node=node, spare=spare, standby=standby, script=script, host=host, logs=logs, secret=read_secret()
+    )
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sig, process.stop, f"agent got {sig.name}")
+    try:
+        outcome = await process.run(coordinator, patience_s=_PATIENCE_S)
+    except TimeoutError:
+        raise ConfigError(f"no coordinator answered at {coordinator} within {_PATIENCE_S:g} s") from None
+    if outcome.failed:
+        print(f"[deadpool] node {node} ends: {outcome.reason}", flush=True)
+    return outcome.failed

@@ -1,0 +1,46 @@
+"""How commands reach a running job: through its run folder, which names the coordinator and holds the secret."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from deadpool.control.run_dir import RunDir, read_secret
+from deadpool.errors import ConfigError
+from deadpool.protocol.messages import Answer, Ask
+from deadpool.wire.control_link import connect
+
+RUNS = Path("deadpool-runs")
+_PATIENCE_S = 3.0
+
+
+def find_run_dir(given: Path | None) -> RunDir:
+    """The one given, or the newest under ./deadpool-runs."""
+    if given is not None:
+        return RunDir(given)
+    runs = sorted(path for path in RUNS.glob("*") if (path / "job.json").exists())
+    if not runs:
+        raise ConfigError(f"no job found under {RUNS}/: give --run-dir")
+    return RunDir(runs[-1])
+
+
+def ask(run_dir: RunDir, what: str, **arguments: Any) -> dict[str, Any]:
+    answer = asyncio.run(_ask(run_dir, Ask(what=what, arguments=arguments)))
+    if answer.error:
+        raise ConfigError(answer.error)
+    return answer.body
+
+
+async def _ask(run_dir: RunDir, question: Ask) -> Answer:
+    address = run_dir.coordinator()
+    try:
+        link = await connect(address, read_secret(run_dir), patience_s=_PATIENCE_S)
+    except TimeoutError:
+        raise ConfigError(f"nobody answers at {address}: the job of {run_dir.path} is not running") from None
+    link.send(question)
+    async for message in link.messages():
+        if isinstance(message, Answer):
+            link.abort()
+            return message
+    raise ConfigError(f"the coordinator at {address} hung up without an answer")

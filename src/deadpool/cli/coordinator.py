@@ -1,0 +1,89 @@
+"""`deadpool coordinator`: the one process that knows who holds what."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from deadpool.config import JobConfig
+    from deadpool.control.run_dir import RunDir
+
+
+def coordinator(
+    nodes: Annotated[int, typer.Option(help="nodes that train")],
+    run_dir: Annotated[Path, typer.Option(help="folder for the secret, events and logs")],
+    nproc_per_node: Annotated[int | None, typer.Option(help="trainers per node")] = None,
+    holders: Annotated[int | None, typer.Option(help="nodes that keep a copy of each rank's snapshots")] = None,
+    slots: Annotated[int | None, typer.Option(help="snapshots kept per rank and side")] = None,
+    capture_every: Annotated[int | None, typer.Option(help="steps between snapshots")] = None,
+    node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
+    unwind_timeout_s: Annotated[float | None, typer.Option(help="for a trainer to come to rest")] = None,
+    prepare_timeout_s: Annotated[float | None, typer.Option(help="for a newcomer to build and load")] = None,
+    connect_timeout_s: Annotated[float | None, typer.Option(help="for groups to be made anew")] = None,
+    spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare")] = None,
+    host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
+    port: Annotated[int | None, typer.Option(help="port to listen on; 0: any free one")] = None,
+    config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
+    quiet: Annotated[bool, typer.Option(help="do not narrate events")] = False,
+    temporary: Annotated[bool, typer.Option(help="remove the run folder when the job has ended")] = False,
+) -> None:
+    """Coordinate a job whose nodes join with `deadpool agent --join`. Exits 0 if the job completed, else 1."""
+    from deadpool.config import resolve
+    from deadpool.control.run_dir import RunDir
+
+    flags = {k: v for k, v in locals().items() if k not in ("run_dir", "config", "quiet", "temporary", "resolve", "RunDir")}
+    folder = RunDir.create(run_dir)
+    try:
+        failed = asyncio.run(_serve(resolve(flags, file=config), folder, quiet))
+    finally:
+        if temporary:
+            shutil.rmtree(folder.path, ignore_errors=True)
+    raise typer.Exit(1 if failed else 0)
+
+
+async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
+    from deadpool.control.coordinator import CoordinatorServer
+    from deadpool.events import EventLog
+
+    secret = folder.secret_file.read_bytes() if folder.secret_file.exists() else folder.make_secret()
+    log = EventLog(folder.events)
+    log.start()
+    server = CoordinatorServer(_core(config), secret=secret, log=log, narrate=not quiet)
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
+    address = await server.start(config.host, config.port)
+    folder.announce(address, nodes=config.nodes, nproc_per_node=config.nproc_per_node)
+    try:
+        outcome = await server.wait()
+        return outcome.failed
+    finally:
+        await server.close()
+        log.close()
+
+
+def _core(config: JobConfig) -> Any:
+    from deadpool.protocol.coordinator import Coordinator, Deadlines
+    from deadpool.protocol.messages import Settings
+    from deadpool.protocol.topology import Layout, Schedule
+
+    settings = Settings(
+        layout=Layout(positions=config.nodes, per_node=config.nproc_per_node, holders=config.holders),
+        slots=config.slots,
+        heartbeat_s=config.heartbeat_s,
+        unwind_s=config.unwind_timeout_s,
+        isolation_s=config.node_timeout_s,
+    )
+    deadlines = Deadlines(
+        node_s=config.node_timeout_s,
+        fence_s=config.unwind_timeout_s + config.node_timeout_s,
+        prepare_s=config.prepare_timeout_s,
+        connect_s=config.connect_timeout_s,
+        spare_wait_s=config.spare_wait_s,
+    )
+    return Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule(every=config.capture_every))

@@ -1,0 +1,68 @@
+"""`deadpool run`: a whole job on this machine."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+CODE_INTERRUPTED = 130
+
+
+def run(
+    script: Annotated[list[str], typer.Argument(help="the training script and its arguments")],
+    nodes: Annotated[int | None, typer.Option(help="nodes that train")] = None,
+    spares: Annotated[int | None, typer.Option(help="warm spare nodes")] = None,
+    nproc_per_node: Annotated[int | None, typer.Option(help="trainers per node")] = None,
+    holders: Annotated[int | None, typer.Option(help="nodes that keep a copy of each rank's snapshots")] = None,
+    standby: Annotated[int | None, typer.Option(help="extra trainers parked on every node")] = None,
+    slots: Annotated[int | None, typer.Option(help="snapshots kept per rank and side")] = None,
+    capture_every: Annotated[int | None, typer.Option(help="steps between snapshots")] = None,
+    node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
+    spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare when none is left")] = None,
+    config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="folder for events and logs")] = None,
+) -> None:
+    """Start a coordinator and one agent per node here, and train until the script has ended on every rank."""
+    from deadpool.config import resolve
+    from deadpool.control.launcher import LocalJob, new_run_dir, running
+    from deadpool.control.run_dir import RunDir
+
+    flags = {name: value for name, value in locals().items() if name in _SETTINGS}
+    settings = resolve(flags, file=config)
+    folder = RunDir.create(run_dir) if run_dir else new_run_dir()
+    print(f"[deadpool] run folder: {folder.path}", flush=True)
+    stop_on(signal.SIGTERM)
+    with running(LocalJob(settings, folder, _checked(script))) as job:
+        try:
+            code = job.wait()
+        except KeyboardInterrupt:
+            print("[deadpool] interrupted: ending everything", flush=True)
+            code = CODE_INTERRUPTED
+    raise typer.Exit(code)
+
+
+_SETTINGS = (
+    "nodes", "spares", "nproc_per_node", "holders", "standby", "slots", "capture_every", "node_timeout_s",
+    "spare_wait_s",
+)  # fmt: skip
+
+
+def _checked(script: list[str]) -> list[str]:
+    from deadpool.errors import ConfigError
+
+    if not Path(script[0]).is_file():
+        raise ConfigError(f"script={script[0]!r} is not a file: give the path of a training script")
+    return script
+
+
+def stop_on(sig: signal.Signals) -> None:
+    """SIGTERM ends like Ctrl-C: through the `finally`s that clean up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(sig, interrupt)

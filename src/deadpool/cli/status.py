@@ -1,0 +1,54 @@
+"""`deadpool status`: a running job at a glance."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def status(
+    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Show nodes, ranks, generation, step, watermark and the lag of copies."""
+    from deadpool.cli.asking import ask, find_run_dir
+
+    body = ask(find_run_dir(run_dir), "status")
+    if json:
+        print(json_format.dumps(body, indent=2))
+    else:
+        _print(body)
+
+
+def _print(body: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    shield = "protected" if body["protected"] else "NOT PROTECTED YET"
+    console.print(f"[bold]{body['phase']}[/bold], generation {body['generation']}, step {body['step']}, {shield}")
+    console.print(f"watermark {body['watermark']} (lag {body['lag_steps']} steps), last cause {body['cause']}")
+    table = Table("node", "role", "ranks", "step", "holders", "trainers", "arena", "sent", "GB/s")
+    for node in body["nodes"]:
+        table.add_row(*_row(node))
+    console.print(table)
+
+
+def _row(node: dict[str, Any]) -> list[str]:
+    steps = [step for step in node["steps"].values() if step is not None]
+    trainers = ", ".join(t["state"] if t["rank"] is None else f"{t['state']} r{t['rank']}" for t in node["trainers"])
+    rate = node.get("push_gbps")
+    return [
+        node["node"],
+        node["role"],
+        ",".join(map(str, node["ranks"])),
+        str(min(steps)) if steps else "",
+        ",".join(node["holders"]),
+        trainers,
+        f"{node.get('arena_bytes', 0) / 1e6:.0f} MB",
+        f"{node.get('bytes_pushed', 0) / 1e6:.0f} MB",
+        f"{rate:.2f}" if rate else "",
+    ]

@@ -1,0 +1,65 @@
+"""`deadpool story`: what happened, as a timeline."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from deadpool.story import Recovery
+
+
+def story(
+    cause: Annotated[str | None, typer.Argument(help="a cause id, e.g. fault-1; default: all of them")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Show each recovery as a timeline with its phases in milliseconds. Also after the job has ended."""
+    from deadpool.cli.asking import find_run_dir
+    from deadpool.events import read_events
+    from deadpool.story import recoveries
+
+    found = [r for r in recoveries(read_events(find_run_dir(run_dir).events)) if cause in (None, r.cause)]
+    if json:
+        print(json_format.dumps([_as_json(recovery) for recovery in found], indent=2))
+    elif not found:
+        print("no completed recovery" + (f" with cause {cause}" if cause else ""))
+    else:
+        for recovery in found:
+            print_recovery(recovery)
+
+
+def _as_json(recovery: Recovery) -> dict[str, object]:
+    return {
+        "cause": recovery.cause,
+        "reason": recovery.fault["reason"],
+        "resume_step": recovery.resume_step,
+        "lost_steps": recovery.lost_steps,
+        "phases_s": recovery.phases_s,
+        "first_step_s": recovery.first_step_s,
+        "records": list(recovery.records),
+    }
+
+
+def print_recovery(recovery: Recovery) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(f"[bold]{recovery.cause}[/bold]: {recovery.fault['reason']}, ranks {recovery.fault['ranks']}")
+    offset, total = 0.0, sum(recovery.phases_s.values()) or 1.0
+    for name, seconds in recovery.phases_s.items():
+        start, width = round(40 * offset / total), max(1, round(40 * seconds / total))
+        console.print(f"  {name:8} {1e3 * seconds:8.1f} ms  {' ' * start}{'█' * width}")
+        offset += seconds
+    console.print(f"  resumed at step {recovery.resume_step}, {recovery.lost_steps} completed steps redone")
+    for record in recovery.records:
+        console.print(_line(record, recovery.began))
+
+
+def _line(record: dict[str, object], began: float) -> str:
+    shown = {k: v for k, v in record.items() if k not in ("t", "what", "cause", "generation") and v is not None}
+    detail = " ".join(f"{name}={value}" for name, value in shown.items())
+    return f"  [dim]+{1e3 * (float(str(record['t'])) - began):8.1f} ms[/dim] {record['what']:14} [dim]{detail}[/dim]"

@@ -1,0 +1,140 @@
+"""A whole job on this machine: a coordinator and one agent per node, each node a process group of its own.
+
+`launch` returns when the job has ended; whatever happens to this process, nothing it started survives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deadpool.config import JobConfig
+from deadpool.control.parent import end_with_parent
+from deadpool.control.run_dir import SECRET_FILE_VARIABLE, RunDir
+from deadpool.errors import ConfigError
+
+_START_S = 30.0
+_STOP_S = 10.0
+
+
+def new_run_dir(parent: Path | None = None) -> RunDir:
+    name = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+    return RunDir.create((parent or Path("deadpool-runs")) / name)
+
+
+@dataclass(slots=True)
+class LocalJob:
+    """A job's processes as seen from the launcher."""
+
+    config: JobConfig
+    run_dir: RunDir
+    script: list[str]
+    quiet: bool = False
+    temporary: bool = False  # the run folder goes with the job
+    environment: dict[str, str] = field(default_factory=dict)
+    coordinator: subprocess.Popen[bytes] | None = None
+    nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self) -> None:
+        self.run_dir.make_secret()
+        self.coordinator = self._spawn(self._coordinator_command(), signal.SIGTERM)
+        self._await_coordinator()
+        names = [f"n{i}" for i in range(self.config.nodes + self.config.spares)]
+        for index, name in enumerate(names):
+            self.add_node(name, spare=index >= self.config.nodes)
+
+    def add_node(self, name: str, *, spare: bool) -> None:
+        self.nodes[name] = self._spawn(self._agent_command(name, spare), signal.SIGKILL)
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """The coordinator's exit code is the job's."""
+        assert self.coordinator is not None
+        return self.coordinator.wait(timeout_s)
+
+    def kill_node(self, name: str) -> float:
+        """SIGKILL to the whole node, agent and trainers together. Returns when."""
+        at = time.time()
+        os.killpg(self.nodes[name].pid, signal.SIGKILL)
+        return at
+
+    def stop(self) -> None:
+        """Asks first; what does not go is killed. Safe to call at any time and more than once."""
+        if self.coordinator is not None:
+            _end(self.coordinator, signal.SIGTERM, _STOP_S)
+        for process in self.nodes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_S)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _await_coordinator(self) -> None:
+        assert self.coordinator is not None
+        deadline = time.monotonic() + _START_S
+        while not (self.run_dir.path / "job.json").exists():
+            if self.coordinator.poll() is not None or time.monotonic() > deadline:
+                raise ConfigError(f"the coordinator did not start; its log is in {self.run_dir.path}")
+            time.sleep(0.01)
+
+    def _coordinator_command(self) -> list[str]:
+        config = self.config
+        flags = {
+            "nodes": config.nodes,
+            "nproc-per-node": config.nproc_per_node,
+            "holders": config.holders,
+            "slots": config.slots,
+            "capture-every": config.capture_every,
+            "node-timeout-s": config.node_timeout_s,
+            "unwind-timeout-s": config.unwind_timeout_s,
+            "prepare-timeout-s": config.prepare_timeout_s,
+            "connect-timeout-s": config.connect_timeout_s,
+            "spare-wait-s": config.spare_wait_s,
+            "host": config.host,
+            "port": config.port,
+            "run-dir": self.run_dir.path,
+        }
+        switches = (["--quiet"] if self.quiet else []) + (["--temporary"] if self.temporary else [])
+        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *switches]
+
+    def _agent_command(self, name: str, spare: bool) -> list[str]:
+        address = self.run_dir.coordinator()
+        command = ["agent", f"--join={address}", f"--name={name}", f"--standby={self.config.standby}"]
+        command += [f"--host={self.config.host}", f"--logs={self.run_dir.logs}"]
+        return command + (["--spare"] if spare else []) + ["--", *self.script]
+
+    def _spawn(self, command: list[str], end_signal: signal.Signals) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "deadpool.cli.main", *command],
+            env={**os.environ, **self.environment, SECRET_FILE_VARIABLE: str(self.run_dir.secret_file)},
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=end_with_parent(end_signal),
+        )
+
+
+def _end(process: subprocess.Popen[bytes], sig: signal.Signals, patience_s: float) -> None:
+    if process.poll() is None:
+        process.send_signal(sig)
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def running(job: LocalJob) -> Iterator[LocalJob]:
+    """Started, and in any case stopped."""
+    try:
+        job.start()
+        yield job
+    finally:
+        job.stop()

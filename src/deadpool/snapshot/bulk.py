@@ -1,0 +1,130 @@
+"""The bulk of a rank's state: which live tensors belong to it now, and the plan by which they lie in a slot.
+
+Scanned on the main thread at the step boundary; a Plan is immutable and may be read by the copying thread. A scan that
+finds the tensors of the last one again returns the same Plan, so that the steady state costs a comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deadpool.errors import StateError
+from deadpool.snapshot.layout import BulkRegion, Entry, Layout, Packer, encode_layout
+from deadpool.snapshot.objects import Key, Objects, ProtectedOptimizer, describe
+from deadpool.snapshot.spread import describe_spread
+from deadpool.snapshot.tensors import local_address, local_part, require_storable
+
+StateKeys = dict[str, dict[int, tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A tensor of the bulk. `param` is itself, or the parameter whose optimizer state it is."""
+
+    key: Key
+    tensor: Tensor
+    param: Tensor
+    sharded: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Live tensors in canonical order, and their places in a slot.
+
+    `locals` share memory with the live tensors but not their identity: a framework that puts other data under a
+    parameter during forward does not change what is copied.
+    """
+
+    live: tuple[Live, ...]
+    locals: dict[Key, Tensor]
+    addresses: tuple[int, ...]
+    layout: Layout
+    encoded_layout: bytes
+    cuda_devices: tuple[torch.device, ...]
+
+    def describes(self, live: list[Live], state_keys: StateKeys) -> bool:
+        if len(live) != len(self.live) or state_keys != self.layout.state_keys:
+            return False
+        return all(
+            now.tensor is then.tensor and local_address(now.tensor) == address and now.tensor.shape == then.tensor.shape
+            for now, then, address in zip(live, self.live, self.addresses, strict=True)
+        )
+
+
+class BulkScanner:
+    """Finds the live tensors and keeps the plan up to date."""
+
+    def __init__(self, objects: Objects, in_replica_region: frozenset[int]) -> None:
+        self._objects = objects
+        self._in_replica_region = in_replica_region
+        self._plan: Plan | None = None
+
+    def scan(self) -> Plan:
+        """The plan for the state as it is now. Main thread."""
+        live, state_keys = find_live(self._objects)
+        if self._plan is None or not self._plan.describes(live, state_keys):
+            self._plan = self._make_plan(live, state_keys)
+        return self._plan
+
+    def _make_plan(self, live: list[Live], state_keys: StateKeys) -> Plan:
+        for item in live:
+            require_storable(item.tensor, describe(item.key))
+        locals_ = {item.key: local_part(item.tensor) for item in live}
+        packer = Packer()
+        largest_items_first = sorted(live, key=lambda item: -locals_[item.key].dtype.itemsize)
+        entries = tuple(self._entry(item, locals_[item.key], packer) for item in largest_items_first)
+        layout = Layout(entries=entries, state_keys=state_keys)
+        addresses = tuple(local_address(item.tensor) for item in live)
+        cuda_devices = tuple(sorted({local.device for local in locals_.values() if local.is_cuda}, key=str))
+        return Plan(tuple(live), locals_, addresses, layout, encode_layout(layout), cuda_devices)
+
+    def _entry(self, item: Live, local: Tensor, packer: Packer) -> Entry:
+        region: BulkRegion = "unique" if item.sharded or id(item.param) not in self._in_replica_region else "replica"
+        nbytes = local.numel() * local.dtype.itemsize
+        param = local_part(item.param)
+        return Entry(
+            key=item.key,
+            dtype=local.dtype,
+            shape=tuple(local.shape),
+            nbytes=nbytes,
+            region=region,
+            offset=packer.place(region, nbytes),
+            device_type=local.device.type,
+            like_param=local.shape == param.shape and local.device == param.device,
+            spread=describe_spread(item.tensor, describe(item.key)),
+        )
+
+
+def find_live(objects: Objects) -> tuple[list[Live], StateKeys]:
+    """All bulk tensors in canonical order, and the keys each parameter's optimizer state has."""
+    live = [Live(key, param, param, False) for key, param in objects.params.items()]
+    state_keys: StateKeys = {}
+    for name, optimizer in objects.optimizers.items():
+        keys = state_keys[name] = {}
+        for index, param, state in states_of(optimizer):
+            keys[index] = tuple(state)
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    live.append(Live(("state", name, index, key), value, param, optimizer.is_sharded))
+    return live, state_keys
+
+
+def states_of(optimizer: ProtectedOptimizer) -> Iterator[tuple[int, Tensor, dict[Any, Any]]]:
+    """(index in the flattened groups, parameter, its state) for each parameter that has state."""
+    all_states = optimizer.inner.state
+    remaining = sum(1 for key in all_states if isinstance(key, Tensor))
+    for index, param in enumerate(optimizer.params):
+        state = all_states.get(param)
+        if state is not None:
+            remaining -= 1
+            yield index, param, state
+    if remaining > 0:
+        raise StateError(
+            f"{optimizer.name}.state has entries for {remaining} tensors that are in none of its param_groups; "
+            "delete those entries when you remove a parameter"
+        )

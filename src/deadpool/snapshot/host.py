@@ -1,0 +1,178 @@
+"""The host part of a rank's state: what forward, scheduler and data loader may change between two optimizer steps.
+
+Captured and restored on the main thread at the step boundary. Captured parts are bytes, private from that moment on.
+Each part is encoded by itself, under the keyword it came with, so that errors name it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deadpool.errors import StateError
+from deadpool.snapshot.bulk import states_of
+from deadpool.snapshot.objects import Objects, ProtectedOptimizer
+from deadpool.snapshot.record import decode, encode
+from deadpool.snapshot.rng import capture_rng, restore_rng
+from deadpool.snapshot.tensors import is_dtensor, local_part
+
+HostParts = dict[str, dict[str, bytes]]
+
+
+class HostState:
+    """Captures and restores the host part of the protected objects."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._submodules: dict[str, dict[str, nn.Module]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Walk the module trees again: a submodule may have been added since."""
+        self._submodules = {name: dict(module.named_modules()) for name, module in self._objects.modules.items()}
+
+    def capture(self) -> HostParts:
+        return self.capture_model_state() | {
+            "stateful": {name: _state_dict(name, value) for name, value in self._objects.stateful.items()},
+            "rng": {"rng": encode(capture_rng(), "rng")},
+        }
+
+    def capture_model_state(self) -> HostParts:
+        """Without data position, schedulers and generators: what belongs to model and optimizer."""
+        return {
+            "module": {name: _capture_module(name, parts) for name, parts in self._submodules.items()},
+            "optimizer": {name: _capture_optimizer(value) for name, value in self._objects.optimizers.items()},
+        }
+
+    def restore(self, parts: HostParts) -> None:
+        """Generators last: loading a state may draw numbers."""
+        self.refresh()
+        self.require_same_objects(parts)
+        with torch.no_grad():
+            for name, data in parts["module"].items():
+                _restore_module(name, self._submodules[name], decode(data, name))
+            for name, data in parts["optimizer"].items():
+                _restore_optimizer(self._objects.optimizers[name], decode(data, name))
+        for name, data in parts["stateful"].items():
+            _load_state_dict(name, self._objects.stateful[name], decode(data, f"{name}.state_dict()"))
+        restore_rng(decode(parts["rng"]["rng"], "rng"))
+
+    def require_same_objects(self, parts: HostParts) -> None:
+        _require_same_names("module", set(self._submodules), set(parts["module"]))
+        _require_same_names("optimizer", set(self._objects.optimizers), set(parts["optimizer"]))
+        _require_same_names("object", set(self._objects.stateful), set(parts["stateful"]))
+
+
+def _require_same_names(kind: str, here: set[str], stored: set[str]) -> None:
+    if here != stored:
+        raise StateError(f"the snapshot has the {kind}s {sorted(stored)}, protected here are {sorted(here)}")
+
+
+def _state_dict(name: str, value: Any) -> bytes:
+    return encode(value.state_dict(), f"{name}.state_dict()")
+
+
+def _load_state_dict(name: str, value: Any, state: Any) -> None:
+    try:
+        value.load_state_dict(state)
+    except Exception as error:  # the user's code: whatever it raises, say whose it was
+        raise StateError(f"{name}.load_state_dict() failed: {type(error).__name__}: {error}") from error
+
+
+def _capture_module(name: str, submodules: dict[str, nn.Module]) -> bytes:
+    """All buffers, None and non-persistent ones too, and extra states."""
+    buffers = {
+        path: {key: (value if value is None else local_part(value)) for key, value in module._buffers.items()}
+        for path, module in submodules.items()
+        if module._buffers
+    }
+    passing = {path: sorted(submodules[path]._non_persistent_buffers_set & set(buffers[path])) for path in buffers}
+    extras = {path: module.get_extra_state() for path, module in submodules.items() if _has_extra_state(module)}
+    return encode({"buffers": buffers, "passing": passing, "extra_state": extras}, name)
+
+
+def _has_extra_state(module: nn.Module) -> bool:
+    return type(module).get_extra_state is not nn.Module.get_extra_state
+
+
+def _restore_module(name: str, submodules: dict[str, nn.Module], stored: dict[str, Any]) -> None:
+    for path, module in submodules.items():
+        passing = set(stored["passing"].get(path, ()))
+        _restore_buffers(f"{name}.{path}".rstrip("."), module, stored["buffers"].get(path, {}), passing)
+    for path, state in stored["extra_state"].items():
+        submodules[path].set_extra_state(state)
+    missing = sorted(set(stored["buffers"]) - set(submodules))
+    if missing:
+        raise StateError(f"{name}: the snapshot has buffers of {missing[0]!r}, which is not in the module here")
+
+
+def _restore_buffers(path: str, module: nn.Module, stored: dict[str, Tensor | None], passing: set[str]) -> None:
+    """In place where the buffer fits; a forward pass may also have put another tensor there, or a new name."""
+    for name in set(module._buffers) - set(stored):
+        delattr(module, name)
+    for name, value in stored.items():
+        live = module._buffers.get(name)
+        if live is None and name not in module._buffers:
+            module.register_buffer(name, value, persistent=name not in passing)
+        elif live is None or value is None or not _overwrite(live, value):
+            if live is not None and is_dtensor(live):
+                raise StateError(f"{path}.{name}: a DTensor buffer changed its shape, it cannot be put back")
+            module._buffers[name] = value
+
+
+def _overwrite(live: Tensor, value: Tensor) -> bool:
+    local = local_part(live)
+    if local.shape != value.shape or local.dtype != value.dtype:
+        return False
+    local.copy_(value)
+    return True
+
+
+def _capture_optimizer(optimizer: ProtectedOptimizer) -> bytes:
+    """Hyperparameters, and the part of its state that is not tensors."""
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.outer.param_groups]
+    sizes = [len(group["params"]) for group in optimizer.outer.param_groups]
+    values = {index: _host_values(state) for index, _, state in states_of(optimizer)}
+    by_name = {key: value for key, value in optimizer.inner.state.items() if not isinstance(key, Tensor)}
+    state = {"groups": groups, "sizes": sizes, "values": values, "by_name": by_name}
+    return encode(state, f"{optimizer.name}.state_dict()")
+
+
+def _host_values(state: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: value for key, value in state.items() if not isinstance(value, Tensor)}
+
+
+def _restore_optimizer(optimizer: ProtectedOptimizer, stored: dict[str, Any]) -> None:
+    _restore_groups(optimizer.name, optimizer.outer.param_groups, stored["groups"], stored["sizes"])
+    if optimizer.inner is not optimizer.outer:
+        for group, values in zip(optimizer.inner.param_groups, stored["groups"], strict=False):
+            _restore_group(group, values)
+    for index, _, state in states_of(optimizer):
+        values = stored["values"].get(index, {})
+        for key in set(_host_values(state)) - set(values):
+            del state[key]
+        state.update(values)
+    for key in [key for key in optimizer.inner.state if not isinstance(key, Tensor)]:
+        del optimizer.inner.state[key]
+    optimizer.inner.state.update(stored["by_name"])
+
+
+def _restore_groups(name: str, live: list[dict[str, Any]], stored: list[dict[str, Any]], sizes: list[int]) -> None:
+    here = [len(group["params"]) for group in live[: len(sizes)]]
+    if here != sizes:
+        raise StateError(f"{name}.param_groups have {here} parameters here, {sizes} in the snapshot")
+    del live[len(stored) :]
+    for group, values in zip(live, stored, strict=True):
+        _restore_group(group, values)
+
+
+def _restore_group(group: dict[str, Any], values: dict[str, Any]) -> None:
+    """A hyperparameter that is a tensor keeps its identity: a captured graph may read it."""
+    for key in set(group) - set(values) - {"params"}:
+        del group[key]
+    for key, value in values.items():
+        live = group.get(key)
+        if not (isinstance(live, Tensor) and isinstance(value, Tensor) and _overwrite(live, value)):
+            group[key] = value

@@ -1,0 +1,118 @@
+"""Puts stored bulk back into live objects: parameters in place, optimizer state in place, created or removed.
+
+Main thread. First everything is compared and nothing written: a snapshot that does not fit leaves the objects alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deadpool.errors import StateError
+from deadpool.protocol.seal import Extent, Geometry, extent_of
+from deadpool.snapshot.bulk import Live, find_live
+from deadpool.snapshot.copying import Array, announce_write, read_into, window
+from deadpool.snapshot.layout import BulkRegion, Entry, Layout
+from deadpool.snapshot.objects import Key, Objects, ProtectedOptimizer, describe
+from deadpool.snapshot.spread import describe_spread, spread_out
+from deadpool.snapshot.tensors import local_part
+
+_BULK_REGIONS: tuple[BulkRegion, ...] = ("unique", "replica")
+
+
+def require_complete(layout: Layout, extent: Extent) -> None:
+    for region in _BULK_REGIONS:
+        expected, actual = layout.region_bytes(region), extent_of(extent, region)
+        if expected != actual:
+            raise StateError(f"the snapshot's layout needs {expected} bytes in region {region!r}, it holds {actual}")
+
+
+def restore_bulk(objects: Objects, layout: Layout, whole: Array, geometry: Geometry) -> None:
+    """Afterwards the live tensors are those of the layout, with the slot's contents."""
+    with torch.no_grad():
+        targets = _find_targets(objects, layout)
+        for optimizer in objects.optimizers.values():
+            _install_state(optimizer, layout.state_keys.get(optimizer.name, {}), targets)
+        for entry in layout.entries:
+            read_into(local_part(targets[entry.key]), window(whole, geometry, entry))
+    announce_write(targets.values())
+
+
+def _find_targets(objects: Objects, layout: Layout) -> dict[Key, Tensor]:
+    live = {item.key: item for item in find_live(objects)[0]}
+    _require_same_params(objects, layout)
+    return {entry.key: _target(objects, entry, live.get(entry.key)) for entry in layout.entries}
+
+
+def _require_same_params(objects: Objects, layout: Layout) -> None:
+    stored = {entry.key: entry for entry in layout.entries if entry.key[0] == "param"}
+    for key, param in objects.params.items():
+        if key not in stored:
+            raise StateError(f"{describe(key)} has shape {tuple(param.shape)} here and is not in the snapshot")
+    for key, entry in stored.items():
+        if key not in objects.params:
+            raise StateError(f"{describe(key)} has shape {entry.shape} in the snapshot and does not exist here")
+        mismatch = _mismatch(entry, objects.params[key])
+        if mismatch:
+            raise StateError(f"{describe(key)}: {mismatch}")
+
+
+def _mismatch(entry: Entry, tensor: Tensor) -> str | None:
+    """How a live tensor differs from what was stored; None if the bytes fit."""
+    local = local_part(tensor)
+    if tuple(local.shape) != entry.shape:
+        return f"shape {tuple(local.shape)} here, {entry.shape} in the snapshot"
+    if local.dtype != entry.dtype:
+        return f"dtype {local.dtype} here, {entry.dtype} in the snapshot"
+    spread = describe_spread(tensor, describe(entry.key))
+    if spread != entry.spread:
+        return f"spread over ranks as {spread} here, {entry.spread} in the snapshot"
+    return None
+
+
+def _target(objects: Objects, entry: Entry, live: Live | None) -> Tensor:
+    if entry.key[0] == "param":
+        return objects.params[entry.key]
+    fits = live is not None and not _mismatch(entry, live.tensor)
+    if fits and live is not None and live.tensor.device.type == entry.device_type:
+        return live.tensor
+    return _create(entry, _param_of(objects, entry))
+
+
+def _param_of(objects: Objects, entry: Entry) -> Tensor:
+    _, name, index, _ = entry.key
+    optimizer = objects.optimizers.get(name)
+    if optimizer is None or not isinstance(index, int) or index >= len(optimizer.params):
+        raise StateError(f"{describe(entry.key)} of shape {entry.shape} is in the snapshot, its parameter is not here")
+    return optimizer.params[index]
+
+
+def _create(entry: Entry, param: Tensor) -> Tensor:
+    local_param = local_part(param)
+    name = describe(entry.key)
+    if entry.like_param and tuple(local_param.shape) != entry.shape:
+        raise StateError(f"{name}: its parameter has shape {tuple(local_param.shape)} here, {entry.shape} is stored")
+    if entry.like_param:
+        local = torch.empty_like(local_param, dtype=entry.dtype)
+    else:
+        here = local_param.device if local_param.device.type == entry.device_type else entry.device_type
+        local = torch.empty(entry.shape, dtype=entry.dtype, device=here)
+    return local if entry.spread is None else spread_out(local, entry.spread, param, name)
+
+
+def _install_state(
+    optimizer: ProtectedOptimizer, keys_by_index: dict[int, tuple[Any, ...]], targets: dict[Key, Tensor]
+) -> None:
+    """Exactly the stored keys, in their order. Values that are not tensors follow with the host part."""
+    for index, param in enumerate(optimizer.params):
+        keys = keys_by_index.get(index)
+        if keys is None:
+            optimizer.inner.state.pop(param, None)
+            continue
+        state = optimizer.inner.state.setdefault(param, {})
+        before = dict(state)
+        state.clear()
+        for key in keys:
+            state[key] = targets.get(("state", optimizer.name, index, key), before.get(key))

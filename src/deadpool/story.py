@@ -1,0 +1,67 @@
+"""The story of a recovery, read from events: which phase took how long, and who did what because of which cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from deadpool.events import causes, story
+
+Record = dict[str, Any]
+
+MILESTONES = ("fault", "fenced", "planned", "prepared", "go")
+PHASES = ("detect", "unwind", "plan", "prepare", "connect", "redo")
+"""detect: until the fault is known; unwind: until every survivor is at rest; plan; prepare: until every rank is built
+and loaded; connect: until all groups are made anew; redo: until every rank has done the first step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    cause: str
+    began: float  # when the fault happened, where that is known, else when it was seen
+    fault: Record
+    resume_step: int
+    lost_steps: int
+    phases_s: dict[str, float]
+    first_step_s: float | None  # from the fault until every rank has done a step begun after it
+    records: tuple[Record, ...]
+
+
+def recoveries(records: list[Record]) -> list[Recovery]:
+    """All completed ones, in order. A fault during a recovery is told with the last generation that it took."""
+    found = (_recovery(records, cause) for cause in causes(records) if cause != "start")
+    return [recovery for recovery in found if recovery is not None]
+
+
+def _recovery(records: list[Record], cause: str) -> Recovery | None:
+    own = story(records, cause)
+    at = {what: next((r["t"] for r in own if r["what"] == what), None) for what in MILESTONES}
+    if any(t is None for t in at.values()):
+        return None
+    fault = next(r for r in own if r["what"] == "fault")
+    plan = next(r for r in own if r["what"] == "planned")
+    resumed = [r["t"] for r in own if r["what"] == "resumed"]
+    began = _struck_at(records, fault)
+    times = [began, *(at[what] for what in MILESTONES)] + ([max(resumed)] if resumed else [])
+    phases = {name: later - earlier for name, earlier, later in zip(PHASES, times, times[1:], strict=False)}
+    return Recovery(
+        cause=cause,
+        began=began,
+        fault=fault,
+        resume_step=plan["step"],
+        lost_steps=plan["lost_steps"],
+        phases_s=phases,
+        first_step_s=max(resumed) - began if resumed else None,
+        records=tuple(own),
+    )
+
+
+def _struck_at(records: Iterable[Record], fault: Record) -> float:
+    """An injected fault was recorded when it was injected: detection is counted from there."""
+    strikes = [r["t"] for r in records if r["what"] == "struck" and r["t"] <= fault["t"] and _same_place(r, fault)]
+    return max(strikes, default=fault["t"])
+
+
+def _same_place(strike: Record, fault: Record) -> bool:
+    return bool(strike.get("node") == fault.get("node"))

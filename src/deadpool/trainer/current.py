@@ -1,0 +1,12 @@
+"""The one session and the one job of this process. Set by main.py and pool.py; None without DeadPool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deadpool.trainer.job import Job
+    from deadpool.trainer.session import Session
+
+session: Session | None = None
+job: Job | None = None

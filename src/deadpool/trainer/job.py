@@ -1,0 +1,203 @@
+"""A protected training loop: steps that survive, snapshots at their boundaries, the way back after a fault.
+
+Three parts: here the boundary of a step; in recovery.py the walk from rest to Go; in rehearsal.py what a spare does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from deadpool.errors import Unwind
+from deadpool.protocol.messages import Declare, Finished, Missed, Release, Stepped
+from deadpool.protocol.seal import Geometry
+from deadpool.protocol.trainer import Capture
+from deadpool.snapshot.state import ProtectedState
+from deadpool.trainer import recovery, rehearsal
+from deadpool.trainer.adapters import Adapter
+from deadpool.trainer.capture import Capturer
+from deadpool.trainer.session import Session, Superseded
+from deadpool.trainer.step import Step
+
+SLOT_WAIT_S = 30.0
+"""For new slots when the state has grown: once before the first step and once after it, as Adam's state appears."""
+
+STALL_SHARE = 0.02
+"""Of the last step's time that the optimizer may wait for a capture before it is given up."""
+
+
+class Job:
+    def __init__(self, session: Session, state: ProtectedState, adapters: list[Adapter]) -> None:
+        self.session, self.state, self.adapters = session, state, adapters
+        self.record = b""  # the boundary record of the version this rank stands at
+        self.capturer = Capturer(state, on_copied=self._copied, on_given_up=self._given_up)
+        self._geometry: Geometry | None = None  # of the slots this rank is granted
+        self._dry = False
+        self._step_began = time.monotonic()
+        self._step_s = 0.0
+        self._stall_s = 0.0
+        self._resumed_from: int | None = None
+        self._when_final: list[tuple[int, Callable[[], None]]] = []
+        for optimizer in state.optimizers:
+            optimizer.register_step_pre_hook(self._before_optimizer)
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def steps(self, count: int) -> Iterator[Step]:
+        """Yields each step to be done, the same one again after a fault, until `count` are completed by every rank."""
+        if self.session.groups.detached:
+            yield from rehearsal.run(self)
+        else:
+            self._begin()
+        try:
+            while not (self._done(count) and self._everybody_done()):
+                if self.session.core.is_aborted:
+                    recovery.come_back(self)
+                elif not self._done(count):
+                    self._step_began = time.monotonic()
+                    yield Step(self, self.number)
+        except GeneratorExit:  # the script left its loop early; it leaves together with the others
+            self._everybody_done()
+
+    @property
+    def number(self) -> int:
+        """The step to be done next, which is the number of completed ones."""
+        live = self.session.core.live
+        assert live is not None
+        return live.number
+
+    def on_final(self, step: int, action: Callable[[], None]) -> None:
+        """Runs `action` once it is certain that `step` will never be computed again."""
+        self._when_final.append((int(step), action))
+
+    def digest(self) -> str:
+        """Of the protected state as it is now: equal digests mean bit-identical state."""
+        return self.state.digest()
+
+    def _done(self, count: int) -> bool:
+        return self.number >= count
+
+    def _everybody_done(self) -> bool:
+        """False: a fault came first, and some rank has to redo something."""
+        self.capturer.finish(SLOT_WAIT_S)
+        session = self.session
+        session.send(Finished(generation=session.core.generation, rank=session.rank))
+        try:
+            session.expect(Release, session.core.generation)
+        except Superseded:
+            return False
+        self._settle(self.number)
+        return True
+
+    # --- the boundary of a step --------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        with self.session.changed:
+            self.session.core.begin()
+        self.record = self.state.record()
+        self.take_snapshot()
+
+    def leave_step(self, error: BaseException | None) -> bool:
+        """True: the exception was the fault's doing, and the step will be yielded again."""
+        if error is None:
+            self._complete()
+            return True
+        ours = isinstance(error, Unwind) or (isinstance(error, Exception) and self._is_faults_doing())
+        return ours and self.session.core.is_aborted
+
+    def _is_faults_doing(self) -> bool:
+        """By the flag, never by type or text. A peer's death is felt here before the fence comes, so it is waited for."""
+        settings = self.session.settings
+        assert settings is not None
+        return self.session.await_halt(10 * settings.heartbeat_s)
+
+    def _complete(self) -> None:
+        """The step's work was done; only then is the flag looked at (inside end_step)."""
+        session = self.session
+        with session.changed:
+            counts = session.core.end_step()
+        if not counts:
+            return
+        self._step_s = time.monotonic() - self._step_began
+        session.send(Stepped(generation=session.core.generation, number=self.number))
+        if self._resumed_from is not None:
+            session.emit("resumed", step=self._resumed_from)
+            self._resumed_from = None
+        self.record = self.state.record()
+        self.take_snapshot()
+        self._settle(session.final_number)
+
+    def _settle(self, final_number: int) -> None:
+        due = [action for step, action in self._when_final if step < final_number]
+        self._when_final = [(step, action) for step, action in self._when_final if step >= final_number]
+        for action in due:
+            action()
+
+    # --- snapshots ---------------------------------------------------------------------------------------------------
+
+    def take_snapshot(self) -> None:
+        """Starts the capture of the version just reached, and returns at once."""
+        self._see_to_room()
+        with self.session.changed:
+            decision = self.session.core.plan_capture()
+        match decision:
+            case Capture(slot=ref):
+                slot, geometry = self.session.slot(ref)
+                self.capturer.begin(decision, slot, geometry, self.record)
+            case Missed():
+                self.session.send(decision)
+
+    def _see_to_room(self) -> None:
+        needed = self.state.measure()
+        if self._geometry is not None and _fits(needed, len(self.record), self._geometry):
+            return
+        session = self.session
+        with session.changed:
+            session.core.drop_slots()
+        self._geometry = needed
+        session.send(Declare(geometry=needed, peers=self.state.peers))
+        began = time.monotonic()
+        session.wait(lambda: session.core.has_slots or session.core.is_aborted or None, timeout_s=SLOT_WAIT_S)
+        session.emit("slots", bytes=needed.slot_bytes, waited_s=time.monotonic() - began)
+
+    def use_geometry(self, geometry: Geometry) -> None:
+        """A newcomer's slots came with its snapshot."""
+        self._geometry = geometry
+
+    def _before_optimizer(self, *_: Any) -> None:
+        """The last moment at which the state of the version is whole, and at which garbage can be kept out of it."""
+        if self._dry:
+            return
+        self._stall_s = self.capturer.finish(STALL_SHARE * self._step_s)
+        with self.session.changed:
+            if self.session.core.is_aborted:
+                raise Unwind
+            self.session.core.optimizer_began()
+
+    def _copied(self, capture: Capture, record_bytes: int) -> None:
+        with self.session.changed:
+            captured = self.session.core.copied(capture, record_bytes)
+        if captured is not None:
+            self.session.send(captured)
+
+    def _given_up(self, capture: Capture, reason: str) -> None:
+        with self.session.changed:
+            missed = self.session.core.gave_up(capture, reason)
+        if missed is not None:
+            self.session.send(missed)
+
+    # --- for recovery and rehearsal ----------------------------------------------------------------------------------
+
+    def resume(self, number: int) -> None:
+        """Steps from here on are computed again: what waited for their finality waits anew."""
+        self._when_final = [(step, action) for step, action in self._when_final if step < number]
+        self._resumed_from = number
+
+    def set_dry(self, dry: bool) -> None:
+        self._dry = dry
+
+
+def _fits(needed: Geometry, record_bytes: int, room: Geometry) -> bool:
+    same_bulk = (needed.unique_bytes, needed.replica_bytes) == (room.unique_bytes, room.replica_bytes)
+    return same_bulk and record_bytes <= room.record_capacity

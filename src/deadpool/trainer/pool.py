@@ -1,0 +1,73 @@
+"""`deadpool.join` and `pool.protect`: what a training script calls instead of init_process_group, and around its loop."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import torch.distributed as dist
+
+from deadpool.errors import ConfigError
+from deadpool.protocol.messages import Seat
+from deadpool.protocol.topology import Address
+from deadpool.snapshot.state import ProtectedState
+from deadpool.trainer import current
+from deadpool.trainer.adapters import adapters_for
+from deadpool.trainer.job import Job
+from deadpool.trainer.session import Session
+from deadpool.trainer.unprotected import UnprotectedPool
+
+
+class Pool:
+    """This process's place in a protected job."""
+
+    def __init__(self, session: Session) -> None:
+        assert session.settings is not None
+        self._session = session
+        self._layout = session.settings.layout
+        self.rank = session.rank
+        self.world_size = self._layout.world_size
+        self.local_rank = self._layout.local_rank(self.rank)
+
+    def protect(self, **objects: object) -> Job:
+        """Everything whose state the loop changes: model=, optimizer=, scheduler=, data=, ... under any names."""
+        if current.job is not None:
+            raise ConfigError("protect() was called twice: pass all objects to one call")
+        adapters = adapters_for(_modules(objects))
+        replicas = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
+        state = ProtectedState(objects, replicas=replicas, rank=self.rank, node_of=self._layout.position_of)
+        current.job = Job(self._session, state, adapters)
+        return current.job
+
+
+def join(backend: str = "gloo") -> Pool | UnprotectedPool:
+    """Makes the default process group of this rank and gives its place in the job.
+
+    In a script that was not started by DeadPool this is init_process_group, and nothing is protected.
+    """
+    session = current.session
+    if session is None:
+        warnings.warn("not started by `deadpool run`: this job is not protected", stacklevel=2)
+        return UnprotectedPool.join(backend)
+    assert session.settings is not None
+    live = isinstance(session.role, Seat) and session.role.resume is None
+    session.groups.init(
+        backend=backend,
+        store=_first_store(session) if live else dist.HashStore(),
+        rank=session.rank,
+        world_size=session.settings.layout.world_size,
+        detached=not live,
+    )
+    return Pool(session)
+
+
+def _first_store(session: Session) -> dist.Store:
+    """Where the plan said that this generation meets; main.py put it into the environment."""
+    address = Address(host=os.environ["MASTER_ADDR"], port=int(os.environ["MASTER_PORT"]))
+    return dist.PrefixStore(f"generation-{session.core.generation}", session.rendezvous(address))
+
+
+def _modules(objects: dict[str, object]) -> list:
+    from torch import nn
+
+    return [each for each in objects.values() if isinstance(each, nn.Module)]

@@ -1,0 +1,111 @@
+"""The way back after a fault, on the script's thread: from rest at the step boundary to Go.
+
+    rest      capture joined, frameworks reset, Halted
+    restore   stand at the resume version: keep the device memory, or load it from a slot -> Prepared
+    rebuild   every group under the new generation                                        -> Connected
+    go
+
+A newer fence in any of these begins the walk again from rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from deadpool.errors import GroupError
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore
+from deadpool.protocol.seal import Extent
+from deadpool.snapshot.slot import read_seal
+from deadpool.trainer.session import Superseded
+
+if TYPE_CHECKING:
+    from deadpool.trainer.job import Job
+
+_GRANT_WAIT_S = 0.5
+
+
+def come_back(job: Job) -> None:
+    """From an aborted step to the next one that counts."""
+    session = job.session
+    session.emit("unwound")
+    job.capturer.cancel()
+    for adapter in job.adapters:
+        adapter.reset()
+    while True:
+        with session.changed:
+            generation, live = session.core.aborted, session.core.rest()
+        session.send(Halted(generation=generation, live=live))
+        try:
+            walk(job, generation)
+            return
+        except Superseded:
+            continue
+
+
+def walk(job: Job, generation: Generation) -> None:
+    """From rest to Go. Superseded: a newer generation began meanwhile."""
+    session = job.session
+    restore = session.expect(Restore, generation)
+    _stand_at(job, restore, generation)
+    session.send(Prepared(generation=generation, rank=session.rank, store=session.store_address))
+    _rebuild(job, session.expect(Connect, generation))
+    session.send(Connected(generation=generation, rank=session.rank))
+    session.expect(Go, generation)
+    job.resume(restore.version.number)
+    if restore.capture:
+        _capture_again(job)
+
+
+def _stand_at(job: Job, restore: Restore, generation: Generation) -> None:
+    session = job.session
+    with session.changed:
+        session.core.restoring()
+    if restore.slot is None:
+        job.state.restore_record(job.record)
+    else:
+        job.record = _load(job, restore)
+    for adapter in job.adapters:
+        adapter.seated(restore.version.number)
+    with session.changed:
+        session.core.restored(generation, restore.version, restore.schedule)
+    session.emit("restored", step=restore.version.number, kept=restore.slot is None)
+
+
+def _load(job: Job, restore: Restore) -> bytes:
+    assert restore.slot is not None
+    slot, geometry = job.session.slot(restore.slot)
+    seal = read_seal(slot)
+    assert seal is not None and seal.version == restore.version, (seal, restore)
+    job.state.restore(slot, geometry, seal.extent)
+    job.use_geometry(geometry)
+    return _record_of(slot, geometry.offset("record"), seal.extent)
+
+
+def _record_of(slot: memoryview, start: int, extent: Extent) -> bytes:
+    return bytes(slot[start : start + extent.record_bytes])
+
+
+def _rebuild(job: Job, connect: Connect) -> None:
+    """A peer that dies now is a fault of its own: the fence that says so ends the waiting."""
+    session = job.session
+    seen = session.groups.abort_count
+    if session.core.is_aborted:
+        raise Superseded
+    try:
+        store: dist.Store = session.rendezvous(connect.store)
+        session.groups.rebuild(store, f"generation-{connect.generation}", after_abort=seen)
+    except (GroupError, RuntimeError) as error:
+        session.emit("rebuild_failed", reason=str(error))
+        session.await_halt(None)
+        raise Superseded from error
+    session.emit("rebuilt")
+
+
+def _capture_again(job: Job) -> None:
+    """This rank has no sealed copy of the version it stands at. Slots are granted right after Go."""
+    session = job.session
+    session.wait(lambda: session.core.has_slots or None, timeout_s=_GRANT_WAIT_S)
+    job.take_snapshot()

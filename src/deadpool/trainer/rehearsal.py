@@ -1,0 +1,76 @@
+"""What a spare does inside the user's loop: dry steps under fake groups, then it parks, built and warm, until seated."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from deadpool.protocol.messages import Parked, Rehearse, Seat
+from deadpool.trainer import recovery
+from deadpool.trainer.session import RunAgain, Superseded
+from deadpool.trainer.step import DryStep
+
+if TYPE_CHECKING:
+    from deadpool.trainer.job import Job
+
+
+def run(job: Job) -> Iterator[DryStep]:
+    """Yields dry steps, then returns at Go with the rank's state loaded, as if it had been there all along."""
+    session = job.session
+    rank = session.rank
+    yield from _dry_steps(job)
+    if isinstance(session.role, Rehearse):
+        session.send(Parked(rank=rank))
+        session.emit("rehearsed", as_rank=rank)
+    while True:
+        seat = _await_seat(job, rank)
+        with session.changed:
+            session.core.take_seat(seat.generation, seat.rank, seat.schedule)
+        try:
+            recovery.walk(job, seat.generation)
+            return
+        except Superseded:
+            if session.core.is_aborted:
+                recovery.come_back(job)
+                return
+
+
+def _dry_steps(job: Job) -> Iterator[DryStep]:
+    job.set_dry(True)
+    for number in range(_dry_step_count(job)):
+        with contextlib.ExitStack() as stack:
+            for adapter in job.adapters:
+                stack.enter_context(adapter.rehearsing())
+            step = DryStep(job, number)
+            yield step
+        if step.error is not None:
+            job.session.emit("dry_step_failed", reason=f"{type(step.error).__name__}: {step.error}")
+            break
+    for adapter in job.adapters:
+        adapter.reset()
+    job.set_dry(False)
+
+
+def _dry_step_count(job: Job) -> int:
+    """In rehearsal there is time for warmth. With survivors waiting, only what exactness needs is run."""
+    match job.session.role:
+        case Seat(resume=resume) if resume is not None:
+            needed = (a.dry_steps for a in job.adapters if a.dry_steps_change_numerics and resume.number >= a.dry_steps)
+        case _:
+            needed = (adapter.dry_steps for adapter in job.adapters)
+    return max(needed, default=0)
+
+
+def _await_seat(job: Job, rank: int) -> Seat:
+    """Another rank than rehearsed, or a job that starts over under real groups: the script has to run again."""
+    session = job.session
+
+    def ready() -> Seat | Rehearse | None:
+        role = session.role
+        return None if isinstance(role, Rehearse) and role.rank == rank else role
+
+    role = session.wait(ready)
+    if isinstance(role, Seat) and role.rank == rank and role.resume is not None:
+        return role
+    raise RunAgain

@@ -1,0 +1,181 @@
+"""A trainer's side of its agent: the link, the thread that listens to it, and what it has heard so far.
+
+The monitor thread is the only reader of the link. On a Halt it raises the abort flag first and aborts every group second;
+that order is the seal rule. The script's thread waits here for what it needs next.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from deadpool.backend.groups import Groups
+from deadpool.errors import Unwind
+from deadpool.events import Event
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import (
+    Attach,
+    End,
+    Final,
+    Grant,
+    Halt,
+    Rehearse,
+    Report,
+    Seat,
+    Settings,
+    SlotRef,
+    TrainerHello,
+)
+from deadpool.protocol.seal import Geometry
+from deadpool.protocol.topology import Address
+from deadpool.protocol.trainer import TrainerCore
+from deadpool.snapshot.arena import Segment
+from deadpool.wire.trainer_link import TrainerEnd
+
+AGENT_VARIABLE = "DEADPOOL_AGENT"
+TRAINER_VARIABLE = "DEADPOOL_TRAINER"
+HOST_VARIABLE = "DEADPOOL_HOST"
+GROUP_TIMEOUT_S = 1800.0
+
+T = TypeVar("T")
+
+
+class Superseded(Exception):
+    """What was waited for will not come: a newer generation began."""
+
+
+class RunAgain(Unwind):
+    """Takes a spare back to the top of its script."""
+
+
+class Session:
+    def __init__(self, link: TrainerEnd, name: str, host: str) -> None:
+        self.name, self._link, self._host = name, link, host
+        self.core = TrainerCore()
+        self.groups = Groups(hostname=host, timeout_s=GROUP_TIMEOUT_S)
+        self.changed = threading.Condition()  # guards everything below, and the core
+        self.role: Seat | Rehearse | None = None
+        self.settings: Settings | None = None
+        self.segments: dict[int, Segment] = {}
+        self.final_number = 0
+        self._latest: dict[type, Any] = {}
+        self._cause: str | None = None
+        self._server: dist.TCPStore | None = None
+
+    @classmethod
+    def from_environment(cls) -> Session | None:
+        if AGENT_VARIABLE not in os.environ:
+            return None
+        host = os.environ.get(HOST_VARIABLE, "127.0.0.1")
+        return cls(TrainerEnd(os.environ[AGENT_VARIABLE]), os.environ[TRAINER_VARIABLE], host)
+
+    def start(self) -> None:
+        """Says hello with a rendezvous server of its own: whichever survivor a plan names can host the next generation."""
+        self._server = dist.TCPStore(self._host, 0, is_master=True, wait_for_workers=False)
+        self.groups.install()
+        threading.Thread(target=self._listen, name="deadpool-monitor", daemon=True).start()
+        self.send(TrainerHello(trainer=self.name, pid=os.getpid(), store=self.store_address))
+
+    @property
+    def store_address(self) -> Address:
+        assert self._server is not None
+        return Address(host=self._host, port=self._server.port)
+
+    @property
+    def rank(self) -> int:
+        assert self.role is not None
+        return self.role.rank
+
+    # --- the monitor thread ------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        for message, take_descriptor in self._link.messages():
+            self._hear(message, take_descriptor)
+        os._exit(1)  # the agent is gone, and with it the node
+
+    def _hear(self, message: Any, take_descriptor: Callable[[], int]) -> None:
+        with self.changed:
+            match message:
+                case Halt(generation=generation, cause=cause):
+                    self.core.halt(generation)
+                    self._cause = cause
+                case Seat() | Rehearse():
+                    self.role = message
+                case Attach(segment=segment, geometry=geometry, count=count):
+                    self.segments[segment] = Segment.attach(take_descriptor(), geometry, count)
+                case Grant(generation=generation, slot=slot):
+                    self.core.grant(generation, slot)
+                case Final(number=number):
+                    self.final_number = number
+                case Settings():
+                    self.settings = message
+                case End():
+                    os._exit(0)
+                case _:
+                    self._latest[type(message)] = message
+            self.changed.notify_all()
+        if isinstance(message, Halt):
+            shut = self.groups.abort()
+            self.emit("aborted", sockets=shut)
+
+    # --- the script's thread -----------------------------------------------------------------------------------------
+
+    def send(self, message: Any) -> None:
+        self._link.send(message)
+
+    def emit(self, what: str, *, step: int | None = None, **detail: Any) -> None:
+        event = Event(
+            what=what,
+            cause=self._cause,
+            generation=str(max(self.core.generation, self.core.aborted)),
+            rank=self.core.rank if self.core.rank >= 0 else None,
+            step=step,
+            detail={"trainer": self.name, **detail},
+        )
+        self.send(Report(records=(event.record(t=time.time()),)))
+
+    def wait(self, ready: Callable[[], T | None], *, timeout_s: float | None = None) -> T | None:
+        """Until `ready` gives something; None when time is up. Who may take how long is the coordinator's to judge."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self.changed:
+            while (found := ready()) is None:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self.changed.wait(left)
+            return found
+
+    def expect(self, kind: type[T], generation: Generation) -> T:
+        """The message of this kind and generation. Superseded: a newer fence or seat came instead."""
+
+        def ready() -> T | Superseded | None:
+            if self.core.aborted > generation or (self.role is not None and _newer_seat(self.role, generation)):
+                return Superseded()
+            message = self._latest.get(kind)
+            return message if message is not None and message.generation == generation else None
+
+        found = self.wait(ready)
+        assert found is not None
+        if isinstance(found, Superseded):
+            raise found
+        return found
+
+    def await_halt(self, timeout_s: float | None) -> bool:
+        """Whether the fence that explains a failure has come."""
+        return self.wait(lambda: True if self.core.is_aborted else None, timeout_s=timeout_s) is not None
+
+    def slot(self, ref: SlotRef) -> tuple[memoryview, Geometry]:
+        segment = self.segments[ref.segment]
+        return segment.slot(ref.index), segment.geometry
+
+    def rendezvous(self, address: Address) -> dist.Store:
+        return dist.TCPStore(address.host, address.port, is_master=False, wait_for_workers=False)
+
+
+def _newer_seat(role: Seat | Rehearse, generation: Generation) -> bool:
+    return isinstance(role, Seat) and role.generation > generation

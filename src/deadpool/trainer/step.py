@@ -1,0 +1,52 @@
+"""One step of training as a context: what happens when its block is left, by its end or by an exception."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deadpool.trainer.job import Job
+
+
+class Step:
+    """`with step:` around one whole step. On a fault the block ends early and the same step is yielded again."""
+
+    def __init__(self, job: Job, number: int) -> None:
+        self._job = job
+        self.number = number
+        self.dry = False
+
+    def __enter__(self) -> Step:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self._job.leave_step(error)
+
+    def __index__(self) -> int:
+        return self.number
+
+    def __int__(self) -> int:
+        return self.number
+
+    def __repr__(self) -> str:
+        return f"Step({self.number})"
+
+
+class DryStep(Step):
+    """A spare's rehearsal of a step: nothing it computes counts, so nothing that goes wrong in it matters."""
+
+    def __init__(self, job: Job, number: int) -> None:
+        super().__init__(job, number)
+        self.dry = True
+        self.error: Exception | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Exception):
+            self.error = error
+            return True
+        return False

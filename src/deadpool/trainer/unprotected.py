@@ -1,0 +1,64 @@
+"""The same calls without DeadPool around them: under plain python or torchrun a script still trains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+import torch.distributed as dist
+
+
+class UnprotectedStep:
+    dry = False
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __enter__(self) -> UnprotectedStep:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def __index__(self) -> int:
+        return self.number
+
+    def __int__(self) -> int:
+        return self.number
+
+
+class UnprotectedJob:
+    def __init__(self, objects: dict[str, object], rank: int) -> None:
+        from deadpool.snapshot.state import ProtectedState
+
+        self._state = ProtectedState(objects, replicas={}, rank=rank, node_of=lambda _: 0)
+
+    def steps(self, count: int) -> Iterator[UnprotectedStep]:
+        return (UnprotectedStep(number) for number in range(count))
+
+    def on_final(self, step: int, action: Callable[[], None]) -> None:
+        action()
+
+    def digest(self) -> str:
+        return self._state.digest()
+
+
+class UnprotectedPool:
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+
+    @classmethod
+    def join(cls, backend: str) -> UnprotectedPool:
+        if "RANK" in os.environ:
+            dist.init_process_group(backend)
+        else:
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        return cls()
+
+    def protect(self, **objects: object) -> UnprotectedJob:
+        return UnprotectedJob(objects, self.rank)
