@@ -82,7 +82,7 @@ def test_control_without_the_reset_it_goes_wrong(
         framework=framework, directory=str(tmp_path), victim=2, dies_at_step=dies_at_step, omitted=omitted
     )
     try:
-        outcome = run_job(scenario, deadline_s=10)
+        outcome = run_job(scenario, deadline_s=5)
     except JobFailed as failure:
         print("failed:", failure)
         return

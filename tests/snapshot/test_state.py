@@ -2,107 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import threading
 
-import numpy as np
 import pytest
 import torch
+from state_job import Job, Net, Snapshot, adamw
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, SequentialLR
 
-from deadpool.errors import ArenaError, ConfigError, StateError
-from deadpool.protocol.seal import Extent, Geometry
+from deadpool.errors import ArenaError
 from deadpool.snapshot.state import ProtectedState
-
-
-class Data:
-    """An iterator with a position, shuffled by Python's generator and augmented by numpy's."""
-
-    def __init__(self) -> None:
-        self.position, self.order = 0, []
-
-    def __next__(self) -> torch.Tensor:
-        if not self.order:
-            self.order = random.sample(range(10), 10)
-        self.position += 1
-        return torch.full((6, 8), float(self.order.pop())) + torch.from_numpy(np.random.randn(6, 8)).float()
-
-    def state_dict(self):
-        return {"position": self.position, "order": list(self.order)}
-
-    def load_state_dict(self, state):
-        self.position, self.order = state["position"], state["order"]
-
-
-class Net(nn.Module):
-    def __init__(self, width: int = 12) -> None:
-        super().__init__()
-        self.first, self.norm, self.last = nn.Linear(8, width), nn.BatchNorm1d(width), nn.Linear(width, 8, bias=False)
-        self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long), persistent=False)
-        self.amax = 0.0
-
-    def get_extra_state(self):
-        return {"amax": self.amax}
-
-    def set_extra_state(self, state):
-        self.amax = state["amax"]
-
-    def forward(self, x):
-        self.calls = self.calls + 1  # another tensor each time
-        self.amax = max(self.amax, float(x.abs().max()))
-        return self.last(nn.functional.dropout(torch.relu(self.norm(self.first(x))), 0.3)) / max(self.amax, 1.0)
-
-
-def adamw(params):
-    return torch.optim.AdamW(params, lr=0.01)
-
-
-class Job:
-    """A small training run and its protected state."""
-
-    def __init__(self, make_optimizer=adamw, make_model=Net, make_scheduler=None, seed=1, replicas=()) -> None:
-        torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
-        self.model = make_model()
-        self.optimizer = make_optimizer([param for param in self.model.parameters() if param.requires_grad])
-        self.scheduler = (make_scheduler or (lambda o: CosineAnnealingLR(o, 20)))(self.optimizer)
-        self.data = Data()
-        objects = {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler, "data": self.data}
-        ranks = {id(param): tuple(replicas) for param in self.model.parameters()}
-        self.state = ProtectedState(objects, replicas=ranks, rank=0, node_of=lambda rank: rank)
-
-    def loss(self):
-        loss = self.model(next(self.data)).float().pow(2).mean()
-        loss.backward()
-        return loss.detach().item()
-
-    def step(self) -> float:
-        self.optimizer.zero_grad()
-        loss = self.loss()
-        self.optimizer.step()
-        self.scheduler.step(loss) if isinstance(self.scheduler, ReduceLROnPlateau) else self.scheduler.step()
-        return loss
-
-    def train(self, steps: int) -> list[float]:
-        return [self.step() for _ in range(steps)]
-
-
-class Snapshot:
-    """A slot as the agent would keep it."""
-
-    def __init__(self, state: ProtectedState, geometry: Geometry | None = None) -> None:
-        self.geometry = geometry or state.measure()
-        self.slot = memoryview(bytearray(b"\xa5" * self.geometry.slot_bytes))
-        record = state.record()
-        self.extent = state.extent(record)
-        start = self.geometry.offset("record")
-        self.slot[start : start + len(record)] = record
-        assert state.copy_bulk(self.slot, self.geometry, cancelled=lambda: False)
-        self.record = record
-
-    def restore(self, state: ProtectedState) -> None:
-        state.restore(self.slot, self.geometry, self.extent)
 
 
 def sgd(params):
@@ -319,16 +228,16 @@ def test_release_lets_the_memory_go():
 class Odd(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.half = nn.Parameter(torch.randn(3, 5, dtype=torch.bfloat16))
+        self.brain = nn.Parameter(torch.randn(3, 5, dtype=torch.bfloat16))
         self.transposed = nn.Parameter(torch.randn(4, 6).t())
         self.strided = nn.Parameter(torch.randn(8, 3)[::2])
         self.image = nn.Parameter(torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last))
         self.scalar = nn.Parameter(torch.randn(()))
-        self.empty = nn.Parameter(torch.empty(0, 4))
-        self.double = nn.Parameter(torch.randn(3, dtype=torch.complex128))
+        self.hollow = nn.Parameter(torch.empty(0, 4))
+        self.complex_ = nn.Parameter(torch.randn(3, dtype=torch.complex128))
         self.flags = nn.Parameter(torch.tensor([True, False]), requires_grad=False)
         self.fp8 = nn.Parameter(torch.randn(5).to(torch.float8_e5m2), requires_grad=False)
-        self.tied = self.half
+        self.tied = self.brain
         self.register_buffer("nothing", None)
 
     def forward(self, x):
@@ -431,7 +340,7 @@ def test_lbfgs_keeps_lists_of_tensors():
             loss.backward()
             return loss
 
-        return [float(optimizer.step(closure)) for _ in range(steps)]
+        return [optimizer.step(closure).item() for _ in range(steps)]
 
     def build():
         weight = nn.Parameter(torch.zeros(4))
@@ -445,153 +354,3 @@ def test_lbfgs_keeps_lists_of_tensors():
     for weight, optimizer, state in ((weight, optimizer, state), build()):  # noqa: B020
         snapshot.restore(state)
         assert run(weight, optimizer, 3) == expected
-
-
-# --- replicas
-
-
-def two_params(replicas, node_of=lambda rank: rank):
-    model = nn.ParameterDict({"a": torch.ones(2), "b": torch.ones(4)})
-    return ProtectedState(
-        {"model": model},
-        replicas={id(model[name]): ranks for name, ranks in replicas.items()},
-        rank=0,
-        node_of=node_of,
-    )
-
-
-@pytest.mark.parametrize(
-    ("replicas", "peers", "unique_bytes", "replica_bytes"),
-    [
-        ({}, (), 24, 0),
-        ({"a": (0,), "b": (0,)}, (), 24, 0),
-        ({"a": (0, 1), "b": (0, 1)}, (0, 1), 0, 24),
-        ({"a": (0, 1, 2), "b": (0, 1, 3)}, (0, 1), 0, 24),
-        ({"a": (0, 1), "b": (0, 2)}, (0, 1), 16, 8),
-        ({"b": (0, 2)}, (0, 2), 8, 16),
-    ],
-)
-def test_replica_region(replicas, peers, unique_bytes, replica_bytes):
-    state = two_params(replicas)
-    geometry = state.measure()
-    assert (state.peers, geometry.unique_bytes, geometry.replica_bytes) == (peers, unique_bytes, replica_bytes)
-
-
-def test_replica_on_the_same_node_does_not_count():
-    state = two_params({"a": (0, 1), "b": (0, 1, 2)}, node_of=lambda rank: rank // 2)
-    assert state.peers == (0, 1, 2) and state.measure().replica_bytes == 16
-
-
-def test_replicas_have_equal_regions_whatever_lay_in_the_slot():
-    job, peer = Job(replicas=(0, 1)), Job(replicas=(0, 1))
-    job.train(2)
-    Snapshot(job.state).restore(peer.state)
-    ours, theirs = Snapshot(job.state), Snapshot(peer.state)
-    start, size = ours.geometry.offset("replica"), ours.geometry.replica_bytes
-    assert ours.geometry.unique_bytes == 0
-    theirs.slot[start : start + size] = b"\x11" * size
-    assert peer.state.copy_bulk(theirs.slot, theirs.geometry, cancelled=lambda: False)
-    assert ours.slot[start : start + size] == theirs.slot[start : start + size]
-    expected = job.train(2)
-    ours.restore(peer.state)
-    assert peer.train(2) == expected
-
-
-# --- what is refused
-
-
-def generator():
-    yield 1
-
-
-@pytest.mark.parametrize(
-    ("objects", "message"),
-    [
-        ({}, "nothing to protect"),
-        ({"data": generator()}, "data: got a generator without state_dict and load_state_dict; .*StatefulDataLoader"),
-        ({"data": torch.utils.data.DataLoader([1])}, "data: got a DataLoader without .*StatefulDataLoader"),
-        ({"lr": 0.1}, "lr: got a float without .*pass an nn.Module, a torch.optim.Optimizer or an object with"),
-        ({"model": nn.Linear}, "model: got the class Linear itself, pass an instance"),
-        ({"models": [nn.Linear(1, 1)]}, "models: got a list .*under a keyword each"),
-    ],
-)
-def test_objects_that_cannot_be_protected(objects, message):
-    with pytest.raises(ConfigError, match=message):
-        ProtectedState(objects, replicas={}, rank=0, node_of=int)
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (lambda: Net(13), r"model.first.weight: shape \(13, 8\) here, \(12, 8\) in the snapshot"),
-        (lambda: Net().bfloat16(), "model.frozen: dtype torch.bfloat16 here, torch.float32 in the snapshot"),
-        (lambda: nn.Linear(8, 8), r"model.weight has shape \(8, 8\) here and is not in the snapshot"),
-        (lambda: nn.BatchNorm1d(12), r"model.weight has shape \(12,\) here and is not in the snapshot"),
-    ],
-)
-def test_snapshot_of_another_model_is_refused_and_nothing_changes(other, message):
-    job = Job()
-    job.train(1)
-    snapshot = Snapshot(job.state)
-    stranger = Job(make_model=other, seed=5)
-    before = stranger.state.digest()
-    with pytest.raises(StateError, match=message):
-        snapshot.restore(stranger.state)
-    assert stranger.state.digest() == before
-
-
-def test_snapshot_with_missing_bytes_is_refused():
-    job = Job()
-    snapshot = Snapshot(job.state)
-    extent = Extent(record_bytes=snapshot.extent.record_bytes, unique_bytes=0, replica_bytes=0)
-    with pytest.raises(StateError, match="layout needs .* bytes in region 'unique', it holds 0"):
-        job.state.restore(snapshot.slot, snapshot.geometry, extent)
-
-
-def test_objects_under_other_keywords_are_refused():
-    a, b = (ProtectedState({name: Data()}, replicas={}, rank=0, node_of=int) for name in ("data", "loader"))
-    with pytest.raises(StateError, match=r"the snapshot has the objects \['data'\], protected here are \['loader'\]"):
-        b.restore_record(a.record())
-
-
-def test_failing_load_state_dict_names_the_keyword():
-    state = ProtectedState({"data": Data()}, replicas={}, rank=0, node_of=int)
-    record = state.record()
-    state._objects.stateful["data"].load_state_dict = lambda _: 1 / 0
-    with pytest.raises(StateError, match=r"data.load_state_dict\(\) failed: ZeroDivisionError"):
-        state.restore_record(record)
-
-
-def test_unstorable_state_names_its_place():
-    data = Data()
-    data.state_dict = lambda: {"sampler": object()}
-    state = ProtectedState({"data": data}, replicas={}, rank=0, node_of=int)
-    with pytest.raises(StateError, match=r"data.state_dict\(\)\['sampler'\]: object of type object cannot be stored"):
-        state.measure()
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (lambda: nn.Linear(2, 2, device="meta"), "model.weight is on the meta device"),
-        (lambda: nn.LazyLinear(2), "model.weight is not initialised yet"),
-    ],
-)
-def test_tensors_without_memory(model, message):
-    with pytest.raises(StateError, match=message):
-        ProtectedState({"model": model()}, replicas={}, rank=0, node_of=int).measure()
-
-
-def test_state_of_a_parameter_that_left_the_optimizer():
-    job = Job()
-    job.train(1)
-    job.optimizer.param_groups[0]["params"].pop()
-    with pytest.raises(
-        StateError, match="optimizer.state has entries for 1 tensors that are in none of its param_groups"
-    ):
-        job.state.record()
-
-
-def test_not_a_record():
-    with pytest.raises(StateError, match="not a boundary record"):
-        Job().state.restore_record(b"\xc1nonsense")

@@ -50,7 +50,7 @@ class AgentProcess:
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
         self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)
         self._trainers = TrainerProcesses(
-            script=script, door=door, logs=logs, label=self._label, on_exit=self._trainer_exited
+            script=script, door=door, host=host, logs=logs, label=self._label, on_exit=self._trainer_exited
         )
 
     async def run(self, coordinator: Address, *, patience_s: float) -> Finish:

@@ -37,7 +37,7 @@ class LocalJob:
     config: JobConfig
     run_dir: RunDir
     script: list[str]
-    quiet: bool = False
+    quiet: bool = False  # what processes say goes into the run folder, not to the terminal
     temporary: bool = False  # the run folder goes with the job
     environment: dict[str, str] = field(default_factory=dict)
     coordinator: subprocess.Popen[bytes] | None = None
@@ -101,7 +101,7 @@ class LocalJob:
             "port": config.port,
             "run-dir": self.run_dir.path,
         }
-        switches = (["--quiet"] if self.quiet else []) + (["--temporary"] if self.temporary else [])
+        switches = ["--temporary"] if self.temporary else []
         return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *switches]
 
     def _agent_command(self, name: str, spare: bool) -> list[str]:
@@ -111,13 +111,16 @@ class LocalJob:
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 
     def _spawn(self, command: list[str], end_signal: signal.Signals) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "deadpool.cli.main", *command],
-            env={**os.environ, **self.environment, SECRET_FILE_VARIABLE: str(self.run_dir.secret_file)},
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-            preexec_fn=end_with_parent(end_signal),
-        )
+        with (self.run_dir.path / "console.log").open("ab") if self.quiet else contextlib.nullcontext() as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "deadpool.cli.main", *command],
+                env={**os.environ, **self.environment, SECRET_FILE_VARIABLE: str(self.run_dir.secret_file)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+                preexec_fn=end_with_parent(end_signal),
+            )
 
 
 def _end(process: subprocess.Popen[bytes], sig: signal.Signals, patience_s: float) -> None:

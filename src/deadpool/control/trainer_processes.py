@@ -19,6 +19,7 @@ from deadpool.control.parent import end_with_parent
 
 AGENT_VARIABLE = "DEADPOOL_AGENT"
 TRAINER_VARIABLE = "DEADPOOL_TRAINER"
+HOST_VARIABLE = "DEADPOOL_HOST"
 _LINE_LIMIT_BYTES = 1 << 20
 _LAST_WORDS_S = 0.5
 
@@ -36,12 +37,14 @@ class TrainerProcesses:
         *,
         script: list[str],
         door: str,
+        host: str,
         logs: Path,
         label: Callable[[str], str | None],
         on_exit: Callable[[str, int, str], None],
     ) -> None:
         """`label` gives the prefix of a trainer's lines; None keeps them in the log only (a rehearsal)."""
-        self._script, self._door, self._logs, self._label, self._on_exit = script, door, logs, label, on_exit
+        self._script, self._logs, self._label, self._on_exit = script, logs, label, on_exit
+        self._variables = {AGENT_VARIABLE: door, HOST_VARIABLE: host, "PYTHONUNBUFFERED": "1"}
         self._running: dict[str, _Running] = {}
         self._last_words: set[asyncio.Task[None]] = set()
 
@@ -107,7 +110,7 @@ class TrainerProcesses:
             transport.close()
 
     def _environment(self, name: str) -> dict[str, str]:
-        environment = {**os.environ, AGENT_VARIABLE: self._door, TRAINER_VARIABLE: name, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, **self._variables, TRAINER_VARIABLE: name}
         environment.setdefault("OMP_NUM_THREADS", "1")
         return environment
 

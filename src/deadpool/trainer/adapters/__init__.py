@@ -30,6 +30,7 @@ class Adapter(Protocol):
     """Knows the per-step state of one framework."""
 
     name: str
+    dry_steps_change_numerics: bool  # False: dry steps only warm, and a newcomer whom others wait for may skip them
 
     @property
     def dry_steps(self) -> int:

@@ -47,6 +47,7 @@ class DdpAdapter:
     """One DistributedDataParallel module."""
 
     name = "ddp"
+    dry_steps_change_numerics = True
 
     def __init__(self, module: DistributedDataParallel) -> None:
         self._module: Any = module

@@ -23,6 +23,7 @@ class Fsdp2Adapter:
     """All fully sharded modules among the given ones."""
 
     name = "fsdp2"
+    dry_steps_change_numerics = False
     dry_steps = 1
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:

@@ -14,6 +14,7 @@ class PlainAdapter:
     """Clears the gradients of all modules."""
 
     name = "plain"
+    dry_steps_change_numerics = False
     dry_steps = 1
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:

@@ -1,0 +1,2 @@
+def sim() -> None:
+    pass

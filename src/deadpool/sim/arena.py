@@ -1,0 +1,84 @@
+"""The memory of a machine: what lies in each slot, who writes there, and which copies it must not lose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deadpool.protocol.identity import Version
+from deadpool.protocol.messages import Permit, Plan, SlotRef
+from deadpool.protocol.seal import Digest, Geometry
+from deadpool.sim.history import State
+
+if TYPE_CHECKING:
+    from deadpool.sim.checkers import Checkers
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A whole snapshot. `replica` None: that region was not sent here."""
+
+    rank: int
+    version: Version
+    unique: int
+    replica: int | None
+
+    def digest(self) -> Digest:
+        return Digest(record=self.version.number, unique=self.unique, replica=self.replica or 0)
+
+
+def content_of(rank: int, version: Version, state: State) -> Content:
+    return Content(rank, version, state.unique, state.replica)
+
+
+class Arena:
+    def __init__(self, node: str, checkers: Checkers) -> None:
+        self.node, self._checkers = node, checkers
+        self.geometry: dict[int, Geometry] = {}
+        self.contents: dict[SlotRef, Content] = {}
+        self.writers: dict[SlotRef, object] = {}
+        self.sealed: dict[SlotRef, tuple[int, Version]] = {}
+        self.permit: Permit | None = None
+
+    def begin_write(self, slot: SlotRef, writer: object) -> None:
+        assert slot.segment in self.geometry, f"{self.node} writes into {slot}, which is gone"
+        self._checkers.one_writer(self.node, slot, self.writers.get(slot))
+        if slot in self.sealed:
+            rank, version = self.sealed.pop(slot)
+            self._checkers.may_overwrite(self.node, rank, version, self.permit)
+        self.writers[slot] = writer
+        self.contents.pop(slot, None)
+
+    def end_write(self, slot: SlotRef, writer: object, content: Content | None) -> None:
+        """Without content the slot is left torn."""
+        if self.writers.get(slot) is not writer:
+            return
+        del self.writers[slot]
+        if content is not None:
+            self.contents[slot] = content
+
+    def seal(self, slot: SlotRef, rank: int, version: Version) -> None:
+        content = self.contents.get(slot)
+        assert content is not None and (content.rank, content.version) == (rank, version), (slot, content, version)
+        assert slot not in self.writers, f"{self.node} seals {slot} while it is written"
+        self.sealed[slot] = (rank, version)
+
+    def obey(self, order: Permit | Plan) -> None:
+        """What the node has been told: copies that a plan dropped need not be kept."""
+        if isinstance(order, Permit):
+            self.permit = order
+            return
+        self.permit = order.permit
+        resume = order.resume
+        for slot, (_, version) in list(self.sealed.items()):
+            other = resume is not None and version.number == resume.number and version != resume
+            if resume is None or version.number > resume.number or other:
+                del self.sealed[slot]
+
+    def release(self, segment: int) -> None:
+        for slot in [slot for slot in self.sealed if slot.segment == segment]:
+            rank, version = self.sealed.pop(slot)
+            self._checkers.may_overwrite(self.node, rank, version, self.permit)
+        assert not any(slot.segment == segment for slot in self.writers), f"{self.node} frees a segment that is written"
+        self.contents = {slot: content for slot, content in self.contents.items() if slot.segment != segment}
+        del self.geometry[segment]

@@ -1,0 +1,73 @@
+"""What every rank's state should be at every version: the truth that the checkers compare with.
+
+Arithmetic in this world is not deterministic: a step computed again, in another generation, gives another result. So
+two births of one version number differ, and a resume that mixed them would be seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deadpool.protocol.identity import Generation, Version
+
+_MASK = (1 << 61) - 1
+
+
+def mix(*numbers: int) -> int:
+    """Hashes of integers do not depend on PYTHONHASHSEED."""
+    return hash(numbers) & _MASK
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One rank's state: a part of its own, and a part that all ranks hold alike."""
+
+    unique: int
+    replica: int
+
+
+def initial(generation: Generation, rank: int) -> State:
+    return State(mix(generation.n, rank, 1), mix(generation.n, 2))
+
+
+def total_of(states: list[State]) -> int:
+    return sum(state.unique for state in states) & _MASK
+
+
+def stepped(state: State, total: int, version: Version, rank: int) -> State:
+    """The state after the last step of `version`: it depends on every rank's state before."""
+    unique = mix(state.unique, total, version.born.n, version.number, rank)
+    return State(unique, mix(state.replica, total, version.born.n, version.number))
+
+
+class History:
+    """The one chain of versions that happened. A plan cuts it at its resume version."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self._resumed_from: dict[Generation, Version | None] = {}
+        self._states: dict[Version, list[State]] = {}
+
+    def planned(self, generation: Generation, resume: Version | None) -> None:
+        self._resumed_from[generation] = resume
+
+    def state(self, version: Version, rank: int) -> State:
+        return self.states(version)[rank]
+
+    def states(self, version: Version) -> list[State]:
+        if version not in self._states:
+            self._states[version] = self._compute(version)
+        return self._states[version]
+
+    def _compute(self, version: Version) -> list[State]:
+        if version.number == 0:
+            return [initial(version.born, rank) for rank in range(self.world_size)]
+        before = self.states(self._before(version))
+        total = total_of(before)
+        return [stepped(state, total, version, rank) for rank, state in enumerate(before)]
+
+    def _before(self, version: Version) -> Version:
+        resume = self._resumed_from[version.born]
+        if resume is not None and resume.number == version.number - 1:
+            return resume
+        return Version(version.born, version.number - 1)

@@ -1,0 +1,73 @@
+"""What one seed draws: the job's shape, how fast things are, and what goes wrong when."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+KINDS = ("node", "node", "node", "trainer", "trainer", "trainer", "pair", "spare", "silent", "newcomer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    """One fault. `chained`: it strikes so long after the next fault was noticed, that is inside its recovery."""
+
+    kind: str
+    at_s: float
+    chained: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    seed: int
+    nodes: int
+    per_node: int
+    holders: int
+    slots: int
+    spares: int
+    standby: int
+    every: int
+    replicated: bool  # part of the state is held identically by all ranks
+    latency_s: float
+    push_s: float
+    give_up: float  # chance that a capture is given up
+    stuck: float  # chance that a trainer does not unwind by itself
+    push_failure: float
+    faults: tuple[FaultPlan, ...]
+    joins_s: tuple[float, ...]  # when further spares join
+    calm_s: float  # when the liveness phase begins
+
+
+def draw(seed: int) -> Options:
+    rng = random.Random(seed)
+    nodes = rng.randint(2, 5) if rng.random() < 0.9 else 6
+    calm_s = 6 + 20 * rng.random()
+    return Options(
+        seed=seed,
+        nodes=nodes,
+        per_node=rng.choice((1, 1, 2)),
+        holders=min(rng.choice((1, 1, 2)), nodes - 1),
+        slots=rng.choice((2, 2, 3)),
+        spares=rng.randint(0, 3),
+        standby=rng.choice((0, 0, 1)),
+        every=rng.choice((1, 1, 1, 2, 3)),
+        replicated=rng.random() < 0.3,
+        latency_s=rng.choice((0.005, 0.02, 0.2)),
+        push_s=rng.choice((0.1, 0.5, 1.5)),
+        give_up=rng.choice((0.0, 0.03, 0.2)),
+        stuck=rng.choice((0.0, 0.05)),
+        push_failure=rng.choice((0.0, 0.02, 0.2)),
+        faults=_faults(rng, calm_s),
+        joins_s=tuple(sorted(calm_s * rng.random() for _ in range(rng.choice((0, 0, 1, 2))))),
+        calm_s=calm_s,
+    )
+
+
+def _faults(rng: random.Random, calm_s: float) -> tuple[FaultPlan, ...]:
+    count = rng.choice((0, 1, 1, 2, 2, 3, 4))
+    plans = []
+    for index in range(count):
+        chained = index > 0 and rng.random() < 0.5
+        at_s = 6 * rng.random() ** 2 if chained else 1 + (calm_s - 1) * rng.random()
+        plans.append(FaultPlan(kind=rng.choice(KINDS), at_s=at_s, chained=chained))
+    return tuple(plans)

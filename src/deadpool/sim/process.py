@@ -1,0 +1,362 @@
+"""A trainer process: the real TrainerCore, and around it a training loop in virtual time.
+
+It does what trainer/ does with threads: a monitor that hears messages at any moment, a script that builds, steps, and
+walks from rest to Go, and a capture that runs beside the next step. `epoch` stands for where the script is: whatever
+was scheduled before the last turn of events finds another epoch and does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.messages import (
+    Attach,
+    Connect,
+    Connected,
+    Declare,
+    End,
+    Finished,
+    Go,
+    Grant,
+    Halt,
+    Halted,
+    Missed,
+    Parked,
+    Prepared,
+    Rehearse,
+    Release,
+    Restore,
+    Seat,
+    Stepped,
+    TrainerHello,
+)
+from deadpool.protocol.seal import Geometry
+from deadpool.protocol.topology import Address
+from deadpool.protocol.trainer import Capture, TrainerCore
+from deadpool.sim.arena import Content, content_of
+from deadpool.sim.clock import Link
+from deadpool.sim.history import State, initial, stepped
+
+if TYPE_CHECKING:
+    from deadpool.sim.machine import Machine
+
+RECORD_BYTES = 64
+SLOT_WAIT_S = 3.0
+
+
+class Process:
+    def __init__(self, machine: Machine, name: str, number: int) -> None:
+        self.machine, self.world, self.name, self.number = machine, machine.world, name, number
+        self.core = TrainerCore()
+        self.alive, self.stage = True, "starting"
+        self.epoch = 0
+        self.state = State(0, 0)
+        self.role: Seat | Rehearse | None = None
+        self.built_as = -1
+        self.unwinding = False
+        self.capture: tuple[Capture, Content] | None = None
+        self._heard: dict[type, Any] = {}
+        self._walks_in: Generation = NO_GENERATION
+        self._waits_for_slots: Callable[[], None] | None = None
+        world = self.world
+        self.inbox = Link(world.clock, world.rng, world.options.latency_s / 4, self._hear)
+        self._outbox = Link(world.clock, world.rng, world.options.latency_s / 4, self._deliver)
+
+    # --- the process -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.later(2.0, self._say_hello)
+
+    def _say_hello(self) -> None:
+        self.stage = "idle"
+        self.say(TrainerHello(trainer=self.name, pid=self.number, store=self._address))
+
+    @property
+    def _address(self) -> Address:
+        return Address(host=self.machine.name, port=self.number)
+
+    def die(self) -> None:
+        """At once, in the middle of anything. What it was writing stays torn."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.inbox.cut = True
+        self.world.reductions.abandoned(self.number, self.core.rank)
+        self._cancel_capture()
+
+    def exit(self, code: int, reason: str) -> None:
+        self.die()
+        self.machine.process_exited(self, code, reason)
+
+    def later(self, longest_s: float, action: Callable[[], None]) -> None:
+        """Unless the script has been taken elsewhere by then."""
+        epoch = self.epoch
+        self.world.after(longest_s, lambda: action() if self.alive and self.epoch == epoch else None)
+
+    def say(self, message: Any) -> None:
+        self._outbox.send(message)
+
+    def _deliver(self, message: Any) -> None:
+        self.machine.hear_process(self, message)
+
+    def _turn(self, stage: str) -> None:
+        self.epoch += 1
+        self.stage = stage
+
+    # --- the monitor -------------------------------------------------------------------------------------------------
+
+    def _hear(self, message: Any) -> None:
+        match message:
+            case Rehearse(rank=rank):
+                self.role = message
+                self._build(rank)
+            case Seat():
+                self._seated(message)
+            case Attach(segment=segment, geometry=geometry):
+                self.core.attach(segment, geometry)
+            case Grant(generation=generation, slot=slot):
+                self.core.grant(generation, slot)
+                self._slots_came()
+            case Halt(generation=generation):
+                self._halted(generation)
+            case Restore() | Connect() | Go() | Release():
+                self._heard[type(message)] = message
+                self._walk()
+            case End():
+                self.exit(0, "told to end")
+            case _:
+                pass
+
+    def _halted(self, generation: Generation) -> None:
+        """The flag first, then the abort. The script comes to rest in its own time."""
+        self.core.halt(generation)
+        self.world.reductions.abandoned(self.number, self.core.rank)
+        if self.stage == "loading":
+            return  # looked at when the load is done
+        if not self.unwinding:
+            self.unwinding = True
+            stuck = not self.world.calm and self.world.rng.random() < self.world.options.stuck
+            epoch = self.epoch
+            self.world.after(1000.0 if stuck else 1.0, lambda: self._come_back(epoch))
+
+    def _come_back(self, epoch: int) -> None:
+        if not self.alive or self.stage in ("loading", "building"):
+            return
+        self.unwinding = False
+        self._cancel_capture()
+        self._turn("await_restore")
+        self._walks_in = self.core.aborted
+        self._waits_for_slots = None
+        self.say(Halted(generation=self.core.aborted, live=self.core.rest()))
+        self._walk()
+
+    # --- the script: from its first line, or to its seat -------------------------------------------------------------
+
+    def _build(self, rank: int) -> None:
+        self._turn("building")
+        self.built_as = -1
+        self.later(3.0, lambda: self._built(rank))
+
+    def _built(self, rank: int) -> None:
+        self.built_as, self.stage = rank, "parked"
+        if isinstance(self.role, Rehearse):
+            self.say(Parked(rank=rank))
+        elif isinstance(self.role, Seat):
+            self._seated(self.role)
+
+    def _seated(self, seat: Seat) -> None:
+        self.role = seat
+        if seat.resume is None:
+            self.core.take_seat(seat.generation, seat.rank, seat.schedule)
+            self._turn("first_line")
+            self._walk()
+        elif self.stage == "building" and self.built_as == -1 and isinstance(self.role, Seat):
+            self._turn("building")
+            self.later(3.0, lambda: self._built(seat.rank))
+        elif self.built_as != seat.rank:
+            self._build(seat.rank)
+        else:
+            self.core.take_seat(seat.generation, seat.rank, seat.schedule)
+            self._walks_in = seat.generation
+            self._turn("await_restore")
+            self._walk()
+
+    def _walk(self) -> None:
+        """From rest to Go, as far as the orders heard so far allow."""
+        generation = self._walks_in
+        if self.stage == "first_line" and self._order(Connect, self.core.generation):
+            self.say(Connected(generation=self.core.generation, rank=self.core.rank))
+            self._turn("building_for_real")
+            self.later(3.0, self._begin)
+        elif self.stage == "await_restore" and (restore := self._order(Restore, generation)):
+            self._turn("loading")
+            self.core.restoring()
+            self.later(1.0, lambda: self._loaded(restore))
+        elif self.stage == "prepared" and self._order(Connect, generation):
+            self._turn("connecting")
+            self.later(0.5, self._connected)
+        elif self.stage == "connected" and self._order(Go, generation):
+            self._turn("running")
+            self._resume(self._heard[Restore])
+        elif self.stage == "finished" and self._order(Release, self.core.generation):
+            self._turn("leaving")
+            self.world.checkers.final_state(self.core.rank, self.core.live, self.state)
+            self.later(0.5, lambda: self.exit(0, "done"))
+
+    def _order(self, kind: type, generation: Generation) -> Any:
+        message = self._heard.get(kind)
+        return message if message is not None and message.generation == generation else None
+
+    def _loaded(self, restore: Restore) -> None:
+        if restore.slot is not None:
+            content = self.machine.arena.contents.get(restore.slot)
+            assert content is not None, f"{self.name} restores {restore.version} from {restore.slot}: nothing is there"
+            assert content.replica is not None, f"{self.name} restores {restore.version} without its replica region"
+            self.state = State(content.unique, content.replica)
+            self.core.declare(self.machine.arena.geometry[restore.slot.segment])
+        self.core.restored(restore.generation, restore.version, restore.schedule)
+        self.stage = "prepared"
+        if self.core.is_aborted:
+            self._come_back(self.epoch)
+            return
+        self.world.checkers.stands_at(self.core.rank, restore.version, self.state)
+        self.say(Prepared(generation=restore.generation, rank=self.core.rank, store=self._address))
+        self._walk()
+
+    def _connected(self) -> None:
+        if not self.core.is_aborted:
+            self.stage = "connected"
+            self.say(Connected(generation=self._walks_in, rank=self.core.rank))
+            self._walk()
+
+    def _resume(self, restore: Restore) -> None:
+        self.world.checkers.runs(self)
+        if restore.capture:
+            self._await_slots(0.5, lambda: self._snapshot(self._next_step))
+        else:
+            self._next_step()
+
+    # --- the script: steps -------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self.stage = "running"
+        self.core.begin()
+        self.state = initial(self.core.generation, self.core.rank)
+        self.world.checkers.runs(self)
+        self._snapshot(self._next_step)
+
+    def _next_step(self) -> None:
+        live = self.core.live
+        if self.core.is_aborted or live is None:
+            return  # its unwinding is under way
+        if live.number >= self.world.last_step:
+            self._turn("finished")
+            self.say(Finished(generation=self.core.generation, rank=self.core.rank))
+            self._walk()
+            return
+        self.later(0.8, self._reduce)
+
+    def _reduce(self) -> None:
+        if self.core.is_aborted or self.core.live is None:
+            return
+        epoch, key = self.epoch, (self.core.generation, self.core.live.number)
+
+        def completion(total: int, garbage: bool) -> None:
+            if self.alive and self.epoch == epoch:
+                self.world.reductions.left(self.number)
+                self._before_optimizer(total, garbage)
+
+        self.world.reductions.join(self.number, self.core.rank, key, self.state, completion)
+
+    def _before_optimizer(self, total: int, garbage: bool) -> None:
+        """The capture of this version has to be over, or is given up, before its state is overwritten."""
+        if self.capture is not None and self.world.rng.random() < self.world.give_up:
+            capture = self.capture[0]
+            self._cancel_capture()
+            self._say_missed(self.core.gave_up(capture, "not done when the optimizer began"))
+        if self.capture is not None:
+            self.later(0.2, lambda: self._before_optimizer(total, garbage))
+        elif not self.core.is_aborted:
+            self.core.optimizer_began()
+            self.later(0.1, lambda: self._end_step(total, garbage))
+
+    def _end_step(self, total: int, garbage: bool) -> None:
+        counts = self.core.end_step()
+        if not counts or garbage:
+            self.state = State(self.world.rng.getrandbits(60), self.world.rng.getrandbits(60))
+        if not counts:
+            return
+        live = self.core.live
+        assert live is not None
+        if not garbage:
+            self.state = stepped(self.state, total, live, self.core.rank)
+        self.world.stepped(live.number)
+        self.say(Stepped(generation=self.core.generation, number=live.number))
+        self._snapshot(self._next_step)
+
+    # --- captures ----------------------------------------------------------------------------------------------------
+
+    def _geometry(self) -> Geometry:
+        """Small before the first step, then as large as the optimizer makes it."""
+        assert self.core.live is not None
+        unique = 100 if self.core.live.number == 0 else 300
+        return Geometry(record_capacity=RECORD_BYTES, unique_bytes=unique, replica_bytes=self.world.replica_bytes)
+
+    def _snapshot(self, then: Callable[[], None]) -> None:
+        if self.core.declare(self._geometry()):
+            self.say(Declare(geometry=self._geometry(), peers=self.world.peers_of(self.core.rank)))
+            self._await_slots(SLOT_WAIT_S, lambda: self._take_snapshot(then))
+        else:
+            self._take_snapshot(then)
+
+    def _await_slots(self, patience_s: float, then: Callable[[], None]) -> None:
+        if self.core.has_slots:
+            then()
+            return
+        epoch = self.epoch
+
+        def go_on() -> None:
+            if self._waits_for_slots is go_on and self.alive and self.epoch == epoch:
+                self._waits_for_slots = None
+                then()
+
+        self._waits_for_slots = go_on
+        self.world.clock.after(patience_s, go_on)
+
+    def _slots_came(self) -> None:
+        if self._waits_for_slots is not None and self.core.has_slots:
+            self._waits_for_slots()
+
+    def _take_snapshot(self, then: Callable[[], None]) -> None:
+        match self.core.plan_capture():
+            case Capture() as capture:
+                self._begin_capture(capture)
+            case Missed() as missed:
+                self.say(missed)
+        then()
+
+    def _begin_capture(self, capture: Capture) -> None:
+        assert self.machine.arena.geometry[capture.slot.segment] == self._geometry(), "a slot of another geometry"
+        self.capture = (capture, content_of(self.core.rank, capture.version, self.state))
+        self.machine.arena.begin_write(capture.slot, self)
+        self.world.after(0.5, lambda: self._copied(capture))
+
+    def _copied(self, capture: Capture) -> None:
+        if self.capture is None or self.capture[0] is not capture:
+            return
+        content, self.capture = self.capture[1], None
+        self.machine.arena.end_write(capture.slot, self, content)
+        captured = self.core.copied(capture, RECORD_BYTES)
+        if captured is not None:
+            self.say(captured)
+
+    def _cancel_capture(self) -> None:
+        if self.capture is not None:
+            self.machine.arena.end_write(self.capture[0].slot, self, None)
+            self.capture = None
+
+    def _say_missed(self, missed: Missed | None) -> None:
+        if missed is not None:
+            self.say(missed)

@@ -1,0 +1,65 @@
+"""Collectives: a step ends for nobody before every rank has come. An abort inside one may hand garbage to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from deadpool.protocol.identity import Generation
+from deadpool.sim.history import State, total_of
+
+if TYPE_CHECKING:
+    from deadpool.sim.world import World
+
+Completion = Callable[[int, bool], None]
+"""Called with the reduced value, and whether it is garbage."""
+
+
+@dataclass(slots=True)
+class Reduction:
+    states: dict[int, State] = field(default_factory=dict)
+    inside: dict[int, Completion] = field(default_factory=dict)  # came, and have not left
+    broken: bool = False
+
+
+class Reductions:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._open: dict[tuple[Generation, int], Reduction] = {}
+        self._where: dict[int, Reduction] = {}  # id of a process -> the reduction it is in
+
+    def join(self, who: int, rank: int, key: tuple[Generation, int], state: State, completion: Completion) -> None:
+        reduction = self._open.setdefault(key, Reduction())
+        assert rank not in reduction.states, f"rank {rank} came twice to step {key[1]} of generation {key[0]}"
+        reduction.states[rank], reduction.inside[rank] = state, completion
+        self._where[who] = reduction
+        if len(reduction.states) == self._world.layout.world_size:
+            for inside in list(reduction.inside):
+                self._world.after(0.05, lambda inside=inside: self._leave(reduction, inside))
+
+    def _leave(self, reduction: Reduction, rank: int) -> None:
+        completion = reduction.inside.pop(rank, None)
+        if completion is not None:
+            garbage = reduction.broken and self._world.rng.random() < 0.5
+            states = [reduction.states[r] for r in sorted(reduction.states)]
+            completion(total_of(states), garbage)
+
+    def left(self, who: int) -> None:
+        self._where.pop(who, None)
+
+    def abandoned(self, who: int, rank: int) -> None:
+        """Aborted or died inside: a peer whose own flag is still clear may finish on garbage."""
+        reduction = self._where.pop(who, None)
+        if reduction is None or rank not in reduction.inside:
+            return
+        del reduction.inside[rank]
+        reduction.broken = True
+        for peer in list(reduction.inside):
+            if self._world.rng.random() < 0.25:
+                self._world.after(0.3, lambda peer=peer: self._spill(reduction, peer))
+
+    def _spill(self, reduction: Reduction, rank: int) -> None:
+        completion = reduction.inside.pop(rank, None)
+        if completion is not None:
+            completion(self._world.rng.getrandbits(60), True)

@@ -1,0 +1,94 @@
+"""Runs the workload as a job of real processes on this machine, kills what it is told to, and reads the results."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deadpool.config import JobConfig
+from deadpool.control.launcher import LocalJob, running
+from deadpool.control.run_dir import RunDir
+from deadpool.errors import JobFailed
+from deadpool.events import read_events
+from deadpool.story import Recovery, recoveries
+from deadpool.workload.results import Results
+
+SCRIPT = Path(__file__).with_name("train.py")
+
+
+@dataclass(slots=True)
+class Trial:
+    """One job under trial. `script_arguments` go to the workload; events and results lie in `folder`."""
+
+    config: JobConfig
+    script_arguments: list[str]
+    folder: Path
+    deadline_s: float = 300.0
+    script: Path = SCRIPT
+    environment: dict[str, str] = field(default_factory=dict)
+    job: LocalJob = field(init=False)
+
+    def __post_init__(self) -> None:
+        script = [str(self.script), "--out", str(self.out), *self.script_arguments]
+        run_dir = RunDir.create(self.folder / "run")
+        self.job = LocalJob(self.config, run_dir, script, quiet=True, environment=self.environment)
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    def results(self) -> Results:
+        return Results.read(self.out)
+
+    def recoveries(self) -> list[Recovery]:
+        return recoveries(self.events())
+
+    def events(self) -> list[dict]:
+        return read_events(self.job.run_dir.events)
+
+    def run(self, during: Callable[[Trial], None] | None = None) -> Results:
+        """From start to end; `during` acts on the running job. JobFailed with the console's end if it fails."""
+        with running(self.job):
+            if during is not None:
+                during(self)
+            code = self.job.wait(self.deadline_s)
+        if code:
+            raise JobFailed(f"the job ended with code {code}:\n{self.console()}")
+        return self.results()
+
+    def console(self) -> str:
+        path = self.job.run_dir.path / "console.log"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return "\n".join(lines[-40:])
+
+    # --- waiting, always bounded -------------------------------------------------------------------------------------
+
+    def await_step(self, step: int, timeout_s: float = 120.0) -> None:
+        """Until every rank has completed `step`."""
+        self.await_true(lambda: self.results().newest_step() >= step, f"step {step}", timeout_s)
+
+    def await_event(self, what: str, count: int = 1, timeout_s: float = 120.0) -> None:
+        self.await_true(lambda: sum(e["what"] == what for e in self.events()) >= count, f"event {what}", timeout_s)
+
+    def await_true(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if self.job.coordinator is not None and self.job.coordinator.poll() is not None:
+                raise JobFailed(f"the job ended while waiting for {what}:\n{self.console()}")
+            if time.monotonic() > deadline:
+                raise JobFailed(f"{what} did not come within {timeout_s:g} s:\n{self.console()}")
+            time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str = "deadpool-") -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,66 @@
+"""What a run of the workload wrote down, and whether two runs are the same, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """Per rank: the losses of its steps (of one done again the last), when they began and ended, the final digest."""
+
+    losses: dict[int, dict[int, str]]
+    times: dict[int, list[tuple[int, float, float]]]
+    digests: dict[int, str]
+
+    @classmethod
+    def read(cls, folder: Path) -> Results:
+        losses: dict[int, dict[int, str]] = {}
+        times: dict[int, list[tuple[int, float, float]]] = {}
+        digests: dict[int, str] = {}
+        for path in sorted(folder.glob("rank*.jsonl")):
+            rank = int(path.stem.removeprefix("rank"))
+            lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+            steps = [line for line in lines if "step" in line]
+            losses[rank] = {line["step"]: line["loss"] for line in steps}
+            times[rank] = [(line["step"], line["began"], line["ended"]) for line in steps]
+            digests.update({rank: line["digest"] for line in lines if "digest" in line})
+        return cls(losses=losses, times=times, digests=digests)
+
+    def newest_step(self) -> int:
+        """The newest step that every rank has done; -1 before that."""
+        newest = [max(losses, default=-1) for losses in self.losses.values()]
+        return min(newest, default=-1)
+
+    def median_step_s(self) -> float:
+        """Of rank 0, between the ends of steps done one after the other."""
+        ends = [ended for _, _, ended in self.times[0]]
+        return statistics.median(later - earlier for earlier, later in zip(ends, ends[1:], strict=False))
+
+    def steps_done_again(self) -> int:
+        """Steps that were completed more than once, counted at the rank that did the most."""
+        return max(len(times) - len({step for step, _, _ in times}) for times in self.times.values())
+
+
+def differences(one: Results, other: Results) -> list[str]:
+    """Empty: losses of every rank and step, and every rank's final state, are bit-identical."""
+    found = [_compare("losses", rank, one.losses.get(rank), other.losses.get(rank)) for rank in _ranks(one, other)]
+    found += [_compare("final state", rank, one.digests.get(rank), other.digests.get(rank)) for rank in _ranks(one, other)]
+    return [text for text in found if text is not None]
+
+
+def _ranks(one: Results, other: Results) -> list[int]:
+    return sorted(set(one.losses) | set(other.losses))
+
+
+def _compare(what: str, rank: int, one: Any, other: Any) -> str | None:
+    if one is None or other is None:
+        return f"{what} of rank {rank}: missing"
+    if isinstance(one, dict) and isinstance(other, dict):
+        wrong = sorted(step for step in one.keys() | other.keys() if one.get(step) != other.get(step))
+        return f"{what} of rank {rank} differ at steps {wrong}" if wrong else None
+    return None if one == other else f"{what} of rank {rank} differs"

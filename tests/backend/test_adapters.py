@@ -1,0 +1,86 @@
+"""What adapters know without a recovery: who holds the same values, and that a new reducer keeps what was registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from backend_child import Job, Scenario
+from backend_fleet import run_in_children
+
+from deadpool.backend.groups import Groups
+from deadpool.trainer.adapters import fsdp2
+
+pytestmark = pytest.mark.e2e
+
+
+def rehearsed_job(framework: str, rank: int) -> Job:
+    groups = Groups(timeout_s=5)
+    groups.install()
+    groups.init(backend="gloo", store=dist.HashStore(), rank=rank, world_size=4, detached=True)
+    return Job(Scenario(framework=framework, directory="/nowhere"), rank)
+
+
+def replicas(rank: int, port: int) -> list[Any]:
+    found: list[Any] = []
+    for framework in ("plain", "ddp", "fsdp2", "hsdp"):
+        groups = Groups(timeout_s=5)
+        groups.install()
+        groups.init(backend="gloo", store=dist.HashStore(), rank=1, world_size=4, detached=True)
+        job = Job(Scenario(framework=framework, directory="/nowhere"), 1)
+        merged: dict[int, tuple[int, ...]] = {}
+        for adapter in job.adapters:
+            merged |= adapter.replicas()
+        found.append([merged.get(id(parameter)) for parameter in job.model.parameters()])
+        groups.destroy()
+        groups.uninstall()
+    return found
+
+
+def test_who_holds_the_same_values() -> None:
+    [[plain, ddp, fsdp, hsdp]] = run_in_children(replicas)
+    assert set(plain) == {None}
+    assert set(ddp) == {(0, 1, 2, 3)}
+    assert set(fsdp) == {None}
+    assert set(hsdp) == {(1, 3)}
+
+
+def seat_with_hook(rank: int, port: int) -> tuple[int, int]:
+    job, calls = rehearsed_job("ddp", 1), [0]
+
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        calls[0] += 1
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    job.model.register_comm_hook(None, hook)
+    job.train_one()
+    first = calls[0]
+    job.train_one()
+    job.reset()
+    job.seated(0)
+    calls[0] = 0
+    job.train_one()
+    return first, calls[0]
+
+
+def test_new_reducer_keeps_the_communication_hook() -> None:
+    assert run_in_children(seat_with_hook) == [(1, 1)]
+
+
+def reset_by_hand(rank: int, port: int) -> bool:
+    job = rehearsed_job("fsdp2", 1)
+    job.rehearse()
+    loss = job.model(torch.ones(2, 16), True).sum()  # and no backward: parameters stay as the forward left them
+    del loss
+    fsdp2.reset_iteration_by_hand(job.model._get_fsdp_state())
+    job.reset()
+    job.train_one()
+    return all(torch.isfinite(parameter.to_local()).all() for parameter in job.model.parameters())
+
+
+def test_reset_for_torch_without_reset_iter_state() -> None:
+    assert run_in_children(reset_by_hand) == [True]

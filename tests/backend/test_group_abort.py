@@ -1,0 +1,244 @@
+"""abort(), rebuild() and destroy() in processes of their own: what blocks is ended, what is forgotten stays forgotten."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from backend_child import connect
+from backend_fleet import run_in_children
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from deadpool.backend import world
+from deadpool.backend.groups import Groups
+from deadpool.backend.store import ReleasableStore
+from deadpool.errors import ConfigError, GroupError
+
+pytestmark = pytest.mark.e2e
+
+
+class WatchedStore(ReleasableStore):
+    """Tells when somebody begins to wait in it; may then keep him there for ever."""
+
+    def __init__(self, inner: dist.Store, *, stuck: bool = False) -> None:
+        super().__init__(inner)
+        self.waited_in = threading.Event()
+        self._stuck = stuck
+
+    def clone(self) -> dist.Store:
+        return self
+
+    def wait(self, *arguments: Any) -> None:
+        self.waited_in.set()
+        if self._stuck:
+            threading.Event().wait()
+        self._client().wait(*arguments)
+
+
+def detached_groups(rank: int, *, timeout_s: float = 20.0) -> Groups:
+    groups = Groups(timeout_s=timeout_s)
+    groups.install()
+    groups.init(backend="gloo", store=dist.HashStore(), rank=rank, world_size=2, detached=True)
+    return groups
+
+
+def joined_groups(rank: int, port: int, world_size: int) -> Groups:
+    groups = Groups(timeout_s=20.0)
+    groups.install()
+    groups.init(backend="gloo", store=connect(port), rank=rank, world_size=world_size, detached=False)
+    return groups
+
+
+def seconds_to_raise(action: Callable[[], object], kind: type[Exception]) -> float:
+    began = time.monotonic()
+    with pytest.raises(kind):
+        action()
+    return time.monotonic() - began
+
+
+def abort_once(waiting: threading.Event, groups: Groups) -> threading.Thread:
+    def wait_and_abort() -> None:
+        waiting.wait()
+        groups.abort()
+
+    thread = threading.Thread(target=wait_and_abort)
+    thread.start()
+    return thread
+
+
+def meet(store: dist.Store, name: str, count: int) -> None:
+    """All of them have come when this returns."""
+    if store.add(f"{name}/count", 1) == count:
+        store.set(f"{name}/all", "")
+    store.wait([f"{name}/all"])
+
+
+def rebuild_without_peer(rank: int, port: int) -> float:
+    groups = detached_groups(rank)
+    store = WatchedStore(connect(port))
+    abort_once(store.waited_in, groups)
+    return seconds_to_raise(lambda: groups.rebuild(store, "g2"), GroupError)
+
+
+def test_abort_while_rebuild_waits_for_a_peer_that_never_comes() -> None:
+    assert run_in_children(rebuild_without_peer)[0] < 2
+
+
+def rebuild_with_peer_that_stops_half_way(rank: int, port: int) -> float:
+    groups, plain = detached_groups(rank), connect(port)
+    if rank == 1:
+        store = WatchedStore(plain, stuck=True)  # has published where it listens, connects to nobody
+        threading.Thread(target=lambda: groups.rebuild(store, "g2"), daemon=True).start()
+        store.waited_in.wait()
+        plain.set("stuck", "")
+        plain.wait(["seen"])
+        return 0.0
+    plain.wait(["stuck"])
+    store = WatchedStore(connect(port))
+    abort_once(store.waited_in, groups)
+    try:
+        return seconds_to_raise(lambda: groups.rebuild(store, "g2"), GroupError)
+    finally:
+        plain.set("seen", "")
+
+
+def test_abort_while_rebuild_waits_for_a_connection() -> None:
+    assert run_in_children(rebuild_with_peer_that_stops_half_way, ranks=2)[0] < 2
+
+
+def rebuild_too_long(rank: int, port: int) -> str:
+    with pytest.raises(GroupError) as caught:
+        detached_groups(rank, timeout_s=0.3).rebuild(connect(port), "g2")
+    return str(caught.value)
+
+
+def test_rebuild_gives_up_when_a_peer_is_missing() -> None:
+    assert run_in_children(rebuild_too_long) == ["rebuilding group 0: not every peer came within 0.3 s"]
+
+
+def collective_without_peer(rank: int, port: int) -> list[Any]:
+    groups, store = joined_groups(rank, port, 2), connect(port)
+    if rank == 1:
+        store.wait(["over"])
+        return []
+    unrelated, theirs = _tcp_pair()
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    threading.Thread(target=groups.abort).start()
+    took = [seconds_to_raise(work.wait, RuntimeError)]
+    took.append(seconds_to_raise(lambda: dist.all_reduce(torch.ones(2)), RuntimeError))
+    took.append(seconds_to_raise(lambda: dist.new_group([0, 1]), GroupError))
+    unrelated.sendall(b"x")
+    store.set("over", "")
+    return [max(took), groups.abort(), theirs.recv(1)]
+
+
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = socket.create_connection(server.getsockname())
+        return here, server.accept()[0]
+
+
+def test_abort_ends_a_collective_and_what_comes_after_but_nobody_elses_connection() -> None:
+    slowest, shut_again, received = run_in_children(collective_without_peer, ranks=2)[0]
+    assert slowest < 2
+    assert shut_again == 0
+    assert received == b"x"
+
+
+def rebuild_after_unseen_abort(rank: int, port: int) -> str:
+    groups = joined_groups(rank, port, 1)
+    seen = groups.abort_count
+    groups.abort()
+    with pytest.raises(GroupError) as caught:
+        groups.rebuild(connect(port), "g2", after_abort=seen)
+    return str(caught.value)
+
+
+def test_abort_that_nobody_saw_is_not_forgotten() -> None:
+    assert "aborted again" in run_in_children(rebuild_after_unseen_abort)[0]
+
+
+def rebuild_until_refused(rank: int, port: int) -> tuple[int, str]:
+    groups = joined_groups(rank, port, 1)
+    for count in range(1000):
+        try:
+            groups.rebuild(dist.HashStore(), f"g{count}")
+        except GroupError as refused:
+            return count, str(refused)
+    return -1, ""
+
+
+def test_the_limit_of_rebuilds_has_a_name() -> None:
+    [(count, message)] = run_in_children(rebuild_until_refused)
+    assert count == world.SWAP_LIMIT == 248
+    assert "248 rebuilds" in message
+
+
+def rebuild_twenty_times(rank: int, port: int) -> list[tuple[int, int]]:
+    groups, store = joined_groups(rank, port, 2), connect(port)
+    pair = dist.new_group([0, 1])
+    counts = []
+    for count in range(20):
+        groups.abort()
+        meet(store, f"aborted {count}", 2)
+        groups.rebuild(store, f"g{count}", after_abort=count + 1)
+        dist.barrier(group=pair)
+        dist.barrier()
+        meet(store, f"used {count}", 2)
+        counts.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
+    return counts
+
+
+def test_twenty_rebuilds_leak_no_descriptor_and_one_thread_per_group() -> None:
+    for counts in run_in_children(rebuild_twenty_times, ranks=2):
+        descriptors, threads = zip(*counts, strict=True)
+        assert max(descriptors[1:]) <= descriptors[0]
+        assert threads[-1] - threads[0] <= 19 * 2
+
+
+def build_twice(rank: int, port: int) -> list[tuple[str, ...]]:
+    groups = joined_groups(rank, port, 2)
+    names = [_build(groups)]
+    groups.destroy()
+    assert not dist.is_initialized()
+    store = connect(port)
+    groups.init(
+        backend="cpu:gloo", store=dist.PrefixStore("again", store), rank=rank, world_size=2, detached=False
+    )
+    names.append(_build(groups))
+    groups.abort()
+    meet(store, "aborted", 2)
+    groups.rebuild(store, "g2")
+    ones = torch.ones(3)
+    dist.all_reduce(ones, group=dist.new_group([0, 1]))
+    assert ones.tolist() == [2.0, 2.0, 2.0]
+    dist.destroy_process_group()
+    return names
+
+
+def _build(groups: Groups) -> tuple[str, ...]:
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+    whole = torch.arange(8.0).reshape(4, 2)
+    sharded = distribute_tensor(whole, mesh["tensor"], [Shard(0)])
+    assert torch.equal((sharded + sharded).redistribute(placements=[Replicate()]).to_local(), whole * 2)
+    dist.new_group([0, 1])
+    return groups.names
+
+
+def test_script_can_be_run_again_after_destroy() -> None:
+    for first, second in run_in_children(build_twice, ranks=2):
+        assert len(first) >= 3
+        assert first == second
+
+
+def test_only_gloo_is_accepted() -> None:
+    with pytest.raises(ConfigError, match="backend='nccl'.*'gloo' or 'cpu:gloo'"):
+        Groups(timeout_s=1).init(backend="nccl", store=dist.HashStore(), rank=0, world_size=1, detached=False)
