@@ -129,9 +129,7 @@ def _server() -> dist.TCPStore:
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
 
 
-def _replace_the_victim(
-    scenario: Scenario, fleet: list[Child], port: int, outcome: Outcome, deadline: float
-) -> None:
+def _replace_the_victim(scenario: Scenario, fleet: list[Child], port: int, outcome: Outcome, deadline: float) -> None:
     """In the fleet's list a rank's index is its number; the stand-in comes last and moves to the victim's place."""
     victim = fleet[scenario.victim]
     expect(victim, "dead", deadline)

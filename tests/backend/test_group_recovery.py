@@ -54,9 +54,7 @@ def test_killed_before_buckets_are_laid_out_anew(victim: int, tmp_path: Path) ->
 
 
 def test_rolled_back_to_before_buckets_were_laid_out_anew(tmp_path: Path) -> None:
-    outcome = run_job(
-        Scenario(framework="ddp", directory=str(tmp_path), victim=3, dies_at_step=2, resume_step=0)
-    )
+    outcome = run_job(Scenario(framework="ddp", directory=str(tmp_path), victim=3, dies_at_step=2, resume_step=0))
     assert_as_undisturbed(outcome, "ddp")
 
 

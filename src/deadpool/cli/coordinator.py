@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,20 +30,20 @@ def coordinator(
     port: Annotated[int | None, typer.Option(help="port to listen on; 0: any free one")] = None,
     config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
     quiet: Annotated[bool, typer.Option(help="do not narrate events")] = False,
-    temporary: Annotated[bool, typer.Option(help="remove the run folder when the job has ended")] = False,
 ) -> None:
     """Coordinate a job whose nodes join with `deadpool agent --join`. Exits 0 if the job completed, else 1."""
     from deadpool.config import resolve
     from deadpool.control.run_dir import RunDir
 
-    flags = {k: v for k, v in locals().items() if k not in ("run_dir", "config", "quiet", "temporary", "resolve", "RunDir")}
-    folder = RunDir.create(run_dir)
-    try:
-        failed = asyncio.run(_serve(resolve(flags, file=config), folder, quiet))
-    finally:
-        if temporary:
-            shutil.rmtree(folder.path, ignore_errors=True)
+    flags = {name: value for name, value in locals().items() if name in _SETTINGS}
+    failed = asyncio.run(_serve(resolve(flags, file=config), RunDir.create(run_dir), quiet))
     raise typer.Exit(1 if failed else 0)
+
+
+_SETTINGS = (
+    "nodes", "nproc_per_node", "holders", "slots", "capture_every", "node_timeout_s", "unwind_timeout_s",
+    "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "host", "port",
+)  # fmt: skip
 
 
 async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:

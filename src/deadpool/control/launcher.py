@@ -38,7 +38,6 @@ class LocalJob:
     run_dir: RunDir
     script: list[str]
     quiet: bool = False  # what processes say goes into the run folder, not to the terminal
-    temporary: bool = False  # the run folder goes with the job
     environment: dict[str, str] = field(default_factory=dict)
     coordinator: subprocess.Popen[bytes] | None = None
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -101,8 +100,7 @@ class LocalJob:
             "port": config.port,
             "run-dir": self.run_dir.path,
         }
-        switches = ["--temporary"] if self.temporary else []
-        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *switches]
+        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items())]
 
     def _agent_command(self, name: str, spare: bool) -> list[str]:
         address = self.run_dir.coordinator()

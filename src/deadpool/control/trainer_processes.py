@@ -1,6 +1,6 @@
 """Trainer processes of one node: started, their output told and kept, their end reported. All end with their agent.
 
-An exit is read from a pidfd, not from the end of the output: a trainer's own children may hold its pipe open long after.
+An exit is read from a pidfd, not from the end of the output, which a trainer's own children may hold open long after.
 """
 
 from __future__ import annotations

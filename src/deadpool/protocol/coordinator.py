@@ -1,7 +1,7 @@
 """The coordinator's decisions: membership, generations, commits, recoveries. No I/O; `step` is the only door.
 
-It holds no bulk data and nothing that could not be rebuilt from what agents report. A recovery is a walk through phases,
-and a fault in any of them is simply the next generation:
+It holds no bulk data and nothing that could not be rebuilt from what agents report. A recovery is a walk through
+phases, and a fault in any of them is simply the next generation:
 
     FORMING -> PREPARING -> CONNECTING -> RUNNING -> FENCING -> (WAITING ->) PREPARING -> ...
 """

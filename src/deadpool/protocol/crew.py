@@ -1,4 +1,4 @@
-"""A node's trainer processes: which there are, what each is doing, and which one takes a seat. Part of the agent's core."""
+"""A node's trainer processes: what each is doing, and which one takes a seat. Part of the agent's core."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Trainer:
 
 
 class Crew:
-    """Trainer processes by name. Names are never reused, so that news of a dead one cannot be taken for its successor's."""
+    """Trainer processes by name. Names are never reused: news of a dead one cannot be taken for its successor's."""
 
     def __init__(self, node: str) -> None:
         self._node = node

@@ -1,4 +1,4 @@
-"""What goes into a core besides messages, and what comes out. Values only; the shells in control/ and trainer/ act on them.
+"""What goes into a core besides messages, and what comes out. Values only; the shells in control/ act on them.
 
 An input says what was observed, an effect says what to do. A core never waits: an effect that takes time comes back
 later as an input (HashSlot -> Hashed, PushCopy -> Pushed or PushFailed, ...).

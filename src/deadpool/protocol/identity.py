@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Generation:
-    """Who holds which rank. Ordered by the coordinator's term first, so that a deposed one cannot outbid its successor."""
+    """Who holds which rank. Ordered by the coordinator's term first: a deposed one cannot outbid its successor."""
 
     term: int
     n: int

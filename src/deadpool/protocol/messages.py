@@ -78,7 +78,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """One snapshot a newcomer's node has to pull. Each group of sources gives one part; any source of a group will do."""
+    """One snapshot a newcomer's node has to pull. Each group of sources gives a part; any source of a group will do."""
 
     copy: Copy
     groups: tuple[tuple[Source, ...], ...]
@@ -444,10 +444,10 @@ class Failed:
 
 
 ALL: tuple[type, ...] = (
-    Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Declare, Digest, End, Ended, Extent, Facts, Failed, Fence, FenceAck,
-    Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Inventory, Join, Layout,
-    Live, Missed, Parked, Permit, Plan, PlanAck, Prepared, RankOrder, Refused, Rehearse, Release, Report, Restore,
-    Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Stepped, Stored, Strike, TrainerHello, TrainerInfo,
-    TrainerLost, Trainers, Version, Welcome,
+    Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Declare, Digest, End, Ended, Extent, Facts,
+    Failed, Fence, FenceAck, Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat,
+    Holder, Inventory, Join, Layout, Live, Missed, Parked, Permit, Plan, PlanAck, Prepared, RankOrder, Refused,
+    Rehearse, Release, Report, Restore, Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Stepped,
+    Stored, Strike, TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

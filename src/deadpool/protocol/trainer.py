@@ -1,8 +1,8 @@
 """What a trainer may claim about its state: which version it stands at, whether that is clean, what it may capture.
 
 Three threads of a trainer ask here (the script's, the monitor's, the capture's), under one lock held by the shell. The
-rules of sealing: the abort flag only grows and is set before any abort call; a version counts only if its last optimizer
-step was seen complete *before* the flag was looked at.
+rules of sealing: the abort flag only grows and is set before any abort call; a version counts only if its last
+optimizer step was seen complete *before* the flag was looked at.
 """
 
 from __future__ import annotations

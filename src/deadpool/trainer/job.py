@@ -107,7 +107,7 @@ class Job:
         return ours and self.session.core.is_aborted
 
     def _is_faults_doing(self) -> bool:
-        """By the flag, never by type or text. A peer's death is felt here before the fence comes, so it is waited for."""
+        """By the flag, never by type or text. A peer's death may be felt before the fence comes: so wait for it."""
         settings = self.session.settings
         assert settings is not None
         return self.session.await_halt(10 * settings.heartbeat_s)

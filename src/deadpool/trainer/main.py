@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed
 import torch.distributed.fsdp
-import torch.distributed.tensor  # noqa: F401  imported for warmth: a spare must not pay for it when it is needed
+import torch.distributed.tensor
 
 from deadpool.protocol.messages import Connect, Connected, Failed, Seat
 from deadpool.protocol.topology import Address

@@ -1,4 +1,4 @@
-"""`deadpool.join` and `pool.protect`: what a training script calls instead of init_process_group, and around its loop."""
+"""`deadpool.join` and `pool.protect`: what a training script calls instead of init_process_group, and for its loop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import warnings
 
 import torch.distributed as dist
+from torch import nn
 
 from deadpool.errors import ConfigError
 from deadpool.protocol.messages import Seat
@@ -67,7 +68,5 @@ def _first_store(session: Session) -> dist.Store:
     return dist.PrefixStore(f"generation-{session.core.generation}", session.rendezvous(address))
 
 
-def _modules(objects: dict[str, object]) -> list:
-    from torch import nn
-
+def _modules(objects: dict[str, object]) -> list[nn.Module]:
     return [each for each in objects.values() if isinstance(each, nn.Module)]

@@ -1,4 +1,4 @@
-"""What a spare does inside the user's loop: dry steps under fake groups, then it parks, built and warm, until seated."""
+"""What a spare does inside the user's loop: dry steps under fake groups, then it parks, warm, until it is seated."""
 
 from __future__ import annotations
 

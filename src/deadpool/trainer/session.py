@@ -1,7 +1,7 @@
 """A trainer's side of its agent: the link, the thread that listens to it, and what it has heard so far.
 
-The monitor thread is the only reader of the link. On a Halt it raises the abort flag first and aborts every group second;
-that order is the seal rule. The script's thread waits here for what it needs next.
+The monitor thread is the only reader of the link. On a Halt it raises the abort flag first and aborts every group
+second; that order is the seal rule. The script's thread waits here for what it needs next.
 """
 
 from __future__ import annotations

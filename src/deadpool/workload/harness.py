@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
@@ -48,7 +46,7 @@ class Trial:
     def recoveries(self) -> list[Recovery]:
         return recoveries(self.events())
 
-    def events(self) -> list[dict]:
+    def events(self) -> list[dict[str, Any]]:
         return read_events(self.job.run_dir.events)
 
     def run(self, during: Callable[[Trial], None] | None = None) -> Results:
@@ -83,12 +81,3 @@ class Trial:
             if time.monotonic() > deadline:
                 raise JobFailed(f"{what} did not come within {timeout_s:g} s:\n{self.console()}")
             time.sleep(0.005)
-
-
-@contextlib.contextmanager
-def temporary_folder(prefix: str = "deadpool-") -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -49,7 +49,9 @@ class Results:
 def differences(one: Results, other: Results) -> list[str]:
     """Empty: losses of every rank and step, and every rank's final state, are bit-identical."""
     found = [_compare("losses", rank, one.losses.get(rank), other.losses.get(rank)) for rank in _ranks(one, other)]
-    found += [_compare("final state", rank, one.digests.get(rank), other.digests.get(rank)) for rank in _ranks(one, other)]
+    found += [
+        _compare("final state", rank, one.digests.get(rank), other.digests.get(rank)) for rank in _ranks(one, other)
+    ]
     return [text for text in found if text is not None]
 
 

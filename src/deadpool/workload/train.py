@@ -25,22 +25,23 @@ from deadpool.workload.gpt import GPT, Batches, Size
 
 def build(layout: str, size: Size, world_size: int) -> nn.Module:
     torch.manual_seed(0)
-    model: nn.Module = GPT(size)
+    model = GPT(size)
     if layout == "fsdp2":
         mesh = init_device_mesh("cpu", (world_size,))
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
     elif layout == "ddp":
-        model = DistributedDataParallel(model)
+        return DistributedDataParallel(model)
     return model
 
 
 def reduce_gradients(model: nn.Module) -> None:
     """Data parallelism by hand, for the layout without a wrapper."""
     for parameter in model.parameters():
+        assert parameter.grad is not None
         dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
+        parameter.grad.div_(dist.get_world_size())
 
 
 def arguments() -> argparse.Namespace:
@@ -95,7 +96,7 @@ def main() -> None:
                 scheduler.step()
                 optimizer.zero_grad()
                 if not step.dry:
-                    note(file, step=step.number, loss=loss.item().hex(), began=began, ended=time.time())
+                    note(file, step=step.number, loss=float(loss).hex(), began=began, ended=time.time())
         note(file, digest=job.digest())
     dist.destroy_process_group()
 

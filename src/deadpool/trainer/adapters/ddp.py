@@ -78,7 +78,9 @@ class DdpAdapter:
         if resume_step < self.dry_steps:
             self._return_to_first_layout()
         elif not self._layout_is_known:
-            raise StateError(f"DistributedDataParallel cannot start at step {resume_step} without {self.dry_steps} dry steps")
+            raise StateError(
+                f"DistributedDataParallel cannot start at step {resume_step} without {self.dry_steps} dry steps"
+            )
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
         ranks = tuple(sorted(dist.get_process_group_ranks(self._module.process_group)))

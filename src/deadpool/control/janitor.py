@@ -1,0 +1,33 @@
+"""Temporary folders that go with their owner, however it goes: a small process waits for its end and cleans up."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_WAIT_AND_REMOVE = """
+import shutil, sys, time
+sys.stdin.buffer.read()  # ends when the owner closes the pipe or dies
+for _ in range(50):      # the owner's children may still be writing their last lines
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    time.sleep(0.1)
+"""
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str = "deadpool-") -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    janitor = subprocess.Popen(
+        [sys.executable, "-I", "-c", _WAIT_AND_REMOVE, str(folder)], stdin=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        janitor.terminate()
+        janitor.communicate()

@@ -1,0 +1,85 @@
+"""Two runs of the same training, one undisturbed, one with a node killed in mid-step, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deadpool.config import JobConfig
+from deadpool.story import Recovery
+from deadpool.workload.harness import Trial
+from deadpool.workload.results import Results, differences
+
+Progress = Callable[[str, int], None]  # what is going on, steps done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    undisturbed: Results
+    disturbed: Results
+    killed_at: float
+    victim: str
+    recovery: Recovery
+
+    def differences(self) -> list[str]:
+        return differences(self.undisturbed, self.disturbed)
+
+    def first_step_s(self) -> float:
+        """From the kill until every rank has done a step begun after it."""
+        return max(r["t"] for r in self.recovery.records if r["what"] == "resumed") - self.killed_at
+
+    def summary(self) -> dict[str, Any]:
+        median_step_s = self.disturbed.median_step_s()
+        phases = dict(self.recovery.phases_s)
+        phases["detect"] = self.recovery.fault["t"] - self.killed_at
+        return {
+            "bit_identical": not self.differences(),
+            "steps": len(self.undisturbed.losses[0]),
+            "steps_redone": self.recovery.lost_steps,
+            "median_step_s": median_step_s,
+            "first_step_s": self.first_step_s(),
+            "net_recovery_s": self.first_step_s() - median_step_s,
+            "phases_s": phases,
+        }
+
+
+def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: Progress) -> Comparison:
+    """4 nodes of one trainer and, in the second run, a spare. The kill comes half-way, in the middle of a step."""
+    arguments = ["--layout", layout, "--steps", str(steps)]
+    undisturbed = Trial(JobConfig(nodes=4), arguments, folder / "undisturbed").run(
+        lambda trial: watch(trial, steps - 1, progress, "training undisturbed")
+    )
+    trial = Trial(JobConfig(nodes=4, spares=1), arguments, folder / "disturbed")
+    killed_at: list[float] = []
+
+    def disturb(trial: Trial) -> None:
+        watch(trial, steps // 2 - 1, progress, "training again, with a spare")
+        trial.await_event("rehearsed")
+        step = trial.results().newest_step()
+        trial.await_step(step + 1)
+        time.sleep(0.4 * undisturbed.median_step_s())
+        killed_at.append(trial.job.kill_node(victim))
+        watch(trial, steps - 1, progress, f"node {victim} was killed, going on")
+
+    disturbed = trial.run(disturb)
+    return Comparison(
+        undisturbed=undisturbed,
+        disturbed=disturbed,
+        killed_at=killed_at[0],
+        victim=victim,
+        recovery=trial.recoveries()[0],
+    )
+
+
+def watch(trial: Trial, step: int, progress: Progress, what: str) -> None:
+    """Shows progress until every rank has completed `step`."""
+
+    def reached() -> bool:
+        newest = trial.results().newest_step()
+        progress(what, newest + 1)
+        return newest >= step
+
+    trial.await_true(reached, f"step {step}", 180.0)
