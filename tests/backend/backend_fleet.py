@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import wait
@@ -42,6 +42,10 @@ class JobFailed(Exception):
     """A child failed, or the deadline passed."""
 
 
+class RedoFailed(JobFailed):
+    """It went wrong after every rank was told to resume."""
+
+
 class Child:
     """One child process and the pipe to it."""
 
@@ -53,7 +57,8 @@ class Child:
 
     def end(self) -> None:
         if self.process.is_alive() and self.process.pid is not None:
-            os.kill(self.process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # gone, but the forkserver has not said so yet
+                os.kill(self.process.pid, signal.SIGKILL)
         self.process.join()
         self.process.close()
         self.pipe.close()
@@ -97,7 +102,7 @@ def _receive(pipe: Any) -> tuple[Any, ...]:
         return ("dead",)
 
 
-def run_job(scenario: Scenario, *, rehearse: bool = True, deadline_s: float = 30.0) -> Outcome:
+def run_job(scenario: Scenario, *, rehearse: bool = True, deadline_s: float = 30.0, redo_s: float = 30.0) -> Outcome:
     """Runs the job to its end; if the scenario has a victim, a stand-in that was built beside takes its rank."""
     deadline = time.monotonic() + deadline_s
     outcome = Outcome()
@@ -113,7 +118,10 @@ def run_job(scenario: Scenario, *, rehearse: bool = True, deadline_s: float = 30
             expect(stand_in, "ready", deadline)
             servers.append(_server())
             _replace_the_victim(scenario, fleet, servers[1].port, outcome, deadline)
-        _collect(fleet, outcome, deadline)
+        try:
+            _collect(fleet, outcome, time.monotonic() + redo_s)
+        except JobFailed as failure:
+            raise RedoFailed(*failure.args) from failure
     return outcome
 
 

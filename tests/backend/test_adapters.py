@@ -1,4 +1,4 @@
-"""What adapters know without a recovery: who holds the same values, and that a new reducer keeps what was registered."""
+"""Adapters without a recovery: who holds the same values, and that a new reducer keeps what was registered."""
 
 from __future__ import annotations
 

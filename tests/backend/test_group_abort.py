@@ -1,8 +1,7 @@
-"""abort(), rebuild() and destroy() in processes of their own: what blocks is ended, what is forgotten stays forgotten."""
+"""abort(), rebuild() and destroy() in processes of their own: what blocks is ended, what is destroyed is forgotten."""
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -119,12 +118,12 @@ def test_abort_while_rebuild_waits_for_a_connection() -> None:
 
 def rebuild_too_long(rank: int, port: int) -> str:
     with pytest.raises(GroupError) as caught:
-        detached_groups(rank, timeout_s=0.3).rebuild(connect(port), "g2")
+        detached_groups(rank, timeout_s=1.0).rebuild(connect(port), "g2")
     return str(caught.value)
 
 
 def test_rebuild_gives_up_when_a_peer_is_missing() -> None:
-    assert run_in_children(rebuild_too_long) == ["rebuilding group 0: not every peer came within 0.3 s"]
+    assert run_in_children(rebuild_too_long) == ["rebuilding group 0: not every peer came within 1 s"]
 
 
 def collective_without_peer(rank: int, port: int) -> list[Any]:
@@ -196,8 +195,12 @@ def rebuild_twenty_times(rank: int, port: int) -> list[tuple[int, int]]:
         dist.barrier(group=pair)
         dist.barrier()
         meet(store, f"used {count}", 2)
-        counts.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
+        counts.append((_entries("/proc/self/fd"), _entries("/proc/self/task")))
     return counts
+
+
+def _entries(directory: str) -> int:
+    return len(list(Path(directory).iterdir()))
 
 
 def test_twenty_rebuilds_leak_no_descriptor_and_one_thread_per_group() -> None:
@@ -245,9 +248,9 @@ def test_process_ends_cleanly_after_a_rebuild() -> None:
     """A real interpreter with its own end, which forked children do not have."""
     script = Path(__file__).with_name("ends_after_rebuild.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout.split()) == (0, ["ended", "ended"]), done.stderr
+    assert (done.returncode, done.stdout.count("ended")) == (0, 2), done.stderr
 
 
 def test_only_gloo_is_accepted() -> None:
-    with pytest.raises(ConfigError, match="backend='nccl'.*'gloo' or 'cpu:gloo'"):
+    with pytest.raises(ConfigError, match=r"backend='nccl'.*'gloo' or 'cpu:gloo'"):
         Groups(timeout_s=1).init(backend="nccl", store=dist.HashStore(), rank=0, world_size=1, detached=False)

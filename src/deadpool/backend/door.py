@@ -1,8 +1,8 @@
 """Stands where torch.distributed makes gloo backends, so that every stock call makes them through us.
 
 init_process_group, new_group, DeviceMesh and whatever is built on them all go through
-`distributed_c10d._new_process_group_helper`, which ends in `ProcessGroupGloo(store, rank, size, timeout=...)` and checks
-the type of what comes back. Both names are replaced there; user code and backend names stay stock.
+`distributed_c10d._new_process_group_helper`, which calls `ProcessGroupGloo(store, rank, size, timeout=...)` and
+checks the type of what comes back. Both names are replaced there; user code and backend names stay stock.
 """
 
 from __future__ import annotations

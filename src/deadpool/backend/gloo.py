@@ -10,7 +10,11 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup, ProcessGroupGloo
+from torch._C import _distributed_c10d
+
+# Untyped: what we need of them is missing in torch's own stubs.
+FakeProcessGroup: Any = _distributed_c10d.FakeProcessGroup
+ProcessGroupGloo: Any = _distributed_c10d.ProcessGroupGloo
 
 
 class GlooFactory:
@@ -20,10 +24,16 @@ class GlooFactory:
         self._hostname = hostname
         self._device: Any = None
 
+    def open_device(self) -> None:
+        """Begins to listen; the first thing to be called, once."""
+        if self._device is None:
+            # Lazy connecting would open sockets in the middle of a collective, where nobody records them.
+            self._device = ProcessGroupGloo.create_device(hostname=self._hostname, lazy_init=False)
+
     def real(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
         """Connects to all peers; blocks until they are there."""
         options = ProcessGroupGloo._Options()
-        options._devices = [self._shared_device()]
+        options._devices = [self._device]
         options._threads = 1
         options._timeout = timeout
         return ProcessGroupGloo(store, rank, size, options)
@@ -37,9 +47,3 @@ class GlooFactory:
         options = FakeProcessGroup.Options()
         options._timeout = timeout
         return FakeProcessGroup._create_internal(rank=rank, world_size=size, options=options)
-
-    def _shared_device(self) -> Any:
-        if self._device is None:
-            # Lazy connecting would open sockets in the middle of a collective, where nobody records them.
-            self._device = ProcessGroupGloo.create_device(hostname=self._hostname, lazy_init=False)
-        return self._device

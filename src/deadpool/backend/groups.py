@@ -51,6 +51,7 @@ class Groups:
     def install(self) -> None:
         """From here on every gloo group made by a stock call is ours."""
         self._door.open()
+        self._supervisor.listen_through(self._gloo.open_device)
 
     def uninstall(self) -> None:
         self._door.close()
@@ -100,7 +101,7 @@ class Groups:
         self._detached = False
         self._swap_count = 0
 
-    def _connect(self, store: dist.Store) -> dist.Store:
+    def _connect(self, store: Any) -> dist.Store:
         # A client of our own: an abort ends waiting in it without cutting anybody else off from the store.
         self._release_store()
         client = self._supervisor.run("connecting to the store", store.clone, wait_s=self._timeout_s)

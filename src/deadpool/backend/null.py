@@ -35,13 +35,13 @@ class NullGroup(dist.ProcessGroup):
     """Every collective leaves its tensors as they are and is complete at once."""
 
     def __init__(self, rank: int, size: int) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
 
     def getBackendName(self) -> str:
         return "null"
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         return _DoneWork(tensors)
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         return _DoneWork(tensors)

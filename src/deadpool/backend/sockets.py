@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +26,26 @@ class OpenSocket:
     inode: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Tcp:
+    port: int
+    listens: bool
+
+
 def open_sockets() -> frozenset[OpenSocket]:
     """Every socket that is open now, of any kind."""
-    found = (_socket_at(int(entry)) for entry in os.listdir(_DESCRIPTORS))
+    found = (_socket_at(int(entry.name)) for entry in _DESCRIPTORS.iterdir())
     return frozenset(each for each in found if each is not None)
+
+
+def listening_ports(sockets: Iterable[OpenSocket]) -> frozenset[int]:
+    """The TCP ports on which these sockets listen."""
+    return frozenset(each.port for each in map(_describe, sockets) if each is not None and each.listens)
+
+
+def accepted_on(sockets: Iterable[OpenSocket], ports: frozenset[int]) -> frozenset[OpenSocket]:
+    """Those among the sockets that came in through one of these ports."""
+    return frozenset(each for each in sockets if (seen := _describe(each)) is not None and seen.port in ports)
 
 
 def shut_all(sockets: Iterable[OpenSocket]) -> int:
@@ -45,23 +62,36 @@ def _socket_at(fd: int) -> OpenSocket | None:
 
 
 def _shut(remembered: OpenSocket) -> bool:
+    with _borrowed(remembered) as end:
+        # Gloo ends the process when its listening socket is shut.
+        return end is not None and not _listens(end) and _shutdown(end)
+
+
+def _describe(remembered: OpenSocket) -> _Tcp | None:
+    with _borrowed(remembered) as end:
+        return None if end is None else _Tcp(end.getsockname()[1], _listens(end))
+
+
+@contextmanager
+def _borrowed(remembered: OpenSocket) -> Iterator[socket.socket | None]:
+    """The socket if it is still there and speaks TCP; its owner keeps it."""
     try:
         duplicate = os.dup(remembered.fd)
     except OSError:
-        return False
-    # The duplicate pins what it points to, so that a close cannot come between the comparison and the shutdown.
+        yield None
+        return
+    # The duplicate pins what it points to, so that a close cannot come between the comparison and the use.
     if _socket_at(duplicate) != OpenSocket(duplicate, remembered.inode):
         os.close(duplicate)
-        return False
+        yield None
+        return
     with socket.socket(fileno=duplicate) as end:
-        return _is_tcp_connection(end) and _shutdown(end)
+        speaks_tcp = end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM
+        yield end if speaks_tcp else None
 
 
-def _is_tcp_connection(end: socket.socket) -> bool:
-    if end.family not in (socket.AF_INET, socket.AF_INET6) or end.type != socket.SOCK_STREAM:
-        return False
-    # Gloo ends the process when its listening socket is shut.
-    return not end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+def _listens(end: socket.socket) -> bool:
+    return bool(end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
 def _shutdown(end: socket.socket) -> bool:

@@ -6,8 +6,10 @@ thread of its own and the caller waits for the call OR the abort, whichever come
 its sockets shut, fails and takes its half-made group with it; where it waits for a connection, that happens at the
 group's own timeout.
 
-A socket counts as the call's when it was opened while the call ran. A TCP connection that an unrelated thread opens in
-those milliseconds is taken for one of ours and would be shut with them: rare, and it looks like a peer that hung up.
+A socket counts as the call's when it was opened while the call ran, unless it came in through a port that is not
+gloo's (the rendezvous store's server may live in this process). A TCP connection that an unrelated thread makes to
+somebody else in those milliseconds is taken for one of ours and would be shut with them: rare, and it looks like a peer
+that hung up.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from deadpool.backend.sockets import OpenSocket, open_sockets, shut_all
+from deadpool.backend.sockets import OpenSocket, accepted_on, listening_ports, open_sockets, shut_all
 from deadpool.errors import GroupError
 
 T = TypeVar("T")
@@ -41,6 +43,7 @@ class Supervisor:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sockets: set[OpenSocket] = set()
+        self._own_ports: frozenset[int] = frozenset()
         self._call: _Call | None = None
         self._aborted = False
         self._abort_count = 0
@@ -49,6 +52,12 @@ class Supervisor:
     def abort_count(self) -> int:
         """How often abort() was called: lets a caller tell an abort it knows of from a newer one."""
         return self._abort_count
+
+    def listen_through(self, open_ports: Callable[[], object]) -> None:
+        """What comes in through the ports that `open_ports` opens is ours."""
+        before = open_sockets()
+        open_ports()
+        self._own_ports |= listening_ports(open_sockets() - before)
 
     def abort(self) -> int:
         """Any thread. Ends every connection and the call that runs now; new calls fail until allow()."""
@@ -97,7 +106,7 @@ class Supervisor:
                 call.result = result
 
     def _end(self, call: _Call, in_time: bool, wait_s: float | None) -> Any:
-        made = open_sockets() - call.before
+        made = self._made_by(call)
         if not call.given_up:
             self._call = None
         if call.given_up:
@@ -111,11 +120,16 @@ class Supervisor:
             raise GroupError(f"{call.what}: {call.error}") from call.error
         raise GroupError(f"{call.what}: not every peer came within {wait_s:g} s")
 
+    def _made_by(self, call: _Call) -> frozenset[OpenSocket]:
+        now = open_sockets()
+        made = now - call.before
+        return made - accepted_on(made, listening_ports(now) - self._own_ports)
+
     def _shut_everything(self) -> int:
         ended = set(self._sockets)
         self._sockets.clear()
         if self._call is not None:
-            ended |= open_sockets() - self._call.before
+            ended |= self._made_by(self._call)
             self._call.given_up = True
             self._call.settled.set()
             self._call = None

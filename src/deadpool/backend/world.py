@@ -18,9 +18,11 @@ from torch._C._distributed_c10d import FakeProcessGroup
 
 _c10d: Any = dist.distributed_c10d
 
+_BACKEND_TYPE: Any = dist.ProcessGroup.BackendType
+
 # BackendType is one byte, and torch keeps the old backend when a type is registered twice in one group: so each swap
 # takes a number of its own, above those that torch has names for. The first is for the fake backend of a rehearsal.
-_FAKE_TYPE = max(int(member) for member in dist.ProcessGroup.BackendType.__members__.values()) + 1
+_FAKE_TYPE = max(int(each) for each in _BACKEND_TYPE.__members__.values()) + 1
 SWAP_LIMIT = 255 - _FAKE_TYPE
 
 
@@ -83,7 +85,7 @@ def _put(member: Member, backend: Any, type_number: int) -> None:
     backend.options.global_ranks_in_group = old_options.global_ranks_in_group
     backend.options.group_name = member.name
     for device in group._device_types:
-        group._register_backend(device, dist.ProcessGroup.BackendType(type_number), backend)
+        group._register_backend(device, _BACKEND_TYPE(type_number), backend)
     group._set_group_name(member.name)  # name and description live in the backend
     group._set_group_desc(description)
 

@@ -243,7 +243,10 @@ class Storehouse:
         return self.lanes.setdefault((rank, node), Lane(rank, holder))
 
     def retry(self) -> None:
-        """At every heartbeat and permit: pushes that failed are tried again."""
+        """At every heartbeat and permit: what failed is tried again."""
+        for rank, shelf in self.own.items():
+            if not self.fenced and (geometry := self.geometry.get(rank)) is not None:
+                self._make_room(shelf, geometry)  # an allocation may have failed
         for lane in self.lanes.values():
             lane.resting = False
         self.send_next()

@@ -46,7 +46,7 @@ class History:
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
         self._resumed_from: dict[Generation, Version | None] = {}
-        self._states: dict[Version, list[State]] = {}
+        self._states: dict[tuple[Generation, int], list[State]] = {}  # not by Version: its equality is under test
 
     def planned(self, generation: Generation, resume: Version | None) -> None:
         self._resumed_from[generation] = resume
@@ -55,9 +55,10 @@ class History:
         return self.states(version)[rank]
 
     def states(self, version: Version) -> list[State]:
-        if version not in self._states:
-            self._states[version] = self._compute(version)
-        return self._states[version]
+        key = (version.born, version.number)
+        if key not in self._states:
+            self._states[key] = self._compute(version)
+        return self._states[key]
 
     def _compute(self, version: Version) -> list[State]:
         if version.number == 0:

@@ -50,6 +50,7 @@ class Machine:
         self.processes: dict[str, Process] = {}
         self.streams: list[Stream] = []
         self.doors_closed: Generation = NO_GENERATION  # streams older than this are not let in
+        self.streams_cut: Generation = NO_GENERATION  # streams older than this have ended
         self.alive = True
         self._wakes_at: float | None = None
         latency = world.options.latency_s

@@ -54,7 +54,7 @@ class Process:
         self.epoch = 0
         self.state = State(0, 0)
         self.role: Seat | Rehearse | None = None
-        self.built_as = -1
+        self.built_as = self._building_as = -1
         self.unwinding = False
         self.capture: tuple[Capture, Content] | None = None
         self._heard: dict[type, Any] = {}
@@ -138,11 +138,10 @@ class Process:
         if not self.unwinding:
             self.unwinding = True
             stuck = not self.world.calm and self.world.rng.random() < self.world.options.stuck
-            epoch = self.epoch
-            self.world.after(1000.0 if stuck else 1.0, lambda: self._come_back(epoch))
+            self.world.after(1000.0 if stuck else 1.0, self._come_back)
 
-    def _come_back(self, epoch: int) -> None:
-        if not self.alive or self.stage in ("loading", "building"):
+    def _come_back(self) -> None:
+        if not self.alive or self.stage == "loading":
             return
         self.unwinding = False
         self._cancel_capture()
@@ -155,8 +154,10 @@ class Process:
     # --- the script: from its first line, or to its seat -------------------------------------------------------------
 
     def _build(self, rank: int) -> None:
+        if self.stage == "building" and self._building_as == rank:
+            return  # goes on, whatever it is for by now
         self._turn("building")
-        self.built_as = -1
+        self.built_as, self._building_as = -1, rank
         self.later(3.0, lambda: self._built(rank))
 
     def _built(self, rank: int) -> None:
@@ -171,10 +172,8 @@ class Process:
         if seat.resume is None:
             self.core.take_seat(seat.generation, seat.rank, seat.schedule)
             self._turn("first_line")
+            self.built_as = -1
             self._walk()
-        elif self.stage == "building" and self.built_as == -1 and isinstance(self.role, Seat):
-            self._turn("building")
-            self.later(3.0, lambda: self._built(seat.rank))
         elif self.built_as != seat.rank:
             self._build(seat.rank)
         else:
@@ -219,7 +218,7 @@ class Process:
         self.core.restored(restore.generation, restore.version, restore.schedule)
         self.stage = "prepared"
         if self.core.is_aborted:
-            self._come_back(self.epoch)
+            self._come_back()
             return
         self.world.checkers.stands_at(self.core.rank, restore.version, self.state)
         self.say(Prepared(generation=restore.generation, rank=self.core.rank, store=self._address))

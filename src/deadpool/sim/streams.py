@@ -76,7 +76,8 @@ class Streams:
         stream = self._offers.pop(offer)
         assert stream.target is not None
         if not stream.open:
-            self._tell(stream.target, ReceiveFailed(slot=slot, reason="the sender has gone"))
+            failed = ReceiveFailed(slot=slot, reason="the sender has gone")
+            self._tell_unless_cut(stream.target, stream.generation, failed)
             return
         stream.slot = slot
         stream.target.arena.begin_write(slot, stream)
@@ -179,6 +180,7 @@ class Streams:
     def _cut(self, machine: Machine, generation: Generation) -> None:
         for stream in [stream for stream in machine.streams if stream.generation < generation]:
             self._break(stream, machine)
+        machine.streams_cut = generation
         machine.feed(StreamsCut(generation=generation))
 
     def machine_died(self, machine: Machine) -> None:
@@ -204,14 +206,11 @@ class Streams:
             if machine is not None and stream in machine.streams:
                 machine.streams.remove(stream)
 
-    def _tell(self, machine: Machine, input: Any) -> None:
-        self._world.after(self._world.options.latency_s, lambda: machine.feed(input))
-
     def _tell_unless_cut(self, machine: Machine, generation: Generation, input: Any) -> None:
         """News of a stream never comes after StreamsCut has said that there are no such streams."""
 
         def tell() -> None:
-            if machine.agent._streams_cut <= generation:
+            if machine.streams_cut <= generation:
                 machine.feed(input)
 
         self._world.after(self._world.options.latency_s, tell)

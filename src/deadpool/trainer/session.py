@@ -75,7 +75,7 @@ class Session:
         return cls(TrainerEnd(os.environ[AGENT_VARIABLE]), os.environ[TRAINER_VARIABLE], host)
 
     def start(self) -> None:
-        """Says hello with a rendezvous server of its own: whichever survivor a plan names can host the next generation."""
+        """Says hello with a rendezvous server of its own: any survivor that a plan names can host a generation."""
         self._server = dist.TCPStore(self._host, 0, is_master=True, wait_for_workers=False)
         self.groups.install()
         threading.Thread(target=self._listen, name="deadpool-monitor", daemon=True).start()

@@ -16,6 +16,7 @@ from deadpool.events import read_events
 from deadpool.story import Recovery, recoveries
 from deadpool.workload.results import Results
 
+_POLL_S = 0.05  # looking costs CPU time that the job under trial needs
 SCRIPT = Path(__file__).with_name("train.py")
 
 
@@ -80,4 +81,4 @@ class Trial:
                 raise JobFailed(f"the job ended while waiting for {what}:\n{self.console()}")
             if time.monotonic() > deadline:
                 raise JobFailed(f"{what} did not come within {timeout_s:g} s:\n{self.console()}")
-            time.sleep(0.005)
+            time.sleep(_POLL_S)

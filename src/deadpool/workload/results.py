@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ class Results:
             steps = [line for line in lines if "step" in line]
             losses[rank] = {line["step"]: line["loss"] for line in steps}
             times[rank] = [(line["step"], line["began"], line["ended"]) for line in steps]
-            digests.update({rank: line["digest"] for line in lines if "digest" in line})
+            for line in lines:
+                if "digest" in line:
+                    digests[rank] = line["digest"]
         return cls(losses=losses, times=times, digests=digests)
 
     def newest_step(self) -> int:
@@ -39,7 +42,7 @@ class Results:
     def median_step_s(self) -> float:
         """Of rank 0, between the ends of steps done one after the other."""
         ends = [ended for _, _, ended in self.times[0]]
-        return statistics.median(later - earlier for earlier, later in zip(ends, ends[1:], strict=False))
+        return statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
 
     def steps_done_again(self) -> int:
         """Steps that were completed more than once, counted at the rank that did the most."""

@@ -1,4 +1,4 @@
-"""The training script of the demo, the benchmarks and the end-to-end tests. Runs under `deadpool run` and torchrun alike.
+"""The training script of the demo, the benchmarks and the end-to-end tests, for `deadpool run` and torchrun alike.
 
 Writes what it did into --out: per rank one line for each step it did (also one done again), and the final digest.
 """

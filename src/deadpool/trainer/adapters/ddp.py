@@ -24,7 +24,7 @@ Three cases are left, and all are settled without communication:
 - Work resumes at step 0 (a fault in step 0, or in step 1 with a roll back): whoever has left the first layout has to
   return to it, which only a new reducer can do. seated(0) makes one, on all ranks, so that nobody's past matters.
 
-Taken for granted: all ranks see gradients become ready in the same order, as rank 0 does (the same graph on every rank);
+Taken for granted: all ranks see gradients become ready in the same order as rank 0 (the same graph on every rank), and
 every step has at least one synchronised backward. With static_graph a resume at step 1 starts anew too; all ranks
 agree, but step 2 then runs in the first layout and may differ from the undisturbed run in the last bit.
 """

@@ -1,0 +1,166 @@
+"""What must hold whatever happens: the checkers of the protocol, from what machines really hold, apart from the cores.
+
+Each carries the letter it has in the protocol: (a) one birth per resume, (b) no garbage resumed, (c) protected stays
+protected until the next loss, (d) protected and one loss give a plan at the watermark or newer, (e) overwritten means
+permitted, (f) no commit below what is kept, (g) the watermark grows once faults have ended, (h) one holder of a rank per
+generation, (k) Go means that everything newer than the resume version is gone, (l) one writer per slot.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Go, Permit, Plan, SlotRef
+from deadpool.sim.history import State
+
+if TYPE_CHECKING:
+    from deadpool.sim.machine import Machine
+    from deadpool.sim.process import Process
+    from deadpool.sim.world import World
+
+
+class Violation(Exception):
+    """Something happened that must not."""
+
+
+def fail(letter: str, text: str) -> None:
+    raise Violation(f"({letter}) {text}")
+
+
+class Checkers:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._generation: Generation | None = None
+        self._resume: Version | None = None
+        self._permit: Permit | None = None
+        self._runners: dict[tuple[Generation, int], int] = {}
+        self._promised: Version | None = None  # a loss was survivable: the next plan is here or newer
+        self.finished_ranks: set[int] = set()
+
+    # --- the coordinator's words, as they leave it -------------------------------------------------------------------
+
+    def said(self, message: Any) -> None:
+        match message:
+            case Plan(generation=generation) if generation != self._generation:
+                self._planned(message)
+            case Permit() if message != self._permit:
+                self._committed(message)
+            case Go(generation=generation):
+                self._went(generation)
+            case _:
+                pass
+
+    def _planned(self, plan: Plan) -> None:
+        self._generation, self._resume, self._permit = plan.generation, plan.resume, plan.permit
+        self._world.history.planned(plan.generation, plan.resume)
+        promised, self._promised = self._promised, None
+        if promised is not None and (plan.resume is None or plan.resume.number < promised.number):
+            fail("d", f"{promised} was protected, one loss, and the plan resumes from {plan.resume}")
+
+    def _committed(self, permit: Permit) -> None:
+        before, self._permit = self._permit, permit
+        assert before is not None
+        if permit.generation != before.generation or permit.watermark == before.watermark:
+            return
+        watermark = permit.watermark
+        if watermark is None or watermark.number < before.keep_from:
+            fail("f", f"{watermark} committed, {before.keep_from} and newer were kept")
+        elif missing := self._missing(watermark):
+            fail("f", f"{watermark} committed without {missing}")
+
+    def _went(self, generation: Generation) -> None:
+        for node in self._world.coordinator.seats:
+            for rank, version in self._sealed(node):
+                if self._resume is None or version.number > self._resume.number:
+                    fail("k", f"Go of {generation} at {self._resume}: {node} still has {version} of rank {rank}")
+
+    # --- losses ------------------------------------------------------------------------------------------------------
+
+    def before_loss(self, *, nodes: int) -> None:
+        """Called just before machines or processes die."""
+        coordinator = self._world.coordinator
+        if self._promised is not None:
+            self._promised = None  # a second loss before the plan
+            return
+        if not coordinator.protected or coordinator.phase.value != "running":
+            return
+        watermark = coordinator.permit.watermark
+        assert watermark is not None
+        if self._all_seats_alive():
+            if missing := self._missing(watermark):
+                fail("c", f"{watermark} is called protected, but {missing} is not there")
+            self._promised = watermark if nodes <= 1 else None
+
+    def no_plan(self, ranks: list[int]) -> None:
+        watermark = self._world.coordinator.permit.watermark
+        if self._promised is not None:
+            fail("d", f"{self._promised} was protected, one loss, and there is no plan for ranks {ranks}")
+        for node in self._world.coordinator.members:
+            for rank, version in self._sealed(node):
+                if rank in ranks and version == watermark and not self._world.options.replicated:
+                    fail("d", f"{node} has {version} of rank {rank}, which was called lost")
+
+    # --- what machines and processes do ------------------------------------------------------------------------------
+
+    def one_writer(self, node: str, slot: SlotRef, writer: object) -> None:
+        if writer is not None:
+            fail("l", f"{slot} of {node} has two writers")
+
+    def may_overwrite(self, node: str, rank: int, version: Version, permit: Permit | None) -> None:
+        if permit is None or version == permit.watermark or version.number >= permit.keep_from:
+            fail("e", f"{node} overwrites {version} of rank {rank} under {permit}")
+
+    def stands_at(self, rank: int, version: Version, state: State) -> None:
+        if state != self._world.history.state(version, rank):
+            fail("b", f"rank {rank} resumes at {version} with a state that never was")
+
+    def runs(self, process: Process) -> None:
+        core = process.core
+        if self._runners.setdefault((core.generation, core.rank), process.number) != process.number:
+            fail("h", f"two processes run as rank {core.rank} in generation {core.generation}")
+        if core.live is not None and core.live.number and str(core.live) != str(self._resume):
+            fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {self._resume}")
+
+    def final_state(self, rank: int, version: Version | None, state: State) -> None:
+        if version is None or version.number != self._world.last_step:
+            fail("b", f"rank {rank} ends at {version}, not at step {self._world.last_step}")
+        elif state != self._world.history.state(version, rank):
+            fail("b", f"rank {rank} ends with a wrong state")
+        self.finished_ranks.add(rank)
+
+    def grew(self) -> None:
+        """At the end of a job that had time enough in peace."""
+        watermark = self._world.coordinator.permit.watermark
+        behind = self._world.last_step - (watermark.number if watermark else 0)
+        if behind > self._world.allowed_lag:
+            fail("g", f"the job ended at {self._world.last_step}, the watermark stayed at {watermark}")
+
+    # --- what is really there ----------------------------------------------------------------------------------------
+
+    def _sealed(self, node: str) -> list[tuple[int, Version]]:
+        machine = self._world.machines[node]
+        return list(machine.arena.sealed.values()) if machine.alive else []
+
+    def _all_seats_alive(self) -> bool:
+        return all(self._world.machines[node].alive for node in self._world.coordinator.seats)
+
+    def _missing(self, version: Version) -> str:
+        """The first copy of a version that is not where it should be. Machines that died unnoticed are not blamed."""
+        layout, seats = self._world.layout, self._world.coordinator.seats
+        for rank in range(layout.world_size):
+            home = layout.position_of(rank)
+            for position in (home, *layout.holders_of(home)):
+                machine = self._world.machines[seats[position]]
+                if machine.alive and not self._has(machine, rank, version):
+                    return f"the copy of rank {rank} at {machine.name}"
+        return ""
+
+    def _has(self, machine: Machine, rank: int, version: Version) -> bool:
+        """Whole, and the rank's true state. Garbage is not committed: some rank has no seal of it."""
+        truth = self._world.history.state(version, rank)
+        for slot, sealed in machine.arena.sealed.items():
+            if sealed == (rank, version):
+                content = machine.arena.contents.get(slot)
+                return content is not None and content.unique == truth.unique
+        return False

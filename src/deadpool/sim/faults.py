@@ -1,0 +1,87 @@
+"""What goes wrong in the safety phase, and when: some of it in the middle of a recovery from something else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deadpool.sim.options import FaultPlan
+
+if TYPE_CHECKING:
+    from deadpool.sim.machine import Machine
+    from deadpool.sim.world import World
+
+
+class Faults:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._chained = [plan for plan in world.options.faults if plan.chained]
+        self.struck = 0
+
+    def arm(self) -> None:
+        world = self._world
+        for plan in world.options.faults:
+            if not plan.chained:
+                world.clock.at(plan.at_s, lambda plan=plan: self._strike(plan))
+        for index, at_s in enumerate(world.options.joins_s):
+            world.clock.at(at_s, lambda index=index: world.add_machine(f"j{index}", spare=True))
+        world.on_fault = self._on_fault
+
+    def _on_fault(self) -> None:
+        if self._chained:
+            plan = self._chained.pop(0)
+            self._world.clock.after(plan.at_s, lambda: self._strike(plan))
+
+    def _strike(self, plan: FaultPlan) -> None:
+        if self._world.calm or self._world.outcome is not None:
+            return
+        match plan.kind:
+            case "node":
+                self._kill(self._pick(self._seated(), 1))
+            case "pair":
+                self._kill(self._pick(self._seated(), 2))
+            case "spare":
+                self._kill(self._pick(self._spares(), 1))
+            case "newcomer":
+                self._kill(self._pick([m for m in self._seated() if m.spare], 1))
+            case "silent":
+                self._silence(self._pick(self._seated(), 1))
+            case "trainer":
+                self._kill_trainer()
+
+    def _alive(self) -> list[Machine]:
+        return [machine for machine in self._world.machines.values() if machine.alive]
+
+    def _seated(self) -> list[Machine]:
+        return [machine for machine in self._alive() if machine.name in self._world.coordinator.seats]
+
+    def _spares(self) -> list[Machine]:
+        return [machine for machine in self._alive() if machine.name not in self._world.coordinator.seats]
+
+    def _pick(self, machines: list[Machine], count: int) -> list[Machine]:
+        return self._world.rng.sample(machines, min(count, len(machines)))
+
+    def _kill(self, machines: list[Machine]) -> None:
+        if not machines:
+            return
+        self.struck += len(machines)
+        self._world.checkers.before_loss(nodes=len(machines))
+        for machine in machines:
+            self._world.tell("world", "machine dies", {"node": machine.name})
+            machine.die()
+
+    def _silence(self, machines: list[Machine]) -> None:
+        """Cut off from the coordinator, but alive: its trainers and its data plane go on."""
+        for machine in machines:
+            self.struck += 1
+            self._world.checkers.before_loss(nodes=1)
+            self._world.tell("world", "machine cut off", {"node": machine.name})
+            machine.uplink.cut = machine.downlink.cut = True
+
+    def _kill_trainer(self) -> None:
+        processes = [p for machine in self._alive() for p in machine.processes.values() if p.alive]
+        if processes:
+            process = self._world.rng.choice(processes)
+            self.struck += 1
+            self._world.checkers.before_loss(nodes=0)
+            self._world.tell("world", "trainer dies", {"trainer": process.name, "stage": process.stage})
+            process.exit(-9, "killed")

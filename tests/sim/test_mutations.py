@@ -1,0 +1,158 @@
+"""Each broken rule is noticed within so many seeds: the checkers are worth something only if they can fail.
+
+Numbers are those of protocol.md's list of mutations; those without one undo a fix that a seed or a reading asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deadpool.protocol import copies, planner, storehouse
+from deadpool.protocol.agent import Agent
+from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.crew import Trainer
+from deadpool.protocol.identity import Version
+from deadpool.protocol.messages import Permit
+from deadpool.protocol.trainer import TrainerCore
+from deadpool.sim.run import run_seed
+from deadpool.sim.streams import Streams
+
+Patch = pytest.MonkeyPatch
+SEEDS = 150
+
+
+def overwrite_the_watermark(patch: Patch) -> None:
+    _set_may_overwrite(patch, lambda version, permit: version.number < permit.keep_from)
+
+
+def keep_all_above_the_watermark(patch: Patch) -> None:
+    def rule(version: Version, permit: Permit) -> bool:
+        return permit.watermark is not None and version.number < permit.watermark.number
+
+    _set_may_overwrite(patch, rule)
+
+
+def _set_may_overwrite(patch: Patch, rule: Callable[[Version, Permit], bool]) -> None:
+    patch.setattr(copies, "may_overwrite", rule)
+    patch.setattr(storehouse, "may_overwrite", rule)
+
+
+def permit_passes_what_is_pending(patch: Patch) -> None:
+    def missed(self: Coordinator, rank: int, number: int, reason: str) -> None:
+        self._set_permit(self.permit.watermark, max(self.permit.keep_from, number + 1))
+
+    patch.setattr(Coordinator, "_missed", missed)
+
+
+def drop_nothing_above_resume(patch: Patch) -> None:
+    patch.setattr(copies.Shelf, "drop_above", lambda self, resume: None)
+
+
+def identity_by_number(patch: Patch) -> None:
+    patch.setattr(Version, "__eq__", lambda self, other: isinstance(other, Version) and self.number == other.number)
+    patch.setattr(Version, "__hash__", lambda self: hash(self.number))
+
+
+def streams_not_cut(patch: Patch) -> None:
+    def cut(self: Streams, machine: Any, generation: Any) -> None:
+        machine.streams_cut = generation
+        machine.feed(storehouse_input(generation))
+
+    def storehouse_input(generation: Any) -> Any:
+        from deadpool.protocol.effects import StreamsCut
+
+        return StreamsCut(generation=generation)
+
+    patch.setattr(Streams, "cut", cut)
+
+
+def watermark_over_generations(patch: Patch) -> None:
+    real = Coordinator._carry_out
+
+    def carry_out(self: Coordinator, blueprint: Any, now: float) -> None:
+        before = self.permit
+        real(self, blueprint, now)
+        if before.keep_from > self.permit.keep_from:
+            self.permit = before
+
+    patch.setattr(Coordinator, "_carry_out", carry_out)
+
+
+def newest_before_floor(patch: Patch) -> None:
+    real = planner._Draft._pushes
+    patch.setattr(planner._Draft, "_pushes", lambda self, rank: tuple(reversed(real(self, rank))))
+
+
+def newcomer_without_floor(patch: Patch) -> None:
+    from dataclasses import replace
+
+    real = planner._Draft._order
+
+    def order(self: Any, node: str, rank: int) -> Any:
+        full = real(self, node, rank)
+        return replace(full, fetch=tuple(f for f in full.fetch if f.copy.seal.version == self.resume))
+
+    patch.setattr(planner._Draft, "_order", order)
+
+
+def seal_without_the_flag(patch: Patch) -> None:
+    patch.setattr(TrainerCore, "is_aborted", property(lambda self: False))
+    patch.setattr(TrainerCore, "end_step", _end_step_blindly)
+
+
+def _end_step_blindly(self: TrainerCore) -> bool:
+    if self.live is None:
+        return False
+    self.live, self.clean = Version(self.generation, self.live.number + 1), True
+    return True
+
+
+def inventory_not_frozen(patch: Patch) -> None:
+    real = Agent._fence
+
+    def fence(self: Agent, order: Any, now: float) -> None:
+        real(self, order, now)
+        self._streams_cut = self.generation
+        patch_rest = (self.crew.at_rest, self.store.is_quiet)
+        del patch_rest
+        self._maybe_ack()
+
+    patch.setattr(Agent, "_fence", fence)
+    patch.setattr("deadpool.protocol.crew.Crew.at_rest", lambda self: True)
+    patch.setattr("deadpool.protocol.storehouse.Storehouse.is_quiet", lambda self: True)
+
+
+def resume_never_settled(patch: Patch) -> None:
+    patch.setattr(Coordinator, "_settle_resume", Coordinator._note_protection)
+
+
+def kept_whoever_sits_there(patch: Patch) -> None:
+    patch.setattr(Trainer, "stands_at", lambda self, version: True)
+
+
+MUTATIONS: dict[str, tuple[Callable[[Patch], None], str]] = {
+    "1 overwrite the watermark": (overwrite_the_watermark, "ecfd"),
+    "2 no keep_from, watermark alone": (keep_all_above_the_watermark, "g"),
+    "3 permit passes what is pending": (permit_passes_what_is_pending, "gef"),
+    "4 nothing dropped above resume": (drop_nothing_above_resume, "k"),
+    "5 identity by number": (identity_by_number, "ab"),
+    "6 streams not cut": (streams_not_cut, "l"),
+    "7 watermark over generations": (watermark_over_generations, "g"),
+    "8 newest before floor": (newest_before_floor, "d"),
+    "9 newcomer without floor": (newcomer_without_floor, "d"),
+    "10 seal without the flag": (seal_without_the_flag, "b"),
+    "14 inventory not frozen": (inventory_not_frozen, "b"),
+    "resume never settled": (resume_never_settled, "g"),
+    "kept whoever sits there": (kept_whoever_sits_there, "b"),
+}
+
+
+@pytest.mark.parametrize("name", list(MUTATIONS))
+def test_mutation_is_caught(name: str, monkeypatch: Patch) -> None:
+    mutate, _ = MUTATIONS[name]
+    mutate(monkeypatch)
+    caught = next((result for seed in range(SEEDS) if (result := run_seed(seed)).violation), None)
+    assert caught is not None, f"{name}: not caught within {SEEDS} seeds"
