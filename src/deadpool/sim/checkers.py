@@ -3,7 +3,8 @@
 Each carries the letter it has in the protocol: (a) one birth per resume, (b) no garbage resumed, (c) protected stays
 protected until the next loss, (d) protected and one loss give a plan at the watermark or newer, (e) overwritten means
 permitted, (f) no commit below what is kept, (g) the watermark grows once faults have ended, (h) one holder of a rank per
-generation, (k) Go means that everything newer than the resume version is gone, (l) one writer per slot.
+generation, (k) Go means that everything newer than the resume version is gone, (l) one writer per slot; and rules 14 and
+16 themselves: a newcomer pulls the floor, a holder without the floor is sent nothing newer.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Checkers:
 
     def _went(self, generation: Generation) -> None:
         for node in self._world.coordinator.seats:
-            for rank, version in self._sealed(node):
+            for rank, version in self._on_shelves(node):
                 if self._resume is None or version.number > self._resume.number:
                     fail("k", f"Go of {generation} at {self._resume}: {node} still has {version} of rank {rank}")
 
@@ -111,6 +112,21 @@ class Checkers:
         if permit is None or version == permit.watermark or version.number >= permit.keep_from:
             fail("e", f"{node} overwrites {version} of rank {rank} under {permit}")
 
+    def floor_first(self, machine: Machine, rank: int, version: Version) -> None:
+        """Rule 16: a holder that lacks the floor is sent nothing newer."""
+        floor = machine.arena.permit.watermark if machine.arena.permit else None
+        if floor is not None and version.number > floor.number and (rank, floor) not in machine.arena.sealed.values():
+            fail("16", f"{machine.name} stores {version} of rank {rank} and lacks the floor {floor}")
+
+    def ordered(self, machine: Machine, plan: Plan) -> None:
+        """Rule 14: a seat has the resume version and the floor at home, or pulls them, or stands there and captures."""
+        for order in plan.orders:
+            pulled = {fetch.copy.seal.version for fetch in order.fetch}
+            for version in (plan.resume, plan.permit.watermark):
+                home = (order.rank, version) in machine.arena.sealed.values()
+                if version and not (home or version in pulled or (order.keep and version == plan.resume)):
+                    fail("14", f"{machine.name} is to seat rank {order.rank} without {version}")
+
     def stands_at(self, rank: int, version: Version, state: State) -> None:
         if state != self._world.history.state(version, rank):
             fail("b", f"rank {rank} resumes at {version} with a state that never was")
@@ -141,6 +157,12 @@ class Checkers:
     def _sealed(self, node: str) -> list[tuple[int, Version]]:
         machine = self._world.machines[node]
         return list(machine.arena.sealed.values()) if machine.alive else []
+
+    def _on_shelves(self, node: str) -> list[tuple[int, Version]]:
+        """What the node would offer as a copy."""
+        machine = self._world.machines[node]
+        inventory = machine.agent.store.inventory(())
+        return [(c.seal.rank, c.seal.version) for c in (*inventory.own, *inventory.held)] if machine.alive else []
 
     def _all_seats_alive(self) -> bool:
         return all(self._world.machines[node].alive for node in self._world.coordinator.seats)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from deadpool.protocol.effects import FromAgent
+from deadpool.protocol.messages import TrainerLost
 from deadpool.sim.options import FaultPlan
 
 if TYPE_CHECKING:
@@ -14,22 +17,25 @@ if TYPE_CHECKING:
 class Faults:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._chained = [plan for plan in world.options.faults if plan.chained]
+        self._waiting = {
+            when: [plan for plan in world.options.faults if plan.when == when] for when in ("fault", "go")
+        }
         self.struck = 0
 
     def arm(self) -> None:
         world = self._world
         for plan in world.options.faults:
-            if not plan.chained:
-                world.clock.at(plan.at_s, lambda plan=plan: self._strike(plan))
+            if plan.when == "time":
+                world.clock.at(plan.after_s, partial(self._strike, plan))
         for index, at_s in enumerate(world.options.joins_s):
-            world.clock.at(at_s, lambda index=index: world.add_machine(f"j{index}", spare=True))
-        world.on_fault = self._on_fault
+            world.clock.at(at_s, partial(world.add_machine, f"j{index}", spare=True))
+        world.on_event = self._on_event
 
-    def _on_fault(self) -> None:
-        if self._chained:
-            plan = self._chained.pop(0)
-            self._world.clock.after(plan.at_s, lambda: self._strike(plan))
+    def _on_event(self, what: str) -> None:
+        """Faults that strike in the middle of a recovery, or right after it."""
+        if self._waiting.get(what):
+            plan = self._waiting[what].pop(0)
+            self._world.clock.after(plan.after_s, partial(self._strike, plan))
 
     def _strike(self, plan: FaultPlan) -> None:
         if self._world.calm or self._world.outcome is not None:
@@ -47,6 +53,8 @@ class Faults:
                 self._silence(self._pick(self._seated(), 1))
             case "trainer":
                 self._kill_trainer()
+            case "alarm":
+                self._raise_alarm()
 
     def _alive(self) -> list[Machine]:
         return [machine for machine in self._world.machines.values() if machine.alive]
@@ -79,9 +87,24 @@ class Faults:
 
     def _kill_trainer(self) -> None:
         processes = [p for machine in self._alive() for p in machine.processes.values() if p.alive]
+        resting = [p for p in processes if p.stage == "await_restore"]
         if processes:
+            processes = resting or processes  # under a fence, the plan may already count on it
             process = self._world.rng.choice(processes)
             self.struck += 1
             self._world.checkers.before_loss(nodes=0)
             self._world.tell("world", "trainer dies", {"trainer": process.name, "stage": process.stage})
             process.exit(-9, "killed")
+
+    def _raise_alarm(self) -> None:
+        """Communication broke, nobody died: every rank has its live state at the fence."""
+        coordinator = self._world.coordinator
+        seated = self._seated()
+        if coordinator.phase.value != "running" or not seated:
+            return
+        machine = self._world.rng.choice(seated)
+        rank = self._world.layout.ranks_at(coordinator.seats.index(machine.name))[0]
+        self.struck += 1
+        self._world.tell("world", "alarm", {"rank": rank})
+        lost = TrainerLost(generation=coordinator.generation, trainer="", rank=rank, reason="a group broke")
+        self._world.feed(FromAgent(node=machine.name, message=lost))

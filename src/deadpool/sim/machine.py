@@ -100,6 +100,8 @@ class Machine:
     def _obey(self, message: Any) -> None:
         if isinstance(message, Permit | Plan) and message.generation >= self.agent.generation:
             self.arena.obey(message)
+        if isinstance(message, Plan) and message.generation == self.agent.generation:
+            self.world.checkers.ordered(self, message)
         self.feed(FromCoordinator(message=message))
 
     def _perform(self, effect: AgentEffect) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-KINDS = ("node", "node", "node", "trainer", "trainer", "trainer", "pair", "spare", "silent", "newcomer")
+KINDS = ("node", "node", "node", "trainer", "trainer", "trainer", "alarm", "alarm", "pair", "spare", "silent", "newcomer")
+WHENS = ("time", "fault", "fault", "go")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """One fault. `chained`: it strikes so long after the next fault was noticed, that is inside its recovery."""
+    """One fault: so long after the beginning, or after the next fault was noticed, or after the next Go."""
 
     kind: str
-    at_s: float
-    chained: bool
+    when: str
+    after_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +65,10 @@ def draw(seed: int) -> Options:
 
 
 def _faults(rng: random.Random, calm_s: float) -> tuple[FaultPlan, ...]:
-    count = rng.choice((0, 1, 1, 2, 2, 3, 4))
+    count = rng.choice((0, 1, 2, 2, 3, 4, 6))
     plans = []
     for index in range(count):
-        chained = index > 0 and rng.random() < 0.5
-        at_s = 6 * rng.random() ** 2 if chained else 1 + (calm_s - 1) * rng.random()
-        plans.append(FaultPlan(kind=rng.choice(KINDS), at_s=at_s, chained=chained))
+        when = rng.choice(WHENS) if index else "time"
+        after_s = 6 * rng.random() ** 2 if when != "time" else 1 + (calm_s - 1) * rng.random()
+        plans.append(FaultPlan(kind=rng.choice(KINDS), when=when, after_s=after_s))
     return tuple(plans)

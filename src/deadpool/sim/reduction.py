@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.identity import Generation
@@ -36,7 +37,7 @@ class Reductions:
         self._where[who] = reduction
         if len(reduction.states) == self._world.layout.world_size:
             for inside in list(reduction.inside):
-                self._world.after(0.05, lambda inside=inside: self._leave(reduction, inside))
+                self._world.after(0.05, partial(self._leave, reduction, inside))
 
     def _leave(self, reduction: Reduction, rank: int) -> None:
         completion = reduction.inside.pop(rank, None)
@@ -49,15 +50,14 @@ class Reductions:
         self._where.pop(who, None)
 
     def abandoned(self, who: int, rank: int) -> None:
-        """Aborted or died inside: a peer whose own flag is still clear may finish on garbage."""
+        """Aborted or died inside: whoever is in there, itself included if it lives, may finish on garbage."""
         reduction = self._where.pop(who, None)
         if reduction is None or rank not in reduction.inside:
             return
-        del reduction.inside[rank]
         reduction.broken = True
         for peer in list(reduction.inside):
             if self._world.rng.random() < 0.25:
-                self._world.after(0.3, lambda peer=peer: self._spill(reduction, peer))
+                self._world.after(0.3, partial(self._spill, reduction, peer))
 
     def _spill(self, reduction: Reduction, rank: int) -> None:
         completion = reduction.inside.pop(rank, None)

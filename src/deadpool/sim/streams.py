@@ -81,7 +81,12 @@ class Streams:
             return
         stream.slot = slot
         stream.target.arena.begin_write(slot, stream)
-        self._world.after(self._world.options.push_s, lambda: self._arrived(stream))
+        self._world.after(self._push_s(), lambda: self._arrived(stream))
+
+    def _push_s(self) -> float:
+        """Now and then a stream hangs for long."""
+        hangs = not self._world.calm and self._world.rng.random() < 0.04
+        return self._world.options.push_s * (12 if hangs else 1)
 
     def _arrived(self, stream: Stream) -> None:
         if not stream.open or stream.source is None or stream.target is None or stream.slot is None:
@@ -103,6 +108,7 @@ class Streams:
         seal = copy.seal
         shelf = target.agent.store.held[seal.rank]
         if (found := shelf.find(seal.version)) is not None and found.ref == slot:
+            self._world.checkers.floor_first(target, seal.rank, seal.version)
             target.arena.seal(slot, seal.rank, seal.version)
 
     def _push_failed(self, stream: Stream, reason: str) -> None:

@@ -42,7 +42,7 @@ class World:
         self.steps = 0  # completed by any rank, redone ones included
         self.outcome: Finish | None = None
         self.story: list[str] | None = [] if story else None
-        self.on_fault: Callable[[], None] = lambda: None
+        self.on_event: Callable[[str], None] = lambda what: None
         self.on_waiting: Callable[[], None] = lambda: None
         self._numbers = 0
         self._wakes_at: float | None = None
@@ -86,8 +86,10 @@ class World:
 
     @property
     def allowed_lag(self) -> int:
-        """Slow pushes let versions be missed, two slots more so: behind, but not standing still."""
-        return 10
+        """Where slots and interval do not cover the time a copy takes, ranks miss different versions: nothing is owed."""
+        copy_s = 0.8 + self.options.push_s + 8 * self.options.latency_s
+        covered = (self.options.slots - 1) * self.options.every * 0.7 >= copy_s
+        return 8 if covered else ENDLESS
 
     def stepped(self, number: int) -> None:
         self.steps += 1
@@ -132,9 +134,8 @@ class World:
     def _look_at(self, what: str, detail: dict[str, Any]) -> None:
         if what == "no_plan":
             self.checkers.no_plan(detail["ranks"])
-        elif what == "fault":
-            self.on_fault()
-        elif what == "waiting":
+        self.on_event(what)
+        if what == "waiting":
             self.on_waiting()
 
     def _dropped(self, machine: Machine) -> None:

@@ -30,6 +30,7 @@ STALL_SHARE = 0.02
 class Job:
     def __init__(self, session: Session, state: ProtectedState, adapters: list[Adapter]) -> None:
         self.session, self.state, self.adapters = session, state, adapters
+        self.enabled = True  # False on all ranks alike: versions are passed over, to measure what protection costs
         self.record = b""  # the boundary record of the version this rank stands at
         self.capturer = Capturer(state, on_copied=self._copied, on_given_up=self._given_up)
         self._geometry: Geometry | None = None  # of the slots this rank is granted
@@ -124,8 +125,11 @@ class Job:
         if self._resumed_from is not None:
             session.emit("resumed", step=self._resumed_from)
             self._resumed_from = None
-        self.record = self.state.record()
-        self.take_snapshot()
+        if self.enabled:
+            self.record = self.state.record()
+            self.take_snapshot()
+        else:
+            self._pass_over()
         self._settle(session.final_number)
 
     def _settle(self, final_number: int) -> None:
@@ -147,6 +151,15 @@ class Job:
                 self.capturer.begin(decision, slot, geometry, self.record)
             case Missed():
                 self.session.send(decision)
+
+    def _pass_over(self) -> None:
+        """Without a boundary record the live state is nothing to come back to."""
+        core = self.session.core
+        with self.session.changed:
+            core.restoring()
+            missed = core.missed(core.live, "switched off") if core.live else None
+        if missed is not None:
+            self.session.send(missed)
 
     def _see_to_room(self) -> None:
         needed = self.state.measure()

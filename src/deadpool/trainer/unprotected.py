@@ -31,6 +31,8 @@ class UnprotectedStep:
 
 
 class UnprotectedJob:
+    enabled = False
+
     def __init__(self, objects: dict[str, object], rank: int) -> None:
         from deadpool.snapshot.state import ProtectedState
 

@@ -17,32 +17,40 @@ Progress = Callable[[str, int], None]  # what is going on, steps done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """One kill and what it cost. Times count from the kill itself, as seen by whoever killed."""
+
+    victim: str
+    killed_at: float
+    recovery: Recovery
+
+    def first_step_s(self) -> float:
+        """Until every rank has done a step begun after the kill."""
+        return max(r["t"] for r in self.recovery.records if r["what"] == "resumed") - self.killed_at
+
+    def phases_s(self) -> dict[str, float]:
+        return {**self.recovery.phases_s, "detect": self.recovery.fault["t"] - self.killed_at}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     undisturbed: Results
     disturbed: Results
-    killed_at: float
-    victim: str
-    recovery: Recovery
+    strike: Strike
 
     def differences(self) -> list[str]:
         return differences(self.undisturbed, self.disturbed)
 
-    def first_step_s(self) -> float:
-        """From the kill until every rank has done a step begun after it."""
-        return max(r["t"] for r in self.recovery.records if r["what"] == "resumed") - self.killed_at
-
     def summary(self) -> dict[str, Any]:
         median_step_s = self.disturbed.median_step_s()
-        phases = dict(self.recovery.phases_s)
-        phases["detect"] = self.recovery.fault["t"] - self.killed_at
         return {
             "bit_identical": not self.differences(),
             "steps": len(self.undisturbed.losses[0]),
-            "steps_redone": self.recovery.lost_steps,
+            "steps_redone": self.strike.recovery.lost_steps,
             "median_step_s": median_step_s,
-            "first_step_s": self.first_step_s(),
-            "net_recovery_s": self.first_step_s() - median_step_s,
-            "phases_s": phases,
+            "first_step_s": self.strike.first_step_s(),
+            "net_recovery_s": self.strike.first_step_s() - median_step_s,
+            "phases_s": self.strike.phases_s(),
         }
 
 
@@ -57,21 +65,20 @@ def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: Pro
 
     def disturb(trial: Trial) -> None:
         watch(trial, steps // 2 - 1, progress, "training again, with a spare")
-        trial.await_event("rehearsed")
-        step = trial.results().newest_step()
-        trial.await_step(step + 1)
-        time.sleep(0.4 * undisturbed.median_step_s())
-        killed_at.append(trial.job.kill_node(victim))
+        killed_at.append(kill_in_mid_step(trial, victim, undisturbed.median_step_s()))
         watch(trial, steps - 1, progress, f"node {victim} was killed, going on")
 
     disturbed = trial.run(disturb)
-    return Comparison(
-        undisturbed=undisturbed,
-        disturbed=disturbed,
-        killed_at=killed_at[0],
-        victim=victim,
-        recovery=trial.recoveries()[0],
-    )
+    strike = Strike(victim=victim, killed_at=killed_at[0], recovery=trial.recoveries()[0])
+    return Comparison(undisturbed=undisturbed, disturbed=disturbed, strike=strike)
+
+
+def kill_in_mid_step(trial: Trial, victim: str, step_s: float, spares_warmed: int = 1) -> float:
+    """Once so many spares have rehearsed: SIGKILL to the node, some time into its next step."""
+    trial.await_event("rehearsed", spares_warmed)
+    trial.await_step(trial.results().newest_step() + 1)
+    time.sleep(0.4 * step_s)
+    return trial.job.kill_node(victim)
 
 
 def watch(trial: Trial, step: int, progress: Progress, what: str) -> None:

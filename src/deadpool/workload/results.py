@@ -11,28 +11,37 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """`ended` is wall-clock time; `cpu_s` what the trainer's process had used by then."""
+
+    step: int
+    ended: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """Per rank: the losses of its steps (of one done again the last), when they began and ended, the final digest."""
+    """Per rank: the losses of its steps (of one done again the last), all steps as they were done, the final digest."""
 
     losses: dict[int, dict[int, str]]
-    times: dict[int, list[tuple[int, float, float]]]
+    steps: dict[int, list[StepTimes]]
     digests: dict[int, str]
 
     @classmethod
     def read(cls, folder: Path) -> Results:
         losses: dict[int, dict[int, str]] = {}
-        times: dict[int, list[tuple[int, float, float]]] = {}
+        done: dict[int, list[StepTimes]] = {}
         digests: dict[int, str] = {}
         for path in sorted(folder.glob("rank*.jsonl")):
             rank = int(path.stem.removeprefix("rank"))
             lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
             steps = [line for line in lines if "step" in line]
             losses[rank] = {line["step"]: line["loss"] for line in steps}
-            times[rank] = [(line["step"], line["began"], line["ended"]) for line in steps]
+            done[rank] = [StepTimes(step=s["step"], ended=s["ended"], cpu_s=s["cpu_s"]) for s in steps]
             for line in lines:
                 if "digest" in line:
                     digests[rank] = line["digest"]
-        return cls(losses=losses, times=times, digests=digests)
+        return cls(losses=losses, steps=done, digests=digests)
 
     def newest_step(self) -> int:
         """The newest step that every rank has done; -1 before that."""
@@ -41,12 +50,12 @@ class Results:
 
     def median_step_s(self) -> float:
         """Of rank 0, between the ends of steps done one after the other."""
-        ends = [ended for _, _, ended in self.times[0]]
+        ends = [each.ended for each in self.steps[0]]
         return statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
 
     def steps_done_again(self) -> int:
         """Steps that were completed more than once, counted at the rank that did the most."""
-        return max(len(times) - len({step for step, _, _ in times}) for times in self.times.values())
+        return max(len(steps) - len({each.step for each in steps}) for steps in self.steps.values())
 
 
 def differences(one: Results, other: Results) -> list[str]:

@@ -50,6 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batch", type=int, default=2, help="sequences per rank")
+    parser.add_argument("--alternate", type=int, default=0, help="switch protection off and on every so many steps")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
@@ -61,6 +62,11 @@ def arguments() -> argparse.Namespace:
 def note(file: TextIO, **values: object) -> None:
     file.write(json.dumps(values) + "\n")
     file.flush()
+
+
+def clocks() -> dict[str, float]:
+    """Wall clock, and CPU time of this process with all its threads."""
+    return {"ended": time.time(), "cpu_s": time.process_time()}
 
 
 def main() -> None:
@@ -84,6 +90,8 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
         for step in job.steps(args.steps):
+            if args.alternate:
+                job.enabled = step.number // args.alternate % 2 == 0
             with step:
                 began = time.time()
                 tokens, targets = next(batches)
@@ -96,7 +104,7 @@ def main() -> None:
                 scheduler.step()
                 optimizer.zero_grad()
                 if not step.dry:
-                    note(file, step=step.number, loss=float(loss).hex(), began=began, ended=time.time())
+                    note(file, step=step.number, loss=float(loss).hex(), began=began, **clocks())
         note(file, digest=job.digest())
     dist.destroy_process_group()
 

@@ -1,0 +1,94 @@
+"""How long a job stands still when a node dies: SIGKILL to a random node, again and again, against an undisturbed run.
+
+    python benchmarks/recovery.py --layout fsdp2 --faults 10 --json out/recovery.json
+
+4 nodes of one trainer and one warm spare; a new spare joins after each kill. Per fault, from the SIGKILL: `first_step_s`
+until every rank has done a step begun after it, `net_recovery_s` the same less one median step of this run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from deadpool.config import JobConfig
+from deadpool.control.janitor import temporary_folder
+from deadpool.workload.comparison import Strike, kill_in_mid_step
+from deadpool.workload.harness import Trial
+from deadpool.workload.results import Results, differences
+
+QUIET_STEPS = 3  # between the rehearsal of a new spare and the next kill
+
+
+def spread(values: Iterable[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {"median": statistics.median(ordered), "worst": ordered[-1]}
+
+
+def disturb(trial: Trial, faults: int, step_s: float, seed: int) -> list[tuple[str, float]]:
+    """Kills, each once its replacement is warm; returns who and when."""
+    choose, kills = random.Random(seed), []
+    seated = [f"n{i}" for i in range(trial.config.nodes)]
+    for index in range(faults):
+        trial.await_event("rehearsed", index + 1, timeout_s=180)
+        trial.await_step(trial.results().newest_step() + QUIET_STEPS)
+        position = choose.randrange(len(seated))
+        victim, seated[position] = seated[position], f"n{trial.config.nodes + index}"
+        kills.append((victim, kill_in_mid_step(trial, victim, step_s, index + 1)))
+        print(f"fault {index + 1} of {faults}: killed {victim}", flush=True)
+        trial.await_event("protected", index + 2)
+        if index + 1 < faults:
+            trial.job.add_node(f"n{trial.config.nodes + index + 1}", spare=True)
+    return kills
+
+
+def report(strikes: list[Strike], undisturbed: Results, disturbed: Results) -> dict[str, Any]:
+    step_s = disturbed.median_step_s()
+    phases = strikes[0].phases_s()
+    return {
+        "bit_identical": not differences(undisturbed, disturbed),
+        "faults": len(strikes),
+        "median_step_s": step_s,
+        "first_step_s": spread(s.first_step_s() for s in strikes),
+        "net_recovery_s": spread(s.first_step_s() - step_s for s in strikes),
+        "phases_s": {name: spread(s.phases_s()[name] for s in strikes) for name in phases},
+        "steps_redone": [s.recovery.lost_steps for s in strikes],
+        "each_net_s": [s.first_step_s() - step_s for s in strikes],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layout", choices=("fsdp2", "ddp", "plain"), default="fsdp2")
+    parser.add_argument("--faults", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps-per-fault", type=int, default=30, help="must last until a new spare is warm")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    steps = args.steps_per_fault * args.faults
+    arguments = ["--layout", args.layout, "--steps", str(steps)]
+    with temporary_folder("deadpool-benchmark-") as folder:
+        print(f"undisturbed run of {steps} steps", flush=True)
+        undisturbed = Trial(JobConfig(nodes=4), arguments, folder / "undisturbed", deadline_s=1800).run()
+        kills: list[tuple[str, float]] = []
+        trial = Trial(JobConfig(nodes=4, spares=1), arguments, folder / "disturbed", deadline_s=1800)
+        step_s = undisturbed.median_step_s()
+        disturbed = trial.run(lambda t: kills.extend(disturb(t, args.faults, step_s, args.seed)))
+        strikes = [
+            Strike(victim=victim, killed_at=at, recovery=recovery)
+            for (victim, at), recovery in zip(kills, trial.recoveries(), strict=True)
+        ]
+    summary = report(strikes, undisturbed, disturbed)
+    print(json.dumps(summary, indent=2))
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(summary, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
