@@ -36,12 +36,12 @@ def recoveries(records: list[Record]) -> list[Recovery]:
 
 def _recovery(records: list[Record], cause: str) -> Recovery | None:
     own = story(records, cause)
-    at = {what: next((r["t"] for r in own if r["what"] == what), None) for what in MILESTONES}
-    if any(t is None for t in at.values()):
+    at = {r["what"]: float(r["t"]) for r in reversed(own) if r["what"] in MILESTONES}
+    if len(at) < len(MILESTONES):
         return None
     fault = next(r for r in own if r["what"] == "fault")
     plan = next(r for r in own if r["what"] == "planned")
-    resumed = [r["t"] for r in own if r["what"] == "resumed"]
+    resumed = [float(r["t"]) for r in own if r["what"] == "resumed"]
     began = _struck_at(records, fault)
     times = [began, *(at[what] for what in MILESTONES)] + ([max(resumed)] if resumed else [])
     phases = {name: later - earlier for name, earlier, later in zip(PHASES, times, times[1:], strict=False)}
@@ -59,8 +59,8 @@ def _recovery(records: list[Record], cause: str) -> Recovery | None:
 
 def _struck_at(records: Iterable[Record], fault: Record) -> float:
     """An injected fault was recorded when it was injected: detection is counted from there."""
-    strikes = [r["t"] for r in records if r["what"] == "struck" and r["t"] <= fault["t"] and _same_place(r, fault)]
-    return max(strikes, default=fault["t"])
+    strikes = [float(r["t"]) for r in records if r["what"] == "struck" and r["t"] <= fault["t"] and _same_place(r, fault)]
+    return max(strikes, default=float(fault["t"]))
 
 
 def _same_place(strike: Record, fault: Record) -> bool:

@@ -128,6 +128,7 @@ def test_rebuild_gives_up_when_a_peer_is_missing() -> None:
 
 def collective_without_peer(rank: int, port: int) -> list[Any]:
     groups, store = joined_groups(rank, port, 2), connect(port)
+    meet(store, "made", 2)
     if rank == 1:
         store.wait(["over"])
         return []
@@ -187,6 +188,7 @@ def test_the_limit_of_rebuilds_has_a_name() -> None:
 def rebuild_twenty_times(rank: int, port: int) -> list[tuple[int, int]]:
     groups, store = joined_groups(rank, port, 2), connect(port)
     pair = dist.new_group([0, 1])
+    meet(store, "made", 2)  # a group is there for one rank a moment before it is there for the other
     counts = []
     for count in range(20):
         groups.abort()
@@ -218,6 +220,7 @@ def build_twice(rank: int, port: int) -> list[tuple[str, ...]]:
     assert not dist.is_initialized()
     groups.init(backend="cpu:gloo", store=dist.PrefixStore("again", store), rank=rank, world_size=2, detached=False)
     names.append(_build(groups))
+    meet(store, "built again", 2)
     groups.abort()
     meet(store, "aborted", 2)
     groups.rebuild(store, "g2")

@@ -311,6 +311,7 @@ class Agent:
         assert self.plan is not None and trainer.rank is not None and trainer.store is not None
         seat = Seat(
             generation=self.generation,
+            cause=self.plan.cause,
             rank=trainer.rank,
             resume=self.plan.resume,
             schedule=self.plan.permit.schedule,

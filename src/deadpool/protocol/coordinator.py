@@ -469,7 +469,9 @@ class Coordinator:
         self._tell_seats(permit)
 
     def _is_dead(self, number: int) -> bool:
-        return number in self.ledger.missed or not self.schedule.captures(number)
+        resume = self.blueprint.resume if self.blueprint else None
+        captured = self.schedule.captures(number) or (resume is not None and resume.number == number)
+        return number in self.ledger.missed or not captured
 
     def _note_protection(self) -> None:
         watermark = self.permit.watermark

@@ -338,6 +338,7 @@ class Seat:
     """Take this rank. `resume` None: run the script under real groups; else under fake ones until restored."""
 
     generation: Generation
+    cause: str
     rank: int
     resume: Version | None
     schedule: Schedule

@@ -20,6 +20,7 @@ from deadpool.protocol.topology import Schedule
 class Capture:
     """Copy the state of `version` into `slot` while the next forward and backward run."""
 
+    generation: Generation
     version: Version
     slot: SlotRef
 
@@ -32,6 +33,7 @@ class TrainerCore:
         self.live: Version | None = None
         self.clean = False
         self.schedule = Schedule()
+        self.resumed_at: Version | None = None  # captured again where no copy of it is left, whatever the schedule says
         self.geometry: Geometry | None = None  # as last declared to the agent
         self._slots: deque[SlotRef] = deque()
         self._segments: dict[int, Geometry] = {}
@@ -93,15 +95,15 @@ class TrainerCore:
     def plan_capture(self) -> Capture | Missed | None:
         """What to do about the version just reached. All ranks capture the same ones; who cannot says so."""
         assert self.live is not None
-        if self.is_aborted or not self.schedule.captures(self.live.number):
+        if self.is_aborted or not (self.schedule.captures(self.live.number) or self.live == self.resumed_at):
             return None
         if not self._slots:
             return self.missed(self.live, "no free slot")
-        return Capture(version=self.live, slot=self._slots.popleft())
+        return Capture(generation=self.generation, version=self.live, slot=self._slots.popleft())
 
     def copied(self, capture: Capture, record_bytes: int) -> Captured | None:
         """The copy is complete. Looked at last: a capture that outlived its generation is nobody's evidence."""
-        if self.is_aborted:
+        if self.is_aborted or capture.generation != self.generation:
             return None
         return Captured(
             generation=self.generation, version=capture.version, slot=capture.slot, record_bytes=record_bytes
@@ -109,7 +111,7 @@ class TrainerCore:
 
     def gave_up(self, capture: Capture, reason: str) -> Missed | None:
         """The slot stays the trainer's."""
-        if self.is_aborted:
+        if self.is_aborted or capture.generation != self.generation:
             return None
         if self._fits(capture.slot):
             self._slots.append(capture.slot)
@@ -128,5 +130,5 @@ class TrainerCore:
 
     def restored(self, generation: Generation, version: Version, schedule: Schedule) -> None:
         self.generation, self.schedule = generation, schedule
-        self.live, self.clean = version, True
+        self.live, self.clean, self.resumed_at = version, True, version
         self._slots.clear()

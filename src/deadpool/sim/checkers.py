@@ -115,7 +115,10 @@ class Checkers:
     def floor_first(self, machine: Machine, rank: int, version: Version) -> None:
         """Rule 16: a holder that lacks the floor is sent nothing newer."""
         floor = machine.arena.permit.watermark if machine.arena.permit else None
-        if floor is not None and version.number > floor.number and (rank, floor) not in machine.arena.sealed.values():
+        home = self._world.coordinator.seats[self._world.layout.position_of(rank)]
+        if floor is None or version.number <= floor.number or (rank, floor) not in self._sealed(home):
+            return
+        if (rank, floor) not in machine.arena.sealed.values():
             fail("16", f"{machine.name} stores {version} of rank {rank} and lacks the floor {floor}")
 
     def ordered(self, machine: Machine, plan: Plan) -> None:

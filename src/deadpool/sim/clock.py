@@ -35,14 +35,17 @@ class Clock:
 class Link:
     """First in, first out, each message late by its own chance. A cut link swallows what is still on its way."""
 
-    def __init__(self, clock: Clock, rng: random.Random, latency_s: float, deliver: Callable[[Any], None]) -> None:
+    def __init__(
+        self, clock: Clock, rng: random.Random, latency_s: Callable[[], float], deliver: Callable[[Any], None]
+    ) -> None:
         self._clock, self._rng, self._latency_s, self._deliver = clock, rng, latency_s, deliver
         self._last = 0.0
         self.cut = False
 
     def send(self, message: Any) -> None:
-        delay = self._latency_s * self._rng.random()
+        latency_s = self._latency_s()
+        delay = latency_s * self._rng.random()
         if self._rng.random() < 0.02:
-            delay += 20 * self._latency_s * self._rng.random()
+            delay += 20 * latency_s * self._rng.random()
         self._last = max(self._last, self._clock.now + delay)
         self._clock.at(self._last, lambda: None if self.cut else self._deliver(message))

@@ -53,9 +53,8 @@ class Machine:
         self.streams_cut: Generation = NO_GENERATION  # streams older than this have ended
         self.alive = True
         self._wakes_at: float | None = None
-        latency = world.options.latency_s
-        self.uplink = Link(world.clock, world.rng, latency, lambda message: world.hear(self, message))
-        self.downlink = Link(world.clock, world.rng, latency, self._obey)
+        self.uplink = Link(world.clock, world.rng, world.latency_s, lambda message: world.hear(self, message))
+        self.downlink = Link(world.clock, world.rng, world.latency_s, self._obey)
 
     @property
     def address(self) -> Address:
@@ -132,7 +131,7 @@ class Machine:
                 self.arena.release(segment)
             case HashSlot(slot=slot):
                 digest = self.arena.contents[slot].digest()
-                self.world.after(0.2, lambda: self.feed(Hashed(slot=slot, digest=digest)))
+                self.world.after(self.world.copy_s, lambda: self.feed(Hashed(slot=slot, digest=digest)))
             case WriteSeal(slot=slot, copy=copy):
                 self.arena.seal(slot, copy.seal.rank, copy.seal.version)
             case PushCopy():
@@ -158,7 +157,8 @@ class Machine:
     # --- processes ---------------------------------------------------------------------------------------------------
 
     def hear_process(self, process: Process, message: Any) -> None:
-        self.feed(FromTrainer(trainer=process.name, message=message))
+        ended = isinstance(message, TrainerExited)
+        self.feed(message if ended else FromTrainer(trainer=process.name, message=message))
 
     def _kill(self, name: str, reason: str) -> None:
         process = self.processes.get(name)
@@ -169,4 +169,4 @@ class Machine:
         """What it had said before it ended arrives before the news of its end."""
         self.processes.pop(process.name, None)
         exited = TrainerExited(trainer=process.name, code=code, reason=reason)
-        self.world.clock.after(6 * self.world.options.latency_s, lambda: self.feed(exited))
+        process.say(exited)

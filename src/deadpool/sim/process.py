@@ -61,8 +61,8 @@ class Process:
         self._walks_in: Generation = NO_GENERATION
         self._waits_for_slots: Callable[[], None] | None = None
         world = self.world
-        self.inbox = Link(world.clock, world.rng, world.options.latency_s / 4, self._hear)
-        self._outbox = Link(world.clock, world.rng, world.options.latency_s / 4, self._deliver)
+        self.inbox = Link(world.clock, world.rng, world.latency_s, self._hear)
+        self._outbox = Link(world.clock, world.rng, world.latency_s, self._deliver)
 
     # --- the process -------------------------------------------------------------------------------------------------
 
@@ -340,7 +340,7 @@ class Process:
         assert self.machine.arena.geometry[capture.slot.segment] == self._geometry(), "a slot of another geometry"
         self.capture = (capture, content_of(self.core.rank, capture.version, self.state))
         self.machine.arena.begin_write(capture.slot, self)
-        self.world.after(0.5, lambda: self._copied(capture))
+        self.world.after(self.world.copy_s, lambda: self._copied(capture))
 
     def _copied(self, capture: Capture) -> None:
         if self.capture is None or self.capture[0] is not capture:

@@ -11,7 +11,7 @@ from deadpool.sim.options import draw
 from deadpool.sim.world import World
 
 PATIENCE_S = 900.0
-STEPS_IN_PEACE = 16
+STEPS_IN_PEACE = 18
 EVENTS_AT_MOST = 2_000_000
 
 

@@ -49,7 +49,7 @@ class Streams:
     def push(self, source: Machine, effect: PushCopy) -> None:
         stream = Stream(effect, effect.generation, source, self._world.machines.get(effect.holder.node))
         source.streams.append(stream)
-        self._world.after(self._world.options.latency_s, lambda: self._knock(stream))
+        self._world.after(self._world.latency_s(), lambda: self._knock(stream))
 
     def _knock(self, stream: Stream) -> None:
         target = stream.target
@@ -86,7 +86,7 @@ class Streams:
     def _push_s(self) -> float:
         """Now and then a stream hangs for long."""
         hangs = not self._world.calm and self._world.rng.random() < 0.04
-        return self._world.options.push_s * (12 if hangs else 1)
+        return self._world.push_s + (4.0 if hangs else 0.0)
 
     def _arrived(self, stream: Stream) -> None:
         if not stream.open or stream.source is None or stream.target is None or stream.slot is None:
@@ -147,7 +147,7 @@ class Streams:
         else:
             source = parts[0].pop(0)
             self._world.after(
-                self._world.options.push_s, lambda: self._fetch_read(stream, effect, parts, got, source)
+                self._world.push_s, lambda: self._fetch_read(stream, effect, parts, got, source)
             )
 
     def _fetch_read(
@@ -219,7 +219,7 @@ class Streams:
             if machine.streams_cut <= generation:
                 machine.feed(input)
 
-        self._world.after(self._world.options.latency_s, tell)
+        self._world.after(self._world.latency_s(), tell)
 
 
 def _matches(content: Content, source: Source, unique: int, replica: int) -> bool:

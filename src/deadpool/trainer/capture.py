@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 
 from deadpool.protocol.seal import Geometry
@@ -12,7 +13,8 @@ from deadpool.snapshot.state import ProtectedState
 
 
 class Capturer:
-    """At most one capture at a time. `on_copied` runs on the thread, `on_given_up` on whoever gave it up."""
+    """At most one capture at a time. A copy is declared before the thread is idle again, so that whoever has waited
+    for it to be idle knows that nothing more will be said of it."""
 
     def __init__(
         self,
@@ -23,55 +25,59 @@ class Capturer:
     ) -> None:
         self._state, self._on_copied, self._on_given_up = state, on_copied, on_given_up
         self._work: tuple[Capture, memoryview, Geometry, bytes] | None = None
-        self._wake = threading.Condition()
         self._cancelled = False
+        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def begin(self, capture: Capture, slot: memoryview, geometry: Geometry, record: bytes) -> None:
-        with self._wake:
-            assert self._work is None, "a capture is under way"
+        self.finish(None)
+        with self._changed:
             self._cancelled = False
             self._work = (capture, slot, geometry, record)
-            self._wake.notify_all()
+            self._changed.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="deadpool-capture", daemon=True)
             self._thread.start()
 
-    def finish(self, patience_s: float) -> float:
+    def finish(self, patience_s: float | None) -> None:
         """Before the optimizer overwrites anything: waits for the copy, not longer than allowed, else gives it up.
 
         Returns only when nobody reads the state any more.
         """
-        with self._wake:
-            capture = self._work[0] if self._work else None
-            if capture is None or self._wake.wait_for(self._is_idle, patience_s):
-                return 0.0
-        self.cancel()
-        self._on_given_up(capture, f"the copy was not done when the optimizer began, {patience_s * 1e3:.1f} ms allowed")
-        return patience_s
+        with self._changed:
+            if not self._changed.wait_for(self._is_idle, patience_s):
+                self._cancelled = True
+                self._changed.wait_for(self._is_idle)
 
     def cancel(self) -> None:
-        """Ends a capture without a word about it and waits for the thread to let go of slot and state."""
-        with self._wake:
-            self._cancelled = True
-            self._wake.wait_for(self._is_idle)
+        """Ends a capture at once and waits for the thread to let go of slot and state."""
+        self.finish(0.0)
 
     def _is_idle(self) -> bool:
         return self._work is None
 
     def _run(self) -> None:
         while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._work is not None)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_idle())
                 assert self._work is not None
-                capture, slot, geometry, record = self._work
-            whole = self._copy(slot, geometry, record)
-            with self._wake:
-                whole = whole and not self._cancelled
+                work = self._work
+            self._capture(*work)
+            with self._changed:
                 self._work = None
-                self._wake.notify_all()
-            if whole:
-                self._on_copied(capture, len(record))
+                self._changed.notify_all()
+
+    def _capture(self, capture: Capture, slot: memoryview, geometry: Geometry, record: bytes) -> None:
+        """A copy that fails is a version this rank missed; training goes on."""
+        try:
+            whole, reason = self._copy(slot, geometry, record), "the copy was not done when the optimizer began"
+        except Exception as error:
+            traceback.print_exc()
+            whole, reason = False, f"{type(error).__name__}: {error}"
+        if whole:
+            self._on_copied(capture, len(record))
+        else:
+            self._on_given_up(capture, reason)
 
     def _copy(self, slot: memoryview, geometry: Geometry, record: bytes) -> bool:
         clear_seal(slot)

@@ -24,7 +24,7 @@ SLOT_WAIT_S = 30.0
 """For new slots when the state has grown: once before the first step and once after it, as Adam's state appears."""
 
 STALL_SHARE = 0.02
-"""Of the last step's time that the optimizer may wait for a capture before it is given up."""
+"""Of the last step's time that the optimizer may wait for a capture before it is given up; the first step waits."""
 
 
 class Job:
@@ -37,7 +37,6 @@ class Job:
         self._dry = False
         self._step_began = time.monotonic()
         self._step_s = 0.0
-        self._stall_s = 0.0
         self._resumed_from: int | None = None
         self._when_final: list[tuple[int, Callable[[], None]]] = []
         for optimizer in state.optimizers:
@@ -81,7 +80,7 @@ class Job:
 
     def _everybody_done(self) -> bool:
         """False: a fault came first, and some rank has to redo something."""
-        self.capturer.finish(SLOT_WAIT_S)
+        self.capturer.finish(None)
         session = self.session
         session.send(Finished(generation=session.core.generation, rank=session.rank))
         try:
@@ -182,7 +181,7 @@ class Job:
         """The last moment at which the state of the version is whole, and at which garbage can be kept out of it."""
         if self._dry:
             return
-        self._stall_s = self.capturer.finish(STALL_SHARE * self._step_s)
+        self.capturer.finish(STALL_SHARE * self._step_s if self._step_s else None)
         with self.session.changed:
             if self.session.core.is_aborted:
                 raise Unwind

@@ -47,7 +47,8 @@ def _run_until_done(session: Session, script: str, arguments: list[str]) -> int:
         try:
             return _run(session, script, arguments)
         except RunAgain:
-            _forget(session)
+            pass  # the old run's frames, and what they hold, go with the exception
+        _forget(session)
 
 
 def _take_role(session: Session) -> Address:
@@ -94,6 +95,7 @@ def _exit_code(session: Session, stop: SystemExit) -> int:
 
 def _forget(session: Session) -> None:
     """As if the script had not run: its groups, its modules, its memory."""
+    session.emit("runs_again")
     current.job = None
     session.groups.destroy()
     gc.collect()

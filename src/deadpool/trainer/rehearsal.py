@@ -22,11 +22,12 @@ def run(job: Job) -> Iterator[DryStep]:
     yield from _dry_steps(job)
     if isinstance(session.role, Rehearse):
         session.send(Parked(rank=rank))
-        session.emit("rehearsed", as_rank=rank)
+        session.emit("rehearsed")
     while True:
         seat = _await_seat(job, rank)
         with session.changed:
             session.core.take_seat(seat.generation, seat.rank, seat.schedule)
+        session.emit("built")
         try:
             recovery.walk(job, seat.generation)
             return

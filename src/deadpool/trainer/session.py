@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -94,9 +95,13 @@ class Session:
     # --- the monitor thread ------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        for message, take_descriptor in self._link.messages():
-            self._hear(message, take_descriptor)
-        os._exit(1)  # the agent is gone, and with it the node
+        """Without a monitor a trainer could hang unseen: if this thread ends, for whatever reason, the process does."""
+        try:
+            for message, take_descriptor in self._link.messages():
+                self._hear(message, take_descriptor)
+        except Exception:
+            traceback.print_exc()
+        os._exit(1)
 
     def _hear(self, message: Any, take_descriptor: Callable[[], int]) -> None:
         with self.changed:
@@ -104,7 +109,9 @@ class Session:
                 case Halt(generation=generation, cause=cause):
                     self.core.halt(generation)
                     self._cause = cause
-                case Seat() | Rehearse():
+                case Seat(cause=cause):
+                    self.role, self._cause = message, cause
+                case Rehearse():
                     self.role = message
                 case Attach(segment=segment, geometry=geometry, count=count):
                     self.segments[segment] = Segment.attach(take_descriptor(), geometry, count)
@@ -132,8 +139,8 @@ class Session:
         event = Event(
             what=what,
             cause=self._cause,
-            generation=str(max(self.core.generation, self.core.aborted)),
-            rank=self.core.rank if self.core.rank >= 0 else None,
+            generation=str(self.core.aborted if self.core.is_aborted else self.core.generation),
+            rank=self.role.rank if self.role is not None else None,
             step=step,
             detail={"trainer": self.name, **detail},
         )
@@ -160,9 +167,8 @@ class Session:
             return message if message is not None and message.generation == generation else None
 
         found = self.wait(ready)
-        assert found is not None
-        if isinstance(found, Superseded):
-            raise found
+        if not isinstance(found, kind):
+            raise Superseded
         return found
 
     def await_halt(self, timeout_s: float | None) -> bool:

@@ -1,0 +1,125 @@
+"""For every test: it leaves nothing behind. Processes, descriptors, threads, temporary files are counted around it.
+
+This process is a subreaper, so whatever a test's children leave behind comes to us, and tests have a temporary folder
+of their own, so whatever lies there at the end is theirs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PATIENCE_S = 5.0
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def _own_temporary_folder() -> Path:
+    """Before anything else asks for one. What pytest keeps for people to look at stays where it always is."""
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = Path(tempfile.mkdtemp(prefix="deadpool-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    return folder
+
+
+_TEMPORARY = _own_temporary_folder()
+ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind() -> Iterator[None]:
+    looks: dict[str, Callable[[], set[str]]] = {
+        "processes": _processes,
+        "threads": _threads,
+        "descriptors": _descriptors,
+        "files": _files,
+    }
+    before = {what: look() for what, look in looks.items()}
+    yield
+    gc.collect()
+    left = {what: _left(look, before[what]) for what, look in looks.items()}
+    _end_processes(left["processes"])
+    found = [f"{what}: {', '.join(sorted(names))}" for what, names in left.items() if names]
+    if found:
+        pytest.fail("left behind: " + "; ".join(found), pytrace=False)
+
+
+def _left(look: Callable[[], set[str]], before: set[str]) -> set[str]:
+    """What is still there after a while; ending takes its time."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while (left := look() - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def _processes() -> set[str]:
+    """All descendants, also those whose parent is gone. Dead ones that nobody else will wait for are buried here."""
+    alive = set()
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                alive.add(f"{process.pid} ({' '.join(process.cmdline())[:120]})")
+            elif process.ppid() == os.getpid():
+                _bury(process.pid)
+        except psutil.NoSuchProcess:
+            continue
+    return alive
+
+
+def _bury(pid: int) -> None:
+    """Only between tests, when no Popen of theirs can still be waiting for it."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return
+
+
+def _end_processes(names: set[str]) -> None:
+    """So that the next test does not suffer from this one."""
+    for name in names:
+        try:
+            psutil.Process(int(name.split()[0])).kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _threads() -> set[str]:
+    return {f"{thread.name} #{thread.ident}" for thread in threading.enumerate()}
+
+
+def _descriptors() -> set[str]:
+    found = set()
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            found.add(f"{path.name} -> {path.readlink()}")
+        except OSError:
+            continue  # the one this listing was read through
+    return found
+
+
+def _files() -> set[str]:
+    ours = {str(path) for path in _TEMPORARY.iterdir() if not path.name.startswith("pymp-")}
+    return ours | {str(path) for path in _SHARED_MEMORY.glob("*deadpool*")}

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stage import Stage, run_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.workload.results import Results, differences
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Results]:
+    """What an undisturbed, unprotected run gives; each kind is run once."""
+    known: dict[tuple[str, int], Results] = {}
+
+    def get(layout: str, world_size: int) -> Results:
+        if (layout, world_size) not in known:
+            folder = tmp_path_factory.mktemp("reference") / f"{layout}-{world_size}"
+            known[layout, world_size] = run_unprotected(layout, world_size, folder)
+        return known[layout, world_size]
+
+    return get
+
+
+@pytest.fixture
+def make_stage(tmp_path: Path) -> Callable[..., Stage]:
+    def make(layout: str = "fsdp2", scene: str = "", **config: object) -> Stage:
+        settings = {"nodes": 2, "spares": 1, **config}
+        return Stage(JobConfig(**settings).checked(), layout, scene, tmp_path)
+
+    return make
+
+
+@pytest.fixture
+def play(reference: Callable[[str, int], Results]) -> Callable[..., Results]:
+    """Runs a stage to its end and compares it, bit for bit, with the undisturbed run."""
+
+    def run(stage: Stage, during: Callable[[], None]) -> Results:
+        results = stage.trial.run(lambda _: during())
+        world_size = stage.config.nodes * stage.config.nproc_per_node
+        assert differences(reference(stage.layout, world_size), results) == []
+        return results
+
+    return run

@@ -1,0 +1,96 @@
+"""A job under test whose script stops where the test wants it, and what an undisturbed run of it gives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deadpool.cli.asking import ask
+from deadpool.config import JobConfig
+from deadpool.workload.harness import SCRIPT, Trial
+from deadpool.workload.results import Results
+
+STEPS = 8
+SMALL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
+DROPOUT = ["--dropout", "0.1"]  # in every run: equal losses prove that the state of the RNG came back too
+SCENE = Path(__file__).with_name("scene.py")
+
+
+def workload(layout: str, *more: str) -> list[str]:
+    return ["--layout", layout, "--steps", str(STEPS), *SMALL, *DROPOUT, *more]
+
+
+def run_unprotected(layout: str, world_size: int, folder: Path) -> Results:
+    """The same script, unchanged, under torchrun."""
+    folder.mkdir()
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world_size)]
+    done = subprocess.run(
+        [*launcher, str(SCRIPT), "--out", str(folder / "out"), *workload(layout)],
+        env={**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout.decode()
+    return Results.read(folder / "out")
+
+
+@dataclass(slots=True)
+class Stage:
+    """A trial with gates. `scene` is what happens in the script (see scene.py)."""
+
+    config: JobConfig
+    layout: str
+    scene: str
+    folder: Path
+    trial: Trial = field(init=False)
+
+    def __post_init__(self) -> None:
+        gates = self.folder / "gates"
+        gates.mkdir(parents=True)
+        environment = {"E2E_SCENE": self.scene, "E2E_GATES": str(gates)}
+        self.trial = Trial(
+            self.config, workload(self.layout), self.folder, deadline_s=90.0, script=SCENE, environment=environment
+        )
+
+    def await_gate(self, step: int) -> int:
+        """Until a rank stands at the gate of this step. Returns its process id."""
+        reached = self.folder / "gates" / f"reached-{step}"
+        self.trial.await_true(reached.exists, f"the gate of step {step}", 60.0)
+        return int(reached.read_text())
+
+    def open_gate(self, step: int) -> None:
+        (self.folder / "gates" / f"open-{step}").touch()
+
+    def kill_node_at_gate(self, node: str, step: int) -> None:
+        self.await_gate(step)
+        self.trial.job.kill_node(node)
+        self.open_gate(step)
+
+    def kill_trainer_at_gate(self, step: int) -> None:
+        os.kill(self.await_gate(step), signal.SIGKILL)
+        self.open_gate(step)
+
+    def status(self) -> dict[str, Any]:
+        return ask(self.trial.job.run_dir, "status")
+
+    def await_bytes_pushed(self) -> int:
+        """What the first node has sent to its holders; nodes tell with their heartbeats."""
+        self.trial.await_true(lambda: self._bytes_pushed() > 0, "bytes sent to a holder", 30.0)
+        return self._bytes_pushed()
+
+    def _bytes_pushed(self) -> int:
+        return max(node.get("bytes_pushed", 0) for node in self.status()["nodes"])
+
+    def events(self, what: str) -> list[dict[str, Any]]:
+        return [event for event in self.trial.events() if event["what"] == what]
+
+    def seats(self) -> list[str]:
+        """Who holds which position in the end."""
+        return list(self.events("planned")[-1]["seats"])

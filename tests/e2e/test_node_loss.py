@@ -1,0 +1,81 @@
+"""A node dies by SIGKILL, agent and trainers together, and a spare takes its ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+RECORD_BYTES = 100_000  # at most, of a version: what travels where replicas have the rest
+
+
+@pytest.mark.parametrize(("layout", "victim"), [("fsdp2", 1), ("ddp", 0), ("plain", 1)])
+def test_node_killed_in_mid_step(make_stage, play, layout, victim):
+    stage = make_stage(layout, scene=f"wait@4:{victim}")
+    pushed = []
+
+    def during():
+        stage.await_gate(4)
+        stage.trial.await_event("rehearsed")
+        pushed.append(stage.await_bytes_pushed())
+        stage.kill_node_at_gate(f"n{victim}", 4)
+
+    results = play(stage, during)
+    assert stage.seats()[victim] == "n2"
+    assert results.steps_done_again() <= 1
+    shards_travel = layout != "ddp"
+    assert (pushed[0] > 5 * RECORD_BYTES) == shards_travel, "replicas are not sent, unique shards are"
+
+
+def test_two_nodes_killed_one_after_the_other(make_stage, play):
+    stage = make_stage(scene="wait@3:1 wait@6:0", spares=2)
+
+    def during():
+        stage.kill_node_at_gate("n1", 3)
+        stage.kill_node_at_gate("n0", 6)
+
+    play(stage, during)
+    assert sorted(stage.seats()) == ["n2", "n3"]
+
+
+def test_newcomer_killed_while_it_takes_over(make_stage, play):
+    stage = make_stage(scene="wait@4:1", spares=2)
+
+    def during():
+        stage.kill_node_at_gate("n1", 4)
+        stage.trial.await_event("planned", count=2)
+        stage.trial.job.kill_node(stage.seats()[1])
+
+    play(stage, during)
+    assert len(stage.events("fault")) == 2
+
+
+def test_node_that_carries_two_ranks(make_stage, play):
+    stage = make_stage(scene="wait@4:1", nproc_per_node=2)
+    play(stage, lambda: stage.kill_node_at_gate("n0", 4))
+    assert stage.seats() == ["n2", "n1"]
+
+
+def test_loss_in_the_very_first_step(make_stage, play):
+    stage = make_stage("plain", scene="wait@0:1")
+    play(stage, lambda: stage.kill_node_at_gate("n1", 0))
+    assert len(stage.events("fault")) == 1
+
+
+def test_loss_before_the_first_snapshot(make_stage, play):
+    stage = make_stage("plain", scene="wait@-1:1")
+    play(stage, lambda: stage.kill_node_at_gate("n1", -1))
+    assert stage.events("planned")[-1]["resume"] is None
+
+
+def test_spare_lost_then_node_lost_then_a_node_joins(make_stage, play):
+    stage = make_stage(scene="wait@4:1")
+
+    def during():
+        stage.trial.await_event("rehearsed")
+        stage.trial.job.kill_node("n2")
+        stage.trial.await_event("spare_lost")
+        stage.kill_node_at_gate("n1", 4)
+        stage.trial.await_event("waiting")
+        stage.trial.job.add_node("n9", spare=True)
+
+    play(stage, during)
+    assert stage.seats() == ["n0", "n9"]

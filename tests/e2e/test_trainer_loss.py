@@ -1,0 +1,21 @@
+"""One trainer dies, its node lives: the state is in the node's own arena, nothing moves to another node."""
+
+from __future__ import annotations
+
+
+def test_fresh_process_takes_the_rank(make_stage, play):
+    stage = make_stage(scene="wait@4:1", spares=0)
+    play(stage, lambda: stage.kill_trainer_at_gate(4))
+    assert stage.seats() == ["n0", "n1"]
+
+
+def test_standby_takes_the_rank(make_stage, play):
+    stage = make_stage(scene="wait@4:0", spares=0, standby=1)
+
+    def during():
+        stage.trial.await_event("rehearsed", count=2)
+        stage.kill_trainer_at_gate(4)
+
+    play(stage, during)
+    assert stage.seats() == ["n0", "n1"]
+    assert stage.trial.recoveries()[0].phases_s["prepare"] < 2.0, "no process had to be started"

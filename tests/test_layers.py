@@ -1,0 +1,110 @@
+"""Who may import whom, and who may import torch: the table of the conventions as a test."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import deadpool
+
+ROOT = Path(deadpool.__file__).parent
+
+BASE = {"errors"}
+SHARED = {"protocol", "config", "events", "errors"}
+TORCH_FREE_SNAPSHOT = {"snapshot.arena", "snapshot.slot", "snapshot.transfer"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "config": BASE,
+    "events": BASE,
+    "story": {"events", "errors"},
+    "protocol": {"errors", "events"},
+    "wire": {"protocol", "errors"},
+    "control": SHARED | {"wire"} | TORCH_FREE_SNAPSHOT,
+    "sim": SHARED,
+    "dashboard": SHARED | {"story"},
+    "snapshot": SHARED | {"wire.handshake"},
+    "backend": {"config", "events", "errors"},
+    "trainer": SHARED | {"wire", "snapshot", "backend"},
+    "workload": {"", "config", "control", "events", "story", "errors"},
+    "__init__": {"errors", "trainer"},
+}
+"""Rooms, or single modules in them. Every room may import itself; cli may import anything; only cli imports sim."""
+
+TORCH_ALLOWED = {"snapshot", "backend", "trainer", "workload.gpt", "workload.train"}
+PROTOCOL_FORBIDDEN = {"asyncio", "os", "random", "socket", "threading", "time", "uuid"}
+
+
+def modules() -> list[str]:
+    """As dotted names below `deadpool`."""
+    paths = (path.relative_to(ROOT).with_suffix("") for path in sorted(ROOT.rglob("*.py")))
+    return [".".join(path.parts).removesuffix(".__init__") for path in paths]
+
+
+def source_of(module: str) -> Path:
+    path = ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def imports(module: str) -> Iterator[str]:
+    """Every import, wherever it stands: inside functions and for type checkers too."""
+    for node in ast.walk(ast.parse(source_of(module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{module}: imports are absolute"
+            yield from _imported_from(node.module, [alias.name for alias in node.names])
+
+
+def _imported_from(package: str, names: list[str]) -> Iterator[str]:
+    """`from deadpool.protocol import messages` imports a module, `from deadpool.events import Event` a name."""
+    path = ROOT.parent.joinpath(*package.split("."))
+    for name in names:
+        is_module = (path / f"{name}.py").exists() or (path / name).is_dir()
+        yield f"{package}.{name}" if is_module else package
+
+
+def within(module: str, allowed: set[str]) -> bool:
+    return any(module == each or (each and module.startswith(each + ".")) for each in allowed)
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if room_of(m) != "cli"])
+def test_imports_only_what_its_room_may(module):
+    allowed = MAY_IMPORT[room_of(module)] | {room_of(module)}
+    ours = {name.removeprefix("deadpool").removeprefix(".") for name in imports(module) if room_of(name) == "deadpool"}
+    assert [name for name in sorted(ours) if not within(name, allowed)] == []
+
+
+def test_torch_is_imported_only_where_it_may_be():
+    users = {module for module in modules() if any(room_of(name) == "torch" for name in imports(module))}
+    assert [module for module in sorted(users) if not within(module, TORCH_ALLOWED)] == []
+    assert [module for module in sorted(users) if within(module, TORCH_FREE_SNAPSHOT)] == []
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if within(m, TORCH_FREE_SNAPSHOT)])
+def test_the_agents_half_of_snapshot_does_not_lean_on_the_other(module):
+    own = {name.removeprefix("deadpool.") for name in imports(module) if name.startswith("deadpool.snapshot")}
+    assert [name for name in sorted(own) if not within(name, TORCH_FREE_SNAPSHOT)] == []
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if room_of(m) == "protocol"])
+def test_decisions_have_no_way_to_the_world(module):
+    assert {room_of(name) for name in imports(module)} & PROTOCOL_FORBIDDEN == set()
+
+
+def test_coordinator_agent_and_commands_start_without_torch():
+    start = sorted(m for m in modules() if room_of(m) in ("cli", "control", "protocol", "wire", "sim"))
+    start += ["workload.harness", "workload.comparison"]
+    lines = [f"import deadpool.{module}" for module in start]
+    lines += ["import sys", "sys.exit('torch' in sys.modules)"]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], timeout=60)
+    assert done.returncode == 0
