@@ -2,8 +2,10 @@
 
     python benchmarks/recovery.py --layout fsdp2 --faults 10 --json out/recovery.json
 
-4 nodes of one trainer and one warm spare; a new spare joins after each kill. Per fault, from the SIGKILL: `first_step_s`
-until every rank has done a step begun after it, `net_recovery_s` the same less one median step of this run.
+4 nodes of one trainer and one warm spare node; a new spare joins after each kill. Per fault, from the SIGKILL:
+`first_step_s` until every rank has done a step begun after it, `net_recovery_s` the same less one median step of this
+run. With --understudies 4 the spare has rehearsed all four ranks, with 1 only one of them: when another is lost, the
+script is run again in the warm process.
 """
 
 from __future__ import annotations
@@ -35,11 +37,12 @@ def disturb(trial: Trial, faults: int, step_s: float, seed: int) -> list[tuple[s
     choose, kills = random.Random(seed), []
     seated = [f"n{i}" for i in range(trial.config.nodes)]
     for index in range(faults):
-        trial.await_event("rehearsed", index + 1, timeout_s=180)
+        rehearsals = (index + 1) * trial.config.understudies
+        trial.await_event("rehearsed", rehearsals, timeout_s=180)
         trial.await_step(trial.results().newest_step() + QUIET_STEPS)
         position = choose.randrange(len(seated))
         victim, seated[position] = seated[position], f"n{trial.config.nodes + index}"
-        kills.append((victim, kill_in_mid_step(trial, victim, step_s, index + 1)))
+        kills.append((victim, kill_in_mid_step(trial, victim, step_s, rehearsals)))
         print(f"fault {index + 1} of {faults}: killed {victim}", flush=True)
         trial.await_event("protected", index + 2)
         if index + 1 < faults:
@@ -47,12 +50,13 @@ def disturb(trial: Trial, faults: int, step_s: float, seed: int) -> list[tuple[s
     return kills
 
 
-def report(strikes: list[Strike], undisturbed: Results, disturbed: Results) -> dict[str, Any]:
+def report(strikes: list[Strike], undisturbed: Results, disturbed: Results, understudies: int) -> dict[str, Any]:
     step_s = disturbed.median_step_s()
     phases = strikes[0].phases_s()
     return {
         "bit_identical": not differences(undisturbed, disturbed),
         "faults": len(strikes),
+        "understudies": understudies,
         "median_step_s": step_s,
         "first_step_s": spread(s.first_step_s() for s in strikes),
         "net_recovery_s": spread(s.first_step_s() - step_s for s in strikes),
@@ -68,6 +72,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps-per-fault", type=int, default=30, help="must last until a new spare is warm")
+    parser.add_argument("--understudies", type=int, default=4, help="ranks that the spare rehearses")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     steps = args.steps_per_fault * args.faults
@@ -76,14 +81,15 @@ def main() -> None:
         print(f"undisturbed run of {steps} steps", flush=True)
         undisturbed = Trial(JobConfig(nodes=4), arguments, folder / "undisturbed", deadline_s=1800).run()
         kills: list[tuple[str, float]] = []
-        trial = Trial(JobConfig(nodes=4, spares=1), arguments, folder / "disturbed", deadline_s=1800)
+        config = JobConfig(nodes=4, spares=1, understudies=args.understudies)
+        trial = Trial(config, arguments, folder / "disturbed", deadline_s=1800)
         step_s = undisturbed.median_step_s()
         disturbed = trial.run(lambda t: kills.extend(disturb(t, args.faults, step_s, args.seed)))
         strikes = [
             Strike(victim=victim, killed_at=at, recovery=recovery)
             for (victim, at), recovery in zip(kills, trial.recoveries(), strict=True)
         ]
-    summary = report(strikes, undisturbed, disturbed)
+    summary = report(strikes, undisturbed, disturbed, args.understudies)
     print(json.dumps(summary, indent=2))
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -121,5 +121,5 @@ def _descriptors() -> set[str]:
 
 
 def _files() -> set[str]:
-    ours = {str(path) for path in _TEMPORARY.iterdir() if not path.name.startswith("pymp-")}
-    return ours | {str(path) for path in _SHARED_MEMORY.glob("*deadpool*")}
+    """Ours by name: torch and multiprocessing keep caches and sockets there, for as long as they like."""
+    return {str(path) for folder in (_TEMPORARY, _SHARED_MEMORY) for path in folder.glob("*deadpool*")}

@@ -26,6 +26,7 @@ class JobConfig:
     holders: int = 1  # nodes that keep a copy of each rank's snapshots
     slots: int = 3  # snapshots kept per rank and side
     standby: int = 0  # extra trainers parked on every node
+    understudies: int = 1  # trainers parked per seat of a spare node, each rehearsing another rank
     capture_every: int = 1  # steps between snapshots
     node_timeout_s: float = 5.0  # silence after which a node is taken for dead
     unwind_timeout_s: float = 60.0  # for a trainer to come to rest after a fault elsewhere
@@ -41,7 +42,7 @@ class JobConfig:
 
     def checked(self) -> JobConfig:
         """Refuses what cannot work, with the reason."""
-        for name in ("nodes", "nproc_per_node", "slots", "capture_every"):
+        for name in ("nodes", "nproc_per_node", "slots", "capture_every", "understudies"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "a number of at least 1")
         for name in ("spares", "holders", "standby"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")

@@ -80,9 +80,12 @@ class Stage:
     def status(self) -> dict[str, Any]:
         return ask(self.trial.job.run_dir, "status")
 
-    def await_bytes_pushed(self) -> int:
-        """What the first node has sent to its holders; nodes tell with their heartbeats."""
-        self.trial.await_true(lambda: self._bytes_pushed() > 0, "bytes sent to a holder", 30.0)
+    def await_committed(self, version: int) -> None:
+        self.trial.await_true(lambda: (self.status()["watermark"] or 0) >= version, f"version {version}", 30.0)
+
+    def await_bytes_pushed(self, at_least: int = 1) -> int:
+        """What the busiest node has sent to its holders; nodes tell with their heartbeats."""
+        self.trial.await_true(lambda: self._bytes_pushed() >= at_least, f"{at_least} bytes sent", 30.0)
         return self._bytes_pushed()
 
     def _bytes_pushed(self) -> int:

@@ -23,13 +23,14 @@ def agent(
     name: Annotated[str | None, typer.Option(help="this node's name; default: host name and process id")] = None,
     spare: Annotated[bool, typer.Option(help="join as a spare")] = False,
     standby: Annotated[int, typer.Option(help="extra trainers parked on this node")] = 0,
+    understudies: Annotated[int, typer.Option(help="as a spare: trainers parked per seat, of different ranks")] = 1,
     host: Annotated[str, typer.Option(help="address that other nodes reach this one at")] = "127.0.0.1",
     logs: Annotated[Path, typer.Option(help="folder for the trainers' logs")] = Path("deadpool-logs"),
 ) -> None:
     """Join a job, also a running one. The job's secret is read from the file named by DEADPOOL_SECRET_FILE."""
     logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     node = name or f"{socket.gethostname()}-{os.getpid()}"
-    failed = asyncio.run(_serve(_address(join), node, spare, standby, script, host, logs))
+    failed = asyncio.run(_serve(_address(join), node, spare, standby, understudies, script, host, logs))
     raise typer.Exit(1 if failed else 0)
 
 
@@ -44,14 +45,28 @@ def _address(text: str) -> Address:
 
 
 async def _serve(
-    coordinator: Address, node: str, spare: bool, standby: int, script: list[str], host: str, logs: Path
+    coordinator: Address,
+    node: str,
+    spare: bool,
+    standby: int,
+    understudies: int,
+    script: list[str],
+    host: str,
+    logs: Path,
 ) -> bool:
     from deadpool.control.agent import AgentProcess
     from deadpool.control.run_dir import read_secret
     from deadpool.errors import ConfigError
 
     process = AgentProcess(
-        node=node, spare=spare, standby=standby, script=script, host=host, logs=logs, secret=read_secret()
+        node=node,
+        spare=spare,
+        standby=standby,
+        understudies=understudies,
+        script=script,
+        host=host,
+        logs=logs,
+        secret=read_secret(),
     )
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, process.stop, f"agent got {sig.name}")

@@ -19,6 +19,7 @@ def run(
     nproc_per_node: Annotated[int | None, typer.Option(help="trainers per node")] = None,
     holders: Annotated[int | None, typer.Option(help="nodes that keep a copy of each rank's snapshots")] = None,
     standby: Annotated[int | None, typer.Option(help="extra trainers parked on every node")] = None,
+    understudies: Annotated[int | None, typer.Option(help="trainers parked per seat of a spare node")] = None,
     slots: Annotated[int | None, typer.Option(help="snapshots kept per rank and side")] = None,
     capture_every: Annotated[int | None, typer.Option(help="steps between snapshots")] = None,
     node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
@@ -46,8 +47,8 @@ def run(
 
 
 _SETTINGS = (
-    "nodes", "spares", "nproc_per_node", "holders", "standby", "slots", "capture_every", "node_timeout_s",
-    "spare_wait_s",
+    "nodes", "spares", "nproc_per_node", "holders", "standby", "understudies", "slots", "capture_every",
+    "node_timeout_s", "spare_wait_s",
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.trainer_processes import TrainerProcesses
+from deadpool.events import Event
 from deadpool.protocol.agent import Agent
 from deadpool.protocol.crew import State
 from deadpool.protocol.effects import (
@@ -38,15 +39,26 @@ _GRACE_S = 2.0
 
 class AgentProcess:
     def __init__(
-        self, *, node: str, spare: bool, standby: int, script: list[str], host: str, logs: Path, secret: bytes
+        self,
+        *,
+        node: str,
+        spare: bool,
+        standby: int,
+        understudies: int,
+        script: list[str],
+        host: str,
+        logs: Path,
+        secret: bytes,
     ) -> None:
-        self._core = Agent(node=node, standby=standby)
+        self._core = Agent(node=node, standby=standby, spare=spare, understudies=understudies)
         self._node, self._spare, self._host, self._secret = node, spare, host, secret
         self._link: ControlLink | None = None
         self._ends: dict[str, AgentEnd] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
-        self._data = DataPlane(self._core, host=host, secret=secret, post=self._feed, deadline_s=10.0)
+        self._data = DataPlane(
+            self._core, host=host, secret=secret, post=self._feed, note=self._report, deadline_s=10.0
+        )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
         self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)
         self._trainers = TrainerProcesses(
@@ -142,10 +154,13 @@ class AgentProcess:
             case KillTrainer(trainer=name):
                 self._trainers.signal(name, signal.SIGKILL)
             case Emit(event=event):
-                self._to_coordinator(Report(records=(event.record(t=time.time()),)))
+                self._report(event)
             case Finish():
                 if not self._outcome.done():
                     self._outcome.set_result(effect)
+
+    def _report(self, event: Event) -> None:
+        self._to_coordinator(Report(records=({"node": self._node, **event.record(t=time.time())},)))
 
     def _to_coordinator(self, message: Any) -> None:
         if self._link is None:

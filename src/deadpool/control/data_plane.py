@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from deadpool.errors import ArenaError, DeadPoolError, TransferError
+from deadpool.events import Event
 from deadpool.protocol.agent import Agent
 from deadpool.protocol.effects import (
     AcceptOffer,
@@ -53,9 +54,17 @@ _ANSWER_S = 30.0
 
 class DataPlane:
     def __init__(
-        self, core: Agent, *, host: str, secret: bytes, post: Callable[[Any], None], deadline_s: float
+        self,
+        core: Agent,
+        *,
+        host: str,
+        secret: bytes,
+        post: Callable[[Any], None],
+        note: Callable[[Event], None],
+        deadline_s: float,
     ) -> None:
-        self._core, self._post = core, post
+        """`post` takes inputs for the core, `note` takes events; both run on the event loop."""
+        self._core, self._post, self._note = core, post, note
         self._loop = asyncio.get_running_loop()
         self._arena = Arena()
         self._client = TransferClient(secret=secret, deadline_s=deadline_s)
@@ -131,8 +140,11 @@ class DataPlane:
             self._deliver(StopAsked(reason=f"bug in the data plane: {error!r}"))
 
     def _deliver(self, input: Any) -> None:
+        self._on_loop(self._post, input)
+
+    def _on_loop(self, function: Callable[[Any], None], argument: Any) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._post, input)
+            self._loop.call_soon_threadsafe(function, argument)
         except RuntimeError:
             return  # the loop is closed: the agent is ending
 
@@ -203,7 +215,19 @@ class DataPlane:
                 return
             except DeadPoolError as error:
                 failures.append(f"{source.node}: {error}")
+                self._note_failed(effect, source, str(error))
         raise TransferError("; ".join(failures) or "no source is left")
+
+    def _note_failed(self, effect: FetchCopy, source: Source, reason: str) -> None:
+        event = Event(
+            what="source_failed",
+            generation=str(effect.generation),
+            rank=effect.rank,
+            step=effect.fetch.copy.seal.version.number,
+            t=time.time(),
+            detail={"source": source.node, "reason": reason},
+        )
+        self._on_loop(self._note, event)
 
     def _cut(self, generation: Generation) -> None:
         self._client.fence(generation)

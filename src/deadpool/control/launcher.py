@@ -105,6 +105,7 @@ class LocalJob:
     def _agent_command(self, name: str, spare: bool) -> list[str]:
         address = self.run_dir.coordinator()
         command = ["agent", f"--join={address}", f"--name={name}", f"--standby={self.config.standby}"]
+        command += [f"--understudies={self.config.understudies}"] if spare else []
         command += [f"--host={self.config.host}", f"--logs={self.run_dir.logs}"]
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 

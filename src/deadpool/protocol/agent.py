@@ -85,8 +85,9 @@ START_ATTEMPTS = 3
 
 
 class Agent:
-    def __init__(self, *, node: str, standby: int = 0) -> None:
-        self.node, self.standby = node, standby
+    def __init__(self, *, node: str, standby: int = 0, spare: bool = False, understudies: int = 1) -> None:
+        """A spare node keeps `understudies` trainers for each of its seats, so that more ranks are rehearsed."""
+        self.node, self.standby, self.spare, self.understudies = node, standby, spare, understudies
         self.settings: Settings | None = None
         self.generation: Generation = NO_GENERATION
         self.plan: Plan | None = None
@@ -202,7 +203,8 @@ class Agent:
         self.settings = settings
         self.store.slots_per_shelf = settings.slots
         self._heartbeat_due = now + settings.heartbeat_s
-        for _ in range(settings.layout.per_node + self.standby):
+        seats = settings.layout.per_node
+        for _ in range(seats * self.understudies if self.spare else seats + self.standby):
             self._start_trainer()
 
     def _rehearse(self, order: Rehearse) -> None:
@@ -216,9 +218,19 @@ class Agent:
 
     def _permit(self, permit: Permit) -> None:
         self.store.obey(permit)
+        self._dismiss_surplus()
         if permit.watermark is not None:
             self._to_seated(Final(number=permit.watermark.number))
         self._grant_all()
+
+    def _dismiss_surplus(self) -> None:
+        """A spare that was seated needs its understudies no more. Not during the recovery: ending them takes time."""
+        if not self.spare or self.plan is None or not self.plan.orders:
+            return
+        free = [t for t in self.crew.trainers.values() if t.state is not State.SEATED]
+        for trainer in free[self.standby :]:
+            self.crew.dismiss(trainer.name)
+            self._effects.append(KillTrainer(trainer=trainer.name, reason="its node is a spare no more"))
 
     # --- fence -------------------------------------------------------------------------------------------------------
 

@@ -296,7 +296,7 @@ class Coordinator:
         for position, node in enumerate(seats):
             member = self.members[node]
             if member.position is None:
-                self._rehearse(member, list(self.layout.ranks_at(position)))
+                self._rehearse(member, list(self.layout.ranks_at(position)), repeat=False)
 
     def _fence_acked(self, member: Member, inventory: Inventory, now: float) -> None:
         if member.inventory is None:
@@ -487,20 +487,25 @@ class Coordinator:
         """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks."""
         if self.phase is not Phase.RUNNING:
             return
-        spares = [member for member in self.members.values() if member.position is None]
-        for index, member in enumerate(spares):
-            self._rehearse(member, list(self.layout.ranks_at(index % self.layout.positions)))
+        first = 0
+        for member in (m for m in self.members.values() if m.position is None):
+            casts = max(1, len(member.trainers) // self.layout.per_node)
+            positions = [(first + i) % self.layout.positions for i in range(casts)]
+            first += casts
+            ranks = [rank for position in positions for rank in self.layout.ranks_at(position)]
+            self._rehearse(member, ranks, repeat=False)
         for member in self.members.values():
             if member.position is not None:
-                self._rehearse(member, list(self.layout.ranks_at(member.position)))
+                self._rehearse(member, list(self.layout.ranks_at(member.position)), repeat=True)
 
-    def _rehearse(self, member: Member, ranks: list[int]) -> None:
-        """Every unseated trainer of the node gets one of the ranks; who is at one of them already stays with it."""
+    def _rehearse(self, member: Member, ranks: list[int], *, repeat: bool) -> None:
+        """Each rank gets a free trainer of the node; with `repeat` further free trainers rehearse the same ranks."""
         free = [t for t in member.trainers if t.state in ("idle", "rehearsing", "parked")]
         at_work = {t.rank for t in free if t.state != "idle" and t.rank in ranks}
         movable = [t for t in free if t.state == "idle" or t.rank not in ranks]
-        wanted = [rank for rank in ranks if rank not in at_work] or ranks
-        for trainer, rank in zip(movable, wanted * len(movable), strict=False):
+        wanted = [rank for rank in ranks if rank not in at_work]
+        wanted += ranks * len(movable) if repeat else []
+        for trainer, rank in zip(movable, wanted, strict=False):
             self._send(member.node, Rehearse(generation=self.generation, trainer=trainer.trainer, rank=rank))
 
     # --- deadlines and the end ---------------------------------------------------------------------------------------

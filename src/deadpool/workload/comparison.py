@@ -55,12 +55,15 @@ class Comparison:
 
 
 def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: Progress) -> Comparison:
-    """4 nodes of one trainer and, in the second run, a spare. The kill comes half-way, in the middle of a step."""
+    """4 nodes of one trainer; in the second run also a spare node, which has rehearsed all four ranks.
+
+    The kill comes half-way, in the middle of a step.
+    """
     arguments = ["--layout", layout, "--steps", str(steps)]
     undisturbed = Trial(JobConfig(nodes=4), arguments, folder / "undisturbed").run(
         lambda trial: watch(trial, steps - 1, progress, "training undisturbed")
     )
-    trial = Trial(JobConfig(nodes=4, spares=1), arguments, folder / "disturbed")
+    trial = Trial(JobConfig(nodes=4, spares=1, understudies=4), arguments, folder / "disturbed")
     killed_at: list[float] = []
 
     def disturb(trial: Trial) -> None:
@@ -73,9 +76,9 @@ def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: Pro
     return Comparison(undisturbed=undisturbed, disturbed=disturbed, strike=strike)
 
 
-def kill_in_mid_step(trial: Trial, victim: str, step_s: float, spares_warmed: int = 1) -> float:
-    """Once so many spares have rehearsed: SIGKILL to the node, some time into its next step."""
-    trial.await_event("rehearsed", spares_warmed)
+def kill_in_mid_step(trial: Trial, victim: str, step_s: float, rehearsals: int = 4) -> float:
+    """Once so many rehearsals are done: SIGKILL to the node, some time into its next step."""
+    trial.await_event("rehearsed", rehearsals)
     trial.await_step(trial.results().newest_step() + 1)
     time.sleep(0.4 * step_s)
     return trial.job.kill_node(victim)

@@ -1,0 +1,7 @@
+"""Options of the whole test suite."""
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the answers of protocol transcripts anew")
