@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ def start_forkserver() -> None:
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     _context.set_forkserver_preload(["backend_child"])
+    resource_tracker.ensure_running()
+    forkserver.ensure_running()
+    _server()  # the first one makes a pipe that stays open for as long as this process lives
 
 
 @dataclass

@@ -35,7 +35,7 @@ def test_held_copy_damaged_another_one_is_used(make_stage, play):
 
     def during():
         stage.await_gate(4)
-        stage.trial.await_event("rehearsed")
+        stage.await_committed(4)
         first = next(node for node in stage.status()["nodes"] if node["node"] in ("n0", "n2"))
         assert damage_copies(stage.trial.job.nodes[first["node"]].pid, rank=1) > 0
         stage.kill_node_at_gate("n1", 4)

@@ -53,7 +53,7 @@ class Bench:
 
 
 class CoordinatorBench(Bench):
-    """Lines: `n0: sealed 0 v1@1.1`, `lost n1`, `wait 5`. `@1.1` as first word after the node: said in that generation."""
+    """Lines: `n0: sealed 0 v1@1.1`, `lost n1`, `wait 5`; `n0: @1.1 sealed ...` was said in that generation."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def _info(word: str) -> msg.TrainerInfo:
 
 
 class AgentBench(Bench):
-    """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `offered 7 1:v1@1.1`, `exited n0.0 -9`."""
+    """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class AgentBench(Bench):
         return msg.Permit(generation=now_in, watermark=watermark, keep_from=keep_from, schedule=Schedule())
 
     def _plan(self, now_in: Generation, named: dict[str, str]) -> msg.Plan:
-        """`resume=v4@1.1 floor=v3@1.1 keep=0 fetch=v4@1.1,v3@1.1 push=v3@1.1`; rank 0 sits here, n1 holds its copies."""
+        """`resume=v4@1.1 floor=v3@1.1 keep=0 fetch=v4@1.1,v3@1.1 push=v3@1.1`; rank 0 sits here, n1 holds."""
         resume = version(named["resume"]) if "resume" in named else None
         floor = version(named["floor"]) if "floor" in named else resume
         keep_from = max(floor.number + 1, resume.number) if floor and resume else 0

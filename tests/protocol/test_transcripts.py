@@ -1,9 +1,9 @@
 """Situations as text: what a core is told, and what it answers. `pytest --rewrite` writes the answers anew.
 
-    core coordinator nodes=2      which core, and its shape
-    > n0: sealed 0 v1@1.1         an input; the lines below it are the effects it had
-    < everybody has v1@1.1        an input on the way to the situation: its effects are not shown
-    # a remark
+core coordinator nodes=2      which core, and its shape
+> n0: sealed 0 v1@1.1         an input; the lines below it are the effects it had
+< everybody has v1@1.1        an input on the way to the situation: its effects are not shown
+# a remark
 """
 
 from __future__ import annotations

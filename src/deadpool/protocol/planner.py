@@ -265,7 +265,7 @@ class _Draft:
         return RankOrder(rank=rank, keep=keep, fetch=tuple(fetch), pushes=self._pushes(rank))
 
     def _pushes(self, rank: int) -> tuple[tuple[str, Version], ...]:
-        """Copies that died with the lost nodes. Floor first: newest first makes an avoidable NoPlan at the next loss."""
+        """Copies that died with the lost nodes. Floor first: newest first makes an avoidable NoPlan at the next."""
         layout = self.view.layout
         holders = [self.seats[p] for p in layout.holders_of(layout.position_of(rank))]
         assert self.floor is not None and self.resume is not None

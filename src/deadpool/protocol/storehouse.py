@@ -203,8 +203,10 @@ class Storehouse:
             yield slot.ref
 
     def captured(self, rank: int, capture: Captured) -> None:
-        slot = self.own[rank].slots[capture.slot]
-        assert slot.state is SlotState.GRANTED, slot
+        slot = self.own[rank].slots.get(capture.slot) if rank in self.own else None
+        if slot is None or slot.state is not SlotState.GRANTED:
+            self._report_missed(rank, capture.version, "its slot was given back before it was said to be full")
+            return
         slot.state = SlotState.HASHING
         self._captures[slot.ref] = capture
         self._out.append(HashSlot(slot=slot.ref, geometry=slot.geometry, record_bytes=capture.record_bytes))
@@ -215,11 +217,13 @@ class Storehouse:
         stale = self.fenced or capture.generation != self.generation
         if stale or self.is_dead(capture.version):
             shelf.free(slot)
+            self.send_next()
             return
         copy = self._copy(shelf.rank, capture, slot.geometry, digest)
         self._seal(shelf, ref, copy)
         for holder in self.holders:
-            self._lane(shelf.rank, holder.node).queue.append(capture.version)
+            lane = self._lane(shelf.rank, holder.node)
+            lane.queue = deque(sorted([*lane.queue, capture.version], key=lambda version: version.number))
         self.send_next()
 
     def _copy(self, rank: int, capture: Captured, geometry: Geometry, digest: Digest) -> Copy:
@@ -256,8 +260,15 @@ class Storehouse:
             return
         for lane in self.lanes.values():
             self._skip_dead(lane)
-            if lane.sending is None and lane.queue and not lane.resting:
+            if lane.sending is None and lane.queue and not lane.resting and not self._older_is_hashed(lane):
                 self._send(lane, self.own[lane.rank].find(lane.queue[0]))
+
+    def _older_is_hashed(self, lane: Lane) -> bool:
+        """Checksums may end out of order; a floor that is captured anew must not be overtaken."""
+        return any(
+            capture.version.number < lane.queue[0].number and self._homes[ref.segment].rank == lane.rank
+            for ref, capture in self._captures.items()
+        )
 
     def _skip_dead(self, lane: Lane) -> None:
         """A version that the permit has passed would only be thrown away by its holder."""

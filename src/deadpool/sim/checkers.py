@@ -2,9 +2,10 @@
 
 Each carries the letter it has in the protocol: (a) one birth per resume, (b) no garbage resumed, (c) protected stays
 protected until the next loss, (d) protected and one loss give a plan at the watermark or newer, (e) overwritten means
-permitted, (f) no commit below what is kept, (g) the watermark grows once faults have ended, (h) one holder of a rank per
-generation, (k) Go means that everything newer than the resume version is gone, (l) one writer per slot; and rules 14 and
-16 themselves: a newcomer pulls the floor, a holder without the floor is sent nothing newer.
+permitted, (f) no commit below what is kept, (g) the watermark grows once faults have ended, (h) one holder of a rank
+per generation, (k) Go means that everything newer than the resume version is gone, (l) one writer per slot; and rules
+7, 14 and 16 themselves: the permit passes nothing that is on its way, a newcomer pulls the floor, a holder without the
+floor is sent nothing newer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Go, Permit, Plan, SlotRef
+from deadpool.protocol.messages import Go, Missed, Permit, Plan, SlotRef
 from deadpool.sim.history import State
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Checkers:
         self._generation: Generation | None = None
         self._resume: Version | None = None
         self._permit: Permit | None = None
+        self._missed: set[tuple[Generation, int]] = set()
         self._runners: dict[tuple[Generation, int], int] = {}
         self._promised: Version | None = None  # a loss was survivable: the next plan is here or newer
         self.finished_ranks: set[int] = set()
@@ -62,13 +64,27 @@ class Checkers:
     def _committed(self, permit: Permit) -> None:
         before, self._permit = self._permit, permit
         assert before is not None
-        if permit.generation != before.generation or permit.watermark == before.watermark:
+        if permit.generation != before.generation:
+            return
+        if permit.watermark == before.watermark:
+            self._passed(before, permit)
             return
         watermark = permit.watermark
         if watermark is None or watermark.number < before.keep_from:
             fail("f", f"{watermark} committed, {before.keep_from} and newer were kept")
         elif missing := self._missing(watermark):
             fail("f", f"{watermark} committed without {missing}")
+
+    def _passed(self, before: Permit, permit: Permit) -> None:
+        """Rule 7: without a commit only versions that nobody captures, or that some rank missed, are passed."""
+        for number in range(before.keep_from, permit.keep_from):
+            if permit.schedule.captures(number) and (permit.generation, number) not in self._missed:
+                fail("7", f"version {number} was on its way, and the permit passed it: {permit}")
+
+    def heard(self, message: Any) -> None:
+        """What the coordinator is told, as it arrives."""
+        if isinstance(message, Missed):
+            self._missed.add((message.generation, message.number))
 
     def _went(self, generation: Generation) -> None:
         for node in self._world.coordinator.seats:

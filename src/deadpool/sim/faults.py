@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.messages import TrainerLost
-from deadpool.sim.options import FaultPlan
+from deadpool.sim.options import WITHIN_S, FaultPlan
 
 if TYPE_CHECKING:
     from deadpool.sim.machine import Machine
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 class Faults:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._waiting = {
-            when: [plan for plan in world.options.faults if plan.when == when] for when in ("fault", "go")
-        }
+        self._waiting = {when: [plan for plan in world.options.faults if plan.when == when] for when in WITHIN_S}
         self.struck = 0
 
     def arm(self) -> None:

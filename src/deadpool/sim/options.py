@@ -5,13 +5,27 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-KINDS = ("node", "node", "node", "trainer", "trainer", "trainer", "alarm", "alarm", "pair", "spare", "silent", "newcomer")
-WHENS = ("time", "fault", "fault", "go")
+KINDS = (
+    "node",
+    "node",
+    "node",
+    "trainer",
+    "trainer",
+    "trainer",
+    "alarm",
+    "alarm",
+    "pair",
+    "spare",
+    "silent",
+    "newcomer",
+)
+WHENS = ("time", "fault", "fence", "fence", "go")
+WITHIN_S = {"fault": 6.0, "fence": 1.5, "go": 6.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """One fault: so long after the beginning, or after the next fault was noticed, or after the next Go."""
+    """One fault: so long after the beginning, or after the next event of that name (a fault, a fence, a go)."""
 
     kind: str
     when: str
@@ -69,6 +83,6 @@ def _faults(rng: random.Random, calm_s: float) -> tuple[FaultPlan, ...]:
     plans = []
     for index in range(count):
         when = rng.choice(WHENS) if index else "time"
-        after_s = 6 * rng.random() ** 2 if when != "time" else 1 + (calm_s - 1) * rng.random()
+        after_s = 1 + (calm_s - 1) * rng.random() if when == "time" else WITHIN_S[when] * rng.random() ** 2
         plans.append(FaultPlan(kind=rng.choice(KINDS), when=when, after_s=after_s))
     return tuple(plans)

@@ -1,4 +1,4 @@
-"""Collectives: a step ends for nobody before every rank has come. An abort inside one may hand garbage to the others."""
+"""Collectives: a step ends for nobody before every rank has come. An abort in one may hand garbage to others."""
 
 from __future__ import annotations
 

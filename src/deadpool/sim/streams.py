@@ -146,9 +146,7 @@ class Streams:
             )
         else:
             source = parts[0].pop(0)
-            self._world.after(
-                self._world.push_s, lambda: self._fetch_read(stream, effect, parts, got, source)
-            )
+            self._world.after(self._world.push_s, lambda: self._fetch_read(stream, effect, parts, got, source))
 
     def _fetch_read(
         self, stream: Stream, effect: FetchCopy, parts: list[list[Source]], got: list[Content], source: Source

@@ -116,6 +116,7 @@ class World:
         if message is None:
             self.feed(LinkLost(node=machine.name, reason="closed"))
         else:
+            self.checkers.heard(message)
             self.feed(FromAgent(node=machine.name, message=message))
 
     def feed(self, input: Any) -> None:

@@ -51,7 +51,7 @@ def join(backend: str = "gloo") -> Pool | UnprotectedPool:
         warnings.warn("not started by `deadpool run`: this job is not protected", stacklevel=2)
         return UnprotectedPool.join(backend)
     assert session.settings is not None
-    live = isinstance(session.role, Seat) and session.role.resume is None
+    live = isinstance(session.playing, Seat) and session.playing.resume is None
     session.groups.init(
         backend=backend,
         store=_first_store(session) if live else dist.HashStore(),

@@ -60,7 +60,8 @@ class Session:
         self.core = TrainerCore()
         self.groups = Groups(hostname=host, timeout_s=GROUP_TIMEOUT_S)
         self.changed = threading.Condition()  # guards everything below, and the core
-        self.role: Seat | Rehearse | None = None
+        self.role: Seat | Rehearse | None = None  # as last told, at any moment
+        self.playing: Seat | Rehearse | None = None  # what this run of the script began as, and stays to its end
         self.settings: Settings | None = None
         self.segments: dict[int, Segment] = {}
         self.final_number = 0
@@ -89,8 +90,8 @@ class Session:
 
     @property
     def rank(self) -> int:
-        assert self.role is not None
-        return self.role.rank
+        assert self.playing is not None
+        return self.playing.rank
 
     # --- the monitor thread ------------------------------------------------------------------------------------------
 

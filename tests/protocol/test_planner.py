@@ -1,0 +1,124 @@
+"""Where state may come from: what is evidence, what is only bytes, what is neither."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from notation import address, copies, copy, lives, version
+
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import Copy, Inventory, TrainerInfo
+from deadpool.protocol.planner import Blueprint, NodeView, NoPlan, View, plan
+from deadpool.protocol.seal import Digest
+from deadpool.protocol.topology import Layout, Schedule
+
+V1 = "v1@1.1"
+
+
+def node(name: str, position: int | None, live: str = "", own: str = "", held: str = "") -> NodeView:
+    inventory = Inventory(live=lives(live), own=copies(own), held=copies(held))
+    return NodeView(node=name, data=address(name), position=position, trainers=(), inventory=inventory)
+
+
+def view(*nodes: NodeView, watermark: str | None = V1, committed: bool = True) -> View:
+    return View(
+        layout=Layout(positions=2, per_node=1, holders=1),
+        generation=Generation(1, 2),
+        cause="fault-1",
+        nodes=nodes,
+        watermark=version(watermark) if watermark else None,
+        schedule=Schedule(),
+        committed=committed,
+    )
+
+
+def replicated(rank: int, *, digest: int, full: bool) -> Copy:
+    """A copy with a replica region; a holder has everything but its bytes."""
+    whole = copy(f"{rank}:{V1}")
+    seal = replace(
+        whole.seal,
+        extent=replace(whole.seal.extent, replica_bytes=50),
+        digest=Digest(record=0, unique=0, replica=digest),
+        full=full,
+    )
+    return replace(whole, seal=seal, geometry=replace(whole.geometry, replica_bytes=50 if full else 0))
+
+
+def with_copies(base: NodeView, *, own: tuple[Copy, ...] = (), held: tuple[Copy, ...] = ()) -> NodeView:
+    return replace(base, inventory=replace(base.inventory, own=own, held=held))
+
+
+def test_replica_gives_bytes_to_a_holder_that_lacks_them() -> None:
+    survivor = with_copies(
+        node("n0", 0), own=(replicated(0, digest=7, full=True),), held=(replicated(1, digest=7, full=False),)
+    )
+    found = plan(view(survivor, node("s0", None)))
+    assert isinstance(found, Blueprint)
+    fetch = found.parts["s0"].orders[0].fetch[0]
+    assert [source.rank for group in fetch.groups for source in group] == [1, 0]
+    assert fetch.copy.geometry.replica_bytes == 50, "the newcomer needs room for what the holder had none for"
+    assert fetch.copy.peers == (0,)
+
+
+def test_replica_with_another_digest_is_not_used() -> None:
+    survivor = with_copies(
+        node("n0", 0), own=(replicated(0, digest=8, full=True),), held=(replicated(1, digest=7, full=False),)
+    )
+    found = plan(view(survivor, node("s0", None)))
+    assert isinstance(found, NoPlan)
+    assert found.ranks == (1,)
+
+
+def test_replica_is_never_evidence() -> None:
+    """Rank 0 holds the same bytes, but nobody has rank 1's own seal."""
+    survivor = with_copies(node("n0", 0), own=(replicated(0, digest=7, full=True),))
+    found = plan(view(survivor, node("s0", None)))
+    assert isinstance(found, NoPlan)
+    assert found.ranks == (1,)
+
+
+def test_two_births_of_one_number_are_not_common() -> None:
+    found = plan(view(node("n0", 0, own="0:v2@1.1,0:v1@1.1"), node("n1", 1, own="1:v2@1.0,1:v1@1.1")))
+    assert isinstance(found, Blueprint)
+    assert found.resume == version(V1)
+
+
+def test_live_state_counts_only_if_clean() -> None:
+    found = plan(view(node("n0", 0, live="0:v2@1.1~", own=f"0:{V1}"), node("n1", 1, live="1:v2@1.1", own=f"1:{V1}")))
+    assert isinstance(found, Blueprint)
+    assert found.resume == version(V1)
+
+
+def test_watermark_that_a_rank_has_lost_is_no_floor() -> None:
+    found = plan(view(node("n0", 0, own="0:v2@1.1"), node("n1", 1, own=f"1:v2@1.1,1:{V1}")))
+    assert isinstance(found, Blueprint)
+    assert found.permit.watermark == version("v2@1.1")
+    assert found.permit.keep_from == 3
+
+
+def test_resume_newer_than_the_floor_is_pending() -> None:
+    found = plan(view(node("n0", 0, own=f"0:v3@1.1,0:{V1}"), node("n1", 1, own=f"1:v3@1.1,1:{V1}")))
+    assert isinstance(found, Blueprint)
+    assert (found.permit.watermark, found.permit.keep_from) == (version(V1), 3)
+
+
+def test_no_copies_is_said_before_a_spare_is_waited_for() -> None:
+    found = plan(view(node("n0", 0, own=f"0:{V1}")))
+    assert isinstance(found, NoPlan)
+    assert found.ranks == (1,)
+    assert found.missing_nodes == 0
+
+
+def test_young_job_starts_over() -> None:
+    found = plan(view(node("n0", 0, own=f"0:{V1}"), node("s0", None), committed=False))
+    assert isinstance(found, Blueprint)
+    assert found.resume is None
+
+
+def test_the_spare_that_rehearsed_the_rank_is_taken() -> None:
+    cold = node("s0", None)
+    parked = TrainerInfo(trainer="s1.0", state="parked", rank=1)
+    warm = replace(node("s1", None), trainers=(parked,))
+    found = plan(view(node("n0", 0, own=f"0:{V1}", held=f"1:{V1}"), cold, warm))
+    assert isinstance(found, Blueprint)
+    assert found.seats == ("n0", "s1")

@@ -1,0 +1,129 @@
+"""The seal rule: what a trainer may claim about its state, and what it may not."""
+
+from __future__ import annotations
+
+from notation import geometry, slot, version
+
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Captured, Missed
+from deadpool.protocol.topology import Schedule
+from deadpool.protocol.trainer import Capture, TrainerCore
+
+FIRST, SECOND = Generation(1, 1), Generation(1, 2)
+
+
+def running(every: int = 1) -> TrainerCore:
+    core = TrainerCore()
+    core.take_seat(FIRST, 0, Schedule(every=every))
+    core.begin()
+    core.grant(FIRST, slot("1/0"))
+    core.grant(FIRST, slot("1/1"))
+    return core
+
+
+def test_capture_of_an_unaborted_step_is_sealed() -> None:
+    core = running()
+    capture = core.plan_capture()
+    assert isinstance(capture, Capture)
+    assert core.copied(capture, 8) == Captured(
+        generation=FIRST, version=Version(FIRST, 0), slot=slot("1/0"), record_bytes=8
+    )
+
+
+def test_step_that_ends_after_the_flag_does_not_count() -> None:
+    core = running()
+    core.optimizer_began()
+    core.halt(SECOND)
+    assert not core.end_step()
+    live = core.rest()
+    assert live.version == Version(FIRST, 0)
+    assert not live.clean
+
+
+def test_copy_that_ends_after_the_flag_is_nobodys_evidence() -> None:
+    core = running()
+    capture = core.plan_capture()
+    assert isinstance(capture, Capture)
+    core.halt(SECOND)
+    assert core.copied(capture, 8) is None
+    assert core.gave_up(capture, "late") is None
+
+
+def test_flag_between_steps_leaves_a_clean_state() -> None:
+    core = running()
+    core.optimizer_began()
+    assert core.end_step()
+    core.halt(SECOND)
+    assert core.rest().clean
+    assert core.rest().version == Version(FIRST, 1)
+
+
+def test_flag_only_grows() -> None:
+    core = running()
+    core.halt(SECOND)
+    core.halt(FIRST)
+    assert core.is_aborted
+
+
+def test_restored_version_keeps_its_birth_and_the_next_has_its_own() -> None:
+    core = running()
+    core.halt(SECOND)
+    core.rest()
+    core.restoring()
+    assert not core.clean
+    core.restored(SECOND, version("v4@1.1"), Schedule())
+    assert not core.is_aborted
+    core.optimizer_began()
+    assert core.end_step()
+    assert core.live == version("v5@1.2")
+
+
+def test_no_free_slot_is_said() -> None:
+    core = running()
+    core.plan_capture()
+    core.plan_capture()
+    missed = core.plan_capture()
+    assert isinstance(missed, Missed)
+    assert missed.number == 0
+
+
+def test_slot_of_a_capture_given_up_stays() -> None:
+    core = running()
+    first = core.plan_capture()
+    assert isinstance(first, Capture)
+    core.gave_up(first, "slow")
+    captures = [core.plan_capture(), core.plan_capture()]
+    assert [c.slot for c in captures if isinstance(c, Capture)] == [slot("1/1"), slot("1/0")]
+
+
+def test_grants_of_another_generation_are_refused() -> None:
+    core = running()
+    core.drop_slots()
+    core.grant(SECOND, slot("1/0"))
+    assert not core.has_slots
+    core.halt(SECOND)
+    core.grant(FIRST, slot("1/0"))
+    assert not core.has_slots
+
+
+def test_grant_that_crossed_a_declaration_is_refused() -> None:
+    core = running()
+    core.attach(1, geometry(100))
+    core.attach(2, geometry(300))
+    assert core.declare(geometry(300))
+    assert not core.has_slots
+    core.grant(FIRST, slot("1/0"))
+    assert not core.has_slots
+    core.grant(FIRST, slot("2/0"))
+    assert core.has_slots
+    assert not core.declare(geometry(300))
+
+
+def test_unscheduled_version_is_not_captured_unless_it_was_resumed_at() -> None:
+    core = running(every=2)
+    core.optimizer_began()
+    core.end_step()
+    assert core.plan_capture() is None
+    core.restored(SECOND, version("v1@1.1"), Schedule(every=2))
+    core.grant(SECOND, slot("1/0"))
+    assert isinstance(core.plan_capture(), Capture)
