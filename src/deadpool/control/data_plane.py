@@ -150,8 +150,10 @@ class DataPlane:
 
     def _allocate(self, effect: Allocate) -> None:
         try:
-            self._arena.create(_key(effect.segment), effect.geometry, effect.count).prefault()
+            segment = self._arena.create(_key(effect.segment), effect.geometry, effect.count)
+            segment.prefault(range(1))  # a newcomer waits for one slot; the others can be made ready meanwhile
             self._deliver(Allocated(segment=effect.segment))
+            segment.prefault(range(1, effect.count))
         except ArenaError as error:
             self._deliver(AllocationFailed(segment=effect.segment, reason=str(error)))
 

@@ -79,10 +79,12 @@ class Segment:
         """The whole segment, e.g. to register it with a device."""
         return memoryview(self._map)
 
-    def prefault(self) -> None:
+    def prefault(self, slots: range | None = None) -> None:
         """Back every page with memory now (first writes into cold pages are ten times slower). Gives up the GIL."""
-        for start in range(0, self.total_bytes, _PREFAULT_STRIDE_BYTES):
-            size = min(_PREFAULT_STRIDE_BYTES, self.total_bytes - start)
+        wanted = range(self.count) if slots is None else slots
+        first, end = wanted.start * self.geometry.slot_bytes, wanted.stop * self.geometry.slot_bytes
+        for start in range(first, end, _PREFAULT_STRIDE_BYTES):
+            size = min(_PREFAULT_STRIDE_BYTES, end - start)
             with memoryview(self._map) as whole, whole[start : start + size] as stride:
                 _populate(stride, self.total_bytes)
 

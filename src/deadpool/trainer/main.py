@@ -54,7 +54,8 @@ def _run_until_done(session: Session, script: str, arguments: list[str]) -> int:
 def _take_role(session: Session) -> Address:
     """Blocks until this process is told which rank to be, for real or in rehearsal."""
     while True:
-        role = session.playing = session.wait(lambda: session.role)
+        role = session.wait(lambda: session.role)
+        session.playing = role
         if not isinstance(role, Seat) or role.resume is not None:
             return session.store_address
         try:

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from deadpool.config import JobConfig, resolve
+from deadpool.errors import ConfigError
+
+
+def test_flags_beat_environment_beats_file_beats_defaults(tmp_path):
+    file = tmp_path / "deadpool.toml"
+    file.write_text("nodes = 4\nspares = 4\nslots = 4\n")
+    environment = {"DEADPOOL_NODES": "3", "DEADPOOL_SPARES": "3", "UNRELATED": "x"}
+    config = resolve({"nodes": 2, "standby": None}, file=file, environment=environment)
+    assert (config.nodes, config.spares, config.slots, config.standby) == (2, 3, 4, JobConfig.standby)
+
+
+def test_job_of_one_node_has_no_holders_unless_asked_for():
+    assert resolve({}, environment={"NOTHING": ""}).holders == 0
+    with pytest.raises(ConfigError, match="holders=1 cannot be used"):
+        resolve({"holders": 1}, environment={"NOTHING": ""})
+
+
+def test_empty_environment_is_not_the_process_environment(monkeypatch):
+    monkeypatch.setenv("DEADPOOL_NODES", "7")
+    assert resolve({}, environment={}).nodes == 1
+    assert resolve({}).nodes == 7
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"nodes": 0}, "nodes=0 cannot be used: give a number of at least 1"),
+        ({"nodes": 2, "spares": -1}, "spares=-1 cannot be used"),
+        ({"nodes": 2, "holders": 2}, "holders=2 cannot be used: give less than the 2 nodes"),
+        ({"nodes": 2, "slots": 1}, "slots=1 cannot be used: give at least 2"),
+        ({"nodes": 2, "node_timeout_s": 0.1}, "node_timeout_s=0.1 cannot be used"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_field_value_and_what_would_do(flags, message):
+    with pytest.raises(ConfigError) as refusal:
+        resolve(flags, environment={})
+    assert message in str(refusal.value)
+
+
+def test_unknown_or_wrong_settings_are_named(tmp_path):
+    file = tmp_path / "deadpool.toml"
+    file.write_text("nods = 4\n")
+    with pytest.raises(ConfigError, match="nods is not a setting: known are .*nodes"):
+        resolve({}, file=file, environment={})
+    with pytest.raises(ConfigError, match="DEADPOOL_nodes='many' is not a int"):
+        resolve({}, environment={"DEADPOOL_NODES": "many"})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        resolve({}, file=tmp_path / "absent.toml", environment={})
+    file.write_text("= 4")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        resolve({}, file=file, environment={})
+
+
+def test_heartbeats_follow_the_one_timeout():
+    assert resolve({"node_timeout_s": 10.0}, environment={}).heartbeat_s == 2.0

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from deadpool.events import Event, EventLog, causes, read_events, story
+from deadpool.story import PHASES, recoveries
+
+
+def test_record_leaves_out_what_is_empty_and_keeps_its_own_time():
+    event = Event(what="fault", cause="fault-1", rank=0, t=2.0, detail={"reason": "gone"})
+    assert event.record(t=9.0) == {"t": 2.0, "what": "fault", "cause": "fault-1", "rank": 0, "reason": "gone"}
+    assert Event(what="go").record(t=9.0) == {"t": 9.0, "what": "go"}
+
+
+def test_log_is_read_in_order_of_time_without_its_torn_end(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with closing(EventLog(path)) as log:
+        log.start()
+        log.write({"t": 2.0, "what": "late"})
+        log.write({"t": 1.0, "what": "early"})
+    path.write_text(path.read_text() + '{"t": 3.0, "wh')
+    assert [record["what"] for record in read_events(path)] == ["early", "late"]
+
+
+def test_log_of_a_job_that_never_was_is_empty(tmp_path):
+    assert read_events(tmp_path / "absent") == []
+
+
+def test_log_that_is_not_started_swallows_records(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    log.write({"what": "nothing"})
+    assert not (tmp_path / "events.jsonl").exists()
+
+
+def record(t: float, what: str, cause: str = "fault-1", **detail: object) -> dict[str, object]:
+    return {"t": t, "what": what, "cause": cause, **detail}
+
+
+RECOVERY = [
+    record(0.0, "go", "start"),
+    {"t": 1.0, "what": "struck", "node": "n1"},
+    record(1.5, "fault", node="n1", reason="gone", ranks=[1]),
+    record(1.75, "fenced"),
+    record(2.0, "planned", step=7, lost_steps=1),
+    record(3.0, "prepared"),
+    record(3.5, "go"),
+    record(4.0, "resumed", rank=0),
+    record(4.25, "resumed", rank=1),
+]
+
+
+def test_story_follows_one_cause():
+    assert causes(RECOVERY) == ["start", "fault-1"]
+    assert [r["what"] for r in story(RECOVERY, "start")] == ["go"]
+
+
+def test_recovery_is_told_from_the_strike_to_the_last_resumed_rank():
+    (recovery,) = recoveries(RECOVERY)
+    assert (recovery.began, recovery.resume_step, recovery.lost_steps) == (1.0, 7, 1)
+    assert tuple(recovery.phases_s) == PHASES
+    assert recovery.phases_s["detect"] == 0.5
+    assert recovery.first_step_s == 3.25
+    assert sum(recovery.phases_s.values()) == pytest.approx(3.25)
+
+
+def test_fault_seen_without_a_strike_begins_when_it_was_seen():
+    (recovery,) = recoveries([r for r in RECOVERY if r["what"] != "struck"])
+    assert recovery.began == 1.5
+
+
+def test_recovery_that_was_overtaken_by_another_fault_is_not_told_as_complete():
+    assert recoveries([r for r in RECOVERY if r["what"] != "go"]) == []

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import threading
+from contextlib import closing
+from typing import Any
+
+from deadpool.protocol.messages import Attach, Final, Parked
+from deadpool.protocol.seal import Geometry
+from deadpool.wire.trainer_link import AgentEnd, TrainerDoor, TrainerEnd
+
+GEOMETRY = Geometry(record_capacity=4096, unique_bytes=4096, replica_bytes=0)
+ATTACH = Attach(segment=1, geometry=GEOMETRY, count=2)
+
+
+class Trainer(threading.Thread):
+    """Knocks, says one thing, hears until the agent hangs up, reading each descriptor that comes with an Attach."""
+
+    def __init__(self, door: str) -> None:
+        super().__init__()
+        self.door = door
+        self.heard: list[Any] = []
+        self.contents: list[bytes] = []
+
+    def run(self) -> None:
+        with closing(TrainerEnd(self.door)) as end:
+            end.send(Parked(rank=3))
+            for message, take_descriptor in end.messages():
+                self.heard.append(message)
+                if isinstance(message, Attach):
+                    with open(take_descriptor(), "rb") as file:
+                        self.contents.append(os.pread(file.fileno(), 64, 0))
+
+
+def make_memory(content: bytes) -> int:
+    descriptor = os.memfd_create("deadpool-test", os.MFD_CLOEXEC)
+    os.write(descriptor, content)
+    return descriptor
+
+
+async def converse(messages: list[tuple[Any, int | None]]) -> tuple[list[Any], Trainer]:
+    """What the agent hears from a trainer, to which it says `messages`; then it hangs up."""
+    heard: list[Any] = []
+    loop = asyncio.get_running_loop()
+
+    def on_message(end: AgentEnd, message: Any) -> None:
+        heard.append(message)
+        for each, descriptor in messages:
+            end.send(each, descriptor)
+        loop.call_soon(door.close)
+
+    door = TrainerDoor(f"deadpool-test-{secrets.token_hex(8)}", on_message, lambda end: None)
+    door.start()
+    trainer = Trainer(door.name)
+    trainer.start()
+    await asyncio.to_thread(trainer.join)
+    return heard, trainer
+
+
+def test_descriptors_arrive_with_their_messages():
+    first, second = make_memory(b"first"), make_memory(b"second")
+    said = [(Final(number=1), None), (ATTACH, first), (Final(number=2), None), (ATTACH, second)]
+    try:
+        heard, trainer = asyncio.run(converse(said))
+    finally:
+        os.close(first)
+        os.close(second)
+    assert heard == [Parked(rank=3)]
+    assert trainer.heard == [message for message, _ in said]
+    assert trainer.contents == [b"first", b"second"]
+
+
+def test_agent_is_told_when_a_trainer_hangs_up():
+    async def scenario() -> bool:
+        lost = asyncio.Event()
+        door = TrainerDoor(f"deadpool-test-{secrets.token_hex(8)}", lambda end, message: None, lambda end: lost.set())
+        door.start()
+        end = await asyncio.to_thread(TrainerEnd, door.name)
+        end.close()
+        await asyncio.wait_for(lost.wait(), 5.0)
+        door.close()
+        return lost.is_set()
+
+    assert asyncio.run(scenario())
