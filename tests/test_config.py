@@ -11,13 +11,13 @@ def test_flags_beat_environment_beats_file_beats_defaults(tmp_path):
     file.write_text("nodes = 4\nspares = 4\nslots = 4\n")
     environment = {"DEADPOOL_NODES": "3", "DEADPOOL_SPARES": "3", "UNRELATED": "x"}
     config = resolve({"nodes": 2, "standby": None}, file=file, environment=environment)
-    assert (config.nodes, config.spares, config.slots, config.standby) == (2, 3, 4, JobConfig.standby)
+    assert (config.nodes, config.spares, config.slots, config.standby) == (2, 3, 4, JobConfig().standby)
 
 
 def test_job_of_one_node_has_no_holders_unless_asked_for():
-    assert resolve({}, environment={"NOTHING": ""}).holders == 0
+    assert resolve({}, environment={}).holders == 0
     with pytest.raises(ConfigError, match="holders=1 cannot be used"):
-        resolve({"holders": 1}, environment={"NOTHING": ""})
+        resolve({"holders": 1}, environment={})
 
 
 def test_empty_environment_is_not_the_process_environment(monkeypatch):

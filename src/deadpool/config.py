@@ -62,7 +62,8 @@ def resolve(
     flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> JobConfig:
     """Flags that are None were not given. A job of one node has nobody to hold its copies."""
-    merged: dict[str, Any] = {**_from_file(file), **_from_environment(environment or os.environ)}
+    variables = os.environ if environment is None else environment
+    merged: dict[str, Any] = {**_from_file(file), **_from_environment(variables)}
     merged.update({name: value for name, value in flags.items() if value is not None})
     if merged.get("nodes", 1) == 1:
         merged.setdefault("holders", 0)

@@ -59,7 +59,9 @@ def _recovery(records: list[Record], cause: str) -> Recovery | None:
 
 def _struck_at(records: Iterable[Record], fault: Record) -> float:
     """An injected fault was recorded when it was injected: detection is counted from there."""
-    strikes = [float(r["t"]) for r in records if r["what"] == "struck" and r["t"] <= fault["t"] and _same_place(r, fault)]
+    strikes = [
+        float(r["t"]) for r in records if r["what"] == "struck" and r["t"] <= fault["t"] and _same_place(r, fault)
+    ]
     return max(strikes, default=float(fault["t"]))
 
 

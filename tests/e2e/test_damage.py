@@ -9,24 +9,25 @@ from pathlib import Path
 from deadpool.snapshot.slot import HEADER_BYTES, read_seal
 
 
-def damage_copies(agent: int, rank: int) -> int:
-    """Flips a byte in every snapshot of `rank` that the agent process holds; how many there were."""
-    found = 0
-    for link in Path(f"/proc/{agent}/fd").iterdir():
-        if str(link.readlink()).startswith("/memfd:deadpool"):
-            with link.open("r+b", buffering=0) as file, mmap.mmap(file.fileno(), 0) as memory:
-                found += _damage(memory, rank)
+def damage_copies(agent: int, rank: int) -> list[int]:
+    """Flips a byte in every snapshot of `rank` that the agent process holds; of which versions."""
+    links = (link for link in Path(f"/proc/{agent}/fd").iterdir() if str(link.readlink()).startswith("/memfd:deadpool"))
+    memories = {link.stat().st_ino: link for link in links}  # a mapping keeps a second descriptor of the same memory
+    found = []
+    for link in memories.values():
+        with link.open("r+b", buffering=0) as file, mmap.mmap(file.fileno(), 0) as memory:
+            found += _damage(memory, rank)
     return found
 
 
-def _damage(memory: mmap.mmap, rank: int) -> int:
-    found = 0
+def _damage(memory: mmap.mmap, rank: int) -> list[int]:
+    found = []
     for start in range(0, len(memory), os.sysconf("SC_PAGE_SIZE")):
         with memoryview(memory) as whole, whole[start : start + HEADER_BYTES] as header:
             seal = read_seal(header)
         if seal is not None and seal.rank == rank:
             memory[start + HEADER_BYTES] ^= 0xFF
-            found += 1
+            found.append(seal.version.number)
     return found
 
 
@@ -37,7 +38,7 @@ def test_held_copy_damaged_another_one_is_used(make_stage, play):
         stage.await_gate(4)
         stage.await_committed(4)
         first = next(node for node in stage.status()["nodes"] if node["node"] in ("n0", "n2"))
-        assert damage_copies(stage.trial.job.nodes[first["node"]].pid, rank=1) > 0
+        assert 4 in damage_copies(stage.trial.job.nodes[first["node"]].pid, rank=1)
         stage.kill_node_at_gate("n1", 4)
 
     play(stage, during)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deadpool.errors import WireError
 from deadpool.protocol import messages
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Ask, Fence, Go
 from deadpool.wire.codec import decode, encode
 
@@ -113,8 +113,3 @@ def test_a_field_of_another_type_than_declared_is_not_taken_for_it():
     message = decode(record("Go", "not a generation", "cause"))
     assert message == Go(generation="not a generation", cause="cause")  # type: ignore[arg-type]
     assert message.generation != Generation(1, 1)
-
-
-def test_versions_keep_their_order():
-    older, newer = Version(Generation(1, 1), 3), Version(Generation(1, 2), 3)
-    assert decode(encode(older)) < decode(encode(newer))

@@ -38,10 +38,10 @@ def _address(text: str) -> Address:
     from deadpool.errors import ConfigError
     from deadpool.protocol.topology import Address
 
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"join={text!r} cannot be used: give HOST:PORT of the coordinator")
-    return Address(host=host, port=int(port))
+    try:
+        return Address.parse(text)
+    except ValueError:
+        raise ConfigError(f"join={text!r} cannot be used: give HOST:PORT of the coordinator") from None
 
 
 async def _serve(
@@ -55,8 +55,8 @@ async def _serve(
     logs: Path,
 ) -> bool:
     from deadpool.control.agent import AgentProcess
-    from deadpool.control.run_dir import read_secret
     from deadpool.errors import ConfigError
+    from deadpool.wire.secret import read_secret
 
     process = AgentProcess(
         node=node,

@@ -6,10 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from deadpool.control.run_dir import RunDir, read_secret
+from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
 from deadpool.protocol.messages import Answer, Ask
 from deadpool.wire.control_link import connect
+from deadpool.wire.secret import read_secret
 
 RUNS = Path("deadpool-runs")
 _PATIENCE_S = 3.0
@@ -35,7 +36,7 @@ def ask(run_dir: RunDir, what: str, **arguments: Any) -> dict[str, Any]:
 async def _ask(run_dir: RunDir, question: Ask) -> Answer:
     address = run_dir.coordinator()
     try:
-        link = await connect(address, read_secret(run_dir), patience_s=_PATIENCE_S)
+        link = await connect(address, read_secret(run_dir.secret_file), patience_s=_PATIENCE_S)
     except TimeoutError:
         raise ConfigError(f"nobody answers at {address}: the job of {run_dir.path} is not running") from None
     link.send(question)

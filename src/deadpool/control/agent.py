@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.control.data_plane import DataPlane
+from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.trainer_processes import TrainerProcesses
 from deadpool.events import Event
 from deadpool.protocol.agent import Agent
 from deadpool.protocol.crew import State
 from deadpool.protocol.effects import (
     CoordinatorLost,
+    CutStreams,
     Emit,
     Finish,
     FromCoordinator,
@@ -33,8 +35,6 @@ from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Strike, T
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink, connect
 from deadpool.wire.trainer_link import AgentEnd, TrainerDoor
-
-_GRACE_S = 2.0
 
 
 class AgentProcess:
@@ -61,6 +61,7 @@ class AgentProcess:
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
         self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)
+        self._rendezvous = RendezvousServer(secret)
         self._trainers = TrainerProcesses(
             script=script, door=door, host=host, logs=logs, label=self._label, on_exit=self._trainer_exited
         )
@@ -70,6 +71,7 @@ class AgentProcess:
         self._link = await connect(coordinator, self._secret, patience_s=patience_s)
         data = self._data.start()
         self._door.start()
+        self._trainers.rendezvous = await self._rendezvous.start(self._host)
         self._link.send(Join(node=self._node, incarnation=secrets.token_hex(4), data=data, spare=self._spare))
         listening = asyncio.get_running_loop().create_task(self._listen(self._link))
         try:
@@ -86,6 +88,7 @@ class AgentProcess:
             self._timer.cancel()
         await self._trainers.close()
         self._door.close()
+        await self._rendezvous.close()
         await asyncio.to_thread(self._data.close)
         if self._link is not None:
             await self._link.close()
@@ -140,6 +143,8 @@ class AgentProcess:
     # --- effects -----------------------------------------------------------------------------------------------------
 
     def _perform(self, effect: Any) -> None:
+        if isinstance(effect, CutStreams):
+            self._rendezvous.clear()
         if self._data.perform(effect):
             return
         match effect:

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _WAIT_AND_REMOVE = """
-import shutil, sys, time
+import os, shutil, sys, time
 sys.stdin.buffer.read()  # ends when the owner closes the pipe or dies
-for _ in range(50):      # the owner's children may still be writing their last lines
+deadline, gone = time.monotonic() + 30, 0
+while gone < 5 and time.monotonic() < deadline:  # the owner's children may still be writing their last lines
+    gone = 0 if os.path.exists(sys.argv[1]) else gone + 1
     shutil.rmtree(sys.argv[1], ignore_errors=True)
     time.sleep(0.1)
 """

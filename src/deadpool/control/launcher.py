@@ -18,11 +18,13 @@ from pathlib import Path
 
 from deadpool.config import JobConfig
 from deadpool.control.parent import end_with_parent
-from deadpool.control.run_dir import SECRET_FILE_VARIABLE, RunDir
+from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
+from deadpool.wire.secret import SECRET_FILE_VARIABLE
 
 _START_S = 30.0
 _STOP_S = 10.0
+_GRACE_S = 2.0
 
 
 def new_run_dir(parent: Path | None = None) -> RunDir:
@@ -68,9 +70,10 @@ class LocalJob:
         """Asks first; what does not go is killed. Safe to call at any time and more than once."""
         if self.coordinator is not None:
             _end(self.coordinator, signal.SIGTERM, _STOP_S)
+        deadline = time.monotonic() + _GRACE_S  # for all together; who never reached the coordinator does not leave
         for process in self.nodes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_S)
+                process.wait(max(0.0, deadline - time.monotonic()))
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

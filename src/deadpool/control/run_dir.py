@@ -12,9 +12,6 @@ from typing import Any
 from deadpool.errors import ConfigError
 from deadpool.protocol.topology import Address
 
-SECRET_VARIABLE = "DEADPOOL_SECRET"
-SECRET_FILE_VARIABLE = "DEADPOOL_SECRET_FILE"
-
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
@@ -57,17 +54,3 @@ class RunDir:
             return Address(host=job["host"], port=job["port"])
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"{self.path} is not the folder of a job: {error}") from error
-
-
-def read_secret(run_dir: RunDir | None = None) -> bytes:
-    """From the environment, or from a file the environment or the run folder names; never from a command line."""
-    if SECRET_VARIABLE in os.environ:
-        return os.environ[SECRET_VARIABLE].encode()
-    path = Path(os.environ[SECRET_FILE_VARIABLE]) if SECRET_FILE_VARIABLE in os.environ else None
-    path = path or (run_dir.secret_file if run_dir else None)
-    if path is None:
-        raise ConfigError(f"the job's secret is unknown: set {SECRET_FILE_VARIABLE} to a file that holds it")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"the job's secret cannot be read: {error}") from error

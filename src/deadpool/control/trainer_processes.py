@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deadpool.control.parent import end_with_parent
+from deadpool.protocol.topology import Address
 
 AGENT_VARIABLE = "DEADPOOL_AGENT"
 TRAINER_VARIABLE = "DEADPOOL_TRAINER"
 HOST_VARIABLE = "DEADPOOL_HOST"
+RENDEZVOUS_VARIABLE = "DEADPOOL_RENDEZVOUS"
 _LINE_LIMIT_BYTES = 1 << 20
 _LAST_WORDS_S = 0.5
 
@@ -45,6 +47,7 @@ class TrainerProcesses:
         """`label` gives the prefix of a trainer's lines; None keeps them in the log only (a rehearsal)."""
         self._script, self._logs, self._label, self._on_exit = script, logs, label, on_exit
         self._variables = {AGENT_VARIABLE: door, HOST_VARIABLE: host, "PYTHONUNBUFFERED": "1"}
+        self.rendezvous: Address | None = None  # of this node's store, once it listens
         self._running: dict[str, _Running] = {}
         self._last_words: set[asyncio.Task[None]] = set()
 
@@ -111,6 +114,7 @@ class TrainerProcesses:
 
     def _environment(self, name: str) -> dict[str, str]:
         environment = {**os.environ, **self._variables, TRAINER_VARIABLE: name}
+        environment[RENDEZVOUS_VARIABLE] = str(self.rendezvous)
         environment.setdefault("OMP_NUM_THREADS", "1")
         return environment
 

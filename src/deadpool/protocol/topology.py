@@ -55,3 +55,11 @@ class Address:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """ValueError where `text` is not HOST:PORT."""
+        host, _, port = text.rpartition(":")
+        if not host:
+            raise ValueError(f"{text!r} is not HOST:PORT")
+        return cls(host=host, port=int(port))

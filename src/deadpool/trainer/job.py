@@ -35,6 +35,7 @@ class Job:
         self.capturer = Capturer(state, on_copied=self._copied, on_given_up=self._given_up)
         self._geometry: Geometry | None = None  # of the slots this rank is granted
         self._dry = False
+        self._broken = False  # the script's own exception ended a step: nobody will come back to this loop
         self._step_began = time.monotonic()
         self._step_s = 0.0
         self._resumed_from: int | None = None
@@ -57,8 +58,9 @@ class Job:
                 elif not self._done(count):
                     self._step_began = time.monotonic()
                     yield Step(self, self.number)
-        except GeneratorExit:  # the script left its loop early; it leaves together with the others
-            self._everybody_done()
+        except GeneratorExit:  # the script left its loop early: by a break together with the others, by a bug at once
+            if not self._broken:
+                self._everybody_done()
 
     @property
     def number(self) -> int:
@@ -104,7 +106,8 @@ class Job:
             self._complete()
             return True
         ours = isinstance(error, Unwind) or (isinstance(error, Exception) and self._is_faults_doing())
-        return ours and self.session.core.is_aborted
+        self._broken = not (ours and self.session.core.is_aborted)
+        return not self._broken
 
     def _is_faults_doing(self) -> bool:
         """By the flag, never by type or text. A peer's death may be felt before the fence comes: so wait for it."""

@@ -43,7 +43,7 @@ def _run_until_done(session: Session, script: str, arguments: list[str]) -> int:
     while True:
         store = _take_role(session)
         assert session.settings is not None
-        set_environment(session.rank, session.settings.layout, store)
+        set_environment(session.rank, session.settings.layout, store.host, session.secret)
         try:
             return _run(session, script, arguments)
         except RunAgain:
@@ -54,8 +54,8 @@ def _run_until_done(session: Session, script: str, arguments: list[str]) -> int:
 def _take_role(session: Session) -> Address:
     """Blocks until this process is told which rank to be, for real or in rehearsal."""
     while True:
-        role = session.wait(lambda: session.role)
-        session.playing = role
+        session.wait(lambda: session.role is not None or None)
+        role = session.playing = session.role
         if not isinstance(role, Seat) or role.resume is not None:
             return session.store_address
         try:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 
 import torch.distributed as dist
 from torch import nn
 
 from deadpool.errors import ConfigError
-from deadpool.protocol.messages import Seat
-from deadpool.protocol.topology import Address
+from deadpool.protocol.messages import Connect, Seat
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import current
 from deadpool.trainer.adapters import adapters_for
@@ -63,9 +61,8 @@ def join(backend: str = "gloo") -> Pool | UnprotectedPool:
 
 
 def _first_store(session: Session) -> dist.Store:
-    """Where the plan said that this generation meets; main.py put it into the environment."""
-    address = Address(host=os.environ["MASTER_ADDR"], port=int(os.environ["MASTER_PORT"]))
-    return dist.PrefixStore(f"generation-{session.core.generation}", session.rendezvous(address))
+    connect = session.expect(Connect, session.core.generation)  # heard before the script began
+    return session.rendezvous(connect.store, connect.generation)
 
 
 def _modules(objects: dict[str, object]) -> list[nn.Module]:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch.distributed as dist
-
 from deadpool.errors import GroupError
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore
@@ -95,8 +93,8 @@ def _rebuild(job: Job, connect: Connect) -> None:
     if session.core.is_aborted:
         raise Superseded
     try:
-        store: dist.Store = session.rendezvous(connect.store)
-        session.groups.rebuild(store, f"generation-{connect.generation}", after_abort=seen)
+        store = session.rendezvous(connect.store, connect.generation)
+        session.groups.rebuild(store, "groups", after_abort=seen)
     except (GroupError, RuntimeError) as error:
         session.emit("rebuild_failed", reason=str(error))
         session.await_halt(None)

@@ -11,9 +11,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
-
-import torch.distributed as dist
 
 from deadpool.backend.groups import Groups
 from deadpool.errors import Unwind
@@ -36,11 +35,14 @@ from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer import TrainerCore
 from deadpool.snapshot.arena import Segment
+from deadpool.trainer.rendezvous import RendezvousStore
+from deadpool.wire.secret import read_secret
 from deadpool.wire.trainer_link import TrainerEnd
 
 AGENT_VARIABLE = "DEADPOOL_AGENT"
 TRAINER_VARIABLE = "DEADPOOL_TRAINER"
 HOST_VARIABLE = "DEADPOOL_HOST"
+RENDEZVOUS_VARIABLE = "DEADPOOL_RENDEZVOUS"
 GROUP_TIMEOUT_S = 1800.0
 
 T = TypeVar("T")
@@ -55,8 +57,9 @@ class RunAgain(Unwind):
 
 
 class Session:
-    def __init__(self, link: TrainerEnd, name: str, host: str) -> None:
-        self.name, self._link, self._host = name, link, host
+    def __init__(self, link: TrainerEnd, name: str, host: str, store: Address) -> None:
+        self.name, self._link = name, link
+        self.store_address = store  # of this node: whichever survivor a plan names can host a generation
         self.core = TrainerCore()
         self.groups = Groups(hostname=host, timeout_s=GROUP_TIMEOUT_S)
         self.changed = threading.Condition()  # guards everything below, and the core
@@ -67,26 +70,20 @@ class Session:
         self.final_number = 0
         self._latest: dict[type, Any] = {}
         self._cause: str | None = None
-        self._server: dist.TCPStore | None = None
+        self.secret = read_secret()
 
     @classmethod
     def from_environment(cls) -> Session | None:
         if AGENT_VARIABLE not in os.environ:
             return None
         host = os.environ.get(HOST_VARIABLE, "127.0.0.1")
-        return cls(TrainerEnd(os.environ[AGENT_VARIABLE]), os.environ[TRAINER_VARIABLE], host)
+        store = Address.parse(os.environ[RENDEZVOUS_VARIABLE])
+        return cls(TrainerEnd(os.environ[AGENT_VARIABLE]), os.environ[TRAINER_VARIABLE], host, store)
 
     def start(self) -> None:
-        """Says hello with a rendezvous server of its own: any survivor that a plan names can host a generation."""
-        self._server = dist.TCPStore(self._host, 0, is_master=True, wait_for_workers=False)
         self.groups.install()
         threading.Thread(target=self._listen, name="deadpool-monitor", daemon=True).start()
         self.send(TrainerHello(trainer=self.name, pid=os.getpid(), store=self.store_address))
-
-    @property
-    def store_address(self) -> Address:
-        assert self._server is not None
-        return Address(host=self._host, port=self._server.port)
 
     @property
     def rank(self) -> int:
@@ -180,8 +177,9 @@ class Session:
         segment = self.segments[ref.segment]
         return segment.slot(ref.index), segment.geometry
 
-    def rendezvous(self, address: Address) -> dist.Store:
-        return dist.TCPStore(address.host, address.port, is_master=False, wait_for_workers=False)
+    def rendezvous(self, address: Address, generation: Generation) -> RendezvousStore:
+        timeout = timedelta(seconds=GROUP_TIMEOUT_S)
+        return RendezvousStore(address, self.secret, f"generation-{generation}", timeout)
 
 
 def _newer_seat(role: Seat | Rehearse, generation: Generation) -> bool:

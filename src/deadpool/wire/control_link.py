@@ -69,6 +69,11 @@ async def connect(address: Address, secret: bytes, *, patience_s: float) -> Cont
 async def authenticated(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, role: Role
 ) -> ControlLink:
+    await authenticate(reader, writer, secret, role)
+    return ControlLink(reader, writer)
+
+
+async def authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, role: Role) -> None:
     """Both sides show that they know the job's secret; the client first, so that a stranger learns nothing."""
     sock: socket.socket = writer.get_extra_info("socket")
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -78,7 +83,6 @@ async def authenticated(
     except (TimeoutError, asyncio.IncompleteReadError, OSError, WireError) as error:
         writer.transport.abort()
         raise WireError(f"peer {writer.get_extra_info('peername')} is not one of this job: {error}") from error
-    return ControlLink(reader, writer)
 
 
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, role: Role) -> None:

@@ -1,0 +1,92 @@
+"""The client of an agent's rendezvous store, in the shape torch wants: a Store."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import msgpack
+import torch.distributed as dist
+
+from deadpool.errors import WireError
+from deadpool.protocol.topology import Address
+from deadpool.wire.blocking import BlockingLink
+
+_CONNECT_S = 10.0
+
+
+class RendezvousStore(dist.Store):
+    """Keys lie under `prefix`, so that generations do not see each other's. Waits end with the timeout or the peer."""
+
+    def __init__(self, address: Address, secret: bytes, prefix: str, timeout: timedelta) -> None:
+        super().__init__()
+        self._address, self._secret, self._prefix, self._timeout = address, secret, prefix, timeout
+        self._lock = threading.Lock()
+        self._link = BlockingLink(address, secret, timeout_s=_CONNECT_S)
+
+    def clone(self) -> RendezvousStore:
+        return RendezvousStore(self._address, self._secret, self._prefix, self._timeout)
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self._ask("set", self._name(key), _bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return self._wait(keys, self._timeout)
+
+    def multi_set(self, keys: list[str], values: list[bytes | str]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        self._wait(keys, timeout or self._timeout)
+
+    def add(self, key: str, amount: int) -> int:
+        return self._ask("add", self._name(key), amount)
+
+    def append(self, key: str, value: bytes | str) -> None:
+        self._ask("append", self._name(key), _bytes(value))
+
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        return self._ask("compare_set", self._name(key), _bytes(expected), _bytes(desired))
+
+    def check(self, keys: list[str]) -> bool:
+        return self._ask("check", [self._name(key) for key in keys])
+
+    def delete_key(self, key: str) -> bool:
+        return self._ask("delete", self._name(key))
+
+    def num_keys(self) -> int:
+        return self._ask("count")
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def _wait(self, keys: list[str], timeout: timedelta) -> list[bytes]:
+        return self._ask("wait", [self._name(key) for key in keys], timeout_s=timeout.total_seconds())
+
+    def _name(self, key: str) -> str:
+        return f"{self._prefix}/{key}"
+
+    def _ask(self, *request: Any, timeout_s: float = _CONNECT_S) -> Any:
+        with self._lock:
+            try:
+                self._link.send(bytes(msgpack.packb(request)))
+                return msgpack.unpackb(self._link.receive(timeout_s))
+            except (OSError, WireError) as error:
+                self._link.close()  # an answer that comes late must not be taken for the next one's
+                raise dist.DistStoreError(f"rendezvous at {self._address}, {request[0]}: {error}") from error
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

@@ -1,0 +1,91 @@
+"""`deadpool run`: how it ends, and that nothing outlives it."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+from command import WAITING_SCRIPT, alive, await_true, deadpool, started
+
+ENDING_S = 5.0  # on a busy machine; about one otherwise
+
+
+def write_script(folder, text):
+    path = folder / "script.py"
+    path.write_text(text)
+    return path
+
+
+def test_script_that_ends_well(tmp_path):
+    script = write_script(tmp_path, "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+    done = deadpool("run", "--run-dir", tmp_path / "run", script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[n0 r0] rank 0 of 1" in done.stdout
+
+
+def test_script_that_raises(tmp_path):
+    script = write_script(tmp_path, "raise ValueError('no such dataset')")
+    done = deadpool("run", "--run-dir", tmp_path / "run", script)
+    assert done.returncode == 1
+    assert "ValueError: no such dataset" in done.stdout
+    assert "FAILED: rank 0 failed before its first snapshot" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nodes", "0", WAITING_SCRIPT], "nodes=0 cannot be used: give a number of at least 1"),
+        (["--nodes", "2", "--holders", "2", WAITING_SCRIPT], "holders=2 cannot be used"),
+        (["absent.py"], "script='absent.py' is not a file"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_starts(tmp_path, arguments, message):
+    done = deadpool("run", "--run-dir", tmp_path / "run", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("sig", "code"),
+    [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_ended_from_outside(tmp_path, sig, code):
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    with started("run", "--run-dir", tmp_path / "run", WAITING_SCRIPT, ranks, output=tmp_path / "out") as process:
+        await_true(lambda: any(ranks.iterdir()), "the script")
+        process.send_signal(sig)
+        assert process.wait(2 * ENDING_S) == code
+        await_true(lambda: not alive(), "the end of every process", ENDING_S)
+
+
+def test_looked_at_struck_and_interrupted(tmp_path):
+    """One job, asked for its status, hit by `deadpool kill`, asked for its story, ended by Ctrl-C."""
+    ranks, run_dir = tmp_path / "ranks", ["--run-dir", tmp_path / "run"]
+    ranks.mkdir()
+    job = ["run", *run_dir, "--nodes", 2, WAITING_SCRIPT, ranks]
+    with started(*job, output=tmp_path / "out") as process:
+        await_true(lambda: len(list(ranks.iterdir())) == 2, "both ranks")
+        status = json.loads(deadpool("status", *run_dir, "--json").stdout)
+        assert status["phase"] == "running" and [node["ranks"] for node in status["nodes"]] in ([[0], [1]], [[1], [0]])
+        assert "running" in deadpool("status", *run_dir).stdout
+
+        struck = deadpool("kill", *run_dir, "--rank", 1, "--json")
+        assert json.loads(struck.stdout) == {"node": "n1", "rank": 1}
+        await_true(lambda: len(list(ranks.iterdir())) == 4, "a new start of both ranks")
+        (recovery,) = json.loads(deadpool("story", *run_dir, "--json").stdout)
+        assert recovery["cause"] == "fault-1" and "killed by SIGKILL" in recovery["reason"]
+        assert "fault-1" in deadpool("story", *run_dir).stdout
+
+        assert deadpool("kill", *run_dir).returncode == 2
+        refused = deadpool("kill", *run_dir, "--node", "n7")
+        assert refused.returncode == 2 and "there is no node 'n7'" in refused.stderr
+
+        process.send_signal(signal.SIGINT)
+        assert process.wait(2 * ENDING_S) == 130
+        await_true(lambda: not alive(), "the end of every process", ENDING_S)
+    gone = deadpool("status", *run_dir)
+    assert gone.returncode == 2 and "is not running" in gone.stderr
