@@ -45,7 +45,7 @@ def test_what_cannot_work_is_refused_with_field_value_and_what_would_do(flags, m
 def test_unknown_or_wrong_settings_are_named(tmp_path):
     file = tmp_path / "deadpool.toml"
     file.write_text("nods = 4\n")
-    with pytest.raises(ConfigError, match="nods is not a setting: known are .*nodes"):
+    with pytest.raises(ConfigError, match=r"nods is not a setting: known are .*nodes"):
         resolve({}, file=file, environment={})
     with pytest.raises(ConfigError, match="DEADPOOL_nodes='many' is not a int"):
         resolve({}, environment={"DEADPOOL_NODES": "many"})

@@ -98,7 +98,7 @@ def test_slot_of_a_capture_given_up_stays() -> None:
 
 def test_grants_of_another_generation_are_refused() -> None:
     core = running()
-    core.drop_slots()
+    core.rest()
     core.grant(SECOND, slot("1/0"))
     assert not core.has_slots
     core.halt(SECOND)

@@ -91,6 +91,8 @@ class CoordinatorServer:
             await self._converse(await authenticated(reader, writer, self._secret, "server"))
         except WireError as error:
             self._record({"what": "refused", "reason": str(error)})
+        except asyncio.CancelledError:
+            return  # only close() does that; asyncio's own callback would print a traceback about it
         finally:
             self._conversations.discard(task)
 
@@ -206,7 +208,7 @@ _TOLD = {
     "no_plan": "NO PLAN: {reason}",
     "spare_lost": "spare {node} left: {reason}",
     "trainer_lost": "trainer {trainer} ended: {reason}",
-    "rehearsed": "spare trainer of {node} is warm for rank {rank}",
+    "rehearsed": "spare trainer {trainer} is warm for rank {rank}",
     "failed": "FAILED: {reason}",
     "completed": "completed: {reason}",
 }

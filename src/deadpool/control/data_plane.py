@@ -77,7 +77,9 @@ class DataPlane:
             find=self._find,
             deadline_s=deadline_s,
         )
-        self._workers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="data")
+        self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="data")
+        self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream")
+        self._moving: set[concurrent.futures.Future[None]] = set()
         self._offer_numbers = itertools.count(1)
         self._offers: dict[int, concurrent.futures.Future[SlotRef | Refused]] = {}
         self._arriving: dict[tuple[int, Version], tuple[SlotRef, Copy]] = {}
@@ -94,7 +96,8 @@ class DataPlane:
             self.perform(RefuseOffer(offer=offer, reason="the agent is leaving"))
         self._client.close()
         self._server.close()
-        self._workers.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._movers, self._workers):
+            pool.shutdown(wait=True, cancel_futures=True)
         self._arena.close()
 
     @property
@@ -116,15 +119,15 @@ class DataPlane:
             case WriteSeal(slot=slot, copy=copy):
                 write_seal(self._slot(slot), copy.seal)
             case PushCopy():
-                self._submit(self._push, effect)
+                self._stream(self._push, effect)
             case FetchCopy():
-                self._submit(self._fetch, effect)
+                self._stream(self._fetch, effect)
             case CutStreams(generation=generation):
                 self._submit(self._cut, generation)
             case AcceptOffer(offer=offer, slot=slot):
-                self._offers.pop(offer).set_result(slot)
+                self._answer_offer(offer, slot)
             case RefuseOffer(offer=offer, reason=reason):
-                self._offers.pop(offer).set_result(Refused(reason=reason))
+                self._answer_offer(offer, Refused(reason=reason))
             case _:
                 return False
         return True
@@ -133,6 +136,12 @@ class DataPlane:
 
     def _submit(self, work: Callable[[Any], None], argument: Any) -> None:
         self._workers.submit(work, argument).add_done_callback(self._report_bug)
+
+    def _stream(self, work: Callable[[Any], None], argument: Any) -> None:
+        """Threads of their own: a peer that hangs must not keep a fence or a checksum waiting."""
+        done = self._movers.submit(work, argument)
+        self._moving = {task for task in self._moving if not task.done()} | {done}
+        done.add_done_callback(self._report_bug)
 
     def _report_bug(self, done: concurrent.futures.Future[None]) -> None:
         """Expected failures are inputs; anything else is a bug, and an agent with a bug must not hold copies."""
@@ -232,8 +241,11 @@ class DataPlane:
         self._on_loop(self._note, event)
 
     def _cut(self, generation: Generation) -> None:
+        """Said only when nothing more can be heard of an older generation: its last news is delivered before."""
+        moving = set(self._moving)
         self._client.fence(generation)
         self._server.fence(generation)
+        concurrent.futures.wait(moving)
         self._deliver(StreamsCut(generation=generation))
 
     # --- called by the transfer server's threads ---------------------------------------------------------------------
@@ -248,12 +260,21 @@ class DataPlane:
         try:
             slot = answer.result(_ANSWER_S)
         except TimeoutError:
+            self._offers.pop(number, None)
             return Refused(reason="the agent did not answer")
         if isinstance(slot, Refused):
             return slot
         with self._lock:
             self._arriving[seal.rank, seal.version] = (slot, copy)
         return self._slot(slot)
+
+    def _answer_offer(self, number: int, answer: SlotRef | Refused) -> None:
+        """An offer that was given up meanwhile has no use for its slot."""
+        waiting = self._offers.pop(number, None)
+        if waiting is not None:
+            waiting.set_result(answer)
+        elif isinstance(answer, SlotRef):
+            self._deliver(ReceiveFailed(slot=answer, reason="the offer was given up"))
 
     def _stored(self, seal: Seal) -> None:
         slot, copy = self._arrived(seal)

@@ -78,10 +78,6 @@ class TrainerCore:
     def has_slots(self) -> bool:
         return bool(self._slots)
 
-    def drop_slots(self) -> None:
-        """The state has outgrown them; the agent takes them back on hearing the new geometry."""
-        self._slots.clear()
-
     def optimizer_began(self) -> None:
         self.clean = False
 

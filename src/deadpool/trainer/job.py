@@ -33,7 +33,6 @@ class Job:
         self.enabled = True  # False on all ranks alike: versions are passed over, to measure what protection costs
         self.record = b""  # the boundary record of the version this rank stands at
         self.capturer = Capturer(state, on_copied=self._copied, on_given_up=self._given_up)
-        self._geometry: Geometry | None = None  # of the slots this rank is granted
         self._dry = False
         self._broken = False  # the script's own exception ended a step: nobody will come back to this loop
         self._step_began = time.monotonic()
@@ -164,21 +163,17 @@ class Job:
             self.session.send(missed)
 
     def _see_to_room(self) -> None:
-        needed = self.state.measure()
-        if self._geometry is not None and _fits(needed, len(self.record), self._geometry):
+        """Tells the agent when the state has outgrown its slots, and waits for others: that happens twice in a job."""
+        session, needed = self.session, self.state.measure()
+        if _fits(needed, len(self.record), session.core.geometry):
             return
-        session = self.session
+        self.capturer.finish(None)  # what is in flight is declared before its slot is given back
         with session.changed:
-            session.core.drop_slots()
-        self._geometry = needed
+            session.core.declare(needed)
         session.send(Declare(geometry=needed, peers=self.state.peers))
         began = time.monotonic()
         session.wait(lambda: session.core.has_slots or session.core.is_aborted or None, timeout_s=SLOT_WAIT_S)
         session.emit("slots", bytes=needed.slot_bytes, waited_s=time.monotonic() - began)
-
-    def use_geometry(self, geometry: Geometry) -> None:
-        """A newcomer's slots came with its snapshot."""
-        self._geometry = geometry
 
     def _before_optimizer(self, *_: Any) -> None:
         """The last moment at which the state of the version is whole, and at which garbage can be kept out of it."""
@@ -213,6 +208,8 @@ class Job:
         self._dry = dry
 
 
-def _fits(needed: Geometry, record_bytes: int, room: Geometry) -> bool:
+def _fits(needed: Geometry, record_bytes: int, room: Geometry | None) -> bool:
+    if room is None:
+        return False
     same_bulk = (needed.unique_bytes, needed.replica_bytes) == (room.unique_bytes, room.replica_bytes)
     return same_bulk and record_bytes <= room.record_capacity

@@ -78,7 +78,8 @@ def _load(job: Job, restore: Restore) -> bytes:
     seal = read_seal(slot)
     assert seal is not None and seal.version == restore.version, (seal, restore)
     job.state.restore(slot, geometry, seal.extent)
-    job.use_geometry(geometry)
+    with job.session.changed:
+        job.session.core.declare(geometry)  # the agent knows: the slot is its own
     return _record_of(slot, geometry.offset("record"), seal.extent)
 
 

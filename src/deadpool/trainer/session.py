@@ -113,6 +113,7 @@ class Session:
                     self.role = message
                 case Attach(segment=segment, geometry=geometry, count=count):
                     self.segments[segment] = Segment.attach(take_descriptor(), geometry, count)
+                    self.core.attach(segment, geometry)
                 case Grant(generation=generation, slot=slot):
                     self.core.grant(generation, slot)
                 case Final(number=number):

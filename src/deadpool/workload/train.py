@@ -78,7 +78,6 @@ def main() -> None:
         vocabulary=args.vocabulary,
         dropout=args.dropout,
     )
-    torch.use_deterministic_algorithms(True)
     pool = deadpool.join(backend="gloo")
     model = build(args.layout, size, pool.world_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -104,7 +103,7 @@ def main() -> None:
                 scheduler.step()
                 optimizer.zero_grad()
                 if not step.dry:
-                    note(file, step=step.number, loss=float(loss).hex(), began=began, **clocks())
+                    note(file, step=step.number, loss=loss.item().hex(), began=began, **clocks())
         note(file, digest=job.digest())
     dist.destroy_process_group()
 
