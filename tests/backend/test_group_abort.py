@@ -218,7 +218,7 @@ def build_twice(rank: int, port: int) -> list[tuple[str, ...]]:
     meet(store, "built", 2)
     groups.destroy()
     assert not dist.is_initialized()
-    groups.init(backend="cpu:gloo", store=dist.PrefixStore("again", store), rank=rank, world_size=2, detached=False)
+    groups.init(backend="gloo", store=dist.PrefixStore("again", store), rank=rank, world_size=2, detached=False)
     names.append(_build(groups))
     meet(store, "built again", 2)
     groups.abort()

@@ -218,17 +218,14 @@ class Agent:
 
     def _permit(self, permit: Permit) -> None:
         self.store.obey(permit)
-        self._dismiss_surplus()
+        self._dismiss_leaving()
         if permit.watermark is not None:
             self._to_seated(Final(number=permit.watermark.number))
         self._grant_all()
 
-    def _dismiss_surplus(self) -> None:
-        """A spare that was seated needs its understudies no more. Not during the recovery: ending them takes time."""
-        if not self.spare or self.plan is None or not self.plan.orders:
-            return
-        free = [t for t in self.crew.trainers.values() if t.state is not State.SEATED]
-        for trainer in free[self.standby :]:
+    def _dismiss_leaving(self) -> None:
+        """Not during the recovery: the end of a process takes CPU time that the redone step needs."""
+        for trainer in self.crew.leaving():
             self.crew.dismiss(trainer.name)
             self._effects.append(KillTrainer(trainer=trainer.name, reason="its node is a spare no more"))
 
@@ -286,6 +283,8 @@ class Agent:
         self._unseat_strangers(plan)
         for order in plan.orders:
             self._seat(order)
+        if self.spare and plan.orders:
+            self.crew.retire(keep=self.standby)
         self._report_trainers()
 
     def _unseat_strangers(self, plan: Plan) -> None:
@@ -441,8 +440,8 @@ class Agent:
 
     def _exited(self, name: str, code: int, reason: str) -> None:
         trainer = self.crew.dismiss(name)
-        if trainer is None:
-            return  # one that was told to go
+        if trainer is None or trainer.state is State.LEAVING:
+            return  # one that was told to go, or would have been
         if trainer.error:
             reason = f"script: {trainer.error}"
         if trainer.state is State.SEATED and trainer.rank is not None:

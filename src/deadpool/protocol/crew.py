@@ -18,6 +18,7 @@ class State(Enum):
     REHEARSING = "rehearsing"
     PARKED = "parked"  # built, dry-run, waiting
     SEATED = "seated"
+    LEAVING = "leaving"  # its node is a spare no more; it goes once the recovery is over
 
 
 @dataclass(slots=True)
@@ -80,8 +81,17 @@ class Crew:
 
     def pick_for(self, rank: int) -> Trainer | None:
         """The free trainer that would be ready soonest for this rank."""
-        free = [t for t in self.trainers.values() if t.state is not State.SEATED]
+        free = [t for t in self.trainers.values() if t.state not in (State.SEATED, State.LEAVING)]
         return min(free, key=lambda t: _distance(t, rank), default=None)
+
+    def retire(self, keep: int) -> None:
+        """All but `keep` of the free ones are needed no more."""
+        free = [t for t in self.trainers.values() if t.state not in (State.SEATED, State.LEAVING)]
+        for trainer in free[keep:]:
+            trainer.state = State.LEAVING
+
+    def leaving(self) -> list[Trainer]:
+        return [t for t in self.trainers.values() if t.state is State.LEAVING]
 
     def lives(self) -> tuple[Live, ...]:
         return tuple(t.live for t in self.seated() if t.live is not None)

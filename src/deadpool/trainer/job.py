@@ -34,7 +34,7 @@ class Job:
         self.record = b""  # the boundary record of the version this rank stands at
         self.capturer = Capturer(state, on_copied=self._copied, on_given_up=self._given_up)
         self._dry = False
-        self._broken = False  # the script's own exception ended a step: nobody will come back to this loop
+        self._left_early = False
         self._step_began = time.monotonic()
         self._step_s = 0.0
         self._resumed_from: int | None = None
@@ -57,9 +57,13 @@ class Job:
                 elif not self._done(count):
                     self._step_began = time.monotonic()
                     yield Step(self, self.number)
-        except GeneratorExit:  # the script left its loop early: by a break together with the others, by a bug at once
-            if not self._broken:
-                self._everybody_done()
+        except GeneratorExit:  # by a break or by an exception: which, only the end of the script will tell
+            self._left_early = True
+
+    def leave(self) -> None:
+        """The script has ended well. If it left its loop early, it leaves the job together with the others."""
+        if self._left_early:
+            self._everybody_done()
 
     @property
     def number(self) -> int:
@@ -105,8 +109,7 @@ class Job:
             self._complete()
             return True
         ours = isinstance(error, Unwind) or (isinstance(error, Exception) and self._is_faults_doing())
-        self._broken = not (ours and self.session.core.is_aborted)
-        return not self._broken
+        return ours and self.session.core.is_aborted
 
     def _is_faults_doing(self) -> bool:
         """By the flag, never by type or text. A peer's death may be felt before the fence comes: so wait for it."""

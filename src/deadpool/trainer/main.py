@@ -74,6 +74,8 @@ def _run(session: Session, script: str, arguments: list[str]) -> int:
     known = set(sys.modules)
     try:
         runpy.run_path(script, run_name="__main__")
+        if current.job is not None:
+            current.job.leave()
         return 0
     except RunAgain:
         _unload(set(sys.modules) - known)

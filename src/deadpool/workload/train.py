@@ -103,7 +103,7 @@ def main() -> None:
                 scheduler.step()
                 optimizer.zero_grad()
                 if not step.dry:
-                    note(file, step=step.number, loss=loss.item().hex(), began=began, **clocks())
+                    note(file, step=step.number, loss=float(loss.detach()).hex(), began=began, **clocks())
         note(file, digest=job.digest())
     dist.destroy_process_group()
 
