@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.protocol.coordinator import Coordinator, Member
+from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.members import Member
 
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ phases, and a fault in any of them is simply the next generation:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -28,6 +28,7 @@ from deadpool.protocol.effects import (
     ToAgent,
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.members import Member, cast, castings, natural
 from deadpool.protocol.messages import (
     Connect,
     Connected,
@@ -51,13 +52,12 @@ from deadpool.protocol.messages import (
     Settings,
     Shutdown,
     Stored,
-    TrainerInfo,
     TrainerLost,
     Trainers,
     Welcome,
 )
 from deadpool.protocol.planner import Blueprint, NodeView, NoPlan, View, choose_seats, plan
-from deadpool.protocol.topology import Address, Schedule
+from deadpool.protocol.topology import Schedule
 
 
 class Phase(Enum):
@@ -79,22 +79,6 @@ class Deadlines:
     prepare_s: float  # for newcomers to build and load
     connect_s: float  # for all groups to be made
     spare_wait_s: float  # for a spare to join when none is left
-
-
-@dataclass(slots=True)
-class Member:
-    """An agent that is with us."""
-
-    node: str
-    incarnation: str
-    data: Address
-    spare: bool
-    heard: float
-    position: int | None = None
-    trainers: tuple[TrainerInfo, ...] = ()
-    inventory: Inventory | None = None  # frozen at the fence of this generation
-    plan_acked: bool = False
-    steps: dict[int, int] = field(default_factory=dict)
 
 
 FUTILE_LIMIT = 5
@@ -120,6 +104,7 @@ class Coordinator:
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self.phase_deadline: float | None = None
         self.futile = 0
+        self._script_error: str | None = None  # the last one since a version was completed
         self._fault_count = 0
         self._effects: list[CoordinatorEffect] = []
 
@@ -221,7 +206,7 @@ class Coordinator:
 
     def _maybe_form(self, now: float) -> None:
         """The first generation: no fence is needed where nobody holds anything yet."""
-        ready = sorted((m for m in self.members.values() if not m.spare), key=lambda m: _natural(m.node))
+        ready = sorted((m for m in self.members.values() if not m.spare), key=lambda m: natural(m.node))
         if len(ready) < self.layout.positions:
             return
         for position, member in enumerate(ready[: self.layout.positions]):
@@ -251,10 +236,15 @@ class Coordinator:
     def _lose_trainer(self, member: Member, trainer: str, rank: int | None, reason: str, now: float) -> None:
         if rank is None:
             self._emit("trainer_lost", node=member.node, trainer=trainer, reason=reason)
-        elif self.permit.watermark is None and reason.startswith("script:"):
-            self._end(f"rank {rank} failed before its first snapshot: {reason}", failed=True)
+        elif reason.startswith("script:") and self._is_hopeless(reason):
+            self._end(f"rank {rank} fails and would fail again: {reason}", failed=True)
         elif self.phase not in (Phase.FENCING, Phase.WAITING):
             self._fault(now, node=member.node, rank=rank, reason=reason, ranks=[rank])
+
+    def _is_hopeless(self, error: str) -> bool:
+        """A script that never got anywhere, or fails the same way once more, has a bug, not an accident."""
+        repeated, self._script_error = error == self._script_error, error
+        return repeated or self.permit.watermark is None
 
     # --- fault, fence, plan ------------------------------------------------------------------------------------------
 
@@ -296,7 +286,7 @@ class Coordinator:
         for position, node in enumerate(seats):
             member = self.members[node]
             if member.position is None:
-                self._rehearse(member, list(self.layout.ranks_at(position)), repeat=False)
+                self._rehearse(member, cast(member, list(self.layout.ranks_at(position))))
 
     def _fence_acked(self, member: Member, inventory: Inventory, now: float) -> None:
         if member.inventory is None:
@@ -453,7 +443,7 @@ class Coordinator:
     def _advance(self, version: Version) -> None:
         """Rule 6: commit. Never a version that the permit has passed: some rank may have overwritten it."""
         if version.number >= self.permit.keep_from and self.ledger.complete(version):
-            self.futile, self.committed = 0, True
+            self.futile, self.committed, self._script_error = 0, True, None
             self._set_permit(version, version.number + 1)
         self._note_protection()
 
@@ -484,29 +474,13 @@ class Coordinator:
     # --- spares ------------------------------------------------------------------------------------------------------
 
     def _assign_rehearsals(self) -> None:
-        """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks."""
-        if self.phase is not Phase.RUNNING:
-            return
-        first = 0
-        for member in (m for m in self.members.values() if m.position is None):
-            casts = max(1, len(member.trainers) // self.layout.per_node)
-            positions = [(first + i) % self.layout.positions for i in range(casts)]
-            first += casts
-            ranks = [rank for position in positions for rank in self.layout.ranks_at(position)]
-            self._rehearse(member, ranks, repeat=False)
-        for member in self.members.values():
-            if member.position is not None:
-                self._rehearse(member, list(self.layout.ranks_at(member.position)), repeat=True)
+        if self.phase is Phase.RUNNING:
+            for member, casting in castings(list(self.members.values()), self.layout):
+                self._rehearse(member, casting)
 
-    def _rehearse(self, member: Member, ranks: list[int], *, repeat: bool) -> None:
-        """Each rank gets a free trainer of the node; with `repeat` further free trainers rehearse the same ranks."""
-        free = [t for t in member.trainers if t.state in ("idle", "rehearsing", "parked")]
-        at_work = {t.rank for t in free if t.state != "idle" and t.rank in ranks}
-        movable = [t for t in free if t.state == "idle" or t.rank not in ranks]
-        wanted = [rank for rank in ranks if rank not in at_work]
-        wanted += ranks * len(movable) if repeat else []
-        for trainer, rank in zip(movable, wanted, strict=False):
-            self._send(member.node, Rehearse(generation=self.generation, trainer=trainer.trainer, rank=rank))
+    def _rehearse(self, member: Member, casting: list[tuple[str, int]]) -> None:
+        for trainer, rank in casting:
+            self._send(member.node, Rehearse(generation=self.generation, trainer=trainer, rank=rank))
 
     # --- deadlines and the end ---------------------------------------------------------------------------------------
 
@@ -592,9 +566,3 @@ class Coordinator:
             detail=detail,
         )
         self._effects.append(Emit(event=event))
-
-
-def _natural(name: str) -> tuple[str, int]:
-    """n2 before n10."""
-    digits = len(name) - len(name.rstrip("0123456789"))
-    return (name[: len(name) - digits], int(name[len(name) - digits :] or 0))

@@ -51,6 +51,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batch", type=int, default=2, help="sequences per rank")
     parser.add_argument("--alternate", type=int, default=0, help="switch protection off and on every so many steps")
+    parser.add_argument("--clip", type=float, default=0.0, help="clip gradients to this global norm")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
@@ -98,7 +99,8 @@ def main() -> None:
                 loss.backward()
                 if args.layout == "plain":
                     reduce_gradients(model)
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                if args.clip:
+                    nn.utils.clip_grad_norm_(model.parameters(), args.clip)
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()

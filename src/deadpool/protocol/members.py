@@ -1,0 +1,56 @@
+"""The nodes that are with us, as the coordinator sees them, and which of their trainers should rehearse which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from deadpool.protocol.messages import Inventory, TrainerInfo
+from deadpool.protocol.topology import Address, Layout
+
+Casting = list[tuple[str, int]]  # trainer, rank
+
+
+@dataclass(slots=True)
+class Member:
+    """An agent that is with us."""
+
+    node: str
+    incarnation: str
+    data: Address
+    spare: bool
+    heard: float
+    position: int | None = None
+    trainers: tuple[TrainerInfo, ...] = ()
+    inventory: Inventory | None = None  # frozen at the fence of this generation
+    plan_acked: bool = False
+    steps: dict[int, int] = field(default_factory=dict)
+
+
+def castings(members: list[Member], layout: Layout) -> Iterator[tuple[Member, Casting]]:
+    """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks."""
+    first = 0
+    for member in members:
+        if member.position is not None:
+            yield member, cast(member, list(layout.ranks_at(member.position)), repeat=True)
+            continue
+        sets = max(1, len(member.trainers) // layout.per_node)
+        positions = [(first + i) % layout.positions for i in range(sets)]
+        first += sets
+        yield member, cast(member, [rank for position in positions for rank in layout.ranks_at(position)])
+
+
+def cast(member: Member, ranks: list[int], *, repeat: bool = False) -> Casting:
+    """Each rank that nobody rehearses there yet gets a free trainer; with `repeat` further ones rehearse it too."""
+    free = [t for t in member.trainers if t.state in ("idle", "rehearsing", "parked")]
+    at_work = {t.rank for t in free if t.state != "idle" and t.rank in ranks}
+    movable = [t for t in free if t.state == "idle" or t.rank not in ranks]
+    wanted = [rank for rank in ranks if rank not in at_work]
+    wanted += ranks * len(movable) if repeat else []
+    return [(trainer.trainer, rank) for trainer, rank in zip(movable, wanted, strict=False)]
+
+
+def natural(name: str) -> tuple[str, int]:
+    """For sorting: n2 before n10."""
+    digits = len(name) - len(name.rstrip("0123456789"))
+    return (name[: len(name) - digits], int(name[len(name) - digits :] or 0))
