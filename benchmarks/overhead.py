@@ -10,10 +10,11 @@ CPU time of their own; on a machine with fewer cores than processes it shows in 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 from typing import Any
+
+from output import give_out
 
 from deadpool.config import JobConfig
 from deadpool.control.janitor import temporary_folder
@@ -82,10 +83,7 @@ def main() -> None:
         results = trial.run(show_progress)
         missed = sum(e["what"] == "missed" and e["reason"] != "switched off" for e in trial.events())
     summary = {**report(results, args.stretch), "captures_missed": missed}
-    print(json.dumps(summary, indent=2))
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(summary, indent=2) + "\n")
+    give_out(summary, args.json)
 
 
 if __name__ == "__main__":

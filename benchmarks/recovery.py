@@ -3,20 +3,21 @@
     python benchmarks/recovery.py --layout fsdp2 --faults 10 --json out/recovery.json
 
 4 nodes of one trainer and one warm spare node; a new spare joins after each kill. Per fault, from the SIGKILL:
-`first_step_s` until every rank has done a step begun after it, `net_recovery_s` the same less one median step of this
-run. With --understudies 4 the spare has rehearsed all four ranks, with 1 only one of them: when another is lost, the
-script is run again in the warm process.
+`first_step_s` until every rank has done a step begun after it, `net_recovery_s` the same less one median step of
+the undisturbed run. With --understudies 4 the spare has rehearsed all four ranks, with 1 only one of them: when another
+is lost, the script is run again in the warm process.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from output import give_out
 
 from deadpool.config import JobConfig
 from deadpool.control.janitor import temporary_folder
@@ -44,14 +45,14 @@ def disturb(trial: Trial, faults: int, step_s: float, seed: int) -> list[tuple[s
         victim, seated[position] = seated[position], f"n{trial.config.nodes + index}"
         kills.append((victim, kill_in_mid_step(trial, victim, step_s, rehearsals)))
         print(f"fault {index + 1} of {faults}: killed {victim}", flush=True)
-        trial.await_event("protected", index + 2)
+        trial.await_event("resumed", (index + 1) * trial.config.nodes)  # before a new spare takes CPU time away
         if index + 1 < faults:
             trial.job.add_node(f"n{trial.config.nodes + index + 1}", spare=True)
     return kills
 
 
 def report(strikes: list[Strike], undisturbed: Results, disturbed: Results, understudies: int) -> dict[str, Any]:
-    step_s = disturbed.median_step_s()
+    step_s = undisturbed.median_step_s()
     phases = strikes[0].phases_s()
     return {
         "bit_identical": not differences(undisturbed, disturbed),
@@ -90,10 +91,7 @@ def main() -> None:
             for (victim, at), recovery in zip(kills, trial.recoveries(), strict=True)
         ]
     summary = report(strikes, undisturbed, disturbed, args.understudies)
-    print(json.dumps(summary, indent=2))
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(summary, indent=2) + "\n")
+    give_out(summary, args.json)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from output import give_out
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal
@@ -176,9 +177,7 @@ def main() -> None:
         serve(options.bytes, bytes.fromhex(options.serve))
         return
     result = measure(options.bytes, options.repeats, options.streams)
-    print(json.dumps(result, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    give_out(result, options.json)
 
 
 if __name__ == "__main__":

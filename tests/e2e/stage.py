@@ -17,7 +17,12 @@ from deadpool.workload.results import Results
 
 STEPS = 8
 SMALL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
-NOISE = ["--dropout", "0.1", "--clip", "1.0"]  # in every run: equal losses prove that the state of the RNG came back too
+NOISE = [
+    "--dropout",
+    "0.1",
+    "--clip",
+    "1.0",
+]  # in every run: equal losses prove that the state of the RNG came back too
 SCENE = Path(__file__).with_name("scene.py")
 
 

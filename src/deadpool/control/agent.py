@@ -12,6 +12,7 @@ from typing import Any
 
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.rendezvous import RendezvousServer
+from deadpool.control.rhythm import Rhythm
 from deadpool.control.trainer_processes import TrainerProcesses
 from deadpool.events import Event
 from deadpool.protocol.agent import Agent
@@ -54,7 +55,7 @@ class AgentProcess:
         self._node, self._spare, self._host, self._secret = node, spare, host, secret
         self._link: ControlLink | None = None
         self._ends: dict[str, AgentEnd] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._rhythm = Rhythm(self._core, perform=self._perform, wake=lambda late_s: Tick())
         self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._data = DataPlane(
             self._core, host=host, secret=secret, post=self._feed, note=self._report, deadline_s=10.0
@@ -84,8 +85,7 @@ class AgentProcess:
         self._feed(StopAsked(reason=reason))
 
     async def _close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._rhythm.stop()
         await self._trainers.close()
         self._door.close()
         await self._rendezvous.close()
@@ -127,18 +127,7 @@ class AgentProcess:
         self._feed(TrainerExited(trainer=name, code=code, reason=reason))
 
     def _feed(self, input: Any) -> None:
-        for effect in self._core.step(input, now=time.monotonic()):
-            self._perform(effect)
-        self._arm()
-
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        deadline = self._core.deadline()
-        if deadline is not None:
-            delay = max(0.0, deadline - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay, self._feed, Tick())
+        self._rhythm.feed(input)
 
     # --- effects -----------------------------------------------------------------------------------------------------
 

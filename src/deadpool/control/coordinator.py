@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from deadpool.control.rhythm import Rhythm
 from deadpool.control.status import describe
 from deadpool.errors import WireError
 from deadpool.events import EventLog
@@ -28,6 +29,8 @@ from deadpool.protocol.messages import Answer, Ask, Facts, Join, Refused, Report
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink, authenticated
 
+STALL_S = 0.1  # a timer that fires later than this means that this process did not run
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -46,7 +49,7 @@ class CoordinatorServer:
         self._core, self._secret, self._log, self._narrate = core, secret, log, narrate
         self._peers: dict[str, Peer] = {}
         self._server: asyncio.Server | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._rhythm = Rhythm(core, perform=self._perform, wake=_woken)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._conversations: set[asyncio.Task[None]] = set()
 
@@ -63,8 +66,7 @@ class CoordinatorServer:
 
     async def close(self) -> None:
         """Everybody hears the last words before the links close."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._rhythm.stop()
         if self._server is not None:
             self._server.close()
         await asyncio.gather(*(self._farewell(peer.link) for peer in list(self._peers.values())))
@@ -126,27 +128,7 @@ class CoordinatorServer:
                 self._feed(FromAgent(node=node, message=message))
 
     def _feed(self, input: CoordinatorInput) -> None:
-        for effect in self._core.step(input, now=time.monotonic()):
-            self._perform(effect)
-        self._arm()
-
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        deadline = self._core.deadline()
-        if deadline is not None:
-            loop = asyncio.get_running_loop()
-            delay = max(0.0, deadline - time.monotonic())
-            self._timer = loop.call_later(delay, self._wake, deadline)
-
-    def _wake(self, deadline: float) -> None:
-        """Rule 20: a stall of our own is nobody else's silence."""
-        late = time.monotonic() - deadline
-        if late > 0.1:
-            self._feed(Stalled(seconds=late))
-        else:
-            self._feed(Tick())
+        self._rhythm.feed(input)
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -196,6 +178,11 @@ class CoordinatorServer:
         self._record({"what": "struck", "node": node, "rank": rank, "signal": signal})
         self._peers[node].link.send(Strike(signal=signal, rank=rank))
         return Answer(body={"node": node, "rank": rank})
+
+
+def _woken(late_s: float) -> Tick | Stalled:
+    """Rule 20: a stall of our own is nobody else's silence."""
+    return Stalled(seconds=late_s) if late_s > STALL_S else Tick()
 
 
 _TOLD = {

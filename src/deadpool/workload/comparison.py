@@ -42,7 +42,7 @@ class Comparison:
         return differences(self.undisturbed, self.disturbed)
 
     def summary(self) -> dict[str, Any]:
-        median_step_s = self.disturbed.median_step_s()
+        median_step_s = self.undisturbed.median_step_s()
         return {
             "bit_identical": not self.differences(),
             "steps": len(self.undisturbed.losses[0]),
