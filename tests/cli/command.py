@@ -50,12 +50,16 @@ def await_true(ready: Callable[[], object], what: str, timeout_s: float = 60.0) 
 
 
 def alive() -> list[str]:
-    """Processes that came from this one, also those that were left to it by a parent that is gone."""
+    """Processes that came from this one, also those that were left to it by a parent that is gone.
+
+    Not those that other tests keep for each other: the server from which multiprocessing forks.
+    """
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
+            command = " ".join(process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and "multiprocessing." not in command:
+                found.append(command)
     return found
 
 

@@ -23,7 +23,7 @@ def demo(
     from deadpool.cli.run import CODE_INTERRUPTED, stop_on
     from deadpool.control.janitor import temporary_folder
 
-    stop_on(signal.SIGTERM)
+    stop_on(signal.SIGTERM, signal.SIGINT)
     try:
         with temporary_folder("deadpool-demo-") as folder:
             comparison = _run(layout, steps, victim, folder)

@@ -36,7 +36,7 @@ def run(
     settings = resolve(flags, file=config)
     folder = RunDir.create(run_dir) if run_dir else new_run_dir()
     print(f"[deadpool] run folder: {folder.path}", flush=True)
-    stop_on(signal.SIGTERM)
+    stop_on(signal.SIGTERM, signal.SIGINT)
     with running(LocalJob(settings, folder, _checked(script))) as job:
         try:
             code = job.wait()
@@ -60,10 +60,11 @@ def _checked(script: list[str]) -> list[str]:
     return script
 
 
-def stop_on(sig: signal.Signals) -> None:
-    """SIGTERM ends like Ctrl-C: through the `finally`s that clean up."""
+def stop_on(*sigs: signal.Signals) -> None:
+    """Both end through the `finally`s that clean up. SIGINT too: a background job is started with it ignored."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(sig, interrupt)
+    for sig in sigs:
+        signal.signal(sig, interrupt)

@@ -236,15 +236,17 @@ class Coordinator:
     def _lose_trainer(self, member: Member, trainer: str, rank: int | None, reason: str, now: float) -> None:
         if rank is None:
             self._emit("trainer_lost", node=member.node, trainer=trainer, reason=reason)
-        elif reason.startswith("script:") and self._is_hopeless(reason):
-            self._end(f"rank {rank} fails and would fail again: {reason}", failed=True)
+        elif reason.startswith("script:") and (verdict := self._bug(reason)):
+            self._end(f"rank {rank} failed {verdict}: {reason}", failed=True)
         elif self.phase not in (Phase.FENCING, Phase.WAITING):
             self._fault(now, node=member.node, rank=rank, reason=reason, ranks=[rank])
 
-    def _is_hopeless(self, error: str) -> bool:
+    def _bug(self, error: str) -> str | None:
         """A script that never got anywhere, or fails the same way once more, has a bug, not an accident."""
         repeated, self._script_error = error == self._script_error, error
-        return repeated or self.permit.watermark is None
+        if self.permit.watermark is None:
+            return "before its first snapshot"
+        return "again in the same way" if repeated else None
 
     # --- fault, fence, plan ------------------------------------------------------------------------------------------
 
