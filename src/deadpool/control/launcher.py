@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deadpool.config import JobConfig
-from deadpool.control.parent import end_with_parent
+from deadpool.control.parent import end_with_parent, interrupts_held
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
 from deadpool.wire.secret import SECRET_FILE_VARIABLE
@@ -113,7 +113,8 @@ class LocalJob:
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 
     def _spawn(self, command: list[str], end_signal: signal.Signals) -> subprocess.Popen[bytes]:
-        with (self.run_dir.path / "console.log").open("ab") if self.quiet else contextlib.nullcontext() as output:
+        console = (self.run_dir.path / "console.log").open("ab") if self.quiet else contextlib.nullcontext()
+        with console as output, interrupts_held():
             return subprocess.Popen(
                 [sys.executable, "-m", "deadpool.cli.main", *command],
                 env={**os.environ, **self.environment, SECRET_FILE_VARIABLE: str(self.run_dir.secret_file)},

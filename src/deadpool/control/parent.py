@@ -1,23 +1,39 @@
-"""Nobody outlives the process that started it: the kernel ends a child when its parent dies, however it dies."""
+"""Starting processes: nobody outlives the one that started it, and no interrupt is lost while it starts them."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 _PR_SET_PDEATHSIG = 1
+_INTERRUPTS = {signal.SIGINT, signal.SIGTERM}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def end_with_parent(sig: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
-    """For subprocess's preexec_fn. The parent may have died before the call took effect: then the child ends itself."""
+    """For subprocess's preexec_fn: the kernel ends the child when its parent dies, however it dies.
+
+    The parent may have died before the call took effect: then the child ends itself.
+    """
     parent = os.getpid()
 
     def arm() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
         _libc.prctl(_PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
 
     return arm
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Around a fork: python drops what a signal handler raises while it runs its at-fork hooks."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
