@@ -33,6 +33,7 @@ class JobConfig:
     prepare_timeout_s: float = 600.0  # for a newcomer to build its model and load its state
     connect_timeout_s: float = 60.0  # for all groups to be made anew
     spare_wait_s: float = 600.0  # for a spare to join when none is left
+    stall_s: float = 60.0  # time without one completed step after which it is said who is behind
     host: str = "127.0.0.1"  # address that peers reach this process at
     port: int = 0  # of the coordinator; 0: any free one
 

@@ -14,11 +14,11 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest
 from deadpool.protocol.topology import Layout, Schedule
 
-DEADLINES = Deadlines(node_s=5, fence_s=10, prepare_s=60, connect_s=20, spare_wait_s=100)
+DEADLINES = Deadlines(node_s=5, fence_s=10, prepare_s=60, connect_s=20, spare_wait_s=100, stall_s=30)
 
 
 def settings(layout: Layout, slots: int) -> msg.Settings:
-    return msg.Settings(layout=layout, slots=slots, heartbeat_s=1, unwind_s=4, isolation_s=60)
+    return msg.Settings(layout=layout, slots=slots, heartbeat_s=1, unwind_s=4)
 
 
 def layout_of(named: dict[str, str]) -> Layout:

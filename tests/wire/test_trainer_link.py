@@ -12,6 +12,7 @@ from deadpool.protocol.seal import Geometry
 from deadpool.wire.trainer_link import AgentEnd, TrainerDoor, TrainerEnd
 
 GEOMETRY = Geometry(record_capacity=4096, unique_bytes=4096, replica_bytes=0)
+PARKED = Parked(rank=3, geometry=GEOMETRY)
 ATTACH = Attach(segment=1, geometry=GEOMETRY, count=2)
 
 
@@ -26,7 +27,7 @@ class Trainer(threading.Thread):
 
     def run(self) -> None:
         with closing(TrainerEnd(self.door)) as end:
-            end.send(Parked(rank=3))
+            end.send(PARKED)
             for message, take_descriptor in end.messages():
                 self.heard.append(message)
                 if isinstance(message, Attach):
@@ -67,7 +68,7 @@ def test_descriptors_arrive_with_their_messages():
     finally:
         os.close(first)
         os.close(second)
-    assert heard == [Parked(rank=3)]
+    assert heard == [PARKED]
     assert trainer.heard == [message for message, _ in said]
     assert trainer.contents == [b"first", b"second"]
 

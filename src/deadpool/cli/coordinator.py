@@ -26,6 +26,9 @@ def coordinator(
     prepare_timeout_s: Annotated[float | None, typer.Option(help="for a newcomer to build and load")] = None,
     connect_timeout_s: Annotated[float | None, typer.Option(help="for groups to be made anew")] = None,
     spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare")] = None,
+    stall_s: Annotated[
+        float | None, typer.Option(help="time without a step after which it is said who is behind")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
     port: Annotated[int | None, typer.Option(help="port to listen on; 0: any free one")] = None,
     config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
@@ -42,7 +45,7 @@ def coordinator(
 
 _SETTINGS = (
     "nodes", "nproc_per_node", "holders", "slots", "capture_every", "node_timeout_s", "unwind_timeout_s",
-    "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "host", "port",
+    "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "stall_s", "host", "port",
 )  # fmt: skip
 
 
@@ -76,7 +79,6 @@ def _core(config: JobConfig) -> Any:
         slots=config.slots,
         heartbeat_s=config.heartbeat_s,
         unwind_s=config.unwind_timeout_s,
-        isolation_s=config.node_timeout_s,
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,
@@ -84,5 +86,6 @@ def _core(config: JobConfig) -> Any:
         prepare_s=config.prepare_timeout_s,
         connect_s=config.connect_timeout_s,
         spare_wait_s=config.spare_wait_s,
+        stall_s=config.stall_s,
     )
     return Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule(every=config.capture_every))

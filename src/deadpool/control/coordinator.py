@@ -196,6 +196,7 @@ _TOLD = {
     "spare_lost": "spare {node} left: {reason}",
     "trainer_lost": "trainer {trainer} ended: {reason}",
     "rehearsed": "spare trainer {trainer} is warm for rank {rank}",
+    "stalled": "NO STEP for {seconds} s: behind are ranks {ranks}",
     "failed": "FAILED: {reason}",
     "completed": "completed: {reason}",
 }

@@ -99,6 +99,7 @@ class LocalJob:
             "prepare-timeout-s": config.prepare_timeout_s,
             "connect-timeout-s": config.connect_timeout_s,
             "spare-wait-s": config.spare_wait_s,
+            "stall-s": config.stall_s,
             "host": config.host,
             "port": config.port,
             "run-dir": self.run_dir.path,

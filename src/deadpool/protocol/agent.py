@@ -394,8 +394,9 @@ class Agent:
                     self._tell_seat(trainer)
                     self._restore_if_ready(trainer)
                 self._report_trainers()
-            case Parked(rank=rank) if trainer.state is State.REHEARSING and rank == trainer.rank:
+            case Parked(rank=rank, geometry=geometry) if trainer.state is State.REHEARSING and rank == trainer.rank:
                 trainer.state = State.PARKED
+                self.store.reserve(rank, geometry)
                 self._report_trainers()
             case Failed(error=error):
                 trainer.error = error

@@ -79,6 +79,7 @@ class Deadlines:
     prepare_s: float  # for newcomers to build and load
     connect_s: float  # for all groups to be made
     spare_wait_s: float  # for a spare to join when none is left
+    stall_s: float  # without one completed step anywhere, after which people are told
 
 
 FUTILE_LIMIT = 5
@@ -104,6 +105,7 @@ class Coordinator:
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self.phase_deadline: float | None = None
         self.futile = 0
+        self._progress: tuple[int, float] | None = None  # completed steps of all ranks together, and since when
         self._script_error: str | None = None  # the last one since a version was completed
         self._fault_count = 0
         self._effects: list[CoordinatorEffect] = []
@@ -159,6 +161,7 @@ class Coordinator:
         match message:
             case Heartbeat(steps=steps):
                 member.steps.update(dict(steps))
+                self._watch_progress(now)
             case Trainers(trainers=trainers):
                 member.trainers = trainers
                 self._assign_rehearsals()
@@ -510,6 +513,17 @@ class Coordinator:
                 self._end("no spare node joined in time; start one with: deadpool agent --join", failed=True)
             case _:
                 self.phase_deadline = None
+
+    def _watch_progress(self, now: float) -> None:
+        """A job that hangs is not healed yet, but it must not hang unseen: who is behind is said, once per stall."""
+        steps = {rank: step for member in self.members.values() for rank, step in member.steps.items()}
+        done = sum(steps.values())
+        if self._progress is None or done != self._progress[0]:
+            self._progress = (done, now)
+        elif done and self.phase is Phase.RUNNING and now - self._progress[1] >= self.deadlines.stall_s:
+            behind = sorted(rank for rank, step in steps.items() if step == min(steps.values()))
+            self._emit("stalled", ranks=behind, seconds=round(now - self._progress[1]))
+            self._progress = (done, now)
 
     def _late_nodes(self, milestone: str) -> list[str]:
         reached = self.reached.get(milestone, {})

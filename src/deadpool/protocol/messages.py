@@ -118,7 +118,6 @@ class Settings:
     slots: int
     heartbeat_s: float
     unwind_s: float
-    isolation_s: float
 
 
 # --- agent -> coordinator --------------------------------------------------------------------------------------------
@@ -420,7 +419,10 @@ class Captured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
+    """Built and warm. `geometry`: room for such a snapshot can be made before it is needed."""
+
     rank: int
+    geometry: Geometry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

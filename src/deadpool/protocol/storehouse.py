@@ -127,6 +127,7 @@ class Storehouse:
             shelf.obey(plan.permit)
         for order in plan.orders:
             self.own.setdefault(order.rank, Shelf(order.rank))
+        self._give_up_reservations({order.rank for order in plan.orders})
 
     def go(self, plan: Plan) -> None:
         """Copies that died with a node are replicated anew, floor first, before anything newer."""
@@ -144,6 +145,20 @@ class Storehouse:
         shelf.give_back(geometry)
         self._make_room(shelf, geometry)
         self._release_outgrown()
+
+    def reserve(self, rank: int, geometry: Geometry) -> None:
+        """A spare that has rehearsed a rank makes room for its snapshot ahead: making it takes time in a recovery."""
+        self._make_room(self.own.setdefault(rank, Shelf(rank)), geometry)
+
+    def _give_up_reservations(self, seated: set[int]) -> None:
+        """Of ranks that others have taken, once this node has ranks of its own."""
+        for rank in [rank for rank in self.own if rank not in seated] if seated else []:
+            shelf = self.own[rank]
+            if all(slot.state is SlotState.FREE for slot in shelf.slots.values()):
+                for segment in sorted({ref.segment for ref in shelf.slots}):
+                    del self._homes[segment]
+                    self._out.append(ReleaseSegment(segment=segment))
+                shelf.slots.clear()
 
     def _make_room(self, shelf: Shelf, geometry: Geometry) -> None:
         being_made = any(s is shelf and g == geometry for s, g in self._making.values())

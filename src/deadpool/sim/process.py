@@ -163,7 +163,7 @@ class Process:
     def _built(self, rank: int) -> None:
         self.built_as, self.stage = rank, "parked"
         if isinstance(self.role, Rehearse):
-            self.say(Parked(rank=rank))
+            self.say(Parked(rank=rank, geometry=self._geometry(steps=1)))
         elif isinstance(self.role, Seat):
             self._seated(self.role)
 
@@ -297,10 +297,12 @@ class Process:
 
     # --- captures ----------------------------------------------------------------------------------------------------
 
-    def _geometry(self) -> Geometry:
+    def _geometry(self, steps: int | None = None) -> Geometry:
         """Small before the first step, then as large as the optimizer makes it."""
-        assert self.core.live is not None
-        unique = 100 if self.core.live.number == 0 else 300
+        if steps is None:
+            assert self.core.live is not None
+            steps = self.core.live.number
+        unique = 100 if steps == 0 else 300
         return Geometry(record_capacity=RECORD_BYTES, unique_bytes=unique, replica_bytes=self.world.replica_bytes)
 
     def _snapshot(self, then: Callable[[], None]) -> None:

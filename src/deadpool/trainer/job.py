@@ -11,7 +11,7 @@ from typing import Any
 
 from deadpool.errors import Unwind
 from deadpool.protocol.messages import Declare, Finished, Missed, Release, Stepped
-from deadpool.protocol.seal import Geometry
+from deadpool.protocol.seal import Extent, Geometry
 from deadpool.protocol.trainer import Capture
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import recovery, rehearsal
@@ -167,9 +167,10 @@ class Job:
 
     def _see_to_room(self) -> None:
         """Tells the agent when the state has outgrown its slots, and waits for others: that happens twice in a job."""
-        session, needed = self.session, self.state.measure()
-        if _fits(needed, len(self.record), session.core.geometry):
+        session = self.session
+        if _fits(self.state.extent(self.record), session.core.geometry):
             return
+        needed = self.state.measure()
         self.capturer.finish(None)  # what is in flight is declared before its slot is given back
         with session.changed:
             session.core.declare(needed)
@@ -211,8 +212,8 @@ class Job:
         self._dry = dry
 
 
-def _fits(needed: Geometry, record_bytes: int, room: Geometry | None) -> bool:
+def _fits(extent: Extent, room: Geometry | None) -> bool:
     if room is None:
         return False
-    same_bulk = (needed.unique_bytes, needed.replica_bytes) == (room.unique_bytes, room.replica_bytes)
-    return same_bulk and record_bytes <= room.record_capacity
+    same_bulk = (extent.unique_bytes, extent.replica_bytes) == (room.unique_bytes, room.replica_bytes)
+    return same_bulk and extent.record_bytes <= room.record_capacity

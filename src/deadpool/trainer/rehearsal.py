@@ -21,7 +21,7 @@ def run(job: Job) -> Iterator[DryStep]:
     rank = session.rank
     yield from _dry_steps(job)
     if isinstance(session.role, Rehearse):
-        session.send(Parked(rank=rank))
+        session.send(Parked(rank=rank, geometry=job.state.measure()))
         session.emit("rehearsed")
     while True:
         seat = _await_seat(job, rank)

@@ -16,7 +16,7 @@ from deadpool.events import read_events
 from deadpool.story import Recovery, recoveries
 from deadpool.workload.results import Results
 
-_POLL_S = 0.05  # looking costs CPU time that the job under trial needs
+_POLL_S = 0.1  # looking costs CPU time that the job under trial needs
 SCRIPT = Path(__file__).with_name("train.py")
 
 
