@@ -81,7 +81,7 @@ def main() -> None:
     )
     pool = deadpool.join(backend="gloo")
     model = build(args.layout, size, pool.world_size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
     batches = Batches(size, pool.rank, args.batch)
     torch.manual_seed(1 + pool.rank)
