@@ -50,17 +50,21 @@ def await_true(ready: Callable[[], object], what: str, timeout_s: float = 60.0) 
 
 
 def alive() -> list[str]:
-    """Processes that came from this one, also those that were left to it by a parent that is gone.
-
-    Not those that other tests keep for each other: the server from which multiprocessing forks.
-    """
+    """Processes that came from this one since, also those that were left to it by a parent that is gone."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            command = " ".join(process.cmdline())
-            if process.status() != psutil.STATUS_ZOMBIE and "multiprocessing." not in command:
-                found.append(command)
+            if process.status() != psutil.STATUS_ZOMBIE and process.pid not in _older:
+                found.append(" ".join(process.cmdline()))
     return found
+
+
+_older: set[int] = set()
+
+
+def look_around() -> None:
+    """What is alive now is kept by other tests for each other: a nursery, the server of multiprocessing."""
+    _older.update(process.pid for process in psutil.Process().children(recursive=True))
 
 
 def temporary_folders() -> list[Path]:

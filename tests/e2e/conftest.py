@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from stage import Stage, run_unprotected
 
 from deadpool.config import JobConfig
+from deadpool.control.nursery import SharedNursery
 from deadpool.workload.results import Results, differences
 
 
@@ -30,11 +31,19 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], 
     return get
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[SharedNursery]:
+    """For all jobs of the session: torch is imported once."""
+    shared = SharedNursery()
+    yield shared
+    shared.close()
+
+
 @pytest.fixture
-def make_stage(tmp_path: Path) -> Callable[..., Stage]:
+def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
     def make(layout: str = "fsdp2", scene: str = "", **config: object) -> Stage:
         settings = {"nodes": 2, "spares": 1, **config}
-        return Stage(JobConfig(**settings).checked(), layout, scene, tmp_path)
+        return Stage(JobConfig(**settings).checked(), layout, scene, tmp_path, nursery)
 
     return make
 

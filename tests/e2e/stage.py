@@ -12,6 +12,7 @@ from typing import Any
 
 from deadpool.cli.asking import ask
 from deadpool.config import JobConfig
+from deadpool.control.nursery import SharedNursery
 from deadpool.workload.harness import SCRIPT, Trial
 from deadpool.workload.results import Results
 
@@ -54,6 +55,7 @@ class Stage:
     layout: str
     scene: str
     folder: Path
+    nursery: SharedNursery
     trial: Trial = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +63,13 @@ class Stage:
         gates.mkdir(parents=True)
         environment = {"E2E_SCENE": self.scene, "E2E_GATES": str(gates)}
         self.trial = Trial(
-            self.config, workload(self.layout), self.folder, deadline_s=90.0, script=SCENE, environment=environment
+            self.config,
+            workload(self.layout),
+            self.folder,
+            deadline_s=90.0,
+            script=SCENE,
+            environment=environment,
+            nursery=self.nursery,
         )
 
     def await_gate(self, step: int) -> int:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
+import psutil
+
 
 def test_fresh_process_takes_the_rank(make_stage, play):
     stage = make_stage(scene="wait@4:1", spares=0)
@@ -19,3 +24,17 @@ def test_standby_takes_the_rank(make_stage, play):
     play(stage, during)
     assert stage.seats() == ["n0", "n1"]
     assert stage.trial.recoveries()[0].phases_s["prepare"] < 2.0, "no process had to be started"
+
+
+def test_nursery_killed_and_all_its_trainers_with_it(make_stage, play):
+    stage = make_stage("plain", scene="wait@4:1", spares=0)
+
+    def during():
+        trainer = stage.await_gate(4)
+        os.kill(psutil.Process(trainer).ppid(), signal.SIGKILL)
+        stage.trial.await_event("fault")
+        assert not psutil.pid_exists(trainer)
+        stage.open_gate(4)
+
+    play(stage, during)
+    assert stage.seats() == ["n0", "n1"]

@@ -26,11 +26,12 @@ def agent(
     understudies: Annotated[int, typer.Option(help="as a spare: trainers parked per seat, of different ranks")] = 1,
     host: Annotated[str, typer.Option(help="address that other nodes reach this one at")] = "127.0.0.1",
     logs: Annotated[Path, typer.Option(help="folder for the trainers' logs")] = Path("deadpool-logs"),
+    nursery: Annotated[int | None, typer.Option(help="descriptor of a nursery's socket", hidden=True)] = None,
 ) -> None:
     """Join a job, also a running one. The job's secret is read from the file named by DEADPOOL_SECRET_FILE."""
     logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     node = name or f"{socket.gethostname()}-{os.getpid()}"
-    failed = asyncio.run(_serve(_address(join), node, spare, standby, understudies, script, host, logs))
+    failed = asyncio.run(_serve(_address(join), node, spare, standby, understudies, script, host, logs, nursery))
     raise typer.Exit(1 if failed else 0)
 
 
@@ -53,6 +54,7 @@ async def _serve(
     script: list[str],
     host: str,
     logs: Path,
+    nursery: int | None,
 ) -> bool:
     from deadpool.control.agent import AgentProcess
     from deadpool.errors import ConfigError
@@ -67,6 +69,7 @@ async def _serve(
         host=host,
         logs=logs,
         secret=read_secret(),
+        nursery=socket.socket(fileno=nursery) if nursery is not None else None,
     )
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, process.stop, f"agent got {sig.name}")

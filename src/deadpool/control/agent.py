@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class AgentProcess:
         host: str,
         logs: Path,
         secret: bytes,
+        nursery: socket.socket | None = None,
     ) -> None:
         self._core = Agent(node=node, standby=standby, spare=spare, understudies=understudies)
         self._node, self._spare, self._host, self._secret = node, spare, host, secret
@@ -64,7 +66,13 @@ class AgentProcess:
         self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)
         self._rendezvous = RendezvousServer(secret)
         self._trainers = TrainerProcesses(
-            script=script, door=door, host=host, logs=logs, label=self._label, on_exit=self._trainer_exited
+            script=script,
+            door=door,
+            host=host,
+            logs=logs,
+            label=self._label,
+            on_exit=self._trainer_exited,
+            nursery=nursery,
         )
 
     async def run(self, coordinator: Address, *, patience_s: float) -> Finish:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deadpool.config import JobConfig
-from deadpool.control.parent import end_with_parent, interrupts_held
+from deadpool.control.nursery import SharedNursery, socket_pair
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
+from deadpool.parent import end_with_parent, interrupts_held
 from deadpool.wire.secret import SECRET_FILE_VARIABLE
 
 _START_S = 30.0
@@ -41,11 +42,15 @@ class LocalJob:
     script: list[str]
     quiet: bool = False  # what processes say goes into the run folder, not to the terminal
     environment: dict[str, str] = field(default_factory=dict)
+    nursery: SharedNursery | None = None  # given: somebody else's, who also closes it
+    _own_nursery: SharedNursery | None = None
     coordinator: subprocess.Popen[bytes] | None = None
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self) -> None:
         self.run_dir.make_secret()
+        if self.nursery is None:
+            self.nursery = self._own_nursery = SharedNursery()
         self.coordinator = self._spawn(self._coordinator_command(), signal.SIGTERM)
         self._await_coordinator()
         names = [f"n{i}" for i in range(self.config.nodes + self.config.spares)]
@@ -53,7 +58,13 @@ class LocalJob:
             self.add_node(name, spare=index >= self.config.nodes)
 
     def add_node(self, name: str, *, spare: bool) -> None:
-        self.nodes[name] = self._spawn(self._agent_command(name, spare), signal.SIGKILL)
+        assert self.nursery is not None
+        ours, theirs = socket_pair()
+        with ours, theirs:
+            command = self._agent_command(name, spare, nursery=ours.fileno())
+            node = self._spawn(command, signal.SIGKILL, pass_fds=(ours.fileno(),))
+            self.nodes[name] = node
+            self.nursery.bear(theirs, node.pid, self._variables())
 
     def wait(self, timeout_s: float | None = None) -> int:
         """The coordinator's exit code is the job's."""
@@ -77,6 +88,9 @@ class LocalJob:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        if self._own_nursery is not None:
+            self._own_nursery.close()
+            self._own_nursery = None
 
     def _await_coordinator(self) -> None:
         assert self.coordinator is not None
@@ -106,23 +120,31 @@ class LocalJob:
         }
         return ["coordinator", *(f"--{name}={value}" for name, value in flags.items())]
 
-    def _agent_command(self, name: str, spare: bool) -> list[str]:
+    def _agent_command(self, name: str, spare: bool, *, nursery: int) -> list[str]:
         address = self.run_dir.coordinator()
         command = ["agent", f"--join={address}", f"--name={name}", f"--standby={self.config.standby}"]
         command += [f"--understudies={self.config.understudies}"] if spare else []
-        command += [f"--host={self.config.host}", f"--logs={self.run_dir.logs}"]
+        command += [f"--host={self.config.host}", f"--logs={self.run_dir.logs}", f"--nursery={nursery}"]
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 
-    def _spawn(self, command: list[str], end_signal: signal.Signals) -> subprocess.Popen[bytes]:
+    def _variables(self) -> dict[str, str]:
+        variables = {**os.environ, **self.environment, SECRET_FILE_VARIABLE: str(self.run_dir.secret_file)}
+        variables.setdefault("OMP_NUM_THREADS", "1")  # of each trainer: a machine's cores are shared by many
+        return variables
+
+    def _spawn(
+        self, command: list[str], end_signal: signal.Signals, *, pass_fds: tuple[int, ...] = ()
+    ) -> subprocess.Popen[bytes]:
         console = (self.run_dir.path / "console.log").open("ab") if self.quiet else contextlib.nullcontext()
         with console as output, interrupts_held():
             return subprocess.Popen(
                 [sys.executable, "-m", "deadpool.cli.main", *command],
-                env={**os.environ, **self.environment, SECRET_FILE_VARIABLE: str(self.run_dir.secret_file)},
+                env=self._variables(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 process_group=0,
+                pass_fds=pass_fds,
                 preexec_fn=end_with_parent(end_signal),
             )
 

@@ -1,6 +1,6 @@
-"""Trainer processes of one node: started, their output told and kept, their end reported. All end with their agent.
+"""Trainer processes of one node: born in its nursery, their output told and kept, their end reported.
 
-An exit is read from a pidfd, not from the end of the output, which a trainer's own children may hold open long after.
+An exit is told by the nursery, not by the end of the output, which a trainer's own children may hold open long after.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deadpool.control.parent import end_with_parent
+from deadpool.control.nursery import answer, request, start_nursery
 from deadpool.protocol.topology import Address
 
 AGENT_VARIABLE = "DEADPOOL_AGENT"
@@ -24,13 +24,13 @@ HOST_VARIABLE = "DEADPOOL_HOST"
 RENDEZVOUS_VARIABLE = "DEADPOOL_RENDEZVOUS"
 _LINE_LIMIT_BYTES = 1 << 20
 _LAST_WORDS_S = 0.5
+_END_S = 5.0
 
 
 @dataclass(slots=True)
 class _Running:
-    process: subprocess.Popen[bytes]
-    pidfd: int
     telling: asyncio.Task[None]
+    pid: int | None = None  # until the nursery has said it
 
 
 class TrainerProcesses:
@@ -43,59 +43,92 @@ class TrainerProcesses:
         logs: Path,
         label: Callable[[str], str | None],
         on_exit: Callable[[str, int, str], None],
+        nursery: socket.socket | None = None,
     ) -> None:
-        """`label` gives the prefix of a trainer's lines; None keeps them in the log only (a rehearsal)."""
+        """`label` gives the prefix of a trainer's lines; None keeps them in the log only (a rehearsal).
+
+        `nursery`: one that is there already; else this node starts its own.
+        """
         self._script, self._logs, self._label, self._on_exit = script, logs, label, on_exit
         self._variables = {AGENT_VARIABLE: door, HOST_VARIABLE: host, "PYTHONUNBUFFERED": "1"}
         self.rendezvous: Address | None = None  # of this node's store, once it listens
         self._running: dict[str, _Running] = {}
         self._last_words: set[asyncio.Task[None]] = set()
+        self._nursery = nursery
+        self._nursery_process: subprocess.Popen[bytes] | None = None
+        self._all_ended = asyncio.Event()
 
     def start(self, name: str) -> None:
         output, theirs = os.pipe()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "deadpool.trainer.main", *self._script],
-            env=self._environment(name),
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=subprocess.STDOUT,
-            preexec_fn=end_with_parent(),
-        )
-        os.close(theirs)
+        variables = {**self._variables, TRAINER_VARIABLE: name, RENDEZVOUS_VARIABLE: str(self.rendezvous)}
         loop = asyncio.get_running_loop()
-        running = _Running(process, os.pidfd_open(process.pid), loop.create_task(self._tell(name, output)))
-        self._running[name] = running
-        loop.add_reader(running.pidfd, self._exited, name)
+        self._running[name] = _Running(loop.create_task(self._tell(name, output)))
+        request(self._open_nursery(), "trainer", name, self._script, variables, descriptor=theirs)
+        os.close(theirs)
 
     def signal(self, name: str, sig: int) -> None:
-        running = self._running.get(name)
-        if running is not None:
-            with contextlib.suppress(ProcessLookupError):
-                running.process.send_signal(sig)
+        if name in self._running and self._nursery is not None:
+            request(self._nursery, "signal", name, sig)
 
     def pids(self) -> dict[str, int]:
-        return {name: running.process.pid for name, running in self._running.items()}
+        return {name: running.pid for name, running in self._running.items() if running.pid is not None}
 
     async def close(self) -> None:
-        """What is left is killed and reaped, and what it said last is still told."""
-        for name, running in list(self._running.items()):
+        """What is left is killed and buried, and what it said last is still told."""
+        for name in self._running:
             self.signal(name, signal.SIGKILL)
-            running.process.wait()
-            self._reap(name)
+        if self._running:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_ended.wait(), _END_S)
+        self._close_nursery()
         await asyncio.gather(*self._last_words, return_exceptions=True)
 
-    def _exited(self, name: str) -> None:
-        code = self._running[name].process.wait()
-        self._reap(name)
-        self._on_exit(name, code, _reason(code))
+    # --- the nursery -------------------------------------------------------------------------------------------------
 
-    def _reap(self, name: str) -> None:
+    def _open_nursery(self) -> socket.socket:
+        if self._nursery is None:
+            environment = dict(os.environ)
+            environment.setdefault("OMP_NUM_THREADS", "1")
+            self._nursery, self._nursery_process = start_nursery(environment)
+        asyncio.get_running_loop().add_reader(self._nursery, self._hear, self._nursery)  # twice is once
+        return self._nursery
+
+    def _close_nursery(self) -> None:
+        """Closing our end is what ends it."""
+        if self._nursery is not None:
+            asyncio.get_running_loop().remove_reader(self._nursery)
+            self._nursery.close()
+            self._nursery = None
+        if self._nursery_process is not None:
+            self._nursery_process.kill()
+            self._nursery_process.wait()
+            self._nursery_process = None
+
+    def _hear(self, nursery: socket.socket) -> None:
+        match answer(nursery):
+            case ["started", name, pid]:
+                self._running[name].pid = pid
+            case ["exited", name, code]:
+                self._exited(name, code)
+            case None:
+                self._nursery_lost()
+
+    def _nursery_lost(self) -> None:
+        """Its children went with it; the next one that is asked for comes out of a new nursery."""
+        self._close_nursery()
+        for name in list(self._running):
+            self._exited(name, -signal.SIGKILL)
+
+    def _exited(self, name: str, code: int) -> None:
         running = self._running.pop(name)
-        asyncio.get_running_loop().remove_reader(running.pidfd)
-        os.close(running.pidfd)
         task = asyncio.get_running_loop().create_task(_hear_out(running.telling))
         self._last_words.add(task)
         task.add_done_callback(self._last_words.discard)
+        if not self._running:
+            self._all_ended.set()
+        self._on_exit(name, code, _reason(code))
+
+    # --- what they say -----------------------------------------------------------------------------------------------
 
     async def _tell(self, name: str, descriptor: int) -> None:
         reader = asyncio.StreamReader(limit=_LINE_LIMIT_BYTES)
@@ -111,12 +144,6 @@ class TrainerProcesses:
                         print(f"{label} {text}", flush=True)
         finally:
             transport.close()
-
-    def _environment(self, name: str) -> dict[str, str]:
-        environment = {**os.environ, **self._variables, TRAINER_VARIABLE: name}
-        environment[RENDEZVOUS_VARIABLE] = str(self.rendezvous)
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        return environment
 
 
 async def _hear_out(telling: asyncio.Task[None]) -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 import torch
 import torch.distributed
 import torch.distributed.fsdp
+import torch.distributed.optim
+import torch.distributed.pipelining
 import torch.distributed.tensor
 
 from deadpool.protocol.messages import Connect, Connected, Failed, Seat

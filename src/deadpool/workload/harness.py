@@ -10,6 +10,7 @@ from typing import Any
 
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
+from deadpool.control.nursery import SharedNursery
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
 from deadpool.events import read_events
@@ -30,12 +31,15 @@ class Trial:
     deadline_s: float = 300.0
     script: Path = SCRIPT
     environment: dict[str, str] = field(default_factory=dict)
+    nursery: SharedNursery | None = None
     job: LocalJob = field(init=False)
 
     def __post_init__(self) -> None:
         script = [str(self.script), "--out", str(self.out), *self.script_arguments]
         run_dir = RunDir.create(self.folder / "run")
-        self.job = LocalJob(self.config, run_dir, script, quiet=True, environment=self.environment)
+        self.job = LocalJob(
+            self.config, run_dir, script, quiet=True, environment=self.environment, nursery=self.nursery
+        )
 
     @property
     def out(self) -> Path:
