@@ -30,7 +30,8 @@ _END_S = 5.0
 @dataclass(slots=True)
 class _Running:
     telling: asyncio.Task[None]
-    pid: int | None = None  # until the nursery has said it
+    pid: int | None = None  # None until the nursery has said it
+    pidfd: int | None = None
 
 
 class TrainerProcesses:
@@ -107,20 +108,31 @@ class TrainerProcesses:
     def _hear(self, nursery: socket.socket) -> None:
         match answer(nursery):
             case ["started", name, pid]:
-                self._running[name].pid = pid
+                self._started(self._running[name], pid)
             case ["exited", name, code]:
                 self._exited(name, code)
             case None:
                 self._nursery_lost()
 
+    def _started(self, running: _Running, pid: int) -> None:
+        running.pid = pid
+        with contextlib.suppress(ProcessLookupError):  # ended and buried: that is the next thing we hear
+            running.pidfd = os.pidfd_open(pid)
+
     def _nursery_lost(self) -> None:
-        """Its children went with it; the next one that is asked for comes out of a new nursery."""
+        """Its children go with it, but only their own end says that they write no more into a slot."""
         self._close_nursery()
-        for name in list(self._running):
-            self._exited(name, -signal.SIGKILL)
+        for name, running in list(self._running.items()):
+            if running.pidfd is None:
+                self._exited(name, -signal.SIGKILL)
+            else:
+                asyncio.get_running_loop().add_reader(running.pidfd, self._exited, name, -signal.SIGKILL)
 
     def _exited(self, name: str, code: int) -> None:
         running = self._running.pop(name)
+        if running.pidfd is not None:
+            asyncio.get_running_loop().remove_reader(running.pidfd)
+            os.close(running.pidfd)
         task = asyncio.get_running_loop().create_task(_hear_out(running.telling))
         self._last_words.add(task)
         task.add_done_callback(self._last_words.discard)
