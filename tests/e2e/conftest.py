@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from stage import Stage, run_unprotected
+from unprotected import start_forkserver
 
 from deadpool.config import JobConfig
 from deadpool.control.nursery import SharedNursery
@@ -29,6 +31,15 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], 
         return known[layout, world_size]
 
     return get
+
+
+# torch looks up the name of each peer that a TCPStore talks to; a lost answer of the name server costs 5 s.
+os.environ["RES_OPTIONS"] = "attempts:0"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm() -> None:
+    start_forkserver()
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from unprotected import run_ranks
 
 from deadpool.cli.asking import ask
 from deadpool.config import JobConfig
@@ -32,18 +32,9 @@ def workload(layout: str, *more: str) -> list[str]:
 
 
 def run_unprotected(layout: str, world_size: int, folder: Path) -> Results:
-    """The same script, unchanged, under torchrun."""
+    """The same script, unchanged, without DeadPool."""
     folder.mkdir()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world_size)]
-    done = subprocess.run(
-        [*launcher, str(SCRIPT), "--out", str(folder / "out"), *workload(layout)],
-        env={**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=90,
-    )
-    assert done.returncode == 0, done.stdout.decode()
+    run_ranks(SCRIPT, ["--out", str(folder / "out"), *workload(layout)], world_size, folder / "console.log")
     return Results.read(folder / "out")
 
 

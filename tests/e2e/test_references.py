@@ -1,0 +1,27 @@
+"""The forked ranks that other tests compare with give what torchrun gives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from stage import run_unprotected, workload
+
+from deadpool.workload.harness import SCRIPT
+from deadpool.workload.results import Results, differences
+
+
+def test_forked_ranks_and_torchrun_agree(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*torchrun, str(SCRIPT), "--out", str(tmp_path / "torchrun"), *workload("fsdp2")],
+        env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout.decode()
+    forked = run_unprotected("fsdp2", 2, tmp_path / "forked")
+    assert differences(Results.read(tmp_path / "torchrun"), forked) == []
