@@ -1,4 +1,8 @@
-"""A small GPT, in the sizes of the comparison with other systems: 6 layers, width 256, 8 heads, vocabulary 2048."""
+"""A small GPT, in the sizes of the comparison with other systems: 6 layers, width 256, 8 heads, vocabulary 2048.
+
+It is made of pieces that follow one another, so that a pipeline can be cut between any two of them. Heads lie one after
+the other in the attention's projection, each with its query, key and value: a slice of it is a number of whole heads.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +22,24 @@ class Size:
     sequence: int = 128
     vocabulary: int = 2048
     dropout: float = 0.0
+    checkpoint: bool = False  # recompute each block's activations in backward instead of keeping them
+
+
+class Embedding(nn.Module):
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(size.vocabulary, size.width)
+        self.places = nn.Embedding(size.sequence, size.width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        return self.tokens(tokens) + self.places(places)
 
 
 class Block(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.heads, self.dropout = size.heads, size.dropout
+        self.head_width, self.dropout, self.checkpoint = size.width // size.heads, size.dropout, size.checkpoint
         self.norm_1 = nn.LayerNorm(size.width)
         self.qkv = nn.Linear(size.width, 3 * size.width)
         self.out = nn.Linear(size.width, size.width)
@@ -31,35 +48,81 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * size.width, size.width)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.checkpoint and self.training:
+            return checkpoint(self._transform, x, use_reentrant=False)
+        return self._transform(x)
+
+    def _transform(self, x: Tensor) -> Tensor:
         x = x + self._attend(self.norm_1(x))
         hidden = F.dropout(F.gelu(self.up(self.norm_2(x))), self.dropout, self.training)
         return x + self.down(hidden)
 
     def _attend(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        qkv = self.qkv(x)  # under tensor parallelism the heads of this rank, and perhaps more places than x has
+        batch, length, _ = qkv.shape
+        q, k, v = qkv.view(batch, length, -1, 3, self.head_width).permute(3, 0, 2, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+
+
+class Head(nn.Module):
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(size.width)
+        self.logits = nn.Linear(size.width, size.vocabulary, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(self.norm(x))
 
 
 class GPT(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(size.vocabulary, size.width)
-        self.places = nn.Embedding(size.sequence, size.width)
+        self.embedding = Embedding(size)
         self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
-        self.norm = nn.LayerNorm(size.width)
-        self.head = nn.Linear(size.width, size.vocabulary, bias=False)
+        self.head = Head(size)
+
+    @property
+    def pieces(self) -> list[nn.Module]:
+        """What a forward pass goes through, in order."""
+        return [self.embedding, *self.blocks, self.head]
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+        x = tokens
+        for piece in self.pieces:
+            x = piece(x)
+        return x
+
+
+class BranchingGPT(GPT):
+    """Has a block that only every third forward pass goes through, not the first one: counted in a buffer.
+
+    Parameters without a gradient, and optimizer state that appears later than that of the others.
+    """
+
+    passes: Tensor
+
+    def __init__(self, size: Size) -> None:
+        super().__init__(size)
+        self.branch = Block(size)
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x))
+        if int(self.passes) % 3 == 1:
+            x = self.branch(x)
+        self.passes += 1
+        return self.head(x)
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
 class Batches:
-    """Random sequences keyed by (step, rank), with a position that can be saved: what a stateful data loader is."""
+    """Random sequences keyed by (step, data rank), with a position that can be saved: what a stateful loader is."""
 
     def __init__(self, size: Size, rank: int, per_rank: int) -> None:
         self._size, self._rank, self._per_rank = size, rank, per_rank

@@ -9,55 +9,59 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
 import deadpool
-from deadpool.workload.gpt import GPT, Batches, Size
-
-
-def build(layout: str, size: Size, world_size: int) -> nn.Module:
-    torch.manual_seed(0)
-    model = GPT(size)
-    if layout == "fsdp2":
-        mesh = init_device_mesh("cpu", (world_size,))
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-    elif layout == "ddp":
-        return DistributedDataParallel(model)
-    return model
-
-
-def reduce_gradients(model: nn.Module) -> None:
-    """Data parallelism by hand, for the layout without a wrapper."""
-    for parameter in model.parameters():
-        assert parameter.grad is not None
-        dist.all_reduce(parameter.grad)
-        parameter.grad.div_(dist.get_world_size())
+from deadpool.workload import layouts
+from deadpool.workload.average import WeightAverage
+from deadpool.workload.gpt import Batches, Size
+from deadpool.workload.layouts.assembly import Assembly, Options
+from deadpool.workload.loader import Epochs, make_loader
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layout", choices=("fsdp2", "ddp", "plain"), default="fsdp2")
+    parser.add_argument("--layout", choices=layouts.NAMES, default="fsdp2")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batch", type=int, default=2, help="sequences per rank")
     parser.add_argument("--alternate", type=int, default=0, help="switch protection off and on every so many steps")
     parser.add_argument("--clip", type=float, default=0.0, help="clip gradients to this global norm")
     parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--checkpoint", action="store_true", help="recompute activations in backward")
+    parser.add_argument("--optimizer", choices=("fused", "foreach"), default="fused")
+    parser.add_argument("--ema", type=float, default=0.0, help="keep an average of the weights with this decay")
+    parser.add_argument("--loader", choices=("synthetic", "stateful"), default="synthetic")
+    parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="compile the blocks")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--vocabulary", type=int, default=2048)
     return parser.parse_args()
+
+
+def options_of(args: argparse.Namespace) -> Options:
+    size = Size(
+        layers=args.layers,
+        width=args.width,
+        sequence=args.sequence,
+        vocabulary=args.vocabulary,
+        dropout=args.dropout,
+        checkpoint=args.checkpoint,
+    )
+    return Options(size=size, batch=args.batch, optimizer=args.optimizer, compile_backend=args.compile)
+
+
+def open_data(loader: str, size: Size, built: Assembly) -> tuple[Any, Any]:
+    """What gives the batches, and what has the position among them: that is what is protected."""
+    if loader == "synthetic":
+        batches = Batches(size, built.data_rank, built.sequences)
+        return batches, batches
+    source = make_loader(size, sequences=built.sequences, data_rank=built.data_rank, data_size=built.data_size)
+    return Epochs(source), source
 
 
 def note(file: TextIO, **values: object) -> None:
@@ -72,20 +76,16 @@ def clocks() -> dict[str, float]:
 
 def main() -> None:
     args = arguments()
-    size = Size(
-        layers=args.layers,
-        width=args.width,
-        sequence=args.sequence,
-        vocabulary=args.vocabulary,
-        dropout=args.dropout,
-    )
     pool = deadpool.join(backend="gloo")
-    model = build(args.layout, size, pool.world_size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    options = options_of(args)
+    built = layouts.build(args.layout, options)
+    optimizer = built.optimizer
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
-    batches = Batches(size, pool.rank, args.batch)
+    average = WeightAverage(built.model.parameters(), args.ema) if args.ema else None
     torch.manual_seed(1 + pool.rank)
-    job = pool.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=batches)
+    batches, data = open_data(args.loader, options.size, built)
+    further = {"average": average} if average is not None else {}
+    job = pool.protect(model=built.model, optimizer=optimizer, scheduler=scheduler, data=data, **further)
 
     args.out.mkdir(parents=True, exist_ok=True)
     with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
@@ -94,18 +94,16 @@ def main() -> None:
                 job.enabled = step.number // args.alternate % 2 == 0
             with step:
                 began = time.time()
-                tokens, targets = next(batches)
-                loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
-                loss.backward()
-                if args.layout == "plain":
-                    reduce_gradients(model)
+                loss = built.train_step(*next(batches))
                 if args.clip:
-                    nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+                    built.clip(args.clip)
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
+                if average is not None:
+                    average.update()
                 if not step.dry:
-                    note(file, step=step.number, loss=float(loss.detach()).hex(), began=began, **clocks())
+                    note(file, step=step.number, loss=float(loss).hex(), began=began, **clocks())
         note(file, digest=job.digest())
     dist.destroy_process_group()
 

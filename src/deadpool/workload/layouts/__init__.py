@@ -1,0 +1,29 @@
+"""The parallel layouts that the workload can run in: by name, each built by one small file of this folder.
+
+Listing them needs no torch; a layout's file is imported when it is built.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deadpool.workload.layouts.assembly import Assembly, Options
+
+_FAMILIES: dict[str, tuple[str, ...]] = {
+    "data_parallel": ("plain", "ddp", "ddp-accumulate", "ddp-unused", "zero1"),
+    "sharded": ("fsdp2", "fsdp2-keep", "fsdp2-bf16", "hsdp"),
+    "tensor_parallel": ("tp", "tp-sp", "fsdp2-tp"),
+    "pipeline": ("pp-gpipe", "pp-1f1b", "pp-interleaved", "3d"),
+    "context_parallel": ("cp",),
+}
+
+NAMES = tuple(name for names in _FAMILIES.values() for name in names)
+
+
+def build(name: str, options: Options) -> Assembly:
+    """The model and optimizer of this rank. ConfigError where the number of ranks does not fit the layout."""
+    family = next(family for family, names in _FAMILIES.items() if name in names)
+    assembled: Assembly = importlib.import_module(f"{__name__}.{family}").build(name, options)
+    return assembled

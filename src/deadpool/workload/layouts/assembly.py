@@ -1,0 +1,110 @@
+"""A model and its optimizer, put together in some parallel layout: what builders give back, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from deadpool.errors import ConfigError
+from deadpool.workload.gpt import GPT, Block, Size, mean_loss
+
+LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    size: Size
+    batch: int = 2  # sequences per rank and step, at least
+    optimizer: str = "fused"  # or foreach
+    compile_backend: str | None = None  # None: blocks are not compiled
+
+    def model(self, kind: type[GPT] = GPT) -> GPT:
+        """The same on every rank."""
+        torch.manual_seed(0)
+        return kind(self.size)
+
+    def optimizer_arguments(self) -> dict[str, Any]:
+        return {"lr": LEARNING_RATE, self.optimizer: True}
+
+
+class Assembly:
+    """One rank's part of the training. Subclasses know how a step is done and which ranks share the gradients' norm."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, sequences: int) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.sequences = sequences  # that a step takes on each data rank
+        self.data_rank, self.data_size = dist.get_rank(), dist.get_world_size()
+
+    def train_step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Forward and backward. Afterwards gradients are complete; the loss, 0 on ranks that do not have it."""
+        loss = mean_loss(self.model(tokens), targets)
+        loss.backward()
+        return loss.detach()
+
+    def clip(self, max_norm: float) -> None:
+        """Scales all gradients so that their norm, over the whole model, is at most this."""
+        scale_gradients(self.model.parameters(), max_norm, self.norm())
+
+    def norm(self) -> Tensor:
+        return local_norm(self.model.parameters())
+
+
+def adamw(model: nn.Module, options: Options) -> Optimizer:
+    """One parameter group per mesh: foreach and fused take tensors of one kind at a time."""
+    groups: dict[object, list[Tensor]] = {}
+    for parameter in model.parameters():
+        groups.setdefault(mesh_of(parameter), []).append(parameter)
+    return torch.optim.AdamW([{"params": each} for each in groups.values()], **options.optimizer_arguments())
+
+
+def mesh_of(tensor: Tensor) -> object:
+    return tensor.device_mesh if isinstance(tensor, DTensor) else None
+
+
+def local_norm(parameters: Iterable[Tensor]) -> Tensor:
+    """Of the gradients as one vector; sharded ones are counted whole."""
+    by_mesh: dict[object, list[Tensor]] = {}
+    for parameter in parameters:
+        if parameter.grad is not None:
+            by_mesh.setdefault(mesh_of(parameter.grad), []).append(parameter.grad)
+    norms = [_whole(nn.utils.get_total_norm(gradients)) for gradients in by_mesh.values()]
+    return torch.linalg.vector_norm(torch.stack(norms))
+
+
+def scale_gradients(parameters: Iterable[Tensor], max_norm: float, norm: Tensor) -> None:
+    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            local_part(parameter.grad).mul_(factor)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def compile_blocks(pieces: Iterable[nn.Module], options: Options) -> None:
+    """In place, so that parameters keep their names. Before a data-parallel wrapper, after tensor parallelism."""
+    if options.compile_backend is None:
+        return
+    for piece in pieces:
+        if isinstance(piece, Block):
+            piece.compile(backend=options.compile_backend)
+
+
+def split_world(inner: int, what: str) -> int:
+    """How many groups of `inner` ranks there are. ConfigError if some ranks would be left over."""
+    world_size = dist.get_world_size()
+    if world_size % inner:
+        raise ConfigError(f"{what} needs a multiple of {inner} ranks, got {world_size}")
+    return world_size // inner

@@ -1,0 +1,17 @@
+"""Context parallelism: refused, because torch runs it with CUDA's attention kernels only."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from deadpool.errors import ConfigError
+from deadpool.workload.layouts.assembly import Options
+
+
+def build(layout: str, options: Options) -> NoReturn:
+    """What torch 2.13 says when `context_parallel` is used with gloo on the CPU stands in the reason."""
+    raise ConfigError(
+        f"layout={layout!r} cannot be run on the CPU: torch's context_parallel takes flash, efficient or cuDNN "
+        "attention of CUDA ('NotImplementedError: Operator aten._scaled_dot_product_flash_attention_for_cpu.default "
+        "does not have a sharding strategy registered')"
+    )

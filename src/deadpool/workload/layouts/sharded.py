@@ -1,0 +1,44 @@
+"""fully_shard (FSDP2): parameters, gradients, optimizer state are spread over ranks, under HSDP over pairs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from deadpool.workload.layouts.assembly import Assembly, Options, adamw, compile_blocks, split_world
+
+SHARDS = 2  # of a replica, under HSDP
+
+
+def build(layout: str, options: Options) -> Assembly:
+    model = options.model()
+    compile_blocks(model.pieces, options)
+    shard(model, model.blocks, _mesh(layout), **_policy(layout))
+    return Assembly(model, adamw(model, options), options.batch)
+
+
+def shard(root: nn.Module, parts: Iterable[nn.Module], mesh: DeviceMesh, **policy: Any) -> None:
+    """Each part is gathered by itself when its turn comes; the root has what is left."""
+    for part in parts:
+        fully_shard(part, mesh=mesh, **policy)
+    fully_shard(root, mesh=mesh, **policy)
+
+
+def _mesh(layout: str) -> DeviceMesh:
+    if layout == "hsdp":
+        return init_device_mesh("cpu", (split_world(SHARDS, layout), SHARDS), mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
+
+
+def _policy(layout: str) -> dict[str, Any]:
+    if layout == "fsdp2-keep":
+        return {"reshard_after_forward": False}
+    if layout == "fsdp2-bf16":
+        return {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
+    return {}
