@@ -20,12 +20,13 @@ TORCH_FREE_SNAPSHOT = {"snapshot.arena", "snapshot.slot", "snapshot.transfer"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "config": BASE,
+    "strikes": BASE,
+    "config": BASE | {"strikes"},
     "events": BASE,
     "story": {"events", "errors"},
     "protocol": {"errors", "events"},
     "wire": {"protocol", "errors"},
-    "control": SHARED | {"wire"} | TORCH_FREE_SNAPSHOT,
+    "control": SHARED | {"wire", "strikes"} | TORCH_FREE_SNAPSHOT,
     "sim": SHARED,
     "dashboard": SHARED | {"story"},
     "snapshot": SHARED | {"wire.handshake"},
