@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -24,6 +27,7 @@ _ENOUGH = {"forward": 10, "backward": 10, "reduce": 1, "clip": 1, "optimizer": 2
 a fused one all, but step() has not returned."""
 
 _CLIPPING = {"_foreach_norm", "linalg_vector_norm", "norm", "_foreach_clamp_min_", "_foreach_clamp_max_", "clamp_"}
+_MADE_OF_OPS = (DTensor, AsyncCollectiveTensor)
 _COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
 
 
@@ -62,13 +66,13 @@ class Watch(TorchDispatchMode):
             self._reached()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "profiler":
-            return func(*args, **(kwargs or {}))
+        if func.namespace == "profiler" or FakeTensor in types:
+            return func(*args, **(kwargs or {}))  # nothing is computed: how DTensor finds out about shapes
         moment = self._moment_of(func, args, kwargs)
         if self._ops and moment != self._at:
             self._reached()
-        if any(kind is not Tensor for kind in types):
-            return NotImplemented  # a subclass of tensors: the ops it is made of come by here in turn
+        if any(kind in _MADE_OF_OPS for kind in types):
+            return NotImplemented  # what it does with its local tensors comes by here in turn
         result = func(*args, **(kwargs or {}))
         if moment == self._at and (moment != "optimizer" or func._schema.is_mutable):
             self._ops += 1
