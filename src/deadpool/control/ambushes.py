@@ -40,6 +40,8 @@ class Ambushes:
             self._strike(strike)
             return
         self._waiting.append(strike)
+        if strike.at == "wire":
+            self._tell("ambush_set", strike, strike.rank)
         for trainer in self._crew.seated():
             if trainer.rank is not None:
                 self._hand(strike, trainer.name, trainer.rank)
@@ -64,7 +66,7 @@ class Ambushes:
                 return lambda: self._hold(strike, seal)
             if strike.step < seal.version.number:
                 self._forget(strike)
-                self._tell("ambush_missed", strike, seal)
+                self._tell("ambush_missed", strike, seal.rank)
         return None
 
     def _hand(self, strike: Strike, trainer: str, rank: int) -> None:
@@ -80,7 +82,7 @@ class Ambushes:
     def _fall(self, strike: Strike, seal: Seal, fallen: threading.Event) -> None:
         if strike in self._waiting:  # a second rank's push of the same version comes too late
             self._forget(strike)
-            self._tell("ambush", strike, seal)
+            self._tell("ambush", strike, seal.rank)
             self._strike(strike)
         fallen.set()
 
@@ -96,6 +98,6 @@ class Ambushes:
     def _forget(self, strike: Strike) -> None:
         self._waiting = [each for each in self._waiting if each != strike]
 
-    def _tell(self, what: str, strike: Strike, seal: Seal) -> None:
+    def _tell(self, what: str, strike: Strike, rank: int | None) -> None:
         detail = {"at": strike.at, "signal": strike.signal}
-        self._report(Event(what=what, rank=seal.rank, step=strike.step, detail=detail))
+        self._report(Event(what=what, rank=rank, step=strike.step, detail=detail))
