@@ -56,5 +56,16 @@ def test_unknown_or_wrong_settings_are_named(tmp_path):
         resolve({}, file=file, environment={})
 
 
+def test_faults_come_from_flags_environment_and_file(tmp_path):
+    first, second = "at=forward step=0 node=n1", "at=recovered rank=0"
+    file = tmp_path / "deadpool.toml"
+    file.write_text(f"faults = ['{first}', '{second}']\n")
+    assert resolve({"faults": (first,)}, environment={}).faults == (first,)
+    assert resolve({}, environment={"DEADPOOL_FAULTS": f"{first}; {second}"}).faults == (first, second)
+    assert resolve({}, file=file, environment={}).faults == (first, second)
+    with pytest.raises(ConfigError, match="rank=1 cannot be used: give a rank of 0 to 0"):
+        resolve({"faults": ("at=clip step=0 rank=1",)}, environment={})
+
+
 def test_heartbeats_follow_the_one_timeout():
     assert resolve({"node_timeout_s": 10.0}, environment={}).heartbeat_s == 2.0

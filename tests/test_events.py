@@ -70,5 +70,15 @@ def test_fault_seen_without_a_strike_begins_when_it_was_seen():
     assert recovery.began == 1.5
 
 
+def test_recovery_begins_with_the_ambush_that_led_to_it_and_no_other():
+    ambush = {"t": 1.25, "what": "ambush", "rank": 1, "at": "clip", "step": 7}
+    earlier = {"t": -1.0, "what": "struck", "node": "n1"}, record(-0.5, "fault", "fault-0", node="n1", ranks=[1])
+    unstruck = [r for r in RECOVERY if r["what"] != "struck"]
+    (recovery,) = recoveries([*earlier, ambush, *unstruck])
+    assert recovery.began == 1.25 and recovery.records[0] == ambush
+    (recovery,) = recoveries([*earlier, *unstruck])
+    assert recovery.began == 1.5
+
+
 def test_recovery_that_was_overtaken_by_another_fault_is_not_told_as_complete():
     assert recoveries([r for r in RECOVERY if r["what"] != "go"]) == []

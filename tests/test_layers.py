@@ -20,13 +20,14 @@ TORCH_FREE_SNAPSHOT = {"snapshot.arena", "snapshot.slot", "snapshot.transfer"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "config": BASE,
+    "strikes": BASE,
+    "config": BASE | {"strikes"},
     "events": BASE,
     "parent": set(),
     "story": {"events", "errors"},
     "protocol": {"errors", "events"},
     "wire": {"protocol", "errors"},
-    "control": SHARED | {"wire", "parent"} | TORCH_FREE_SNAPSHOT,
+    "control": SHARED | {"wire", "parent", "strikes"} | TORCH_FREE_SNAPSHOT,
     "sim": SHARED,
     "dashboard": SHARED | {"story"},
     "snapshot": SHARED | {"wire.handshake"},

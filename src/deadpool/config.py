@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deadpool.errors import ConfigError
+from deadpool.strikes import parse_order
 
 ENVIRONMENT_PREFIX = "DEADPOOL_"
 
@@ -36,6 +37,7 @@ class JobConfig:
     stall_s: float = 60.0  # time without one completed step after which it is said who is behind
     host: str = "127.0.0.1"  # address that peers reach this process at
     port: int = 0  # of the coordinator; 0: any free one
+    faults: tuple[str, ...] = ()  # to be injected, known from the start, e.g. "at=backward step=0 node=n1"
 
     @property
     def heartbeat_s(self) -> float:
@@ -51,6 +53,9 @@ class JobConfig:
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
+        for text in self.faults:
+            rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
+            _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")
         return self
 
 
@@ -87,11 +92,20 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return {name: _cast(name, value, ENVIRONMENT_PREFIX) for name, value in found.items() if value is not None}
 
 
+def _texts(value: Any) -> tuple[str, ...]:
+    """A list in a file; in the environment one text, with semicolons in between."""
+    parts = value.split(";") if isinstance(value, str) else value
+    return tuple(str(part).strip() for part in parts if str(part).strip())
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "tuple[str, ...]": _texts}
+
+
 def _cast(name: str, value: Any, where: str) -> Any:
-    kinds = {f.name: {"int": int, "float": float, "str": str}[str(f.type)] for f in dataclasses.fields(JobConfig)}
+    kinds = {f.name: str(f.type) for f in dataclasses.fields(JobConfig)}
     if name not in kinds:
         raise ConfigError(f"{where}{name} is not a setting: known are {', '.join(sorted(kinds))}")
     try:
-        return kinds[name](value)
+        return _KINDS[kinds[name]](value)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}{name}={value!r} is not a {kinds[name].__name__}") from error
+        raise ConfigError(f"{where}{name}={value!r} is not a {kinds[name]}") from error

@@ -42,7 +42,8 @@ def _recovery(records: list[Record], cause: str) -> Recovery | None:
     fault = next(r for r in own if r["what"] == "fault")
     plan = next(r for r in own if r["what"] == "planned")
     resumed = [float(r["t"]) for r in own if r["what"] == "resumed"]
-    began = _struck_at(records, fault)
+    strike = _strike_of(records, fault)
+    began = float(strike["t"] if strike else fault["t"])
     times = [began, *(at[what] for what in MILESTONES)] + ([max(resumed)] if resumed else [])
     phases = {name: later - earlier for name, earlier, later in zip(PHASES, times, times[1:], strict=False)}
     return Recovery(
@@ -53,17 +54,22 @@ def _recovery(records: list[Record], cause: str) -> Recovery | None:
         lost_steps=plan["lost_steps"],
         phases_s=phases,
         first_step_s=max(resumed) - began if resumed else None,
-        records=tuple(own),
+        records=(*([strike] if strike else []), *own),
     )
 
 
-def _struck_at(records: Iterable[Record], fault: Record) -> float:
+def _strike_of(records: Iterable[Record], fault: Record) -> Record | None:
     """An injected fault was recorded when it was injected: detection is counted from there."""
-    strikes = [
-        float(r["t"]) for r in records if r["what"] == "struck" and r["t"] <= fault["t"] and _same_place(r, fault)
-    ]
-    return max(strikes, default=float(fault["t"]))
+    found = None
+    for record in records:
+        if record is fault:
+            break
+        if record["what"] in ("struck", "ambush") and _same_place(record, fault):
+            found = record
+        elif record["what"] == "fault" and set(record["ranks"]) & set(fault["ranks"]):
+            found = None  # that was what it led to
+    return found
 
 
 def _same_place(strike: Record, fault: Record) -> bool:
-    return bool(strike.get("node") == fault.get("node"))
+    return strike.get("node") == fault.get("node") or strike.get("rank") in fault["ranks"]

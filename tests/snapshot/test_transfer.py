@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -55,6 +56,21 @@ def test_push_without_the_replica_region_needs_no_room_for_it(make_owner, make_h
     assert holder.outcome() == ("stored", expected, "")
     assert holder.header() == expected
     assert holder.bytes_of(expected, "unique") == owner.bytes_of("unique")
+
+
+@pytest.mark.parametrize("extent", [EXTENT, SMALL_EXTENT, Extent(record_bytes=1, unique_bytes=0, replica_bytes=0)])
+def test_midway_the_holder_cannot_have_everything(make_owner, make_holder, make_client, extent):
+    owner, holder, client = make_owner(extent=extent), make_holder(), make_client(streams=2)
+    seen = []
+
+    def midway() -> None:
+        holder.opened.get(timeout=WAIT_S)
+        time.sleep(0.2)  # as long as it likes: what was sent has arrived by then
+        seen.append((holder.header(), holder.outcomes.empty()))
+
+    client.push(holder.address, owner.seal, GEOMETRY, owner.segment.fd, owner.offset, GENERATION, True, midway)
+    assert seen == [(None, True)]
+    assert holder.outcome() == ("stored", owner.seal, "")
 
 
 def test_pushes_of_every_step_share_their_streams(make_owner, make_holder, make_client):

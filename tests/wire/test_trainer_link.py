@@ -73,6 +73,32 @@ def test_descriptors_arrive_with_their_messages():
     assert trainer.contents == [b"first", b"second"]
 
 
+def test_last_words_of_a_trainer_are_heard_before_its_end_is_acted_on():
+    """Its exit may be seen before the event loop has come round to its socket."""
+
+    async def scenario() -> list[Any]:
+        heard: list[Any] = []
+        ends: list[AgentEnd] = []
+
+        def on_message(end: AgentEnd, message: Any) -> None:
+            ends.append(end)
+            heard.append(message)
+
+        door = TrainerDoor(f"deadpool-test-{secrets.token_hex(8)}", on_message, lambda end: heard.append("lost"))
+        door.start()
+        trainer = await asyncio.to_thread(TrainerEnd, door.name)
+        trainer.send(PARKED)
+        while not heard:
+            await asyncio.sleep(0.001)
+        trainer.send(Final(number=1))
+        trainer.close()
+        ends[0].hear_out()  # the loop has not run since
+        door.close()
+        return heard
+
+    assert asyncio.run(scenario()) == [PARKED, Final(number=1), "lost"]
+
+
 def test_agent_is_told_when_a_trainer_hangs_up():
     async def scenario() -> bool:
         lost = asyncio.Event()

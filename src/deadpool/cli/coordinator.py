@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.strikes import ORDER_HELP
+
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
     from deadpool.control.run_dir import RunDir
@@ -31,6 +33,7 @@ def coordinator(
     ] = None,
     host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
     port: Annotated[int | None, typer.Option(help="port to listen on; 0: any free one")] = None,
+    fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
     config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
     quiet: Annotated[bool, typer.Option(help="do not narrate events")] = False,
 ) -> None:
@@ -39,6 +42,7 @@ def coordinator(
     from deadpool.control.run_dir import RunDir
 
     flags = {name: value for name, value in locals().items() if name in _SETTINGS}
+    flags["faults"] = tuple(fault) if fault else None
     failed = asyncio.run(_serve(resolve(flags, file=config), RunDir.create(run_dir), quiet))
     raise typer.Exit(1 if failed else 0)
 
@@ -52,11 +56,13 @@ _SETTINGS = (
 async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.events import EventLog
+    from deadpool.strikes import parse_order
 
     secret = folder.secret_file.read_bytes() if folder.secret_file.exists() else folder.make_secret()
     log = EventLog(folder.events)
     log.start()
-    server = CoordinatorServer(_core(config), secret=secret, log=log, narrate=not quiet)
+    orders = [parse_order(text) for text in config.faults]
+    server = CoordinatorServer(_core(config), secret=secret, log=log, orders=orders, narrate=not quiet)
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
     address = await server.start(config.host, config.port)

@@ -9,23 +9,27 @@ from typing import Annotated
 
 import typer
 
+from deadpool.strikes import MOMENTS
+
+_AT_HELP = "wait for this moment of --step: " + "; ".join(f"{word}: {when}" for word, when in MOMENTS.items())
+
 
 def kill(
     node: Annotated[str | None, typer.Option(help="a whole node: its agent and all its trainers")] = None,
     rank: Annotated[int | None, typer.Option(help="the one trainer that holds this rank")] = None,
+    at: Annotated[str | None, typer.Option(help=_AT_HELP)] = None,
+    step: Annotated[int | None, typer.Option(help="the N of --at; 0 is the first step ever")] = None,
     signal: Annotated[str, typer.Option(help="which signal")] = "SIGKILL",
     run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Send a signal to a node or to the trainer of a rank, as a machine or an operator would."""
+    """Send a signal to a node or to the trainer of a rank, as a machine or an operator would: now, or at a moment."""
     from deadpool.cli.asking import ask, find_run_dir
-    from deadpool.errors import ConfigError
+    from deadpool.strikes import StrikeOrder, signal_number
 
-    if (node is None) == (rank is None):
-        raise ConfigError("give either --node NAME or --rank N")
-    name = signal.upper() if signal.upper().startswith("SIG") else f"SIG{signal.upper()}"
-    if name not in signals.Signals.__members__:
-        raise ConfigError(f"signal={signal!r} is not a signal: give e.g. SIGKILL, SIGSTOP, SIGTERM")
-    body = ask(find_run_dir(run_dir), "kill", node=node, rank=rank, signal=int(signals.Signals[name]))
+    order = StrikeOrder(node=node, rank=rank, signal=signal_number(signal), at=at, step=step).checked()
+    body = ask(find_run_dir(run_dir), "kill", node=node, rank=rank, signal=order.signal, at=at, step=step)
+    name = signals.Signals(order.signal).name
     place = f"rank {rank} on node {body['node']}" if rank is not None else f"node {body['node']}"
-    print(json_format.dumps(body) if json else f"sent {name} to {place}")
+    told = f"sent {name} to {place}" if at is None else f"armed {name} for {place}: {order.moment()}"
+    print(json_format.dumps(body) if json else told)

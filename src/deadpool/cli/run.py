@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from deadpool.strikes import ORDER_HELP
+
 CODE_INTERRUPTED = 130
 
 
@@ -24,6 +26,7 @@ def run(
     capture_every: Annotated[int | None, typer.Option(help="steps between snapshots")] = None,
     node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
     spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare when none is left")] = None,
+    fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
     config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder for events and logs")] = None,
 ) -> None:
@@ -33,6 +36,7 @@ def run(
     from deadpool.control.run_dir import RunDir
 
     flags = {name: value for name, value in locals().items() if name in _SETTINGS}
+    flags["faults"] = tuple(fault) if fault else None
     settings = resolve(flags, file=config)
     folder = RunDir.create(run_dir) if run_dir else new_run_dir()
     print(f"[deadpool] run folder: {folder.path}", flush=True)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from deadpool.control.ambushes import Ambushes
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.rhythm import Rhythm
@@ -33,7 +34,7 @@ from deadpool.protocol.effects import (
     ToTrainer,
     TrainerExited,
 )
-from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Strike, TrainerHello
+from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Seat, Sprung, Strike, TrainerHello
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink, connect
 from deadpool.wire.trainer_link import AgentEnd, TrainerDoor
@@ -59,8 +60,17 @@ class AgentProcess:
         self._ends: dict[str, AgentEnd] = {}
         self._rhythm = Rhythm(self._core, perform=self._perform, wake=lambda late_s: Tick())
         self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
+        self._ambushes = Ambushes(
+            self._core.crew, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
+        )
         self._data = DataPlane(
-            self._core, host=host, secret=secret, post=self._feed, note=self._report, deadline_s=10.0
+            self._core,
+            host=host,
+            secret=secret,
+            post=self._feed,
+            note=self._report,
+            midway=self._ambushes.midway,
+            deadline_s=10.0,
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
         self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)
@@ -106,23 +116,17 @@ class AgentProcess:
     async def _listen(self, link: ControlLink) -> None:
         async for message in link.messages():
             if isinstance(message, Strike):
-                self._strike(message)
+                self._ambushes.order(message)
             else:
                 self._feed(FromCoordinator(message=message))
         self._feed(CoordinatorLost(reason=link.lost_reason))
 
-    def _strike(self, strike: Strike) -> None:
-        """An injected fault. A whole node is this process group: agent and trainers."""
-        if strike.rank is None:
-            os.killpg(os.getpgid(0), strike.signal)
-            return
-        trainer = self._core.crew.holder_of(strike.rank)
-        if trainer is not None:
-            self._trainers.signal(trainer.name, strike.signal)
-
     def _trainer_said(self, end: AgentEnd, message: Any) -> None:
         if isinstance(message, TrainerHello):
             self._ends[message.trainer] = end
+        if isinstance(message, Sprung):
+            self._ambushes.sprung(message)
+            return
         name = next((name for name, known in self._ends.items() if known is end), None)
         if name is not None:
             self._feed(FromTrainer(trainer=name, message=message))
@@ -132,6 +136,8 @@ class AgentProcess:
         self._ends = {name: known for name, known in self._ends.items() if known is not end}
 
     def _trainer_exited(self, name: str, code: int, reason: str) -> None:
+        if name in self._ends:
+            self._ends[name].hear_out()
         self._feed(TrainerExited(trainer=name, code=code, reason=reason))
 
     def _feed(self, input: Any) -> None:
@@ -148,18 +154,26 @@ class AgentProcess:
             case ToCoordinator(message=message):
                 self._to_coordinator(message)
             case ToTrainer(trainer=name, message=message, segment=segment):
-                if name in self._ends:
-                    descriptor = self._data.descriptor(segment) if segment is not None else None
-                    self._ends[name].send(message, descriptor)
+                self._to_trainer(name, message, segment)
+                if isinstance(message, Seat):
+                    self._ambushes.seated(name, message.rank)
             case StartTrainer(trainer=name):
                 self._trainers.start(name)
             case KillTrainer(trainer=name):
-                self._trainers.signal(name, signal.SIGKILL)
+                self._signal_trainer(name, signal.SIGKILL)
             case Emit(event=event):
                 self._report(event)
             case Finish():
                 if not self._outcome.done():
                     self._outcome.set_result(effect)
+
+    def _to_trainer(self, name: str, message: Any, segment: int | None = None) -> None:
+        if name in self._ends:
+            descriptor = self._data.descriptor(segment) if segment is not None else None
+            self._ends[name].send(message, descriptor)
+
+    def _signal_trainer(self, name: str, sig: int) -> None:
+        self._trainers.signal(name, sig)
 
     def _report(self, event: Event) -> None:
         self._to_coordinator(Report(records=({"node": self._node, **event.record(t=time.time())},)))

@@ -9,6 +9,7 @@ from typing import Any
 
 from deadpool.control.rhythm import Rhythm
 from deadpool.control.status import describe
+from deadpool.control.strikes import StrikeDesk
 from deadpool.errors import WireError
 from deadpool.events import EventLog
 from deadpool.protocol.coordinator import Coordinator
@@ -25,8 +26,9 @@ from deadpool.protocol.effects import (
     Tick,
     ToAgent,
 )
-from deadpool.protocol.messages import Answer, Ask, Facts, Join, Refused, Report, Strike
+from deadpool.protocol.messages import Answer, Ask, Facts, Join, Plan, Refused, Report
 from deadpool.protocol.topology import Address
+from deadpool.strikes import StrikeOrder
 from deadpool.wire.control_link import ControlLink, authenticated
 
 STALL_S = 0.1  # a timer that fires later than this means that this process did not run
@@ -45,9 +47,18 @@ class Peer:
 
 
 class CoordinatorServer:
-    def __init__(self, core: Coordinator, *, secret: bytes, log: EventLog, narrate: bool = True) -> None:
+    def __init__(
+        self,
+        core: Coordinator,
+        *,
+        secret: bytes,
+        log: EventLog,
+        orders: list[StrikeOrder],
+        narrate: bool = True,
+    ) -> None:
         self._core, self._secret, self._log, self._narrate = core, secret, log, narrate
         self._peers: dict[str, Peer] = {}
+        self._strikes = StrikeDesk(core, orders, send=self._send, record=self._record)
         self._server: asyncio.Server | None = None
         self._rhythm = Rhythm(core, perform=self._perform, wake=_woken)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -110,6 +121,7 @@ class CoordinatorServer:
                     node = message.node
                     self._peers[node] = Peer(link)
                     self._feed(FromAgent(node=node, message=message))
+                    self._strikes.joined(node)
                 case _ if node is not None:
                     self._hear(node, message)
         if node is not None and self._peers.get(node, None) and self._peers[node].link is link:
@@ -135,8 +147,9 @@ class CoordinatorServer:
     def _perform(self, effect: CoordinatorEffect) -> None:
         match effect:
             case ToAgent(node=node, message=message):
-                if node in self._peers:
-                    self._peers[node].link.send(message)
+                if isinstance(message, Plan):
+                    self._strikes.planned(node, message)
+                self._send(node, message)
             case Drop(node=node):
                 peer = self._peers.pop(node, None)
                 if peer is not None:
@@ -146,6 +159,10 @@ class CoordinatorServer:
             case Finish(failed=failed, reason=reason):
                 if not self._outcome.done():
                     self._outcome.set_result(Outcome(failed=failed, reason=reason))
+
+    def _send(self, node: str, message: Any) -> None:
+        if node in self._peers:
+            self._peers[node].link.send(message)
 
     def _record(self, record: dict[str, Any]) -> None:
         record.setdefault("t", time.time())
@@ -161,23 +178,12 @@ class CoordinatorServer:
                 facts = {node: peer.facts for node, peer in self._peers.items()}
                 return Answer(body=describe(self._core, facts))
             case "kill":
-                return self._strike(ask.arguments)
+                return self._strikes.order(ask.arguments)
             case "stop":
                 self.stop("asked to stop")
                 return Answer(body={})
             case _:
                 return Answer(body={}, error=f"{ask.what!r} is not a question: ask for status, kill or stop")
-
-    def _strike(self, arguments: dict[str, Any]) -> Answer:
-        node, rank, signal = arguments.get("node"), arguments.get("rank"), int(arguments["signal"])
-        if rank is not None:
-            position = self._core.layout.position_of(int(rank))
-            node = self._core.seats[position] if position < len(self._core.seats) else None
-        if node not in self._peers:
-            return Answer(body={}, error=f"there is no node {node!r}: known are {', '.join(sorted(self._peers))}")
-        self._record({"what": "struck", "node": node, "rank": rank, "signal": signal})
-        self._peers[node].link.send(Strike(signal=signal, rank=rank))
-        return Answer(body={"node": node, "rank": rank})
 
 
 def _woken(late_s: float) -> Tick | Stalled:
@@ -187,6 +193,9 @@ def _woken(late_s: float) -> Tick | Stalled:
 
 _TOLD = {
     "joined": "node {node} joined",
+    "armed": "armed: signal {signal} for node {node} {when}",
+    "ambush": "ambush: rank {rank} has reached {at}, signal {signal}",
+    "ambush_missed": "ambush MISSED: {at} did not come to rank {rank} when it was due",
     "fault": "FAULT {reason} (ranks {ranks})",
     "planned": "plan: seats {seats}, resume at step {step}",
     "waiting": "WAITING: {reason}; add one with: deadpool agent --join",

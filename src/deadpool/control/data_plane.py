@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import itertools
 import threading
 import time
@@ -61,10 +62,12 @@ class DataPlane:
         secret: bytes,
         post: Callable[[Any], None],
         note: Callable[[Event], None],
+        midway: Callable[[PushCopy], Callable[[], None] | None],
         deadline_s: float,
     ) -> None:
-        """`post` takes inputs for the core, `note` takes events; both run on the event loop."""
-        self._core, self._post, self._note = core, post, note
+        """`post` takes inputs for the core, `note` takes events, `midway` says what is to happen, if anything, when a
+        push has sent its first bytes; all run on the event loop."""
+        self._core, self._post, self._note, self._midway = core, post, note, midway
         self._loop = asyncio.get_running_loop()
         self._arena = Arena()
         self._client = TransferClient(secret=secret, deadline_s=deadline_s)
@@ -119,7 +122,7 @@ class DataPlane:
             case WriteSeal(slot=slot, copy=copy):
                 write_seal(self._slot(slot), copy.seal)
             case PushCopy():
-                self._stream(self._push, effect)
+                self._stream(functools.partial(self._push, midway=self._midway(effect)), effect)
             case FetchCopy():
                 self._stream(self._fetch, effect)
             case CutStreams(generation=generation):
@@ -176,7 +179,7 @@ class DataPlane:
         digest = compute_digest(self._slot(effect.slot), geometry, extent)
         self._deliver(Hashed(slot=effect.slot, digest=digest))
 
-    def _push(self, effect: PushCopy) -> None:
+    def _push(self, effect: PushCopy, midway: Callable[[], None] | None) -> None:
         seal, holder = effect.copy.seal, effect.holder
         segment = self._segment(effect.slot.segment)
         began = time.monotonic()
@@ -189,6 +192,7 @@ class DataPlane:
                 segment.offset(effect.slot.index),
                 effect.generation,
                 effect.full,
+                midway,
             )
         except DeadPoolError as error:
             self._deliver(PushFailed(rank=seal.rank, version=seal.version, node=holder.node, reason=str(error)))

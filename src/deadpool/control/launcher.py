@@ -118,7 +118,8 @@ class LocalJob:
             "port": config.port,
             "run-dir": self.run_dir.path,
         }
-        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items())]
+        faults = [f"--fault={text}" for text in config.faults]
+        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *faults]
 
     def _agent_command(self, name: str, spare: bool, *, nursery: int) -> list[str]:
         address = self.run_dir.coordinator()

@@ -5,9 +5,10 @@ older generation drops it at the door. Three conversations, in the order in whic
 
     agent -> coordinator    Join Heartbeat Trainers TrainerLost Sealed Missed Stored
                             FenceAck PlanAck Prepared Connected Finished Ended Report
-    coordinator -> agent    Welcome Refused Rehearse Fence Plan Connect Go Permit Release Shutdown
-    agent <-> trainer       TrainerHello Rehearse Seat Attach Grant Halt Restore Connect Go Final Release End
+    coordinator -> agent    Welcome Refused Rehearse Fence Plan Connect Go Permit Release Shutdown Strike
+    agent <-> trainer       TrainerHello Rehearse Seat Attach Grant Halt Restore Connect Go Final Release End Strike
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Finished Failed Report
+                            Sprung
 """
 
 from __future__ import annotations
@@ -308,10 +309,15 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strike:
-    """An injected fault: send `signal` to one trainer, or to the whole node."""
+    """An injected fault: `signal` to one trainer, or to the whole node. Cores do not know of it.
+
+    `at` None: now. Else at that moment (deadpool.strikes) of step or version `step`, by whoever reaches it first.
+    """
 
     signal: int
     rank: int | None
+    at: str | None = None
+    step: int | None = None
 
 
 # --- a command <-> coordinator ---------------------------------------------------------------------------------------
@@ -446,11 +452,20 @@ class Failed:
     error: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sprung:
+    """The last word of a trainer that strikes itself; the rest of a node is its agent's to strike. Not `hit`: the
+    step or version is past, and the moment did not come in it."""
+
+    strike: Strike
+    hit: bool
+
+
 ALL: tuple[type, ...] = (
     Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Declare, Digest, End, Ended, Extent, Facts,
     Failed, Fence, FenceAck, Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat,
     Holder, Inventory, Join, Layout, Live, Missed, Parked, Permit, Plan, PlanAck, Prepared, RankOrder, Refused,
-    Rehearse, Release, Report, Restore, Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Stepped,
-    Stored, Strike, TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
+    Rehearse, Release, Report, Restore, Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Sprung,
+    Stepped, Stored, Strike, TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

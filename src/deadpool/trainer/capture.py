@@ -10,6 +10,7 @@ from deadpool.protocol.seal import Geometry
 from deadpool.protocol.trainer import Capture
 from deadpool.snapshot.slot import clear_seal
 from deadpool.snapshot.state import ProtectedState
+from deadpool.trainer.ambush import Ambushes
 
 
 class Capturer:
@@ -19,11 +20,13 @@ class Capturer:
     def __init__(
         self,
         state: ProtectedState,
+        ambushes: Ambushes,
         *,
         on_copied: Callable[[Capture, int], None],
         on_given_up: Callable[[Capture, str], None],
     ) -> None:
-        self._state, self._on_copied, self._on_given_up = state, on_copied, on_given_up
+        self._state, self._ambushes = state, ambushes
+        self._on_copied, self._on_given_up = on_copied, on_given_up
         self._work: tuple[Capture, memoryview, Geometry, bytes] | None = None
         self._cancelled = False
         self._changed = threading.Condition()
@@ -70,17 +73,20 @@ class Capturer:
     def _capture(self, capture: Capture, slot: memoryview, geometry: Geometry, record: bytes) -> None:
         """A copy that fails is a version this rank missed; training goes on."""
         try:
-            whole, reason = self._copy(slot, geometry, record), "the copy was not done when the optimizer began"
+            whole = self._copy(capture.version.number, slot, geometry, record)
+            reason = "the copy was not done when the optimizer began"
         except Exception as error:
             traceback.print_exc()
             whole, reason = False, f"{type(error).__name__}: {error}"
         if whole:
+            self._ambushes.captured(capture.version.number)
             self._on_copied(capture, len(record))
         else:
             self._on_given_up(capture, reason)
 
-    def _copy(self, slot: memoryview, geometry: Geometry, record: bytes) -> bool:
+    def _copy(self, number: int, slot: memoryview, geometry: Geometry, record: bytes) -> bool:
         clear_seal(slot)
         start = geometry.offset("record")
         slot[start : start + len(record)] = record
-        return self._state.copy_bulk(slot, geometry, cancelled=lambda: self._cancelled)
+        cancelled = self._ambushes.capturing(number, lambda: self._cancelled)
+        return self._state.copy_bulk(slot, geometry, cancelled=cancelled)

@@ -32,7 +32,7 @@ class Job:
         self.session, self.state, self.adapters = session, state, adapters
         self.enabled = True  # False on all ranks alike: versions are passed over, to measure what protection costs
         self.record = b""  # the boundary record of the version this rank stands at
-        self.capturer = Capturer(state, on_copied=self._copied, on_given_up=self._given_up)
+        self.capturer = Capturer(state, session.ambushes, on_copied=self._copied, on_given_up=self._given_up)
         self._dry = False
         self._left_early = False
         self._step_began = time.monotonic()
@@ -103,8 +103,12 @@ class Job:
         self.record = self.state.record()
         self.take_snapshot()
 
+    def enter_step(self, number: int) -> None:
+        self.session.ambushes.enter_step(number)
+
     def leave_step(self, error: BaseException | None) -> bool:
         """True: the exception was the fault's doing, and the step will be yielded again."""
+        self.session.ambushes.leave_step(completed=error is None)
         if error is None:
             self._complete()
             return True
@@ -135,6 +139,7 @@ class Job:
         else:
             self._pass_over()
         self._settle(session.final_number)
+        session.ambushes.between(self.number - 1)
 
     def _settle(self, final_number: int) -> None:
         due = [action for step, action in self._when_final if step < final_number]

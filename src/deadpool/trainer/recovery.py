@@ -52,6 +52,7 @@ def walk(job: Job, generation: Generation) -> None:
     _rebuild(job, session.expect(Connect, generation))
     session.send(Connected(generation=generation, rank=session.rank))
     session.expect(Go, generation)
+    session.ambushes.recovered()
     job.resume(restore.version.number)
     if restore.capture:
         _capture_again(job)

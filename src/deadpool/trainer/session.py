@@ -29,12 +29,14 @@ from deadpool.protocol.messages import (
     Seat,
     Settings,
     SlotRef,
+    Strike,
     TrainerHello,
 )
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer import TrainerCore
 from deadpool.snapshot.arena import Segment
+from deadpool.trainer.ambush import Ambushes
 from deadpool.trainer.rendezvous import RendezvousStore
 from deadpool.wire.secret import read_secret
 from deadpool.wire.trainer_link import TrainerEnd
@@ -71,6 +73,7 @@ class Session:
         self._latest: dict[type, Any] = {}
         self._cause: str | None = None
         self.secret = read_secret()
+        self.ambushes = Ambushes(self)
 
     @classmethod
     def from_environment(cls) -> Session | None:
@@ -120,6 +123,8 @@ class Session:
                     self.final_number = number
                 case Settings():
                     self.settings = message
+                case Strike():
+                    self.ambushes.arm(message)
                 case End():
                     os._exit(0)
                 case _:

@@ -18,6 +18,7 @@ class Step:
         self.dry = False
 
     def __enter__(self) -> Step:
+        self._job.enter_step(self.number)
         return self
 
     def __exit__(
@@ -42,6 +43,9 @@ class DryStep(Step):
         super().__init__(job, number)
         self.dry = True
         self.error: Exception | None = None
+
+    def __enter__(self) -> DryStep:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -50,19 +50,26 @@ class AgentEnd:
             self._loop.remove_writer(self._sock)
             self._sock.close()
 
-    def _readable(self) -> None:
+    def hear_out(self) -> None:
+        """What a trainer that has ended said last, before anybody acts on its end."""
+        while self._open and self._readable():
+            pass
+
+    def _readable(self) -> bool:
+        """False: there was nothing to read."""
         try:
             data = self._sock.recv(_CHUNK_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if not data:
             self.close()
             self._on_lost(self)
-            return
+            return False
         for payload in self._framer.feed(data):
             self._on_message(self, decode(payload))
+        return True
 
     def _flush(self) -> None:
         while self._outbox:

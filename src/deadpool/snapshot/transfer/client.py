@@ -10,7 +10,7 @@ import contextlib
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from deadpool.errors import DeadPoolError, TransferError, WireError
@@ -50,19 +50,23 @@ class TransferClient:
         slot_offset: int,
         generation: Generation,
         full: bool,
+        midway: Callable[[], None] | None = None,
     ) -> None:
         """Store a sealed slot at a holder; returns when the holder has verified and sealed it, else TransferError.
 
-        The slot must not change before this returns or raises.
+        The slot must not change before this returns or raises. `midway` is called when the first bytes are on their
+        way; the holder cannot have all of them before it returns.
         """
         sent = replace(seal, full=full)
         todo = deque(chunks_of(seal.extent, regions_sent(sent)))
         transfer = secrets.token_bytes(TRANSFER_ID_BYTES)
+        first = todo[0] if todo else None
 
         def send(connection: Connection) -> None:
             while (chunk := _next(todo)) is not None:
                 start = slot_offset + geometry.offset(chunk.region) + chunk.offset
-                connection.send_data([transfer, *pack_chunk(chunk)], fd, start, chunk.size)
+                told = midway if chunk is first else None
+                connection.send_data([transfer, *pack_chunk(chunk)], fd, start, chunk.size, told)
 
         with self._channel(address, generation) as channel:
             channel.lead.send(Kind.PUSH, [transfer, pack_seal(sent), pack_geometry(geometry)])

@@ -57,21 +57,31 @@ class Connection:
         with self._send_lock, self._errors():
             self._send_bytes(self._pack(kind, body))
 
-    def send_data(self, body: list[Any], fd: int, offset: int, size: int) -> None:
+    def send_data(
+        self, body: list[Any], fd: int, offset: int, size: int, midway: Callable[[], None] | None = None
+    ) -> None:
         """A DATA frame with bytes straight from a memfd: the kernel sends the pages, nothing is copied here.
 
-        The pages themselves travel, so they must not change before the receiver's acknowledgement.
+        The pages themselves travel, so they must not change before the receiver's acknowledgement. `midway` is called
+        when half of them are on their way.
         """
         head = self._pack(Kind.DATA, body, size)
         with self._send_lock, self._errors():
             self._send_bytes(head, socket.MSG_MORE)
-            end = offset + size
-            while offset < end:
-                start, left = offset, end - offset
-                sent = self._patiently(lambda: os.sendfile(self._sock.fileno(), fd, start, left))  # noqa: B023
-                if sent == 0:
-                    raise ConnectionLost(f"{self.peer}: the segment ended before the slot did")
-                offset += sent
+            half = size // 2 if midway is not None else 0
+            self._send_pages(fd, offset, half)
+            if midway is not None:
+                midway()
+            self._send_pages(fd, offset + half, size - half)
+
+    def _send_pages(self, fd: int, offset: int, size: int) -> None:
+        end = offset + size
+        while offset < end:
+            start, left = offset, end - offset
+            sent = self._patiently(lambda: os.sendfile(self._sock.fileno(), fd, start, left))  # noqa: B023
+            if sent == 0:
+                raise ConnectionLost(f"{self.peer}: the segment ended before the slot did")
+            offset += sent
 
     def _send_bytes(self, data: bytes, flags: int = 0) -> None:
         while data:

@@ -1,0 +1,115 @@
+"""Recognises the named moments of one training step from the ops it runs, whatever script and framework run them.
+
+A Watch is entered around the block of one step, only while a strike waits for a moment in it. It sees every op that
+reaches torch's dispatcher: those of the autograd engine and of DDP's reducer too, and, by letting DTensor go first,
+the ops on local shards and the collectives behind a DTensor. It changes none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+WATCHED = ("forward", "backward", "reduce", "clip", "optimizer")
+"""The moments that lie inside a step's block, in the order in which they come."""
+
+_ENOUGH = {"forward": 10, "backward": 10, "reduce": 1, "clip": 1, "optimizer": 2}
+"""Ops into the moment. Two of an optimizer: steps counted, nothing else updated yet, or some parameters but not all; of
+a fused one all, but step() has not returned."""
+
+_CLIPPING = {"_foreach_norm", "linalg_vector_norm", "norm", "_foreach_clamp_min_", "_foreach_clamp_max_", "clamp_"}
+_MADE_OF_OPS = (DTensor, AsyncCollectiveTensor)
+_COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
+
+
+class Watch(TorchDispatchMode):
+    """Calls `spring` once, when the step is inside the moment `at`: after so many ops of it, at the latest when it is
+    left. If the moment does not come, never."""
+
+    def __init__(self, at: str, spring: Callable[[], None]) -> None:
+        super().__init__()
+        self._at, self._spring = at, spring
+        self._ops = 0  # of the awaited moment, so far
+        self._reading = False  # a parameter was read: what came before is the making of a batch
+        self._backward_ran = False  # since the last forward: gradients are there, or coming
+        self._clipping = False
+        self._optimizing = False
+        self._sprung = False
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> Watch:
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+            register_optimizer_step_post_hook(self._optimizer_ends),
+        ]
+        super().__enter__()
+        return self
+
+    def close(self) -> None:
+        """At the end of the block, or on the way out of it."""
+        for hook in self._hooks:
+            hook.remove()
+        super().__exit__(None, None, None)
+
+    def block_ends(self) -> None:
+        """The last chance of a moment that was reached, with nothing after it in the block."""
+        if self._ops:
+            self._reached()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "profiler" or FakeTensor in types:
+            return func(*args, **(kwargs or {}))  # nothing is computed: how DTensor finds out about shapes
+        moment = self._moment_of(func, args, kwargs)
+        if self._ops and moment != self._at:
+            self._reached()
+        if any(kind in _MADE_OF_OPS for kind in types):
+            return NotImplemented  # what it does with its local tensors comes by here in turn
+        result = func(*args, **(kwargs or {}))
+        if moment == self._at and (moment != "optimizer" or func._schema.is_mutable):
+            self._ops += 1
+            if self._ops >= _ENOUGH[moment]:
+                self._reached()
+        return result
+
+    def _moment_of(self, func: Any, args: Any, kwargs: Any) -> str | None:
+        namespace, _, name = func._schema.name.partition("::")
+        if self._optimizing:
+            return "optimizer"
+        reduces = namespace in _COLLECTIVES and "reduce" in name
+        if torch._C._current_autograd_node() is not None:
+            self._backward_ran, self._clipping = True, False
+            return "reduce" if reduces and self._at == "reduce" else "backward"
+        if name != "detach" and torch.is_grad_enabled() and _reads_parameter(args, kwargs):
+            self._reading, self._backward_ran = True, False  # also between two backwards: microbatches, pipelines
+        if not self._backward_ran:
+            return "forward" if self._reading else None
+        self._clipping = self._clipping or name in _CLIPPING  # from here on it is norms that are reduced
+        if reduces and not self._clipping:
+            return "reduce"
+        return "clip" if name in _CLIPPING else None
+
+    def _optimizer_begins(self, *_: Any) -> None:
+        self._optimizing = True
+
+    def _optimizer_ends(self, *_: Any) -> None:
+        self._optimizing = False
+        if self._at == "optimizer":
+            self._reached()
+
+    def _reached(self) -> None:
+        if not self._sprung:
+            self._sprung = True
+            self._spring()
+
+
+def _reads_parameter(args: Any, kwargs: Any) -> bool:
+    return any(isinstance(each, Tensor) and each.requires_grad and each.is_leaf for each in tree_leaves((args, kwargs)))

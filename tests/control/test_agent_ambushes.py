@@ -1,0 +1,149 @@
+"""An agent's orders to strike: whom of its trainers it tells, when it strikes itself, what a push in flight does."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deadpool.control import ambushes as module
+from deadpool.control.ambushes import Ambushes
+from deadpool.protocol.crew import Crew, State
+from deadpool.protocol.effects import PushCopy
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Copy, Holder, SlotRef, Sprung, Strike
+from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.protocol.topology import Address
+
+GENERATION = Generation(1, 1)
+
+
+class Node:
+    """An agent's ambushes with two seated trainers, ranks 2 and 3, and what came of orders."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Strike]] = []
+        self.happened: list[Any] = []
+        crew = Crew("n1")
+        for rank in (2, 3):
+            trainer = crew.hire()
+            trainer.state, trainer.rank = State.SEATED, rank
+        self.ambushes = Ambushes(
+            crew,
+            send=lambda trainer, message: self.told.append((trainer, message)),
+            signal_trainer=lambda trainer, sig: self.happened.append((trainer, sig)),
+            report=lambda event: self.happened.append((event.what, event.rank, event.step)),
+        )
+
+
+@pytest.fixture
+def play(monkeypatch) -> Callable[[Callable[[Node], Any]], Node]:
+    """Acts on a node inside an event loop."""
+
+    def run(act: Callable[[Node], Any]) -> Node:
+        async def scenario() -> Node:
+            node = Node()
+            monkeypatch.setattr(module.os, "killpg", lambda group, sig: node.happened.append(("node", sig)))
+            held = act(node)
+            if held is not None:
+                await asyncio.to_thread(held)
+            return node
+
+        return asyncio.run(scenario())
+
+    return run
+
+
+def strike(at: str | None, step: int | None = None, rank: int | None = None) -> Strike:
+    return Strike(signal=signal.SIGKILL, rank=rank, at=at, step=step)
+
+
+def push(number: int, rank: int = 2) -> PushCopy:
+    extent = Extent(record_bytes=1, unique_bytes=0, replica_bytes=0)
+    seal = Seal(
+        rank=rank,
+        version=Version(GENERATION, number),
+        extent=extent,
+        digest=Digest(record=0, unique=0, replica=0),
+        full=True,
+    )
+    geometry = Geometry(record_capacity=4096, unique_bytes=0, replica_bytes=0)
+    return PushCopy(
+        slot=SlotRef(segment=0, index=0),
+        copy=Copy(seal=seal, geometry=geometry),
+        holder=Holder(node="n2", address=Address(host="127.0.0.1", port=1)),
+        generation=GENERATION,
+        full=True,
+    )
+
+
+def test_order_for_now(play):
+    assert play(lambda node: node.ambushes.order(strike(None))).happened == [("node", 9)]
+    assert play(lambda node: node.ambushes.order(strike(None, rank=3))).happened == [("n1.1", 9)]
+
+
+def test_all_trainers_of_a_node_wait_one_trainer_of_a_rank_does(play):
+    both, one = strike("clip", 7), strike("clip", 7, rank=3)
+    assert play(lambda node: node.ambushes.order(both)).told == [("n1.0", both), ("n1.1", both)]
+    assert play(lambda node: node.ambushes.order(one)).told == [("n1.1", one)]
+
+
+def test_trainer_that_is_seated_later_is_told(play):
+    def act(node):
+        node.ambushes.order(strike("clip", 7, rank=3))
+        node.ambushes.order(strike("clip", 8, rank=2))
+        node.told.clear()
+        node.ambushes.seated("n1.5", 3)
+
+    assert play(act).told == [("n1.5", strike("clip", 7, rank=3))]
+
+
+def test_node_follows_the_trainer_that_reached_the_moment(play):
+    assert play(lambda node: node.ambushes.sprung(Sprung(strike=strike("clip", 7), hit=True))).happened == [("node", 9)]
+    spared = [Sprung(strike=strike("clip", 7), hit=False), Sprung(strike=strike("clip", 7, rank=2), hit=True)]
+    for news in spared:
+        assert play(lambda node, news=news: node.ambushes.sprung(news)).happened == []
+
+
+@pytest.mark.parametrize("hit", [True, False])
+def test_order_is_used_up_by_what_came_of_it(play, hit):
+    order = strike("clip", 7, rank=3)
+
+    def act(node):
+        node.ambushes.order(order)
+        node.ambushes.sprung(Sprung(strike=order, hit=hit))
+        node.told.clear()
+        node.ambushes.seated("n1.5", 3)
+
+    assert play(act).told == []
+
+
+def test_push_is_held_until_the_node_is_struck(play):
+    def act(node):
+        node.ambushes.order(strike("wire", 4))
+        assert node.told == [], "trainers have no part in it"
+        assert node.ambushes.midway(push(3)) is None
+        return node.ambushes.midway(push(4))
+
+    assert play(act).happened == [("ambush_set", None, 4), ("ambush", 2, 4), ("node", 9)]
+
+
+def test_push_of_one_rank_is_meant(play):
+    def act(node):
+        node.ambushes.order(strike("wire", 4, rank=3))
+        assert node.ambushes.midway(push(4, rank=2)) is None
+        return node.ambushes.midway(push(4, rank=3))
+
+    assert play(act).happened == [("ambush_set", 3, 4), ("ambush", 3, 4), ("n1.1", 9)]
+
+
+def test_version_that_was_never_pushed_is_told_as_missed(play):
+    def act(node):
+        node.ambushes.order(strike("wire", 4))
+        assert node.ambushes.midway(push(5)) is None
+        assert node.ambushes.midway(push(4)) is None, "used up"
+
+    assert play(act).happened == [("ambush_set", None, 4), ("ambush_missed", 2, 4)]

@@ -1,0 +1,94 @@
+"""Orders to strike, as the coordinator takes them: refused with a reason, or handed to the agent they are meant for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deadpool.control.strikes import StrikeDesk
+from deadpool.protocol.coordinator import Coordinator, Deadlines
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.members import Member
+from deadpool.protocol.messages import Permit, Plan, RankOrder, Settings, Strike
+from deadpool.protocol.topology import Address, Layout, Schedule
+from deadpool.strikes import parse_order
+
+
+class Desk:
+    """A desk before a job of two nodes with two ranks each, of which n1 has completed 5 steps."""
+
+    def __init__(self, *orders: str) -> None:
+        settings = Settings(layout=Layout(positions=2, per_node=2, holders=1), slots=3, heartbeat_s=1, unwind_s=1)
+        deadlines = Deadlines(node_s=5, fence_s=5, prepare_s=5, connect_s=5, spare_wait_s=5, stall_s=5)
+        core = Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule())
+        core.seats = ("n0", "n1")
+        core.members = {name: Member(name, "", Address(host="", port=1), False, 0.0) for name in ("n0", "n1", "n2")}
+        core.members["n1"].steps = {2: 5, 3: 6}
+        self.sent: list[tuple[str, Strike]] = []
+        self.records: list[dict[str, Any]] = []
+        self.desk = StrikeDesk(
+            core,
+            [parse_order(order) for order in orders],
+            send=lambda node, strike: self.sent.append((node, strike)),
+            record=self.records.append,
+        )
+
+
+@pytest.mark.parametrize(
+    ("order", "error"),
+    [
+        ({"node": "n1", "at": "lunch", "step": 7}, "at='lunch' is not a moment: give one of forward, backward, reduce"),
+        ({"node": "n1", "at": "backward"}, "at=backward needs a step"),
+        ({"node": "n1", "at": "recovered", "step": 7}, "step=7 cannot be used: at=recovered"),
+        ({"node": "n1", "step": 7}, "step=7 goes with a moment"),
+        ({"node": "n1", "at": "clip", "step": -1}, "step=-1 cannot be used"),
+        ({"node": "n1", "rank": 1}, "give either a node or a rank"),
+        ({"node": "n9", "at": "clip", "step": 7}, "there is no node 'n9': known are n0, n1, n2"),
+        ({"rank": 4, "at": "clip", "step": 7}, "there is no rank 4: ranks are 0 to 3"),
+        ({"node": "n1", "at": "clip", "step": 4}, "step=4 is past: node n1 has completed 5 steps"),
+        ({"rank": 3, "at": "wire", "step": 5}, "step=5 is past: rank 3 has completed 6 steps"),
+    ],
+)
+def test_order_that_cannot_come_true_is_refused(order, error):
+    bench = Desk()
+    assert error in bench.desk.order(order).error
+    assert bench.sent == [] and bench.records == []
+
+
+def test_order_for_a_moment_is_armed_where_its_rank_is():
+    bench = Desk()
+    answer = bench.desk.order({"rank": 2, "signal": 9, "at": "clip", "step": 5})
+    assert answer.error is None and answer.body == {"node": "n1", "rank": 2, "at": "clip", "step": 5}
+    assert bench.sent == [("n1", Strike(signal=9, rank=2, at="clip", step=5))]
+    assert bench.records[0]["what"] == "armed" and bench.records[0]["when"] == "while step 5's gradients are clipped"
+
+
+def test_spare_can_be_armed_for_the_time_when_it_has_a_rank():
+    bench = Desk()
+    assert bench.desk.order({"node": "n2", "at": "recovered"}).error is None
+    assert bench.sent == [("n2", Strike(signal=9, rank=None, at="recovered"))]
+
+
+def test_orders_of_the_start_wait_for_their_node_or_rank():
+    bench = Desk("at=forward step=0 node=n1", "at=backward step=0 rank=2", "at=clip step=0 rank=0")
+    bench.desk.joined("n0")
+    assert bench.sent == []
+    bench.desk.joined("n1")
+    bench.desk.planned("n1", plan(2, 3))
+    assert [(node, strike.at) for node, strike in bench.sent] == [("n1", "forward"), ("n1", "backward")]
+    bench.desk.joined("n1")
+    bench.desk.planned("n1", plan(2, 3))
+    assert len(bench.sent) == 2, "handed over once"
+
+
+def plan(*ranks: int) -> Plan:
+    generation = Generation(1, 1)
+    return Plan(
+        generation=generation,
+        cause="start",
+        resume=None,
+        permit=Permit(generation=generation, watermark=None, keep_from=0, schedule=Schedule()),
+        store_rank=0,
+        orders=tuple(RankOrder(rank=rank, keep=False) for rank in ranks),
+    )
