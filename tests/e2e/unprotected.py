@@ -25,11 +25,15 @@ def start_forkserver() -> None:
     forkserver.ensure_running()
 
 
-def run_ranks(script: Path, arguments: list[str], world_size: int, console: Path) -> None:
+def run_ranks(
+    script: Path, arguments: list[str], world_size: int, console: Path, variables: dict[str, str] | None = None
+) -> None:
     """To the end of all ranks; AssertionError with what they said if one fails."""
     port = _free_port()
     ranks = [
-        _context.Process(target=_be_rank, args=(str(script), arguments, rank, world_size, port, str(console)))
+        _context.Process(
+            target=_be_rank, args=(str(script), arguments, rank, world_size, port, str(console), variables or {})
+        )
         for rank in range(world_size)
     ]
     for process in ranks:
@@ -44,7 +48,15 @@ def run_ranks(script: Path, arguments: list[str], world_size: int, console: Path
     assert codes == [0] * world_size, f"exit codes {codes}:\n{console.read_text()}"
 
 
-def _be_rank(script: str, arguments: list[str], rank: int, world_size: int, port: int, console: str) -> None:
+def _be_rank(
+    script: str,
+    arguments: list[str],
+    rank: int,
+    world_size: int,
+    port: int,
+    console: str,
+    variables: dict[str, str],
+) -> None:
     output = os.open(console, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -56,6 +68,7 @@ def _be_rank(script: str, arguments: list[str], rank: int, world_size: int, port
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
         OMP_NUM_THREADS="1",
+        **variables,
     )
     import torch
 

@@ -1,0 +1,129 @@
+"""Layouts x victims x moments: whoever dies and whenever, losses and final state are those of the undisturbed run.
+
+A tour takes one layout through all moments, a node being killed at each. By default the victim changes from moment to
+moment, so that every pair of layout, victim and moment occurs; with --all every cell of the matrix does. Each cell is a
+test: its strike fell at its moment, and from there on every rank's losses, and in the end its state, are bit-identical.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from tour import Itinerary, Strike, Tour
+
+from deadpool.workload.results import Results, differences
+
+MOMENTS = ("first", "forward", "backward", "reduce", "clip", "optimizer", "between", "capture", "wire", "recovered")
+VICTIMS: dict[str, Callable[[int], int]] = {
+    "rank0": lambda nodes: 0,
+    "last": lambda nodes: nodes - 1,  # of a pipeline: the last stage
+    "middle": lambda nodes: nodes // 2,
+}
+
+# In every run: equal losses prove that generators, schedule, average and data position came back too.
+COMMON = ("--clip", "1.0", "--dropout", "0.1", "--checkpoint", "--ema", "0.9")
+FOREACH, STATEFUL = ("--optimizer", "foreach"), ("--loader", "stateful")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    nodes: int
+    per_node: int
+    flags: tuple[str, ...] = ()
+
+
+LAYOUTS: dict[str, Shape] = {
+    "plain": Shape(4, 1, STATEFUL),
+    "ddp": Shape(2, 2, FOREACH),
+    "ddp-accumulate": Shape(4, 1),
+    "ddp-unused": Shape(2, 2, STATEFUL),
+    "zero1": Shape(4, 1, FOREACH),
+    "fsdp2": Shape(2, 4),
+    "fsdp2-keep": Shape(4, 1, FOREACH + STATEFUL),
+    "fsdp2-bf16": Shape(2, 2),
+    "hsdp": Shape(4, 1, STATEFUL),
+    "tp": Shape(2, 2, FOREACH),
+    "tp-sp": Shape(4, 1),
+    "fsdp2-tp": Shape(4, 1, STATEFUL),
+    "pp-gpipe": Shape(4, 1),
+    "pp-1f1b": Shape(2, 2, FOREACH),
+    "pp-interleaved": Shape(3, 1, STATEFUL),
+    "3d": Shape(4, 2, FOREACH),
+}
+CANNOT = {
+    "cp": "torch 2.13 has no context parallel attention on CPU",
+}
+
+Cell = tuple[str, str, str]  # layout, victim, moment
+
+
+def cells(everything: bool) -> list[Cell]:
+    found = []
+    for row, layout in enumerate(LAYOUTS):
+        for column, moment in enumerate(MOMENTS):
+            victims = list(VICTIMS) if everything else [list(VICTIMS)[(row + column) % len(VICTIMS)]]
+            found += [(layout, victim, moment) for victim in victims]
+    return sorted(found, key=lambda cell: (list(LAYOUTS).index(cell[0]), list(VICTIMS).index(cell[1]) * everything))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "cell" in metafunc.fixturenames:
+        metafunc.parametrize("cell", cells(metafunc.config.getoption("--all")), ids="-".join)
+
+
+@dataclass(slots=True)
+class Finding:
+    """What came of one tour; `error` if it could not be done to its end."""
+
+    tour: Tour | None = None
+    disturbed: Results | None = None
+    undisturbed: Results | None = None
+    error: str | None = None
+
+
+_findings: dict[tuple[str, str], Finding] = {}
+
+
+def itinerary(layout: str, route: str, everything: bool) -> Itinerary:
+    """`route` is the victim of the whole tour with --all, else every moment has its own."""
+    shape = LAYOUTS[layout]
+    rows = [cell for cell in cells(everything) if cell[0] == layout and (not everything or cell[1] == route)]
+    victims = {moment: victim for _, victim, moment in rows}
+    strikes = tuple(Strike(moment, VICTIMS[victims[moment]](shape.nodes)) for moment in MOMENTS)
+    return Itinerary(
+        layout=layout, nodes=shape.nodes, per_node=shape.per_node, flags=(*COMMON, *shape.flags), strikes=strikes
+    )
+
+
+@pytest.fixture
+def finding(cell, request, tmp_path_factory, nursery) -> Finding:
+    layout, victim, _ = cell
+    everything = request.config.getoption("--all")
+    key = (layout, victim if everything else "mixed")
+    if key not in _findings:
+        _findings[key] = found = Finding()
+        found.tour = Tour(itinerary(layout, victim, everything), tmp_path_factory.mktemp(layout), nursery)
+        try:
+            found.undisturbed = found.tour.undisturbed()
+            found.disturbed = found.tour.run()
+        except Exception as error:
+            found.error = f"{type(error).__name__}: {error}"
+    return _findings[key]
+
+
+@pytest.mark.timeout(300)
+def test_survives_bit_for_bit(cell, finding):
+    moment = cell[2]
+    assert finding.error is None, finding.error
+    index = MOMENTS.index(moment)
+    ambush = finding.tour.ambushes()[index]
+    assert ambush["at"] == ("backward" if moment == "first" else moment)
+    assert finding.tour.struck[index] in {event["node"] for event in finding.tour.faults()}
+    assert differences(finding.undisturbed, finding.disturbed) == []
+
+
+@pytest.mark.parametrize("layout", CANNOT)
+def test_cannot_work(layout):
+    pytest.skip(CANNOT[layout])

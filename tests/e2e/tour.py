@@ -1,0 +1,176 @@
+"""One job that is struck again and again, at another moment each time, and the undisturbed run it is held against.
+
+Each strike takes a whole node by SIGKILL. Between two strikes the job stands at a gate until everything is committed
+and a new spare node is warm; then the next strike is armed and the gate opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tour_script import GATE_EVERY
+from unprotected import run_ranks
+
+from deadpool.cli.asking import ask
+from deadpool.config import JobConfig
+from deadpool.control.nursery import SharedNursery
+from deadpool.workload.harness import Trial
+from deadpool.workload.results import Results
+
+SCRIPT = Path(__file__).with_name("tour_script.py")
+SMALL = ["--layers", "4", "--width", "32", "--sequence", "16", "--vocabulary", "128"]
+_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """`moment` is a word of the fault injector, or `first`: in the backward of the first step ever."""
+
+    moment: str
+    position: int  # of the node that is struck
+
+    @property
+    def needs_another(self) -> bool:
+        """A second node that is lost before, so that there is a recovery to be struck after."""
+        return self.moment == "recovered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Itinerary:
+    layout: str
+    nodes: int
+    per_node: int
+    flags: tuple[str, ...]
+    strikes: tuple[Strike, ...]  # `first` can only be the first
+
+    def gate(self, index: int) -> int:
+        """The step before whose batch a strike is prepared; `first` falls before any gate."""
+        return GATE_EVERY * (index + (self.strikes[0].moment != "first"))
+
+    @property
+    def steps(self) -> int:
+        return self.gate(len(self.strikes)) + 1
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["--layout", self.layout, "--steps", str(self.steps), *SMALL, *self.flags]
+
+
+@dataclass(slots=True)
+class Tour:
+    itinerary: Itinerary
+    folder: Path
+    nursery: SharedNursery
+    trial: Trial = field(init=False)
+    struck: list[str] = field(default_factory=list)  # nodes, in the order of the strikes
+    _nodes: int = 0
+
+    def __post_init__(self) -> None:
+        gates = self.folder / "gates"
+        gates.mkdir(parents=True)
+        plan = self.itinerary
+        first = [strike for strike in plan.strikes if strike.moment == "first"]
+        config = JobConfig(
+            nodes=plan.nodes,
+            nproc_per_node=plan.per_node,
+            spares=1,
+            faults=tuple(f"at=backward step=0 node=n{strike.position}" for strike in first),
+        )
+        self._nodes = plan.nodes + 1
+        self.trial = Trial(
+            config.checked(),
+            plan.arguments,
+            self.folder,
+            deadline_s=240.0,
+            script=SCRIPT,
+            environment={"TOUR_GATES": str(gates)},
+            nursery=self.nursery,
+        )
+
+    def run(self) -> Results:
+        return self.trial.run(lambda _: self._strike_all())
+
+    def undisturbed(self) -> Results:
+        out = self.folder / "undisturbed"
+        world_size = self.itinerary.nodes * self.itinerary.per_node
+        arguments = ["--out", str(out), *self.itinerary.arguments]
+        run_ranks(SCRIPT, arguments, world_size, self.folder / "console.log", {"TOUR_GATES": "/nowhere"})
+        return Results.read(out)
+
+    def ambushes(self) -> list[dict[str, Any]]:
+        return self._events("ambush")
+
+    def faults(self) -> list[dict[str, Any]]:
+        return self._events("fault")
+
+    def _events(self, what: str) -> list[dict[str, Any]]:
+        return [event for event in self.trial.events() if event["what"] == what]
+
+    def _strike_all(self) -> None:
+        for index, strike in enumerate(self.itinerary.strikes):
+            if strike.moment == "first":
+                self.struck.append(f"n{strike.position}")
+                self._add_spare()
+            else:
+                self._strike(index, strike)
+        last = self.itinerary.gate(len(self.itinerary.strikes))
+        self._await_gate(last)
+        self._open_gate(last)
+
+    def _strike(self, index: int, strike: Strike) -> None:
+        gate, nodes = self.itinerary.gate(index), self.itinerary.nodes
+        self._await_gate(gate)
+        if strike.needs_another:
+            self._add_spare()
+        self._await_readiness(gate, spares=2 if strike.needs_another else 1)
+        node = self._node_at(strike.position)
+        self.struck.append(node)
+        ask(self.trial.job.run_dir, "kill", node=node, at=strike.moment, step=self._armed_step(strike, gate))
+        self.trial.await_event("ambush_set", len(self.ambushes()) + 1)
+        if strike.needs_another:
+            self.trial.job.kill_node(self._node_at((strike.position + nodes // 2) % nodes))
+        self._open_gate(gate)
+        self.trial.await_event("ambush", len(self.ambushes()) + 1)
+        self._add_spare()
+
+    def _armed_step(self, strike: Strike, gate: int) -> int | None:
+        match strike.moment:
+            case "recovered":
+                return None
+            case "between":
+                return gate  # whoever is struck there stands in this step now
+            case _:
+                return gate + 1
+
+    def _add_spare(self) -> None:
+        self.trial.job.add_node(f"n{self._nodes}", spare=True)
+        self._nodes += 1
+
+    def _await_gate(self, step: int) -> None:
+        reached = self.folder / "gates" / f"reached-{step}"
+        self.trial.await_true(reached.exists, f"the gate of step {step}", _WAIT_S)
+
+    def _open_gate(self, step: int) -> None:
+        (self.folder / "gates" / f"open-{step}").touch()
+
+    def _await_readiness(self, version: int, spares: int) -> None:
+        """What a strike finds must not depend on how fast copies travel or processes start."""
+
+        def ready() -> bool:
+            status = self._status()
+            warm = [node for node in status["nodes"] if node["role"] == "spare" and _is_warm(node)]
+            return (status["watermark"] or 0) >= version and status["protected"] and len(warm) >= spares
+
+        self.trial.await_true(ready, f"version {version} and {spares} warm spares", _WAIT_S)
+
+    def _node_at(self, position: int) -> str:
+        return next(str(node["node"]) for node in self._status()["nodes"] if node["position"] == position)
+
+    def _status(self) -> dict[str, Any]:
+        return ask(self.trial.job.run_dir, "status")
+
+
+def _is_warm(node: dict[str, Any]) -> bool:
+    return bool(node["trainers"]) and all(trainer["state"] == "parked" for trainer in node["trainers"])

@@ -1,0 +1,51 @@
+"""The workload with gates: rank 0 stops before the batch of every gate step until the next strike is prepared.
+
+TOUR_GATES names the folder of the gates. A gate is `reached-STEP` when the rank stands there and `open-STEP` when it
+may go on; the other ranks meanwhile stand in a collective. A fault lets it go on too: it will come back.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from deadpool.protocol.trainer import TrainerCore
+from deadpool.trainer import current
+from deadpool.workload import train
+
+GATE_EVERY = 2
+
+
+class Gated:
+    """Batches, with a gate before those of every gate step."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        job = current.job
+        if job is not None and not job.session.groups.detached and job.session.rank == 0:
+            _wait_at_gate(job.number, job.session.core)
+        return next(self._batches)
+
+
+def _wait_at_gate(step: int, core: TrainerCore) -> None:
+    folder = Path(os.environ["TOUR_GATES"])
+    if step == 0 or step % GATE_EVERY or not folder.exists():
+        return
+    (folder / f"reached-{step}").touch()
+    while not (folder / f"open-{step}").exists() and not core.is_aborted:
+        time.sleep(0.005)
+
+
+def open_data(*arguments: Any) -> tuple[Any, Any]:
+    batches, data = _open_data(*arguments)
+    return Gated(batches), data
+
+
+if __name__ == "__main__":
+    _open_data = train.open_data
+    train.open_data = open_data
+    train.main()
