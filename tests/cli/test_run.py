@@ -84,6 +84,14 @@ def test_looked_at_struck_and_interrupted(tmp_path):
         refused = deadpool("kill", *run_dir, "--node", "n7")
         assert refused.returncode == 2 and "there is no node 'n7'" in refused.stderr
 
+        refused = deadpool("kill", *run_dir, "--rank", 2)
+        assert refused.returncode == 2 and "there is no rank 2: ranks are 0 to 1" in refused.stderr
+
+        at = ["--node", "n0", "--at", "backward", "--step", 7]
+        assert "armed SIGKILL for node n0: in the backward pass of step 7" in deadpool("kill", *run_dir, *at).stdout
+        armed = json.loads(deadpool("kill", *run_dir, *at, "--json").stdout)
+        assert armed == {"node": "n0", "rank": None, "at": "backward", "step": 7}
+
         process.send_signal(signal.SIGINT)
         assert process.wait(2 * ENDING_S) == 130
         await_true(lambda: not alive(), "the end of every process", ENDING_S)

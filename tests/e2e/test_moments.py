@@ -11,6 +11,8 @@ import pytest
 
 from deadpool.cli.asking import ask
 
+Record = dict[str, Any]
+
 GATE_S = 150.0  # six nodes start at once
 
 
@@ -19,7 +21,7 @@ class Series:
 
     def __init__(self, stage: Any) -> None:
         self._stage = stage
-        self.struck: list[tuple[str, str, int | None]] = []  # node, moment, step
+        self.struck: list[Record] = []
 
     def at_gate(self, gate: int) -> None:
         """Everything is committed by then: what a strike finds does not depend on how fast copies travel."""
@@ -27,30 +29,35 @@ class Series:
         self._stage.trial.await_true(reached.exists, f"the gate of step {gate}", GATE_S)
         self._stage.await_committed(gate)
 
-    def arm_rank_1(self, at: str, step: int) -> None:
-        """Its node, to be exact. Returns when the trainer that is to strike knows of it."""
-        self._order(self._nodes_of([1])[0], at, step)
-        self._stage.trial.await_event("ambush_set", count=len(self.struck))
+    def arm_node(self, at: str, step: int) -> None:
+        """The one that holds rank 1 now."""
+        self._order({"node": self._nodes_of([1])[0]}, at, step)
+        self._await_set()
+
+    def arm_trainer(self, at: str, step: int) -> None:
+        self._order({"rank": 1}, at, step)
+        self._await_set()
 
     def arm_the_only_spare(self, at: str) -> None:
         (spare,) = self._nodes_of([])
-        self._order(spare, at, None)
+        self._order({"node": spare}, at, None)
+
+    def _await_set(self) -> None:
+        """Until the one that is to strike knows of it."""
+        self._stage.trial.await_event("ambush_set", count=len(self.struck))
 
     def _nodes_of(self, ranks: list[int]) -> list[str]:
         return [each["node"] for each in self._stage.status()["nodes"] if list(each["ranks"]) == ranks]
 
-    def _order(self, node: str, at: str, step: int | None) -> None:
-        answer = ask(self._stage.trial.job.run_dir, "kill", node=node, at=at, step=step)
-        assert answer == {"node": node, "rank": None, "at": at, "step": step}
-        self.struck.append((node, at, step))
+    def _order(self, place: Record, at: str, step: int | None) -> None:
+        self.struck.append(ask(self._stage.trial.job.run_dir, "kill", **place, at=at, step=step))
 
     def check(self) -> None:
-        """Each strike fell, once, where and when it was ordered, and took its whole node."""
+        """Each strike fell, once, where and when it was ordered, and took its whole node if that was meant."""
         ambushes, faults = self._stage.events("ambush"), self._stage.events("fault")
         assert self._stage.events("ambush_missed") == []
-        assert [(each["at"], each.get("step")) for each in ambushes] == [(at, step) for _, at, step in self.struck]
-        assert [fault["node"] for fault in faults] == [node for node, _, _ in self.struck]
-        assert all("rank" not in fault for fault in faults), "the loss of a node, not of a trainer"
+        assert [(a["at"], a.get("step")) for a in ambushes] == [(s["at"], s["step"]) for s in self.struck]
+        assert [(f["node"], f.get("rank")) for f in faults] == [(s["node"], s["rank"]) for s in self.struck]
 
 
 def newest_step_when_struck(stage: Any, results: Any, at: str) -> int:
@@ -79,7 +86,7 @@ def test_node_after_node_struck_at_its_moment(make_stage, play, layout, moments)
     def during():
         for gate, at in zip(gates, moments, strict=True):
             series.at_gate(gate)
-            series.arm_rank_1(at, gate + 1)
+            series.arm_node(at, gate + 1)
             stage.open_gate(gate)
 
     results = play(stage, during)
@@ -92,19 +99,19 @@ def test_node_after_node_struck_at_its_moment(make_stage, play, layout, moments)
 @pytest.mark.timeout(400)
 def test_first_step_ever_then_between_steps_then_right_after_a_recovery(make_stage, play):
     first = "at=backward step=0 node=n1"
-    stage = make_stage("plain", scene="wait@2:1 wait@4:1 wait@6:1", spares=4, faults=(first,))
+    stage = make_stage("plain", scene="wait@2:1 wait@4:1 wait@6:1", spares=3, faults=(first,))
     series = Series(stage)
-    series.struck.append(("n1", "backward", 0))
+    series.struck.append({"node": "n1", "rank": None, "at": "backward", "step": 0})
 
     def during():
         series.at_gate(2)
-        series.arm_rank_1("between", 2)
+        series.arm_node("between", 2)
         stage.open_gate(2)
         series.at_gate(4)
-        series.arm_rank_1("reduce", 5)
+        series.arm_trainer("reduce", 5)
         stage.open_gate(4)
         series.at_gate(6)
-        series.arm_rank_1("clip", 7)
+        series.arm_node("clip", 7)
         series.arm_the_only_spare("recovered")
         stage.open_gate(6)
         stage.trial.await_event("waiting")
