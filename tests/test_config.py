@@ -58,3 +58,31 @@ def test_unknown_or_wrong_settings_are_named(tmp_path):
 
 def test_heartbeats_follow_the_one_timeout():
     assert resolve({"node_timeout_s": 10.0}, environment={}).heartbeat_s == 2.0
+
+
+def topology(folder, text):
+    path = folder / "topology.toml"
+    path.write_text(text)
+    return {"nodes": 3, "spares": 1, "topology": str(path)}
+
+
+def test_racks_are_read_from_the_topology_file(tmp_path):
+    flags = topology(tmp_path, '[racks]\nr0 = ["n0", "n1"]\nr1 = ["n3"]\n')
+    assert resolve(flags, environment={}).racks() == {"n0": "r0", "n1": "r0", "n3": "r1"}
+    assert resolve({"nodes": 3}, environment={}).racks() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[racks]\nr0 = ["n0", "n7"]\n', "rack r0 names node 'n7': known are n0, n1, n2, n3"),
+        ('[racks]\nr0 = ["n0"]\nr1 = ["n0"]\n', "node n0 stands in two racks, r0 and r1"),
+        ('r0 = ["n0"]\n', "needs a table [racks]"),
+        ('[racks]\nr0 = "n0"\n', "needs a table [racks]"),
+        ("[racks", "topology.toml cannot be read"),
+    ],
+)
+def test_topology_that_cannot_be_used_is_refused(tmp_path, text, message):
+    with pytest.raises(ConfigError) as refusal:
+        resolve(topology(tmp_path, text), environment={})
+    assert message in str(refusal.value)

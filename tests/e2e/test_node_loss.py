@@ -81,3 +81,24 @@ def test_spare_lost_then_node_lost_then_a_node_joins(make_stage, play):
 
     play(stage, during)
     assert stage.seats() == ["n0", "n9"]
+
+
+def test_copies_lie_in_another_rack_before_and_after_a_loss(make_stage, play, tmp_path):
+    topology = tmp_path / "topology.toml"
+    topology.write_text('[racks]\nleft = ["n0", "n1"]\nright = ["n2", "n3"]\n')
+    stage = make_stage("plain", scene="wait@4:2", nodes=3, topology=str(topology))
+
+    def holders():
+        return {node["node"]: list(node["holders"]) for node in stage.status()["nodes"] if node["role"] == "active"}
+
+    def during():
+        stage.await_gate(4)
+        stage.await_committed(3)
+        assert holders() == {"n0": ["n2"], "n1": ["n2"], "n2": ["n1"]}
+        stage.trial.job.kill_node("n2")
+        stage.open_gate(4)
+        stage.trial.await_event("go", count=2)
+        assert holders() == {"n0": ["n3"], "n1": ["n3"], "n3": ["n1"]}
+
+    play(stage, during)
+    assert stage.events("same_rack") == []

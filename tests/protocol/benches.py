@@ -81,7 +81,7 @@ class CoordinatorBench(Bench):
         if words[0] in ("plan-ack", "heartbeat"):
             said = [[words[0]]]
         elif words[0] == "has":
-            held = [r for p in range(layout.positions) if position in layout.holders_of(p) for r in layout.ranks_at(p)]
+            held = [r for p in self.core.placement.held_by(position) for r in layout.ranks_at(p)]
             said = [["sealed", str(r), words[1]] for r in own] + [["stored", str(r), words[1]] for r in held]
         else:
             said = [[words[0], str(rank), *words[1:]] for rank in own]
@@ -94,7 +94,8 @@ class CoordinatorBench(Bench):
         plain, named = options(words)
         match plain:
             case ["join", *spare]:
-                return msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare))
+                rack = named.get("rack")
+                return msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare), rack=rack)
             case ["heartbeat"]:
                 return msg.Heartbeat(generation=now_in, steps=())
             case ["trainers", *infos]:
@@ -230,6 +231,7 @@ class AgentBench(Bench):
             store_rank=0,
             orders=(order,),
             holders=(msg.Holder(node="n1", address=address("n1")),),
+            held=(1,) if "no-longer" not in named else (),
         )
 
 

@@ -24,6 +24,9 @@ def run(
     capture_every: Annotated[int | None, typer.Option(help="steps between snapshots")] = None,
     node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
     spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare when none is left")] = None,
+    topology: Annotated[
+        str | None, typer.Option(help='TOML file: [racks] with lists of nodes, as in r0 = ["n0", "n1"]')
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder for events and logs")] = None,
 ) -> None:
@@ -48,7 +51,7 @@ def run(
 
 _SETTINGS = (
     "nodes", "spares", "nproc_per_node", "holders", "standby", "understudies", "slots", "capture_every",
-    "node_timeout_s", "spare_wait_s",
+    "node_timeout_s", "spare_wait_s", "topology",
 )  # fmt: skip
 
 

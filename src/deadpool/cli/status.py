@@ -31,10 +31,16 @@ def _print(body: dict[str, Any]) -> None:
     shield = "protected" if body["protected"] else "NOT PROTECTED YET"
     console.print(f"[bold]{body['phase']}[/bold], generation {body['generation']}, step {body['step']}, {shield}")
     console.print(f"watermark {body['watermark']} (lag {body['lag_steps']} steps), last cause {body['cause']}")
-    table = Table("node", "role", "ranks", "step", "holders", "trainers", "arena", "sent", "GB/s")
+    if body["same_rack"]:
+        console.print(f"[bold]copies in their own rack[/bold]: of positions {', '.join(map(str, body['same_rack']))}")
+    with_racks = any(node["rack"] for node in body["nodes"])
+    table = Table("node", *(["rack"] if with_racks else []), *_COLUMNS)
     for node in body["nodes"]:
-        table.add_row(*_row(node))
+        table.add_row(node["node"], *([node["rack"] or "-"] if with_racks else []), *_row(node))
     console.print(table)
+
+
+_COLUMNS = ("role", "ranks", "step", "holders", "trainers", "arena", "sent", "GB/s")
 
 
 def _row(node: dict[str, Any]) -> list[str]:
@@ -42,7 +48,6 @@ def _row(node: dict[str, Any]) -> list[str]:
     trainers = ", ".join(t["state"] if t["rank"] is None else f"{t['state']} r{t['rank']}" for t in node["trainers"])
     rate = node.get("push_gbps")
     return [
-        node["node"],
         node["role"],
         ",".join(map(str, node["ranks"])),
         str(min(steps)) if steps else "",

@@ -43,6 +43,7 @@ class AgentProcess:
         self,
         *,
         node: str,
+        rack: str | None,
         spare: bool,
         standby: int,
         understudies: int,
@@ -52,7 +53,7 @@ class AgentProcess:
         secret: bytes,
     ) -> None:
         self._core = Agent(node=node, standby=standby, spare=spare, understudies=understudies)
-        self._node, self._spare, self._host, self._secret = node, spare, host, secret
+        self._node, self._rack, self._spare, self._host, self._secret = node, rack, spare, host, secret
         self._link: ControlLink | None = None
         self._ends: dict[str, AgentEnd] = {}
         self._rhythm = Rhythm(self._core, perform=self._perform, wake=lambda late_s: Tick())
@@ -73,7 +74,8 @@ class AgentProcess:
         data = self._data.start()
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
-        self._link.send(Join(node=self._node, incarnation=secrets.token_hex(4), data=data, spare=self._spare))
+        incarnation = secrets.token_hex(4)
+        self._link.send(Join(node=self._node, incarnation=incarnation, data=data, spare=self._spare, rack=self._rack))
         listening = asyncio.get_running_loop().create_task(self._listen(self._link))
         try:
             return await asyncio.shield(self._outcome)

@@ -189,6 +189,7 @@ _TOLD = {
     "joined": "node {node} joined",
     "fault": "FAULT {reason} (ranks {ranks})",
     "planned": "plan: seats {seats}, resume at step {step}",
+    "same_rack": "copies of nodes {nodes} lie in their own rack: no other has room for them",
     "waiting": "WAITING: {reason}; add one with: deadpool agent --join",
     "go": "go: generation {generation}",
     "protected": "protected again at version {step}",

@@ -48,12 +48,12 @@ class LocalJob:
         self.run_dir.make_secret()
         self.coordinator = self._spawn(self._coordinator_command(), signal.SIGTERM)
         self._await_coordinator()
-        names = [f"n{i}" for i in range(self.config.nodes + self.config.spares)]
-        for index, name in enumerate(names):
-            self.add_node(name, spare=index >= self.config.nodes)
+        racks = self.config.racks()
+        for index, name in enumerate(self.config.node_names):
+            self.add_node(name, spare=index >= self.config.nodes, rack=racks.get(name))
 
-    def add_node(self, name: str, *, spare: bool) -> None:
-        self.nodes[name] = self._spawn(self._agent_command(name, spare), signal.SIGKILL)
+    def add_node(self, name: str, *, spare: bool, rack: str | None = None) -> None:
+        self.nodes[name] = self._spawn(self._agent_command(name, spare, rack), signal.SIGKILL)
 
     def wait(self, timeout_s: float | None = None) -> int:
         """The coordinator's exit code is the job's."""
@@ -106,10 +106,11 @@ class LocalJob:
         }
         return ["coordinator", *(f"--{name}={value}" for name, value in flags.items())]
 
-    def _agent_command(self, name: str, spare: bool) -> list[str]:
+    def _agent_command(self, name: str, spare: bool, rack: str | None) -> list[str]:
         address = self.run_dir.coordinator()
         command = ["agent", f"--join={address}", f"--name={name}", f"--standby={self.config.standby}"]
         command += [f"--understudies={self.config.understudies}"] if spare else []
+        command += [f"--rack={rack}"] if rack is not None else []
         command += [f"--host={self.config.host}", f"--logs={self.run_dir.logs}"]
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 

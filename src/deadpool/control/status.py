@@ -21,6 +21,7 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "lag_steps": newest - watermark.number if watermark else None,
         "protected": core.protected,
         "copies_missing": core.ledger.lag(watermark) if watermark else None,
+        "same_rack": list(core.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
     }
 
@@ -28,14 +29,14 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
 def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str, Any]:
     position = member.position
     ranks = list(core.layout.ranks_at(position)) if position is not None else []
-    holders = [core.seats[p] for p in core.layout.holders_of(position)] if position is not None and core.seats else []
     return {
         "node": member.node,
+        "rack": member.rack,
         "role": "spare" if position is None else "active",
         "position": position,
         "ranks": ranks,
         "steps": {str(rank): member.steps.get(rank) for rank in ranks},
-        "holders": holders,
+        "holders": [core.seats[p] for p in core.placement.of(position)] if position is not None else [],
         "trainers": [{"trainer": t.trainer, "state": t.state, "rank": t.rank} for t in member.trainers],
         **facts,
     }

@@ -56,6 +56,7 @@ from deadpool.protocol.messages import (
     Trainers,
     Welcome,
 )
+from deadpool.protocol.placement import NOWHERE
 from deadpool.protocol.planner import Blueprint, NodeView, NoPlan, View, choose_seats, plan
 from deadpool.protocol.topology import Schedule
 
@@ -95,7 +96,8 @@ class Coordinator:
         self.phase = Phase.FORMING
         self.members: dict[str, Member] = {}
         self.seats: tuple[str, ...] = ()
-        self.ledger = Ledger(self.layout, ())
+        self.placement = NOWHERE
+        self.ledger = Ledger(self.layout, (), NOWHERE)
         self.permit = self._no_permit()
         self.blueprint: Blueprint | None = None
         self.cause = ""
@@ -198,7 +200,7 @@ class Coordinator:
             self._send(node, Refused(reason=f"a node named {node} is in the job already"))
             self._effects.append(Drop(node=node))
             return
-        member = Member(node, join.incarnation, join.data, join.spare, heard=now)
+        member = Member(node, join.incarnation, join.data, join.spare, heard=now, rack=join.rack)
         self.members[node] = member
         self._emit("joined", node=node, spare=join.spare or self.phase is not Phase.FORMING)
         self._send(node, Welcome(term=self.term, settings=self.settings))
@@ -313,6 +315,7 @@ class Coordinator:
             watermark=self.permit.watermark,
             schedule=self.schedule,
             committed=self.committed,
+            placement=self.placement,
             nodes=tuple(
                 NodeView(
                     node=m.node,
@@ -320,6 +323,7 @@ class Coordinator:
                     position=m.position,
                     trainers=m.trainers,
                     inventory=m.inventory or Inventory(),
+                    rack=m.rack,
                 )
                 for m in self.members.values()
             ),
@@ -344,7 +348,7 @@ class Coordinator:
         self.blueprint, self.seats, self.permit = blueprint, blueprint.seats, blueprint.permit
         for position, node in enumerate(self.seats):
             self.members[node].position = position
-        self._open_ledger(blueprint.resume)
+        self._open_ledger(blueprint)
         self.protected = False
         resume = blueprint.resume
         self._emit(
@@ -354,12 +358,21 @@ class Coordinator:
             seats=list(self.seats),
             lost_steps=self._steps_lost(resume),
         )
+        self._adopt_placement(blueprint)
         for node, part in blueprint.parts.items():
             self._send(node, part)
         self._enter(Phase.PREPARING, now, self.deadlines.prepare_s)
 
-    def _open_ledger(self, resume: Version | None) -> None:
-        self.ledger = Ledger(self.layout, self.seats)
+    def _adopt_placement(self, blueprint: Blueprint) -> None:
+        """What racks cannot protect is said when it becomes so, not at every plan."""
+        before, self.placement = self.placement.same_rack, blueprint.placement
+        positions = self.placement.same_rack
+        if positions and positions != before:
+            self._emit("same_rack", positions=list(positions), nodes=[self.seats[p] for p in positions])
+
+    def _open_ledger(self, blueprint: Blueprint) -> None:
+        self.ledger = Ledger(self.layout, self.seats, blueprint.placement)
+        resume = blueprint.resume
         if resume is None:
             return
         for member in self.members.values():

@@ -12,6 +12,7 @@ from enum import Enum, auto
 
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Copy, Permit, SlotRef
+from deadpool.protocol.placement import Placement
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Layout
 
@@ -141,11 +142,12 @@ class Ledger:
 
     layout: Layout
     nodes: tuple[str, ...]
+    placement: Placement
     places: dict[Version, set[tuple[int, str | None]]] = field(default_factory=dict)
     missed: set[int] = field(default_factory=set)
 
     def holders_of(self, rank: int) -> tuple[str, ...]:
-        return tuple(self.nodes[p] for p in self.layout.holders_of(self.layout.position_of(rank)))
+        return tuple(self.nodes[p] for p in self.placement.of(self.layout.position_of(rank)))
 
     def add_sealed(self, rank: int, version: Version) -> None:
         self.places.setdefault(version, set()).add((rank, AT_HOME))

@@ -20,6 +20,7 @@ class Member:
     data: Address
     spare: bool
     heard: float
+    rack: str | None = None
     position: int | None = None
     trainers: tuple[TrainerInfo, ...] = ()
     inventory: Inventory | None = None  # frozen at the fence of this generation

@@ -129,6 +129,7 @@ class Join:
     incarnation: str
     data: Address
     spare: bool
+    rack: str | None = None  # None: a rack of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +277,8 @@ class Plan:
     permit: Permit
     store_rank: int
     orders: tuple[RankOrder, ...] = ()
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[Holder, ...] = ()  # of what this node's ranks seal
+    held: tuple[int, ...] = ()  # ranks of other nodes whose copies come to this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
