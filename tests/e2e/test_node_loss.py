@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 
 SHARD_BYTES = 250_000  # at least, of a version: what one rank alone has
-RECORD_BYTES = 20_000  # at most, of a version: what travels where replicas on other nodes have the rest
+RECORD_BYTES = 25_000  # at most, of a version, frames included: what travels where replicas have the rest
+
+
+def assert_figures(stage, layout):
+    """Replicated bytes do not travel, unique ones do."""
+    for rank in stage.await_rank_figures():
+        sent, other = rank["wire_bytes_per_step"], 1 - rank["rank"]
+        assert list(rank["wire_bytes"]) == [f"n{other}"]
+        if layout == "ddp":
+            assert list(rank["peers"]) == [other]
+            assert rank["replica_bytes"] > SHARD_BYTES and rank["unique_bytes"] == 0 and sent < RECORD_BYTES
+        else:
+            assert list(rank["peers"]) == [] and rank["replica_bytes"] == 0
+            assert sent > rank["unique_bytes"] + rank["record_bytes"] > SHARD_BYTES
 
 
 @pytest.mark.parametrize(("layout", "victim"), [("fsdp2", 1), ("ddp", 0), ("plain", 1)])
@@ -20,6 +33,7 @@ def test_node_killed_in_mid_step(make_stage, play, layout, victim):
             assert stage.await_bytes_pushed() <= 5 * RECORD_BYTES
         else:
             stage.await_bytes_pushed(at_least=4 * SHARD_BYTES)
+        assert_figures(stage, layout)
         stage.kill_node_at_gate(f"n{victim}", 4)
 
     results = play(stage, during)

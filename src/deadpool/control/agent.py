@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.control.data_plane import DataPlane
+from deadpool.control.figures import rank_figures
 from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.rhythm import Rhythm
 from deadpool.control.trainer_processes import TrainerProcesses
@@ -166,15 +167,16 @@ class AgentProcess:
             self._link.send(Facts(facts=self._facts()))
 
     def _facts(self) -> dict[str, Any]:
-        rate = self._data.bytes_pushed / self._data.push_seconds / 1e9 if self._data.push_seconds else None
+        sent = self._data.sent
         return {
             "host": self._host,
             "pid": os.getpid(),
             "process_group": os.getpgid(0),
             "trainer_pids": self._trainers.pids(),
             "arena_bytes": self._data.arena_bytes,
-            "bytes_pushed": self._data.bytes_pushed,
-            "push_gbps": rate,
+            "bytes_pushed": sent.total,
+            "push_gbps": sent.gbps,
+            "rank_figures": rank_figures(self._core, sent),
         }
 
     def _label(self, name: str) -> str | None:

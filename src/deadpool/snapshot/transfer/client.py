@@ -50,8 +50,10 @@ class TransferClient:
         slot_offset: int,
         generation: Generation,
         full: bool,
-    ) -> None:
+    ) -> int:
         """Store a sealed slot at a holder; returns when the holder has verified and sealed it, else TransferError.
+
+        Returns how many bytes went out for it.
 
         The slot must not change before this returns or raises.
         """
@@ -65,10 +67,12 @@ class TransferClient:
                 connection.send_data([transfer, *pack_chunk(chunk)], fd, start, chunk.size)
 
         with self._channel(address, generation) as channel:
+            before = channel.bytes_sent
             channel.lead.send(Kind.PUSH, [transfer, pack_seal(sent), pack_geometry(geometry)])
             channel.lead.expect(Kind.ACCEPT)
             channel.run(self._stream_count(todo), send)
             channel.lead.expect(Kind.STORED)
+            return channel.bytes_sent - before
 
     def pull(
         self,
