@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from notation import address, copies, copy, generation, geometry, lives, options, slot, version
+from notation import address, copies, copy, generation, geometry, lives, options, replicated, slot, version
 
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
@@ -102,6 +102,9 @@ class CoordinatorBench(Bench):
                 return msg.Trainers(trainers=tuple(_info(word) for word in infos))
             case ["trainer-lost", rank, *reason]:
                 return msg.TrainerLost(generation=now_in, trainer="t", rank=int(rank), reason=" ".join(reason))
+            case ["sealed", rank, name] if "replica" in named:
+                peers = tuple(int(peer) for peer in named["peers"].split(","))
+                return msg.Sealed(generation=now_in, copy=replicated(f"{rank}:{name}", int(named["replica"]), peers))
             case ["sealed", rank, name]:
                 return msg.Sealed(generation=now_in, copy=copy(f"{rank}:{name}"))
             case ["stored", rank, name]:

@@ -32,6 +32,7 @@ from deadpool.protocol.members import Member, cast, castings, natural
 from deadpool.protocol.messages import (
     Connect,
     Connected,
+    Copy,
     Ended,
     Fence,
     FenceAck,
@@ -83,6 +84,9 @@ class Deadlines:
     stall_s: float  # without one completed step anywhere, after which people are told
 
 
+TRIAL_COMMITS = 10
+"""Versions that have to be complete before a claim of replication counts as having been true."""
+
 FUTILE_LIMIT = 5
 """Recoveries in a row without one new completed version, after which going on would be a loop."""
 
@@ -109,6 +113,8 @@ class Coordinator:
         self.futile = 0
         self._progress: tuple[int, float] | None = None  # completed steps of all ranks together, and since when
         self._script_error: str | None = None  # the last one since a version was completed
+        self._commits = 0
+        self._unmatched: tuple[int, ...] = ()  # ranks whose replicas were not, as last said
         self._fault_count = 0
         self._effects: list[CoordinatorEffect] = []
 
@@ -170,7 +176,7 @@ class Coordinator:
             case TrainerLost(rank=rank, reason=reason, trainer=trainer):
                 self._lose_trainer(member, trainer, rank, reason, now)
             case Sealed(copy=copy):
-                self._sealed(copy.seal.rank, copy.seal.version)
+                self._sealed(copy)
             case Missed(rank=rank, number=number, reason=reason):
                 self._missed(rank, number, reason)
             case Stored(rank=rank, version=version):
@@ -380,7 +386,7 @@ class Coordinator:
             for copy in inventory.own:
                 rank = copy.seal.rank
                 if member.position == self.layout.position_of(rank) and self._counts(copy.seal.version, resume):
-                    self.ledger.add_sealed(rank, copy.seal.version)
+                    self.ledger.add_sealed(copy)
             for copy in inventory.held:
                 if self._counts(copy.seal.version, resume):
                     self.ledger.add_stored(copy.seal.rank, member.node, copy.seal.version)
@@ -445,9 +451,9 @@ class Coordinator:
 
     # --- copies ------------------------------------------------------------------------------------------------------
 
-    def _sealed(self, rank: int, version: Version) -> None:
-        self.ledger.add_sealed(rank, version)
-        self._advance(version)
+    def _sealed(self, copy: Copy) -> None:
+        self.ledger.add_sealed(copy)
+        self._advance(copy.seal.version)
 
     def _stored(self, rank: int, node: str, version: Version) -> None:
         self.ledger.add_stored(rank, node, version)
@@ -461,9 +467,33 @@ class Coordinator:
     def _advance(self, version: Version) -> None:
         """Rule 6: commit. Never a version that the permit has passed: some rank may have overwritten it."""
         if version.number >= self.permit.keep_from and self.ledger.complete(version):
-            self.futile, self.committed, self._script_error = 0, True, None
-            self._set_permit(version, version.number + 1)
+            if alone := self.ledger.unmatched(version):
+                self._replicas_differ(version, alone)
+            else:
+                self._commit(version)
         self._note_protection()
+
+    def _commit(self, version: Version) -> None:
+        self.futile, self.committed, self._script_error = 0, True, None
+        self._commits += 1
+        self._set_permit(version, version.number + 1)
+
+    def _replicas_differ(self, version: Version, ranks: tuple[int, ...]) -> None:
+        """What was not sent is nowhere else, so the version does not count. From the beginning that is a wrong claim,
+        and better heard of now than at a loss; later it is a state that has come apart, and older versions stay."""
+        if ranks != self._unmatched:
+            self._unmatched = ranks
+            self._emit("replicas_differ", step=version.number, ranks=list(ranks))
+        if self._commits < TRIAL_COMMITS:
+            names = ", ".join(map(str, ranks))
+            self._end(
+                f"ranks {names}: state that counts as replicated is on no other node at version {version.number}; "
+                "correct protect(replicated=...), or give None there for what is to be sent",
+                failed=True,
+            )
+        else:
+            self.ledger.missed.add(version.number)
+            self._set_permit(self.permit.watermark, self.permit.keep_from)
 
     def _set_permit(self, watermark: Version | None, keep_from: int) -> None:
         """Rule 7: the permit passes versions that nobody will capture, never one that is still on its way."""

@@ -21,7 +21,7 @@ from deadpool.protocol.messages import (
     TrainerInfo,
 )
 from deadpool.protocol.placement import NOWHERE, Placement, Rack, place
-from deadpool.protocol.seal import Geometry, Seal
+from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Address, Layout, Schedule
 
 
@@ -180,7 +180,7 @@ class _Stock:
             self.own.get((rank, seal.version)) for rank in range(self.view.layout.world_size) if rank != seal.rank
         )
         found = [hit for hit in others if hit is not None]
-        return [(node, twin) for node, twin in found if _replica(twin.seal) == _replica(seal)]
+        return [(node, twin) for node, twin in found if replica_of(twin.seal) == replica_of(seal)]
 
     def at_home(self, rank: int, version: Version, seat: str) -> bool:
         home = self.own.get((rank, version))
@@ -194,10 +194,6 @@ class _Stock:
         lost = tuple(rank for rank in ranks if not self.can_stand(rank, watermark))
         names = ", ".join(map(str, lost))
         return NoPlan(reason=f"every copy of version {watermark} is lost for rank {names}", ranks=lost)
-
-
-def _replica(seal: Seal) -> tuple[int, int]:
-    return (seal.extent.replica_bytes, seal.digest.replica)
 
 
 def _whole(copy: Copy) -> Geometry:
