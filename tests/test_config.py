@@ -86,3 +86,9 @@ def test_topology_that_cannot_be_used_is_refused(tmp_path, text, message):
     with pytest.raises(ConfigError) as refusal:
         resolve(topology(tmp_path, text), environment={})
     assert message in str(refusal.value)
+
+
+def test_in_place_is_one_of_three():
+    assert resolve({}, environment={"DEADPOOL_IN_PLACE": "never"}).in_place == "never"
+    with pytest.raises(ConfigError, match="in_place='sometimes' cannot be used: give one of auto, always, never"):
+        resolve({"in_place": "sometimes"}, environment={})

@@ -16,6 +16,7 @@ from typing import Any
 from deadpool.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "DEADPOOL_"
+IN_PLACE = ("auto", "always", "never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class JobConfig:
     connect_timeout_s: float = 60.0  # for all groups to be made anew
     spare_wait_s: float = 600.0  # for a spare to join when none is left
     stall_s: float = 60.0  # time without one completed step after which it is said who is behind
+    in_place: str = "auto"  # how survivors recover: always, never (fresh processes), auto: where this torch is known
     topology: str = ""  # TOML file that says which node of `deadpool run` stands in which rack
     host: str = "127.0.0.1"  # address that peers reach this process at
     port: int = 0  # of the coordinator; 0: any free one
@@ -61,6 +63,7 @@ class JobConfig:
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
+        _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         self.racks()
         return self
 

@@ -24,6 +24,9 @@ def run(
     capture_every: Annotated[int | None, typer.Option(help="steps between snapshots")] = None,
     node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
     spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare when none is left")] = None,
+    in_place: Annotated[
+        str | None, typer.Option(help="survivors keep their processes: auto (where this torch is known), always, never")
+    ] = None,
     topology: Annotated[
         str | None, typer.Option(help='TOML file: [racks] with lists of nodes, as in r0 = ["n0", "n1"]')
     ] = None,
@@ -51,7 +54,7 @@ def run(
 
 _SETTINGS = (
     "nodes", "spares", "nproc_per_node", "holders", "standby", "understudies", "slots", "capture_every",
-    "node_timeout_s", "spare_wait_s", "topology",
+    "node_timeout_s", "spare_wait_s", "in_place", "topology",
 )  # fmt: skip
 
 

@@ -100,6 +100,7 @@ class LocalJob:
             "connect-timeout-s": config.connect_timeout_s,
             "spare-wait-s": config.spare_wait_s,
             "stall-s": config.stall_s,
+            "in-place": config.in_place,
             "host": config.host,
             "port": config.port,
             "run-dir": self.run_dir.path,

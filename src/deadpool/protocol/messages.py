@@ -118,6 +118,7 @@ class Settings:
     slots: int
     heartbeat_s: float
     unwind_s: float
+    in_place: str = "auto"  # whether survivors keep their processes: auto, always or never
 
 
 # --- agent -> coordinator --------------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ class Options:
     joins_s: tuple[float, ...]  # when further spares join
     calm_s: float  # when the liveness phase begins
     racks: int  # 0: nothing is said of racks
+    in_place: bool  # survivors keep their processes
 
     def rack_of(self, node: str) -> str | None:
         """By chance, and uneven; whoever joins has one too."""
@@ -82,6 +83,7 @@ def draw(seed: int) -> Options:
         joins_s=tuple(sorted(calm_s * rng.random() for _ in range(rng.choice((0, 0, 1, 2))))),
         calm_s=calm_s,
         racks=rng.choice((0, 0, 2, 3)),
+        in_place=rng.random() < 0.8,
     )
 
 
