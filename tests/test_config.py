@@ -72,6 +72,11 @@ def test_racks_are_read_from_the_topology_file(tmp_path):
     assert resolve({"nodes": 3}, environment={}).racks() == {}
 
 
+def test_coordinator_that_finds_the_topology_in_its_environment_does_not_mind_the_spares(tmp_path):
+    path = topology(tmp_path, '[racks]\nr0 = ["n3"]\n')["topology"]
+    assert resolve({"nodes": 3}, environment={"DEADPOOL_TOPOLOGY": path}).nodes == 3
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -84,7 +89,7 @@ def test_racks_are_read_from_the_topology_file(tmp_path):
 )
 def test_topology_that_cannot_be_used_is_refused(tmp_path, text, message):
     with pytest.raises(ConfigError) as refusal:
-        resolve(topology(tmp_path, text), environment={})
+        resolve(topology(tmp_path, text), environment={}).racks()
     assert message in str(refusal.value)
 
 

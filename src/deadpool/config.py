@@ -50,7 +50,10 @@ class JobConfig:
         return [f"n{i}" for i in range(self.nodes + self.spares)]
 
     def racks(self) -> dict[str, str]:
-        """Node -> rack, from the topology file. Nodes that it does not name are racks of their own."""
+        """Node -> rack, from the topology file. Nodes that it does not name are racks of their own.
+
+        Not part of checked(): a coordinator is told the same settings, and does not know the names of spares.
+        """
         return read_racks(Path(self.topology), self.node_names) if self.topology else {}
 
     def checked(self) -> JobConfig:
@@ -64,7 +67,6 @@ class JobConfig:
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
-        self.racks()
         return self
 
 

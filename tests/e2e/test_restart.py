@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 
@@ -34,3 +39,14 @@ def test_one_trainer_killed_after_the_other(make_stage, play):
     play(stage, lambda: [stage.kill_trainer_at_gate(step) for step in (2, 4, 6)])
     assert len(stage.events("fault")) == 3
     assert restarted(stage) == [0, 0, 1]
+
+
+def test_unknown_torch_is_warned_of_once_per_job(tmp_path):
+    command = [sys.executable, "-m", "deadpool.cli.main", "run", "--nproc-per-node", "2", "--run-dir", str(tmp_path)]
+    script = Path(__file__).with_name("unknown_torch.py")
+    done = subprocess.run([*command, str(script)], stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stdout.decode()
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    (told,) = (event for event in events if event["what"] == "unknown_torch")
+    assert told["rank"] == 0 and "torch 2.99.0 is not known" in told["reason"]
+    assert done.stdout.decode().count("torch 2.99.0 is not known") == 1

@@ -40,6 +40,7 @@ def run(
 
     flags = {name: value for name, value in locals().items() if name in _SETTINGS}
     settings = resolve(flags, file=config)
+    settings.racks()  # refused before anything starts
     folder = RunDir.create(run_dir) if run_dir else new_run_dir()
     print(f"[deadpool] run folder: {folder.path}", flush=True)
     stop_on(signal.SIGTERM, signal.SIGINT)
