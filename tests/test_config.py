@@ -69,3 +69,42 @@ def test_faults_come_from_flags_environment_and_file(tmp_path):
 
 def test_heartbeats_follow_the_one_timeout():
     assert resolve({"node_timeout_s": 10.0}, environment={}).heartbeat_s == 2.0
+
+
+def topology(folder, text):
+    path = folder / "topology.toml"
+    path.write_text(text)
+    return {"nodes": 3, "spares": 1, "topology": str(path)}
+
+
+def test_racks_are_read_from_the_topology_file(tmp_path):
+    flags = topology(tmp_path, '[racks]\nr0 = ["n0", "n1"]\nr1 = ["n3"]\n')
+    assert resolve(flags, environment={}).racks() == {"n0": "r0", "n1": "r0", "n3": "r1"}
+    assert resolve({"nodes": 3}, environment={}).racks() == {}
+
+
+def test_coordinator_that_finds_the_topology_in_its_environment_does_not_mind_the_spares(tmp_path):
+    path = topology(tmp_path, '[racks]\nr0 = ["n3"]\n')["topology"]
+    assert resolve({"nodes": 3}, environment={"DEADPOOL_TOPOLOGY": path}).nodes == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[racks]\nr0 = ["n0", "n7"]\n', "rack r0 names node 'n7': known are n0, n1, n2, n3"),
+        ('[racks]\nr0 = ["n0"]\nr1 = ["n0"]\n', "node n0 stands in two racks, r0 and r1"),
+        ('r0 = ["n0"]\n', "needs a table [racks]"),
+        ('[racks]\nr0 = "n0"\n', "needs a table [racks]"),
+        ("[racks", "topology.toml cannot be read"),
+    ],
+)
+def test_topology_that_cannot_be_used_is_refused(tmp_path, text, message):
+    with pytest.raises(ConfigError) as refusal:
+        resolve(topology(tmp_path, text), environment={}).racks()
+    assert message in str(refusal.value)
+
+
+def test_in_place_is_one_of_three():
+    assert resolve({}, environment={"DEADPOOL_IN_PLACE": "never"}).in_place == "never"
+    with pytest.raises(ConfigError, match="in_place='sometimes' cannot be used: give one of auto, always, never"):
+        resolve({"in_place": "sometimes"}, environment={})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from deadpool.errors import ConfigError
 from deadpool.strikes import parse_order
 
 ENVIRONMENT_PREFIX = "DEADPOOL_"
+IN_PLACE = ("auto", "always", "never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class JobConfig:
     connect_timeout_s: float = 60.0  # for all groups to be made anew
     spare_wait_s: float = 600.0  # for a spare to join when none is left
     stall_s: float = 60.0  # time without one completed step after which it is said who is behind
+    in_place: str = "auto"  # how survivors recover: always, never (fresh processes), auto: where this torch is known
+    topology: str = ""  # TOML file that says which node of `deadpool run` stands in which rack
     host: str = "127.0.0.1"  # address that peers reach this process at
     port: int = 0  # of the coordinator; 0: any free one
     faults: tuple[str, ...] = ()  # to be injected, known from the start, e.g. "at=backward step=0 node=n1"
@@ -42,6 +45,18 @@ class JobConfig:
     @property
     def heartbeat_s(self) -> float:
         return self.node_timeout_s / 5
+
+    @property
+    def node_names(self) -> list[str]:
+        """Of the nodes that `deadpool run` starts; the spares come last."""
+        return [f"n{i}" for i in range(self.nodes + self.spares)]
+
+    def racks(self) -> dict[str, str]:
+        """Node -> rack, from the topology file. Nodes that it does not name are racks of their own.
+
+        Not part of checked(): a coordinator is told the same settings, and does not know the names of spares.
+        """
+        return read_racks(Path(self.topology), self.node_names) if self.topology else {}
 
     def checked(self) -> JobConfig:
         """Refuses what cannot work, with the reason."""
@@ -53,6 +68,7 @@ class JobConfig:
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
+        _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
             _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")
@@ -62,6 +78,21 @@ class JobConfig:
 def _require(name: str, value: Any, good: bool, accepted: str) -> None:
     if not good:
         raise ConfigError(f"{name}={value!r} cannot be used: give {accepted}")
+
+
+def read_racks(path: Path, nodes: Sequence[str]) -> dict[str, str]:
+    """[racks] with a list of node names for each: r0 = ["n0", "n1"]."""
+    racks = _read_toml(path, "topology file").get("racks")
+    if not isinstance(racks, dict) or not all(isinstance(names, list) for names in racks.values()):
+        raise ConfigError(f'topology file {path} needs a table [racks] with lists of nodes, as in r0 = ["n0", "n1"]')
+    found: dict[str, str] = {}
+    for rack, names in racks.items():
+        for name in names:
+            if name not in nodes:
+                raise ConfigError(f"{path}: rack {rack} names node {name!r}: known are {', '.join(nodes)}")
+            if found.setdefault(name, rack) != rack:
+                raise ConfigError(f"{path}: node {name} stands in two racks, {found[name]} and {rack}")
+    return found
 
 
 def resolve(
@@ -79,11 +110,15 @@ def resolve(
 def _from_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"config file {path} cannot be read: {error}") from error
+    values = _read_toml(path, "config file")
     return {name: _cast(name, value, f"{path}: ") for name, value in values.items()}
+
+
+def _read_toml(path: Path, what: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{what} {path} cannot be read: {error}") from error
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

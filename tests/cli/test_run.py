@@ -37,6 +37,7 @@ def test_script_that_raises(tmp_path):
     [
         (["--nodes", "0", WAITING_SCRIPT], "nodes=0 cannot be used: give a number of at least 1"),
         (["--nodes", "2", "--holders", "2", WAITING_SCRIPT], "holders=2 cannot be used"),
+        (["--topology", "absent.toml", WAITING_SCRIPT], "topology file absent.toml cannot be read"),
         (["absent.py"], "script='absent.py' is not a file"),
     ],
 )

@@ -95,6 +95,13 @@ class Stage:
     def _bytes_pushed(self) -> int:
         return max(node.get("bytes_pushed", 0) for node in self.status()["nodes"])
 
+    def await_rank_figures(self) -> list[dict[str, Any]]:
+        """Of every rank, once it has pushed a version with optimizer state in it."""
+        self.trial.await_true(
+            lambda: all((rank.get("pushed_version") or 0) > 1 for rank in self.status()["ranks"]), "figures", 30.0
+        )
+        return list(self.status()["ranks"])
+
     def events(self, what: str) -> list[dict[str, Any]]:
         return [event for event in self.trial.events() if event["what"] == what]
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 
 SHARD_BYTES = 250_000  # at least, of a version: what one rank alone has
-RECORD_BYTES = 20_000  # at most, of a version: what travels where replicas on other nodes have the rest
+RECORD_BYTES = 25_000  # at most, of a version, frames included: what travels where replicas have the rest
+
+
+def assert_figures(stage, layout):
+    """Replicated bytes do not travel, unique ones do."""
+    for rank in stage.await_rank_figures():
+        sent, other = rank["wire_bytes_per_step"], 1 - rank["rank"]
+        assert list(rank["wire_bytes"]) == [f"n{other}"]
+        if layout == "ddp":
+            assert list(rank["peers"]) == [other]
+            assert rank["replica_bytes"] > SHARD_BYTES and rank["unique_bytes"] == 0 and sent < RECORD_BYTES
+        else:
+            assert list(rank["peers"]) == [] and rank["replica_bytes"] == 0
+            assert sent > rank["unique_bytes"] + rank["record_bytes"] > SHARD_BYTES
 
 
 @pytest.mark.parametrize(("layout", "victim"), [("fsdp2", 1), ("ddp", 0), ("plain", 1)])
@@ -20,6 +33,7 @@ def test_node_killed_in_mid_step(make_stage, play, layout, victim):
             assert stage.await_bytes_pushed() <= 5 * RECORD_BYTES
         else:
             stage.await_bytes_pushed(at_least=4 * SHARD_BYTES)
+        assert_figures(stage, layout)
         stage.kill_node_at_gate(f"n{victim}", 4)
 
     results = play(stage, during)
@@ -81,3 +95,24 @@ def test_spare_lost_then_node_lost_then_a_node_joins(make_stage, play):
 
     play(stage, during)
     assert stage.seats() == ["n0", "n9"]
+
+
+def test_copies_lie_in_another_rack_before_and_after_a_loss(make_stage, play, tmp_path):
+    topology = tmp_path / "topology.toml"
+    topology.write_text('[racks]\nleft = ["n0", "n1"]\nright = ["n2", "n3"]\n')
+    stage = make_stage("plain", scene="wait@4:2", nodes=3, topology=str(topology))
+
+    def holders():
+        return {node["node"]: list(node["holders"]) for node in stage.status()["nodes"] if node["role"] == "active"}
+
+    def during():
+        stage.await_gate(4)
+        stage.await_committed(3)
+        assert holders() == {"n0": ["n2"], "n1": ["n2"], "n2": ["n1"]}
+        stage.trial.job.kill_node("n2")
+        stage.open_gate(4)
+        stage.trial.await_event("go", count=2)
+        assert holders() == {"n0": ["n3"], "n1": ["n3"], "n3": ["n1"]}
+
+    play(stage, during)
+    assert stage.events("same_rack") == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from notation import address, copies, copy, generation, geometry, lives, options, slot, version
+from notation import address, copies, copy, generation, geometry, lives, options, replicated, slot, version
 
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
@@ -81,7 +81,7 @@ class CoordinatorBench(Bench):
         if words[0] in ("plan-ack", "heartbeat"):
             said = [[words[0]]]
         elif words[0] == "has":
-            held = [r for p in range(layout.positions) if position in layout.holders_of(p) for r in layout.ranks_at(p)]
+            held = [r for p in self.core.placement.held_by(position) for r in layout.ranks_at(p)]
             said = [["sealed", str(r), words[1]] for r in own] + [["stored", str(r), words[1]] for r in held]
         else:
             said = [[words[0], str(rank), *words[1:]] for rank in own]
@@ -94,13 +94,17 @@ class CoordinatorBench(Bench):
         plain, named = options(words)
         match plain:
             case ["join", *spare]:
-                return msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare))
+                rack = named.get("rack")
+                return msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare), rack=rack)
             case ["heartbeat"]:
                 return msg.Heartbeat(generation=now_in, steps=())
             case ["trainers", *infos]:
                 return msg.Trainers(trainers=tuple(_info(word) for word in infos))
             case ["trainer-lost", rank, *reason]:
                 return msg.TrainerLost(generation=now_in, trainer="t", rank=int(rank), reason=" ".join(reason))
+            case ["sealed", rank, name] if "replica" in named:
+                peers = tuple(int(peer) for peer in named["peers"].split(","))
+                return msg.Sealed(generation=now_in, copy=replicated(f"{rank}:{name}", int(named["replica"]), peers))
             case ["sealed", rank, name]:
                 return msg.Sealed(generation=now_in, copy=copy(f"{rank}:{name}"))
             case ["stored", rank, name]:
@@ -230,6 +234,7 @@ class AgentBench(Bench):
             store_rank=0,
             orders=(order,),
             holders=(msg.Holder(node="n1", address=address("n1")),),
+            held=(1,) if "no-longer" not in named else (),
         )
 
 

@@ -5,6 +5,7 @@ A generation is 1.2, a version v4@1.1, a slot segment/index, a copy rank:version
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from deadpool.protocol import effects as fx
@@ -41,6 +42,14 @@ def copy(word: str, size: int = 100) -> msg.Copy:
     digest = Digest(record=0, unique=0, replica=0)
     seal = Seal(rank=int(rank), version=version(name), extent=extent, digest=digest, full=True)
     return msg.Copy(seal=seal, geometry=geometry(size))
+
+
+def replicated(word: str, digest: int, peers: tuple[int, ...]) -> msg.Copy:
+    """A copy of which `peers` hold 50 bytes too."""
+    plain = copy(word)
+    extent = replace(plain.seal.extent, replica_bytes=50)
+    seal = replace(plain.seal, extent=extent, digest=replace(plain.seal.digest, replica=digest))
+    return replace(plain, seal=seal, geometry=replace(plain.geometry, replica_bytes=50), peers=peers)
 
 
 def copies(words: str) -> tuple[msg.Copy, ...]:

@@ -118,6 +118,11 @@ def inventory_not_frozen(patch: Patch) -> None:
     patch.setattr(storehouse.Storehouse, "is_quiet", lambda self: True)
 
 
+def racks_ignored(patch: Patch) -> None:
+    real = planner.place
+    patch.setattr(planner, "place", lambda racks, count, before: real([None] * len(racks), count))
+
+
 def resume_never_settled(patch: Patch) -> None:
     patch.setattr(Coordinator, "_settle_resume", Coordinator._note_protection)
 
@@ -137,6 +142,7 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
     "9 newcomer without floor": newcomer_without_floor,
     "10 seal without the flag": seal_without_the_flag,
     "14 inventory not frozen": inventory_not_frozen,
+    "17 racks ignored": racks_ignored,
 }
 RARE: dict[str, Callable[[Patch], None]] = {
     "5 identity by number": identity_by_number,

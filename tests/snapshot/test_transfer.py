@@ -22,8 +22,8 @@ from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.slot import read_seal, region
 
 
-def push(client, holder, owner, *, full=True, generation=GENERATION) -> None:
-    client.push(holder.address, owner.seal, GEOMETRY, owner.segment.fd, owner.offset, generation, full)
+def push(client, holder, owner, *, full=True, generation=GENERATION) -> int:
+    return client.push(holder.address, owner.seal, GEOMETRY, owner.segment.fd, owner.offset, generation, full)
 
 
 def pull(client, source, into, regions, expect, *, rank=3, version=VERSION):
@@ -71,6 +71,17 @@ def test_midway_the_holder_cannot_have_everything(make_owner, make_holder, make_
     client.push(holder.address, owner.seal, GEOMETRY, owner.segment.fd, owner.offset, GENERATION, True, midway)
     assert seen == [(None, True)]
     assert holder.outcome() == ("stored", owner.seal, "")
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_push_says_what_went_over_the_wire(make_owner, make_holder, make_client, full):
+    """The second push of a channel too: what its streams carried before does not count."""
+    owner, holder, client = make_owner(), make_holder(), make_client(streams=2)
+    bulk = EXTENT.record_bytes + EXTENT.unique_bytes + (EXTENT.replica_bytes if full else 0)
+    for _ in range(2):
+        sent = push(client, holder, owner, full=full)
+        holder.outcome()
+        assert bulk < sent < bulk + 4096, "frames add little"
 
 
 def test_pushes_of_every_step_share_their_streams(make_owner, make_holder, make_client):

@@ -21,6 +21,7 @@ def agent(
     script: Annotated[list[str], typer.Argument(help="the training script and its arguments")],
     join: Annotated[str, typer.Option(help="the coordinator's HOST:PORT")],
     name: Annotated[str | None, typer.Option(help="this node's name; default: host name and process id")] = None,
+    rack: Annotated[str | None, typer.Option(help="what this node may fail with; default: a rack of its own")] = None,
     spare: Annotated[bool, typer.Option(help="join as a spare")] = False,
     standby: Annotated[int, typer.Option(help="extra trainers parked on this node")] = 0,
     understudies: Annotated[int, typer.Option(help="as a spare: trainers parked per seat, of different ranks")] = 1,
@@ -31,7 +32,7 @@ def agent(
     """Join a job, also a running one. The job's secret is read from the file named by DEADPOOL_SECRET_FILE."""
     logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     node = name or f"{socket.gethostname()}-{os.getpid()}"
-    failed = asyncio.run(_serve(_address(join), node, spare, standby, understudies, script, host, logs, nursery))
+    failed = asyncio.run(_serve(_address(join), node, rack, spare, standby, understudies, script, host, logs, nursery))
     raise typer.Exit(1 if failed else 0)
 
 
@@ -48,6 +49,7 @@ def _address(text: str) -> Address:
 async def _serve(
     coordinator: Address,
     node: str,
+    rack: str | None,
     spare: bool,
     standby: int,
     understudies: int,
@@ -62,6 +64,7 @@ async def _serve(
 
     process = AgentProcess(
         node=node,
+        rack=rack,
         spare=spare,
         standby=standby,
         understudies=understudies,

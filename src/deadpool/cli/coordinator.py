@@ -31,6 +31,9 @@ def coordinator(
     stall_s: Annotated[
         float | None, typer.Option(help="time without a step after which it is said who is behind")
     ] = None,
+    in_place: Annotated[
+        str | None, typer.Option(help="survivors keep their processes: auto (where this torch is known), always, never")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
     port: Annotated[int | None, typer.Option(help="port to listen on; 0: any free one")] = None,
     fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
@@ -49,7 +52,7 @@ def coordinator(
 
 _SETTINGS = (
     "nodes", "nproc_per_node", "holders", "slots", "capture_every", "node_timeout_s", "unwind_timeout_s",
-    "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "stall_s", "host", "port",
+    "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "stall_s", "in_place", "host", "port",
 )  # fmt: skip
 
 
@@ -85,6 +88,7 @@ def _core(config: JobConfig) -> Any:
         slots=config.slots,
         heartbeat_s=config.heartbeat_s,
         unwind_s=config.unwind_timeout_s,
+        in_place=config.in_place,
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,

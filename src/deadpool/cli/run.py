@@ -27,6 +27,12 @@ def run(
     node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
     spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare when none is left")] = None,
     fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
+    in_place: Annotated[
+        str | None, typer.Option(help="survivors keep their processes: auto (where this torch is known), always, never")
+    ] = None,
+    topology: Annotated[
+        str | None, typer.Option(help='TOML file: [racks] with lists of nodes, as in r0 = ["n0", "n1"]')
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder for events and logs")] = None,
 ) -> None:
@@ -38,6 +44,7 @@ def run(
     flags = {name: value for name, value in locals().items() if name in _SETTINGS}
     flags["faults"] = tuple(fault) if fault else None
     settings = resolve(flags, file=config)
+    settings.racks()  # refused before anything starts
     folder = RunDir.create(run_dir) if run_dir else new_run_dir()
     print(f"[deadpool] run folder: {folder.path}", flush=True)
     stop_on(signal.SIGTERM, signal.SIGINT)
@@ -52,7 +59,7 @@ def run(
 
 _SETTINGS = (
     "nodes", "spares", "nproc_per_node", "holders", "standby", "understudies", "slots", "capture_every",
-    "node_timeout_s", "spare_wait_s",
+    "node_timeout_s", "spare_wait_s", "in_place", "topology",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ def status(
     run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show nodes, ranks, generation, step, watermark and the lag of copies."""
+    """Show nodes, ranks, generation, step, watermark, the lag of copies, and what each rank's copies cost."""
     from deadpool.cli.asking import ask, find_run_dir
 
     body = ask(find_run_dir(run_dir), "status")
@@ -31,10 +31,44 @@ def _print(body: dict[str, Any]) -> None:
     shield = "protected" if body["protected"] else "NOT PROTECTED YET"
     console.print(f"[bold]{body['phase']}[/bold], generation {body['generation']}, step {body['step']}, {shield}")
     console.print(f"watermark {body['watermark']} (lag {body['lag_steps']} steps), last cause {body['cause']}")
-    table = Table("node", "role", "ranks", "step", "holders", "trainers", "arena", "sent", "GB/s")
+    if body["same_rack"]:
+        console.print(f"[bold]copies in their own rack[/bold]: of positions {', '.join(map(str, body['same_rack']))}")
+    with_racks = any(node["rack"] for node in body["nodes"])
+    table = Table("node", *(["rack"] if with_racks else []), *_COLUMNS)
     for node in body["nodes"]:
-        table.add_row(*_row(node))
+        table.add_row(node["node"], *([node["rack"] or "-"] if with_racks else []), *_row(node))
     console.print(table)
+    ranks = [rank for rank in body["ranks"] if "unique_bytes" in rank]
+    if ranks:
+        table = Table("rank", "unique", "replicated", "record", "sent per step", "to", "replicas at ranks")
+        for rank in ranks:
+            table.add_row(*_rank_row(rank))
+        console.print(table)
+
+
+def _rank_row(rank: dict[str, Any]) -> list[str]:
+    per_step = rank["wire_bytes_per_step"]
+    return [
+        str(rank["rank"]),
+        _size(rank["unique_bytes"]),
+        _size(rank["replica_bytes"]),
+        _size(rank["record_bytes"]),
+        _size(per_step) if per_step is not None else "nothing yet",
+        ", ".join(rank["wire_bytes"]),
+        ",".join(map(str, rank["peers"])) or "-",
+    ]
+
+
+def _size(count: float) -> str:
+    """In the unit in which it has one to three digits before the point."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+_COLUMNS = ("role", "ranks", "step", "holders", "trainers", "arena", "sent", "GB/s")
 
 
 def _row(node: dict[str, Any]) -> list[str]:
@@ -42,7 +76,6 @@ def _row(node: dict[str, Any]) -> list[str]:
     trainers = ", ".join(t["state"] if t["rank"] is None else f"{t['state']} r{t['rank']}" for t in node["trainers"])
     rate = node.get("push_gbps")
     return [
-        node["node"],
         node["role"],
         ",".join(map(str, node["ranks"])),
         str(min(steps)) if steps else "",

@@ -13,6 +13,7 @@ from typing import Any
 
 from deadpool.control.ambushes import Ambushes
 from deadpool.control.data_plane import DataPlane
+from deadpool.control.figures import rank_figures
 from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.rhythm import Rhythm
 from deadpool.control.trainer_processes import TrainerProcesses
@@ -45,6 +46,7 @@ class AgentProcess:
         self,
         *,
         node: str,
+        rack: str | None,
         spare: bool,
         standby: int,
         understudies: int,
@@ -55,7 +57,7 @@ class AgentProcess:
         nursery: socket.socket | None = None,
     ) -> None:
         self._core = Agent(node=node, standby=standby, spare=spare, understudies=understudies)
-        self._node, self._spare, self._host, self._secret = node, spare, host, secret
+        self._node, self._rack, self._spare, self._host, self._secret = node, rack, spare, host, secret
         self._link: ControlLink | None = None
         self._ends: dict[str, AgentEnd] = {}
         self._rhythm = Rhythm(self._core, perform=self._perform, wake=lambda late_s: Tick())
@@ -91,7 +93,8 @@ class AgentProcess:
         data = self._data.start()
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
-        self._link.send(Join(node=self._node, incarnation=secrets.token_hex(4), data=data, spare=self._spare))
+        incarnation = secrets.token_hex(4)
+        self._link.send(Join(node=self._node, incarnation=incarnation, data=data, spare=self._spare, rack=self._rack))
         listening = asyncio.get_running_loop().create_task(self._listen(self._link))
         try:
             return await asyncio.shield(self._outcome)
@@ -186,15 +189,16 @@ class AgentProcess:
             self._link.send(Facts(facts=self._facts()))
 
     def _facts(self) -> dict[str, Any]:
-        rate = self._data.bytes_pushed / self._data.push_seconds / 1e9 if self._data.push_seconds else None
+        sent = self._data.sent
         return {
             "host": self._host,
             "pid": os.getpid(),
             "process_group": os.getpgid(0),
             "trainer_pids": self._trainers.pids(),
             "arena_bytes": self._data.arena_bytes,
-            "bytes_pushed": self._data.bytes_pushed,
-            "push_gbps": rate,
+            "bytes_pushed": sent.total,
+            "push_gbps": sent.gbps,
+            "rank_figures": rank_figures(self._core, sent),
         }
 
     def _label(self, name: str) -> str | None:

@@ -198,6 +198,8 @@ _TOLD = {
     "ambush_missed": "ambush MISSED: {at} did not come to rank {rank} when it was due",
     "fault": "FAULT {reason} (ranks {ranks})",
     "planned": "plan: seats {seats}, resume at step {step}",
+    "same_rack": "copies of nodes {nodes} lie in their own rack: no other has room for them",
+    "replicas_differ": "REPLICAS DIFFER: at version {step} ranks {ranks} hold what no peer on another node has",
     "waiting": "WAITING: {reason}; add one with: deadpool agent --join",
     "go": "go: generation {generation}",
     "protected": "protected again at version {step}",

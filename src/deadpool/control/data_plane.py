@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
+from deadpool.control.figures import SentBytes
 from deadpool.errors import ArenaError, DeadPoolError, TransferError
 from deadpool.events import Event
 from deadpool.protocol.agent import Agent
@@ -87,8 +88,7 @@ class DataPlane:
         self._offers: dict[int, concurrent.futures.Future[SlotRef | Refused]] = {}
         self._arriving: dict[tuple[int, Version], tuple[SlotRef, Copy]] = {}
         self._lock = threading.Lock()
-        self.bytes_pushed = 0
-        self.push_seconds = 0.0
+        self.sent = SentBytes()
 
     def start(self) -> Address:
         host, port = self._server.start()
@@ -184,7 +184,7 @@ class DataPlane:
         segment = self._segment(effect.slot.segment)
         began = time.monotonic()
         try:
-            self._client.push(
+            count = self._client.push(
                 (holder.address.host, holder.address.port),
                 seal,
                 effect.copy.geometry,
@@ -197,9 +197,7 @@ class DataPlane:
         except DeadPoolError as error:
             self._deliver(PushFailed(rank=seal.rank, version=seal.version, node=holder.node, reason=str(error)))
             return
-        with self._lock:
-            self.push_seconds += time.monotonic() - began
-            self.bytes_pushed += _bytes_of(seal.extent, full=effect.full)
+        self.sent.note(seal.rank, holder.node, seal.version, count, time.monotonic() - began)
         self._deliver(Pushed(rank=seal.rank, version=seal.version, node=holder.node))
 
     def _fetch(self, effect: FetchCopy) -> None:

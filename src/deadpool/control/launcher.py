@@ -53,15 +53,15 @@ class LocalJob:
             self.nursery = self._own_nursery = SharedNursery()
         self.coordinator = self._spawn(self._coordinator_command(), signal.SIGTERM)
         self._await_coordinator()
-        names = [f"n{i}" for i in range(self.config.nodes + self.config.spares)]
-        for index, name in enumerate(names):
-            self.add_node(name, spare=index >= self.config.nodes)
+        racks = self.config.racks()
+        for index, name in enumerate(self.config.node_names):
+            self.add_node(name, spare=index >= self.config.nodes, rack=racks.get(name))
 
-    def add_node(self, name: str, *, spare: bool) -> None:
+    def add_node(self, name: str, *, spare: bool, rack: str | None = None) -> None:
         assert self.nursery is not None
         ours, theirs = socket_pair()
         with ours, theirs:
-            command = self._agent_command(name, spare, nursery=ours.fileno())
+            command = self._agent_command(name, spare, rack, nursery=ours.fileno())
             node = self._spawn(command, signal.SIGKILL, pass_fds=(ours.fileno(),))
             self.nodes[name] = node
             self.nursery.bear(theirs, node.pid, self._variables())
@@ -114,6 +114,7 @@ class LocalJob:
             "connect-timeout-s": config.connect_timeout_s,
             "spare-wait-s": config.spare_wait_s,
             "stall-s": config.stall_s,
+            "in-place": config.in_place,
             "host": config.host,
             "port": config.port,
             "run-dir": self.run_dir.path,
@@ -121,10 +122,11 @@ class LocalJob:
         faults = [f"--fault={text}" for text in config.faults]
         return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *faults]
 
-    def _agent_command(self, name: str, spare: bool, *, nursery: int) -> list[str]:
+    def _agent_command(self, name: str, spare: bool, rack: str | None, *, nursery: int) -> list[str]:
         address = self.run_dir.coordinator()
         command = ["agent", f"--join={address}", f"--name={name}", f"--standby={self.config.standby}"]
         command += [f"--understudies={self.config.understudies}"] if spare else []
+        command += [f"--rack={rack}"] if rack is not None else []
         command += [f"--host={self.config.host}", f"--logs={self.run_dir.logs}", f"--nursery={nursery}"]
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 

@@ -21,21 +21,32 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "lag_steps": newest - watermark.number if watermark else None,
         "protected": core.protected,
         "copies_missing": core.ledger.lag(watermark) if watermark else None,
+        "same_rack": list(core.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
+        "ranks": [_rank(core, rank, facts) for rank in range(core.layout.world_size)] if core.seats else [],
     }
+
+
+def _rank(core: Coordinator, rank: int, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """With what its node last said of it: sizes of its newest snapshot, and what the last one took on the wire."""
+    node = core.seats[core.layout.position_of(rank)]
+    figures = facts.get(node, {}).get("rank_figures", {}).get(str(rank), {})
+    wire_bytes = figures.get("wire_bytes")
+    per_step = sum(wire_bytes.values()) / core.schedule.every if wire_bytes else None
+    return {"rank": rank, "node": node, **figures, "wire_bytes_per_step": per_step}
 
 
 def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str, Any]:
     position = member.position
     ranks = list(core.layout.ranks_at(position)) if position is not None else []
-    holders = [core.seats[p] for p in core.layout.holders_of(position)] if position is not None and core.seats else []
     return {
         "node": member.node,
+        "rack": member.rack,
         "role": "spare" if position is None else "active",
         "position": position,
         "ranks": ranks,
         "steps": {str(rank): member.steps.get(rank) for rank in ranks},
-        "holders": holders,
+        "holders": [core.seats[p] for p in core.placement.of(position)] if position is not None else [],
         "trainers": [{"trainer": t.trainer, "state": t.state, "rank": t.rank} for t in member.trainers],
-        **facts,
+        **{name: fact for name, fact in facts.items() if name != "rank_figures"},
     }

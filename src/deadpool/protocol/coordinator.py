@@ -32,6 +32,7 @@ from deadpool.protocol.members import Member, cast, castings, natural
 from deadpool.protocol.messages import (
     Connect,
     Connected,
+    Copy,
     Ended,
     Fence,
     FenceAck,
@@ -56,6 +57,7 @@ from deadpool.protocol.messages import (
     Trainers,
     Welcome,
 )
+from deadpool.protocol.placement import NOWHERE
 from deadpool.protocol.planner import Blueprint, NodeView, NoPlan, View, choose_seats, plan
 from deadpool.protocol.topology import Schedule
 
@@ -82,6 +84,9 @@ class Deadlines:
     stall_s: float  # without one completed step anywhere, after which people are told
 
 
+TRIAL_COMMITS = 10
+"""Versions that have to be complete before a claim of replication counts as having been true."""
+
 FUTILE_LIMIT = 5
 """Recoveries in a row without one new completed version, after which going on would be a loop."""
 
@@ -95,7 +100,8 @@ class Coordinator:
         self.phase = Phase.FORMING
         self.members: dict[str, Member] = {}
         self.seats: tuple[str, ...] = ()
-        self.ledger = Ledger(self.layout, ())
+        self.placement = NOWHERE
+        self.ledger = Ledger(self.layout, (), NOWHERE)
         self.permit = self._no_permit()
         self.blueprint: Blueprint | None = None
         self.cause = ""
@@ -107,6 +113,8 @@ class Coordinator:
         self.futile = 0
         self._progress: tuple[int, float] | None = None  # completed steps of all ranks together, and since when
         self._script_error: str | None = None  # the last one since a version was completed
+        self._commits = 0
+        self._unmatched: tuple[int, ...] = ()  # ranks whose replicas were not, as last said
         self._fault_count = 0
         self._effects: list[CoordinatorEffect] = []
 
@@ -168,7 +176,7 @@ class Coordinator:
             case TrainerLost(rank=rank, reason=reason, trainer=trainer):
                 self._lose_trainer(member, trainer, rank, reason, now)
             case Sealed(copy=copy):
-                self._sealed(copy.seal.rank, copy.seal.version)
+                self._sealed(copy)
             case Missed(rank=rank, number=number, reason=reason):
                 self._missed(rank, number, reason)
             case Stored(rank=rank, version=version):
@@ -198,7 +206,7 @@ class Coordinator:
             self._send(node, Refused(reason=f"a node named {node} is in the job already"))
             self._effects.append(Drop(node=node))
             return
-        member = Member(node, join.incarnation, join.data, join.spare, heard=now)
+        member = Member(node, join.incarnation, join.data, join.spare, heard=now, rack=join.rack)
         self.members[node] = member
         self._emit("joined", node=node, spare=join.spare or self.phase is not Phase.FORMING)
         self._send(node, Welcome(term=self.term, settings=self.settings))
@@ -313,6 +321,7 @@ class Coordinator:
             watermark=self.permit.watermark,
             schedule=self.schedule,
             committed=self.committed,
+            placement=self.placement,
             nodes=tuple(
                 NodeView(
                     node=m.node,
@@ -320,6 +329,7 @@ class Coordinator:
                     position=m.position,
                     trainers=m.trainers,
                     inventory=m.inventory or Inventory(),
+                    rack=m.rack,
                 )
                 for m in self.members.values()
             ),
@@ -344,7 +354,7 @@ class Coordinator:
         self.blueprint, self.seats, self.permit = blueprint, blueprint.seats, blueprint.permit
         for position, node in enumerate(self.seats):
             self.members[node].position = position
-        self._open_ledger(blueprint.resume)
+        self._open_ledger(blueprint)
         self.protected = False
         resume = blueprint.resume
         self._emit(
@@ -354,12 +364,21 @@ class Coordinator:
             seats=list(self.seats),
             lost_steps=self._steps_lost(resume),
         )
+        self._adopt_placement(blueprint)
         for node, part in blueprint.parts.items():
             self._send(node, part)
         self._enter(Phase.PREPARING, now, self.deadlines.prepare_s)
 
-    def _open_ledger(self, resume: Version | None) -> None:
-        self.ledger = Ledger(self.layout, self.seats)
+    def _adopt_placement(self, blueprint: Blueprint) -> None:
+        """What racks cannot protect is said when it becomes so, not at every plan."""
+        before, self.placement = self.placement.same_rack, blueprint.placement
+        positions = self.placement.same_rack
+        if positions and positions != before:
+            self._emit("same_rack", positions=list(positions), nodes=[self.seats[p] for p in positions])
+
+    def _open_ledger(self, blueprint: Blueprint) -> None:
+        self.ledger = Ledger(self.layout, self.seats, blueprint.placement)
+        resume = blueprint.resume
         if resume is None:
             return
         for member in self.members.values():
@@ -367,7 +386,7 @@ class Coordinator:
             for copy in inventory.own:
                 rank = copy.seal.rank
                 if member.position == self.layout.position_of(rank) and self._counts(copy.seal.version, resume):
-                    self.ledger.add_sealed(rank, copy.seal.version)
+                    self.ledger.add_sealed(copy)
             for copy in inventory.held:
                 if self._counts(copy.seal.version, resume):
                     self.ledger.add_stored(copy.seal.rank, member.node, copy.seal.version)
@@ -432,9 +451,9 @@ class Coordinator:
 
     # --- copies ------------------------------------------------------------------------------------------------------
 
-    def _sealed(self, rank: int, version: Version) -> None:
-        self.ledger.add_sealed(rank, version)
-        self._advance(version)
+    def _sealed(self, copy: Copy) -> None:
+        self.ledger.add_sealed(copy)
+        self._advance(copy.seal.version)
 
     def _stored(self, rank: int, node: str, version: Version) -> None:
         self.ledger.add_stored(rank, node, version)
@@ -448,9 +467,33 @@ class Coordinator:
     def _advance(self, version: Version) -> None:
         """Rule 6: commit. Never a version that the permit has passed: some rank may have overwritten it."""
         if version.number >= self.permit.keep_from and self.ledger.complete(version):
-            self.futile, self.committed, self._script_error = 0, True, None
-            self._set_permit(version, version.number + 1)
+            if alone := self.ledger.unmatched(version):
+                self._replicas_differ(version, alone)
+            else:
+                self._commit(version)
         self._note_protection()
+
+    def _commit(self, version: Version) -> None:
+        self.futile, self.committed, self._script_error = 0, True, None
+        self._commits += 1
+        self._set_permit(version, version.number + 1)
+
+    def _replicas_differ(self, version: Version, ranks: tuple[int, ...]) -> None:
+        """What was not sent is nowhere else, so the version does not count. From the beginning that is a wrong claim,
+        and better heard of now than at a loss; later it is a state that has come apart, and older versions stay."""
+        if ranks != self._unmatched:
+            self._unmatched = ranks
+            self._emit("replicas_differ", step=version.number, ranks=list(ranks))
+        if self._commits < TRIAL_COMMITS:
+            names = ", ".join(map(str, ranks))
+            self._end(
+                f"ranks {names}: state that counts as replicated is on no other node at version {version.number}; "
+                "correct protect(replicated=...), or give None there for what is to be sent",
+                failed=True,
+            )
+        else:
+            self.ledger.missed.add(version.number)
+            self._set_permit(self.permit.watermark, self.permit.keep_from)
 
     def _set_permit(self, watermark: Version | None, keep_from: int) -> None:
         """Rule 7: the permit passes versions that nobody will capture, never one that is still on its way."""

@@ -12,7 +12,8 @@ from enum import Enum, auto
 
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Copy, Permit, SlotRef
-from deadpool.protocol.seal import Geometry
+from deadpool.protocol.placement import Placement
+from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Layout
 
 
@@ -141,14 +142,19 @@ class Ledger:
 
     layout: Layout
     nodes: tuple[str, ...]
+    placement: Placement
     places: dict[Version, set[tuple[int, str | None]]] = field(default_factory=dict)
     missed: set[int] = field(default_factory=set)
+    replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank: those that count on peers
 
     def holders_of(self, rank: int) -> tuple[str, ...]:
-        return tuple(self.nodes[p] for p in self.layout.holders_of(self.layout.position_of(rank)))
+        return tuple(self.nodes[p] for p in self.placement.of(self.layout.position_of(rank)))
 
-    def add_sealed(self, rank: int, version: Version) -> None:
+    def add_sealed(self, copy: Copy) -> None:
+        rank, version = copy.seal.rank, copy.seal.version
         self.places.setdefault(version, set()).add((rank, AT_HOME))
+        if copy.peers and copy.seal.extent.replica_bytes:
+            self.replicas.setdefault(version, {})[rank] = copy
 
     def add_stored(self, rank: int, node: str, version: Version) -> None:
         if node in self.holders_of(rank):
@@ -168,7 +174,20 @@ class Ledger:
         """Copies that are still missing."""
         return self.layout.world_size * (1 + self.layout.holders) - len(self.places.get(version, ()))
 
+    def unmatched(self, version: Version) -> tuple[int, ...]:
+        """Ranks whose replica region was not sent, because peers have it, and which no peer on another node has."""
+        copies = self.replicas.get(version, {})
+        return tuple(rank for rank in sorted(copies) if not self._has_twin(copies, rank))
+
+    def _has_twin(self, copies: dict[int, Copy], rank: int) -> bool:
+        home, wanted = self.layout.position_of(rank), replica_of(copies[rank].seal)
+        elsewhere = (copies[peer] for peer in copies[rank].peers if peer in copies)
+        return any(
+            self.layout.position_of(twin.seal.rank) != home and replica_of(twin.seal) == wanted for twin in elsewhere
+        )
+
     def obey(self, permit: Permit) -> None:
         """Versions that may be overwritten are no longer counted on."""
         self.places = {v: where for v, where in self.places.items() if not may_overwrite(v, permit)}
+        self.replicas = {v: copies for v, copies in self.replicas.items() if v in self.places}
         self.missed = {number for number in self.missed if number >= permit.keep_from}

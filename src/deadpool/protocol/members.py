@@ -20,6 +20,7 @@ class Member:
     data: Address
     spare: bool
     heard: float
+    rack: str | None = None
     position: int | None = None
     trainers: tuple[TrainerInfo, ...] = ()
     inventory: Inventory | None = None  # frozen at the fence of this generation
@@ -29,15 +30,24 @@ class Member:
 
 def castings(members: list[Member], layout: Layout) -> Iterator[tuple[Member, Casting]]:
     """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks."""
+    order = far_apart(layout.positions)
     first = 0
     for member in members:
         if member.position is not None:
             yield member, cast(member, list(layout.ranks_at(member.position)), repeat=True)
             continue
         sets = max(1, len(member.trainers) // layout.per_node)
-        positions = [(first + i) % layout.positions for i in range(sets)]
+        positions = [order[(first + i) % layout.positions] for i in range(sets)]
         first += sets
         yield member, cast(member, [rank for position in positions for rank in layout.ranks_at(position)])
+
+
+def far_apart(count: int) -> list[int]:
+    """0, 1/2, 1/4, 3/4, 1/8, ... of all positions, each once. Neighbours are mostly alike: with pipeline stages
+    outermost they belong to one stage."""
+    bits = max(0, count - 1).bit_length()
+    fractions = (int(format(index, f"0{bits}b")[::-1], 2) for index in range(1 << bits))
+    return list(dict.fromkeys(fraction * count >> bits for fraction in fractions))
 
 
 def cast(member: Member, ranks: list[int], *, repeat: bool = False) -> Casting:

@@ -119,6 +119,7 @@ class Settings:
     slots: int
     heartbeat_s: float
     unwind_s: float
+    in_place: str = "auto"  # whether survivors keep their processes: auto, always or never
 
 
 # --- agent -> coordinator --------------------------------------------------------------------------------------------
@@ -130,6 +131,7 @@ class Join:
     incarnation: str
     data: Address
     spare: bool
+    rack: str | None = None  # None: a rack of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +279,8 @@ class Plan:
     permit: Permit
     store_rank: int
     orders: tuple[RankOrder, ...] = ()
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[Holder, ...] = ()  # of what this node's ranks seal
+    held: tuple[int, ...] = ()  # ranks of other nodes whose copies come to this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ from deadpool.protocol.messages import (
     Source,
     TrainerInfo,
 )
-from deadpool.protocol.seal import Geometry, Seal
+from deadpool.protocol.placement import NOWHERE, Placement, Rack, place
+from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Address, Layout, Schedule
 
 
@@ -33,6 +34,7 @@ class NodeView:
     position: int | None  # None: a spare
     trainers: tuple[TrainerInfo, ...]
     inventory: Inventory
+    rack: Rack = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,7 @@ class View:
     watermark: Version | None
     schedule: Schedule
     committed: bool = True  # False: the watermark is only where a young job resumed, nothing would be lost without it
+    placement: Placement = NOWHERE  # of the plan before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,7 @@ class Blueprint:
     """The plan for all; `part(node)` is what one node is told."""
 
     seats: tuple[str, ...]  # the node at each position
+    placement: Placement
     resume: Version | None
     permit: Permit
     store_rank: int
@@ -83,7 +87,7 @@ def plan(view: View) -> Blueprint | NoPlan:
 
 
 def choose_seats(view: View) -> tuple[str, ...] | NoPlan:
-    """A node keeps its position; an empty position gets the spare that would be ready soonest."""
+    """A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least."""
     seats: list[str | None] = [None] * view.layout.positions
     for node in view.nodes:
         if node.position is not None:
@@ -92,7 +96,7 @@ def choose_seats(view: View) -> tuple[str, ...] | NoPlan:
     for position in (p for p, seat in enumerate(seats) if seat is None):
         if not spares:
             return NoPlan(reason=_no_spare(seats), missing_nodes=seats.count(None))
-        best = min(spares, key=lambda spare: _readiness(spare, view.layout, position))
+        best = min(spares, key=lambda spare: (_readiness(spare, view.layout, position), _moves(spare, view, position)))
         spares.remove(best)
         seats[position] = best.node
     return tuple(seat for seat in seats if seat is not None)
@@ -109,6 +113,11 @@ def _readiness(spare: NodeView, layout: Layout, position: int) -> tuple[int, int
     rehearsed = {t.rank for t in spare.trainers if t.state in ("parked", "rehearsing")}
     starting = sum(t.state == "starting" for t in spare.trainers)
     return (len(ranks - rehearsed), starting)
+
+
+def _moves(spare: NodeView, view: View, position: int) -> int:
+    """Copies of others that would have to move because of the rack that this spare stands in."""
+    return view.placement.would_move(position, spare.rack) if view.placement.racks else 0
 
 
 class _Stock:
@@ -171,7 +180,7 @@ class _Stock:
             self.own.get((rank, seal.version)) for rank in range(self.view.layout.world_size) if rank != seal.rank
         )
         found = [hit for hit in others if hit is not None]
-        return [(node, twin) for node, twin in found if _replica(twin.seal) == _replica(seal)]
+        return [(node, twin) for node, twin in found if replica_of(twin.seal) == replica_of(seal)]
 
     def at_home(self, rank: int, version: Version, seat: str) -> bool:
         home = self.own.get((rank, version))
@@ -185,10 +194,6 @@ class _Stock:
         lost = tuple(rank for rank in ranks if not self.can_stand(rank, watermark))
         names = ", ".join(map(str, lost))
         return NoPlan(reason=f"every copy of version {watermark} is lost for rank {names}", ranks=lost)
-
-
-def _replica(seal: Seal) -> tuple[int, int]:
-    return (seal.extent.replica_bytes, seal.digest.replica)
 
 
 def _whole(copy: Copy) -> Geometry:
@@ -207,6 +212,8 @@ class _Draft:
         self.view, self.seats, self.resume, self.stock = view, seats, resume, stock
         self.data = {node.node: node.data for node in view.nodes}
         self.floor = self._floor()
+        racks = {node.node: node.rack for node in view.nodes}
+        self.placement = place([racks[seat] for seat in seats], view.layout.holders, view.placement)
 
     def _floor(self) -> Version | None:
         """Rule 13. A watermark that some rank has lost is no floor: nobody could go back to it."""
@@ -228,10 +235,18 @@ class _Draft:
                 store_rank=store_rank,
                 orders=self._orders(node.node),
                 holders=self._holders(node.node),
+                held=self._held(node.node),
             )
             for node in self.view.nodes
         }
-        return Blueprint(seats=self.seats, resume=self.resume, permit=permit, store_rank=store_rank, parts=parts)
+        return Blueprint(
+            seats=self.seats,
+            placement=self.placement,
+            resume=self.resume,
+            permit=permit,
+            store_rank=store_rank,
+            parts=parts,
+        )
 
     def _permit(self) -> Permit:
         """Rule 14: the resume version, if newer than the floor, is pending; everything between them is not needed."""
@@ -252,8 +267,10 @@ class _Draft:
 
     def _orders(self, node: str) -> tuple[RankOrder, ...]:
         layout = self.view.layout
-        positions = (p for p, seat in enumerate(self.seats) if seat == node)
-        return tuple(self._order(node, rank) for p in positions for rank in layout.ranks_at(p))
+        return tuple(self._order(node, rank) for p in self._positions(node) for rank in layout.ranks_at(p))
+
+    def _positions(self, node: str) -> list[int]:
+        return [p for p, seat in enumerate(self.seats) if seat == node]
 
     def _order(self, node: str, rank: int) -> RankOrder:
         if self.resume is None or self.floor is None:
@@ -265,9 +282,9 @@ class _Draft:
         return RankOrder(rank=rank, keep=keep, fetch=tuple(fetch), pushes=self._pushes(rank))
 
     def _pushes(self, rank: int) -> tuple[tuple[str, Version], ...]:
-        """Copies that died with the lost nodes. Floor first: newest first makes an avoidable NoPlan at the next."""
-        layout = self.view.layout
-        holders = [self.seats[p] for p in layout.holders_of(layout.position_of(rank))]
+        """Copies that holders lack: they died with the lost nodes, or the placement moved. Floor first: newest first
+        makes an avoidable NoPlan at the next loss."""
+        holders = [self.seats[p] for p in self.placement.of(self.view.layout.position_of(rank))]
         assert self.floor is not None and self.resume is not None
         versions = dict.fromkeys((self.floor, self.resume))
         return tuple(
@@ -279,6 +296,10 @@ class _Draft:
 
     def _holders(self, node: str) -> tuple[Holder, ...]:
         """Nodes that hold what this node's ranks seal."""
-        positions = [p for p, seat in enumerate(self.seats) if seat == node]
-        names = dict.fromkeys(self.seats[h] for p in positions for h in self.view.layout.holders_of(p))
+        names = dict.fromkeys(self.seats[h] for p in self._positions(node) for h in self.placement.of(p))
         return tuple(Holder(node=name, address=self.data[name]) for name in names)
+
+    def _held(self, node: str) -> tuple[int, ...]:
+        """Ranks whose copies this node holds."""
+        owners = (owner for p in self._positions(node) for owner in self.placement.held_by(p))
+        return tuple(rank for owner in owners for rank in self.view.layout.ranks_at(owner))

@@ -56,6 +56,11 @@ class Seal:
     full: bool
 
 
+def replica_of(seal: Seal) -> tuple[int, int]:
+    """What tells one replica region from another. Equal for two ranks: each can supply it for the other."""
+    return (seal.extent.replica_bytes, seal.digest.replica)
+
+
 def page_aligned(size: int) -> int:
     return -(-size // PAGE_BYTES) * PAGE_BYTES
 

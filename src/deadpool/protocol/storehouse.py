@@ -74,6 +74,7 @@ class Storehouse:
         self.peers: dict[int, tuple[int, ...]] = {}
         self.lanes: dict[tuple[int, str], Lane] = {}
         self.holders: tuple[Holder, ...] = ()
+        self._holds: frozenset[int] = frozenset()  # ranks whose copies the placement sends here
         self._segments = 0
         self._homes: dict[int, Shelf] = {}  # segment -> shelf
         self._making: dict[int, tuple[Shelf, Geometry]] = {}
@@ -118,7 +119,7 @@ class Storehouse:
 
     def adopt(self, plan: Plan) -> None:
         self.generation, self.fenced, self.running = plan.generation, False, False
-        self.permit, self.holders = plan.permit, plan.holders
+        self.permit, self.holders, self._holds = plan.permit, plan.holders, frozenset(plan.held)
         for shelf in self._shelves():
             if plan.resume is None:
                 shelf.free_all_in(SlotState.SEALED)
@@ -153,12 +154,19 @@ class Storehouse:
     def _give_up_reservations(self, seated: set[int]) -> None:
         """Of ranks that others have taken, once this node has ranks of its own."""
         for rank in [rank for rank in self.own if rank not in seated] if seated else []:
-            shelf = self.own[rank]
-            if all(slot.state is SlotState.FREE for slot in shelf.slots.values()):
-                for segment in sorted({ref.segment for ref in shelf.slots}):
-                    del self._homes[segment]
-                    self._out.append(ReleaseSegment(segment=segment))
-                shelf.slots.clear()
+            self._give_up_if_empty(self.own[rank])
+
+    def _give_up_former_ranks(self) -> None:
+        """Of ranks whose copies go elsewhere by now. Rule 17: an ex-holder keeps the floor until a permit frees it."""
+        for rank in [rank for rank in self.held if rank not in self._holds]:
+            self._give_up_if_empty(self.held[rank])
+
+    def _give_up_if_empty(self, shelf: Shelf) -> None:
+        if all(slot.state is SlotState.FREE for slot in shelf.slots.values()):
+            for segment in sorted({ref.segment for ref in shelf.slots}):
+                del self._homes[segment]
+                self._out.append(ReleaseSegment(segment=segment))
+            shelf.slots.clear()
 
     def _make_room(self, shelf: Shelf, geometry: Geometry) -> None:
         being_made = any(s is shelf and g == geometry for s, g in self._making.values())
@@ -195,6 +203,7 @@ class Storehouse:
             shelf.obey(permit)
         self._serve_waiting()
         self._release_outgrown()
+        self._give_up_former_ranks()
         self.retry()
 
     def is_dead(self, version: Version) -> bool:

@@ -1,7 +1,6 @@
-"""Where ranks sit and where their copies go: pure functions of positions, never of node names.
+"""Where ranks sit: pure functions of positions, never of node names. Where their copies go is placement.py's.
 
-A position is a place for a node in the job's layout; it outlives the node that fills it. Because holders are a function
-of positions alone, seating a spare moves only the copies that died with the lost node.
+A position is a place for a node in the job's layout; it outlives the node that fills it.
 """
 
 from __future__ import annotations
@@ -29,10 +28,6 @@ class Layout:
 
     def ranks_at(self, position: int) -> range:
         return range(position * self.per_node, (position + 1) * self.per_node)
-
-    def holders_of(self, position: int) -> tuple[int, ...]:
-        """A ring: with every node alike, the load of holding is even and no node holds its own copies."""
-        return tuple((position + i) % self.positions for i in range(1, self.holders + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ Each carries the letter it has in the protocol: (a) one birth per resume, (b) no
 protected until the next loss, (d) protected and one loss give a plan at the watermark or newer, (e) overwritten means
 permitted, (f) no commit below what is kept, (g) the watermark grows once faults have ended, (h) one holder of a rank
 per generation, (k) Go means that everything newer than the resume version is gone, (l) one writer per slot; and rules
-7, 14 and 16 themselves: the permit passes nothing that is on its way, a newcomer pulls the floor, a holder without the
-floor is sent nothing newer.
+7, 14, 16 and 17 themselves: the permit passes nothing that is on its way, a newcomer pulls the floor, a holder without
+the floor is sent nothing newer, a copy shares its rank's rack only where other racks have no room.
 """
 
 from __future__ import annotations
@@ -146,6 +146,18 @@ class Checkers:
                 if version and not (home or version in pulled or (order.keep and version == plan.resume)):
                     fail("14", f"{machine.name} is to seat rank {order.rank} without {version}")
 
+    def placed(self, machine: Machine, plan: Plan) -> None:
+        """Rule 17, from what nodes are told: never the own node, and the own rack only if the others are full."""
+        layout, racks = self._world.layout, self._world.options.rack_of
+        names = [holder.node for holder in plan.holders]
+        if plan.orders and (machine.name in names or len(names) != layout.holders):
+            fail("17", f"the copies of {machine.name} go to {names}")
+        outside = [m for m in self._world.coordinator.seats if racks(m) != racks(machine.name)]
+        shared = [name for name in names if racks(name) == racks(machine.name)]
+        roomy = layout.positions <= 2 * len(outside) and layout.holders == 1
+        if self._world.options.racks and shared and roomy:
+            fail("17", f"a copy of {machine.name} goes to {shared} in its own rack, {outside} are in others")
+
     def stands_at(self, rank: int, version: Version, state: State) -> None:
         if state != self._world.history.state(version, rank):
             fail("b", f"rank {rank} resumes at {version} with a state that never was")
@@ -189,9 +201,10 @@ class Checkers:
     def _missing(self, version: Version) -> str:
         """The first copy of a version that is not where it should be. Machines that died unnoticed are not blamed."""
         layout, seats = self._world.layout, self._world.coordinator.seats
+        placement = self._world.coordinator.placement
         for rank in range(layout.world_size):
             home = layout.position_of(rank)
-            for position in (home, *layout.holders_of(home)):
+            for position in (home, *placement.of(home)):
                 machine = self._world.machines[seats[position]]
                 if machine.alive and not self._has(machine, rank, version):
                     return f"the copy of rank {rank} at {machine.name}"

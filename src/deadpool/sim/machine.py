@@ -61,7 +61,8 @@ class Machine:
         return Address(host=self.name, port=1)
 
     def join(self) -> None:
-        self.uplink.send(Join(node=self.name, incarnation=self.name, data=self.address, spare=self.spare))
+        rack = self.world.options.rack_of(self.name)
+        self.uplink.send(Join(node=self.name, incarnation=self.name, data=self.address, spare=self.spare, rack=rack))
 
     def die(self) -> None:
         """Power off. The coordinator notices when the link's end arrives, or by silence."""
@@ -101,6 +102,7 @@ class Machine:
             self.arena.obey(message)
         if isinstance(message, Plan) and message.generation == self.agent.generation:
             self.world.checkers.ordered(self, message)
+            self.world.checkers.placed(self, message)
         self.feed(FromCoordinator(message=message))
 
     def _perform(self, effect: AgentEffect) -> None:

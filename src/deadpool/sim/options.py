@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from dataclasses import dataclass
 
 KINDS = (
@@ -51,6 +52,12 @@ class Options:
     faults: tuple[FaultPlan, ...]
     joins_s: tuple[float, ...]  # when further spares join
     calm_s: float  # when the liveness phase begins
+    racks: int  # 0: nothing is said of racks
+    in_place: bool  # survivors keep their processes
+
+    def rack_of(self, node: str) -> str | None:
+        """By chance, and uneven; whoever joins has one too."""
+        return f"r{zlib.crc32(node.encode()) % self.racks}" if self.racks else None
 
 
 def draw(seed: int) -> Options:
@@ -75,6 +82,8 @@ def draw(seed: int) -> Options:
         faults=_faults(rng, calm_s),
         joins_s=tuple(sorted(calm_s * rng.random() for _ in range(rng.choice((0, 0, 1, 2))))),
         calm_s=calm_s,
+        racks=rng.choice((0, 0, 2, 3)),
+        in_place=rng.random() < 0.8,
     )
 
 

@@ -144,6 +144,9 @@ class Process:
         if not self.alive or self.stage == "loading":
             return
         self.unwinding = False
+        if not self.world.options.in_place:
+            self.exit(75, "restarts")
+            return
         self._cancel_capture()
         self._turn("await_restore")
         self._walks_in = self.core.aborted

@@ -6,6 +6,7 @@ Three parts: here the boundary of a step; in recovery.py the walk from rest to G
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from deadpool.protocol.seal import Extent, Geometry
 from deadpool.protocol.trainer import Capture
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import recovery, rehearsal
-from deadpool.trainer.adapters import Adapter
+from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.capture import Capturer
 from deadpool.trainer.session import Session, Superseded
 from deadpool.trainer.step import Step
@@ -29,7 +30,9 @@ STALL_SHARE = 0.02
 
 class Job:
     def __init__(self, session: Session, state: ProtectedState, adapters: list[Adapter]) -> None:
+        assert session.settings is not None
         self.session, self.state, self.adapters = session, state, adapters
+        self.in_place = versions.recovers_in_place(session.settings.in_place)
         self.enabled = True  # False on all ranks alike: versions are passed over, to measure what protection costs
         self.record = b""  # the boundary record of the version this rank stands at
         self.capturer = Capturer(state, session.ambushes, on_copied=self._copied, on_given_up=self._given_up)
@@ -98,6 +101,8 @@ class Job:
     # --- the boundary of a step --------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        if self.session.rank == 0:
+            self._warn_of_torch()
         with self.session.changed:
             self.session.core.begin()
         self.record = self.state.record()
@@ -105,6 +110,13 @@ class Job:
 
     def enter_step(self, number: int) -> None:
         self.session.ambushes.enter_step(number)
+
+    def _warn_of_torch(self) -> None:
+        """At the start of the job, so once."""
+        assert self.session.settings is not None
+        if text := versions.warning(self.session.settings.in_place):
+            warnings.warn(text, stacklevel=2)
+            self.session.emit("unknown_torch", reason=text)
 
     def leave_step(self, error: BaseException | None) -> bool:
         """True: the exception was the fault's doing, and the step will be yielded again."""

@@ -27,7 +27,9 @@ from deadpool.protocol.messages import Connect, Connected, Failed, Seat
 from deadpool.protocol.topology import Address
 from deadpool.trainer import current
 from deadpool.trainer.environment import set_environment
-from deadpool.trainer.session import RunAgain, Session, Superseded
+from deadpool.trainer.session import Restart, RunAgain, Session, Superseded
+
+CODE_RESTART = 75  # not 0: never to be taken for the end of a script
 
 
 def main() -> None:
@@ -82,6 +84,8 @@ def _run(session: Session, script: str, arguments: list[str]) -> int:
     except RunAgain:
         _unload(set(sys.modules) - known)
         raise
+    except Restart:
+        return CODE_RESTART
     except SystemExit as stop:
         return _exit_code(session, stop)
     except BaseException as error:

@@ -12,6 +12,7 @@ from deadpool.protocol.messages import Connect, Seat
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import current
 from deadpool.trainer.adapters import adapters_for
+from deadpool.trainer.claims import Claims, apply_claims
 from deadpool.trainer.job import Job
 from deadpool.trainer.session import Session
 from deadpool.trainer.unprotected import UnprotectedPool
@@ -28,12 +29,17 @@ class Pool:
         self.world_size = self._layout.world_size
         self.local_rank = self._layout.local_rank(self.rank)
 
-    def protect(self, **objects: object) -> Job:
-        """Everything whose state the loop changes: model=, optimizer=, scheduler=, data=, ... under any names."""
+    def protect(self, *, replicated: Claims | None = None, **objects: object) -> Job:
+        """Everything whose state the loop changes: model=, optimizer=, scheduler=, data=, ... under any names.
+
+        What other ranks hold identically, and need not be sent, is derived. `replicated` overrides that per object: a
+        process group on all of whose ranks it is identical, or None for an object that is to be sent in any case.
+        """
         if current.job is not None:
             raise ConfigError("protect() was called twice: pass all objects to one call")
         adapters = adapters_for(_modules(objects))
-        replicas = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
+        derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
+        replicas = apply_claims(derived, objects, replicated or {}, self.rank)
         state = ProtectedState(objects, replicas=replicas, rank=self.rank, node_of=self._layout.position_of)
         current.job = Job(self._session, state, adapters)
         return current.job

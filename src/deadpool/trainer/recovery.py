@@ -5,7 +5,8 @@
     rebuild   every group under the new generation                                        -> Connected
     go
 
-A newer fence in any of these begins the walk again from rest.
+Where survivors do not keep their processes (adapters/versions.py), the walk ends before its first stop, and so does the
+process. A newer fence in any of these begins the walk again from rest.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore
 from deadpool.protocol.seal import Extent
 from deadpool.snapshot.slot import read_seal
-from deadpool.trainer.session import Superseded
+from deadpool.trainer.session import Restart, Superseded
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job
@@ -30,6 +31,9 @@ def come_back(job: Job) -> None:
     session = job.session
     session.emit("unwound")
     job.capturer.cancel()
+    if not job.in_place:
+        session.emit("restarts")
+        raise Restart  # the agent takes its end under the fence for what it is, and starts another
     for adapter in job.adapters:
         adapter.reset()
     while True:

@@ -58,6 +58,10 @@ class RunAgain(Unwind):
     """Takes a spare back to the top of its script."""
 
 
+class Restart(Unwind):
+    """Takes a trainer out of its script: a fresh process goes on from the memory of its node."""
+
+
 class Session:
     def __init__(self, link: TrainerEnd, name: str, host: str, store: Address) -> None:
         self.name, self._link = name, link

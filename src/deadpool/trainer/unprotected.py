@@ -62,5 +62,6 @@ class UnprotectedPool:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         return cls()
 
-    def protect(self, **objects: object) -> UnprotectedJob:
+    def protect(self, *, replicated: object = None, **objects: object) -> UnprotectedJob:
+        """Nothing is sent anywhere, so what others hold too makes no difference."""
         return UnprotectedJob(objects, self.rank)

@@ -84,7 +84,7 @@ def main() -> None:
     average = WeightAverage(built.model.parameters(), args.ema) if args.ema else None
     torch.manual_seed(1 + pool.rank)
     batches, data = open_data(args.loader, options.size, built)
-    further = {"average": average} if average is not None else {}
+    further: dict[str, Any] = {"average": average} if average is not None else {}
     job = pool.protect(model=built.model, optimizer=optimizer, scheduler=scheduler, data=data, **further)
 
     args.out.mkdir(parents=True, exist_ok=True)

@@ -64,6 +64,11 @@ class Channel:
         if errors:
             raise errors[0]
 
+    @property
+    def bytes_sent(self) -> int:
+        """Over all its streams, since they were opened."""
+        return sum(connection.bytes_sent for connection in self._connections)
+
     def cut(self, reason: str) -> None:
         """End every wait on this channel. From any thread."""
         with self._lock:

@@ -51,11 +51,11 @@ class TransferClient:
         generation: Generation,
         full: bool,
         midway: Callable[[], None] | None = None,
-    ) -> None:
+    ) -> int:
         """Store a sealed slot at a holder; returns when the holder has verified and sealed it, else TransferError.
 
-        The slot must not change before this returns or raises. `midway` is called when the first bytes are on their
-        way; the holder cannot have all of them before it returns.
+        Returns how many bytes went out for it. The slot must not change before this returns or raises. `midway` is
+        called when the first bytes are on their way; the holder cannot have all of them before it returns.
         """
         sent = replace(seal, full=full)
         todo = deque(chunks_of(seal.extent, regions_sent(sent)))
@@ -69,10 +69,12 @@ class TransferClient:
                 connection.send_data([transfer, *pack_chunk(chunk)], fd, start, chunk.size, told)
 
         with self._channel(address, generation) as channel:
+            before = channel.bytes_sent
             channel.lead.send(Kind.PUSH, [transfer, pack_seal(sent), pack_geometry(geometry)])
             channel.lead.expect(Kind.ACCEPT)
             channel.run(self._stream_count(todo), send)
             channel.lead.expect(Kind.STORED)
+            return channel.bytes_sent - before
 
     def pull(
         self,

@@ -42,6 +42,7 @@ class Connection:
     def __init__(self, sock: socket.socket, peer: str, deadline_s: float) -> None:
         self.peer = peer
         self.generation: Generation | None = None  # bound by the first frame, then fixed
+        self.bytes_sent = 0  # frames and payload, as the kernel took them
         self._sock = sock
         self._cut_reason = ""
         self._send_lock = threading.Lock()
@@ -82,11 +83,14 @@ class Connection:
             if sent == 0:
                 raise ConnectionLost(f"{self.peer}: the segment ended before the slot did")
             offset += sent
+            self.bytes_sent += sent
 
     def _send_bytes(self, data: bytes, flags: int = 0) -> None:
         while data:
             rest = data
-            data = data[self._patiently(lambda: self._sock.send(rest, flags)) :]  # noqa: B023
+            sent = self._patiently(lambda: self._sock.send(rest, flags))  # noqa: B023
+            self.bytes_sent += sent
+            data = data[sent:]
 
     def _pack(self, kind: Kind, body: list[Any], payload_bytes: int = 0) -> bytes:
         assert self.generation is not None

@@ -1,0 +1,117 @@
+"""Which positions keep the copies of which: away from the own node, and where racks are given from the own rack.
+
+A pure function of positions and of the racks of the nodes that sit there, so seating a spare of the lost node's rack
+moves only the copies that died. Without racks, or with a single one, it is a ring. Where a spare of another rack is
+seated, what is still well placed stays: copies move only where the racks make them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Rack = str | None
+"""None: nothing was said of this node, so it is a rack of its own."""
+
+LOAD_LIMIT = 2
+"""How many times the even share a node may be asked to hold. Beyond that a copy stays in its own rack: a small rack's
+memory must not have to take in the whole job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    racks: tuple[Rack, ...]  # of the node at each position
+    holders: tuple[tuple[int, ...], ...]  # per position: the positions that keep its copies
+
+    def of(self, position: int) -> tuple[int, ...]:
+        return self.holders[position]
+
+    def held_by(self, position: int) -> tuple[int, ...]:
+        return tuple(owner for owner, holders in enumerate(self.holders) if position in holders)
+
+    @property
+    def same_rack(self) -> tuple[int, ...]:
+        """Positions with a copy in their own rack: there was no better place."""
+        return tuple(p for p, holders in enumerate(self.holders) if self._count(self.racks[p], holders))
+
+    def would_move(self, position: int, rack: Rack) -> int:
+        """Copies that had to move if the node at `position` stood in `rack`."""
+        return self._count(rack, self.of(position)) + self._count(rack, self.held_by(position))
+
+    def _count(self, rack: Rack, positions: Sequence[int]) -> int:
+        return sum(rack is not None and self.racks[p] == rack for p in positions)
+
+
+NOWHERE = Placement(racks=(), holders=())
+
+
+def place(racks: Sequence[Rack], count: int, before: Placement = NOWHERE) -> Placement:
+    """`count` holders for each position. `before` is the placement of the plan before, over the same positions."""
+    if before.racks == tuple(racks):
+        return before
+    filling = _Filling(racks, count, before)
+    filling.keep_what_is_well_placed()
+    filling.fill()
+    return Placement(racks=tuple(racks), holders=tuple(map(tuple, filling.holders)))
+
+
+class _Filling:
+    """Positions in a ring, rack by rack. A step as wide as the widest rack leads out of every rack, and takes each
+    position to another one: where no rack is wider than half of the ring, that alone is even. Elsewhere, and for what
+    is not kept, the least loaded position of another rack is taken."""
+
+    def __init__(self, racks: Sequence[Rack], count: int, before: Placement) -> None:
+        self._count, self._before = count, before.holders
+        self._domains = _domains(racks)
+        sizes = Counter(self._domains)  # in order of first appearance
+        self._widest, self._others = max(sizes.values(), default=1), max(1, len(sizes) - 1)
+        order = {domain: index for index, domain in enumerate(sizes)}
+        self._ring = sorted(range(len(racks)), key=lambda p: order[self._domains[p]])
+        self._index = {position: index for index, position in enumerate(self._ring)}
+        self._load = [0] * len(racks)
+        self.holders: list[list[int]] = [[] for _ in racks]
+
+    def keep_what_is_well_placed(self) -> None:
+        for position, holders in enumerate(self._before):
+            for holder in holders:
+                if self._domains[holder] != self._domains[position]:
+                    self._take(position, holder)
+
+    def fill(self) -> None:
+        for nth in range(self._count):
+            for position in self._ring:
+                if len(self.holders[position]) <= nth:
+                    self._take(position, self._best(position, nth))
+
+    def _take(self, position: int, holder: int) -> None:
+        self.holders[position].append(holder)
+        self._load[holder] += 1
+
+    def _best(self, position: int, nth: int) -> int:
+        step = self._widest * (1 + nth % self._others) + nth // self._others
+        start = self._index[position] + step
+        ahead = self._ring[start % len(self._ring)]
+        if self._load[ahead] <= nth and self._is_new_rack(position, ahead):
+            return ahead
+        others = (p for p in self._ring if p != position and p not in self.holders[position])
+        return min(others, key=lambda holder: self._cost(position, holder, start))
+
+    def _is_new_rack(self, position: int, holder: int) -> bool:
+        """Neither its own nor that of another of its holders."""
+        return all(self._domains[p] != self._domains[holder] for p in (position, *self.holders[position]))
+
+    def _cost(self, position: int, holder: int, start: int) -> tuple[int, bool, bool, int, int]:
+        inside = self._domains[position] == self._domains[holder]
+        full = self._load[holder] >= LOAD_LIMIT * self._count
+        moved = bool(self._before) and holder not in self._before[position]
+        distance = (self._index[holder] - start) % len(self._ring)
+        worse = 1 if inside else 2 * full
+        return (worse, moved, not self._is_new_rack(position, holder), self._load[holder], distance)
+
+
+def _domains(racks: Sequence[Rack]) -> list[Rack | int]:
+    """What may fail together. One rack for all says nothing: then every node counts as one of its own."""
+    if len(set(racks)) == 1:
+        return list(range(len(racks)))
+    return [position if rack is None else rack for position, rack in enumerate(racks)]

@@ -1,0 +1,58 @@
+"""What a user says about replication, over what was derived from DTensor placements, DDP and the mesh.
+
+A claim is about an object's parameters, and with them about their optimizer state. It is checked while the job runs:
+ranks that claim to be replicas of each other and are not are named by the coordinator (event `replicas_differ`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from deadpool.errors import ConfigError
+
+Claims = Mapping[str, "dist.ProcessGroup | None"]
+"""Keyword of protect() -> the group on all of whose ranks the object is identical; None: on no other rank."""
+
+
+def apply_claims(
+    derived: Mapping[int, tuple[int, ...]], objects: Mapping[str, object], claims: Claims, rank: int
+) -> dict[int, tuple[int, ...]]:
+    """id(parameter) -> ranks with the same values. Of two claims about one parameter the careful one counts."""
+    replicas = dict(derived)
+    for name, group in sorted(claims.items(), key=lambda claim: claim[1] is None):
+        ranks = () if group is None else _ranks_of(name, group, rank)
+        for param in _params_of(name, objects):
+            replicas[id(param)] = ranks
+    return replicas
+
+
+def _params_of(name: str, objects: Mapping[str, object]) -> list[Tensor]:
+    if name not in objects:
+        raise ConfigError(f"replicated={{{name!r}: ...}} names no object of this call: known are {', '.join(objects)}")
+    value: Any = objects[name]
+    if isinstance(value, nn.Module):
+        return list(value.parameters())
+    if isinstance(value, Optimizer):
+        return [param for group in value.param_groups for param in group["params"]]
+    raise ConfigError(
+        f"replicated={{{name!r}: ...}} names a {type(value).__name__}: its state always travels, with the boundary "
+        "record; name modules or optimizers"
+    )
+
+
+def _ranks_of(name: str, group: Any, rank: int) -> tuple[int, ...]:
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ConfigError(f"replicated={{{name!r}: ...}} is a group that rank {rank} is not in: give one that it is in")
+    if not isinstance(group, dist.ProcessGroup):
+        raise ConfigError(
+            f"replicated={{{name!r}: {group!r}}} cannot be used: give a process group, or None for no replica at all"
+        )
+    ranks = tuple(sorted(dist.get_process_group_ranks(group)))
+    if rank not in ranks:
+        raise ConfigError(f"replicated={{{name!r}: ...}} is a group of ranks {ranks}, and rank {rank} is not in it")
+    return ranks

@@ -1,0 +1,52 @@
+"""Survivors that do not go on in place: fresh processes take their ranks from the memory of their own nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def restarted(stage):
+    return sorted(event["rank"] for event in stage.events("restarts"))
+
+
+@pytest.mark.parametrize(("layout", "nodes"), [("ddp", 3), ("fsdp2", 2)])
+def test_node_killed_and_every_survivor_restarts(make_stage, play, layout, nodes):
+    stage = make_stage(layout, scene="wait@4:1", nodes=nodes, in_place="never")
+
+    def during():
+        stage.await_gate(4)
+        stage.await_committed(3)
+        stage.kill_node_at_gate("n1", 4)
+
+    play(stage, during)
+    survivors = [rank for rank in range(nodes) if rank != 1]
+    assert restarted(stage) == survivors
+    assert len(stage.events("fault")) == 1, "their ends are part of the recovery, not further faults"
+    restored = {event["rank"]: event for event in stage.events("restored")}
+    assert sorted(restored) == list(range(nodes)) and not any(event["kept"] for event in restored.values())
+    assert [restored[rank]["trainer"] for rank in survivors] == [f"n{rank}.1" for rank in survivors]
+
+
+def test_one_trainer_killed_after_the_other(make_stage, play):
+    """Each time the dead one and the survivor are fresh processes, and the next loss finds them protected again."""
+    scene = "wait@2:1 wait@4:0 wait@6:1"
+    stage = make_stage("plain", scene=scene, spares=0, in_place="never")
+    play(stage, lambda: [stage.kill_trainer_at_gate(step) for step in (2, 4, 6)])
+    assert len(stage.events("fault")) == 3
+    assert restarted(stage) == [0, 0, 1]
+
+
+def test_unknown_torch_is_warned_of_once_per_job(tmp_path):
+    command = [sys.executable, "-m", "deadpool.cli.main", "run", "--nproc-per-node", "2", "--run-dir", str(tmp_path)]
+    script = Path(__file__).with_name("unknown_torch.py")
+    done = subprocess.run([*command, str(script)], stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stdout.decode()
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    (told,) = (event for event in events if event["what"] == "unknown_torch")
+    assert told["rank"] == 0 and "torch 2.99.0 is not known" in told["reason"]
+    assert done.stdout.decode().count("torch 2.99.0 is not known") == 1
