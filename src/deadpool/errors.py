@@ -8,6 +8,7 @@ DeadPoolError
   TransferError      a copy did not arrive whole
   StateError         training state that cannot be captured or restored
   GroupError         a process group cannot be aborted or rebuilt
+    GroupMissing     the job has a group that this process never made
   JobFailed          the job cannot go on; says why and what to do now
 
 Unwind (BaseException)  takes a trainer back to its step boundary; must not be eaten by `except Exception`
@@ -46,6 +47,10 @@ class StateError(DeadPoolError):
 
 class GroupError(DeadPoolError):
     """A process group cannot be aborted or rebuilt."""
+
+
+class GroupMissing(GroupError):
+    """The job has a group that this process never made."""
 
 
 class JobFailed(DeadPoolError):

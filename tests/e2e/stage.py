@@ -32,9 +32,13 @@ def workload(layout: str, *more: str) -> list[str]:
 
 
 def run_unprotected(layout: str, world_size: int, folder: Path) -> Results:
-    """The same script, unchanged, without DeadPool."""
+    """The same workload, unchanged, without DeadPool."""
+    return run_script_unprotected(SCRIPT, workload(layout), world_size, folder)
+
+
+def run_script_unprotected(script: Path, arguments: list[str], world_size: int, folder: Path) -> Results:
     folder.mkdir()
-    run_ranks(SCRIPT, ["--out", str(folder / "out"), *workload(layout)], world_size, folder / "console.log")
+    run_ranks(script, ["--out", str(folder / "out"), *arguments], world_size, folder / "console.log")
     return Results.read(folder / "out")
 
 
@@ -47,18 +51,21 @@ class Stage:
     scene: str
     folder: Path
     nursery: SharedNursery
+    script: Path = SCENE
+    arguments: list[str] | None = None  # of a script that is not the workload
     trial: Trial = field(init=False)
 
     def __post_init__(self) -> None:
         gates = self.folder / "gates"
         gates.mkdir(parents=True)
         environment = {"E2E_SCENE": self.scene, "E2E_GATES": str(gates)}
+        arguments = workload(self.layout) if self.arguments is None else self.arguments
         self.trial = Trial(
             self.config,
-            workload(self.layout),
+            arguments,
             self.folder,
             deadline_s=90.0,
-            script=SCENE,
+            script=self.script,
             environment=environment,
             nursery=self.nursery,
         )

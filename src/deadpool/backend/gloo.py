@@ -47,3 +47,9 @@ class GlooFactory:
         options = FakeProcessGroup.Options()
         options._timeout = timeout
         return FakeProcessGroup._create_internal(rank=rank, world_size=size, options=options)
+
+    def refusing(self) -> Any:
+        """For groups that are gone: whoever still talks to one gets an error, where a fake one would go on silently."""
+        options = FakeProcessGroup.Options()
+        options.error_on_collective = True
+        return FakeProcessGroup._create_internal(rank=0, world_size=1, options=options)

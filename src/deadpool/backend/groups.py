@@ -2,6 +2,10 @@
 
 The one door of this room. abort() may be called from any thread; everything else belongs to the main thread. A group
 that user code or a framework holds stays the same object through a recovery: only the backend inside it is replaced.
+
+A step that is done again makes its groups again, under the same names, and not every rank had made them the first time.
+So what exists at a step boundary is marked, and whoever comes back to that boundary returns to the mark. A mark is part
+of the boundary record: a newcomer returns to the mark of the rank it takes.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from deadpool.backend.door import Door
 from deadpool.backend.gloo import GlooFactory
 from deadpool.backend.store import ReleasableStore
 from deadpool.backend.supervisor import Supervisor
-from deadpool.errors import ConfigError, GroupError
+from deadpool.errors import ConfigError, GroupError, GroupMissing
 
 ACCEPTED_BACKENDS = ("gloo", "cpu:gloo")
 
@@ -32,6 +36,7 @@ class Groups:
         self._store: ReleasableStore | None = None
         self._detached = False
         self._swap_count = 0
+        self._marked: dict[str, str] = {}  # name -> ranks, as of the last mark
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,11 +79,33 @@ class Groups:
         """
         return self._supervisor.abort()
 
+    def mark(self) -> dict[str, Any]:
+        """Which groups exist now, as plain values: all that return_to() needs, also on another process."""
+        if tuple(self._marked) != self.names:  # taken at every step: groups seldom change
+            self._marked = {member.name: member.ranks for member in world.members()}
+        return {"groups": dict(self._marked), "made": world.made_count()}
+
+    def return_to(self, mark: dict[str, Any]) -> tuple[str, ...]:
+        """Forgets the groups made after the mark, keeps all others, and counts on from it. Names what was forgotten.
+
+        GroupMissing: a group of the mark is not here, and its other members would wait for ever.
+        """
+        marked: dict[str, str] = mark["groups"]
+        newer = [member for member in world.members() if marked.get(member.name) != member.ranks]
+        forgotten = tuple(member.name for member in newer)
+        for name in marked:
+            if name not in self.names or name in forgotten:
+                raise GroupMissing(_missing(name, marked[name]))
+        world.forget(newer, self._gloo.refusing)
+        world.set_made_count(mark["made"])
+        self._marked = {}
+        return forgotten
+
     def rebuild(self, store: dist.Store, prefix: str, *, after_abort: int | None = None) -> None:
         """Connects every group anew under `prefix`; a detached process becomes attached.
 
-        All ranks call it, each for all groups it is a member of, in the same order. `after_abort` is the abort_count
-        that the caller has seen: an abort it has not seen makes this raise instead of being forgotten.
+        All ranks call it, each for all groups it is a member of. `after_abort` is the abort_count that the caller has
+        seen: an abort it has not seen makes this raise instead of being forgotten.
         """
         if self._swap_count >= world.SWAP_LIMIT:
             raise GroupError(f"{world.SWAP_LIMIT} rebuilds done, torch has no room for another: restart the process")
@@ -86,7 +113,8 @@ class Groups:
         self._swap_count += 1
         try:
             own_store = self._connect(store)
-            for member in world.members():
+            # By name: an order that all ranks have in common, so that nobody waits in a circle.
+            for member in sorted(world.members(), key=lambda member: member.name):
                 self._rebuild_one(member, dist.PrefixStore(f"{prefix}/{member.name}", own_store))
         except GroupError:
             self._supervisor.abort()  # half of the groups are new: none may be used
@@ -96,10 +124,11 @@ class Groups:
     def destroy(self) -> None:
         """Forgets everything but the gloo device, so that the user's script can be run again in this process."""
         self._supervisor.allow()
-        world.forget()
+        world.forget_all()
         self._release_store()
         self._detached = False
         self._swap_count = 0
+        self._marked = {}
 
     def _connect(self, store: Any) -> dist.Store:
         # A client of our own: an abort ends waiting in it without cutting anybody else off from the store.
@@ -115,8 +144,10 @@ class Groups:
 
     def _make(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
         if self._detached:
-            return self._supervisor.run("making a fake group", lambda: self._gloo.alone(timeout))
-        return self._supervisor.run("making a group", lambda: self._gloo.real(store, rank, size, timeout))
+            return self._supervisor.run("making a fake group", lambda: self._gloo.alone(timeout), connections=0)
+        return self._supervisor.run(
+            "making a group", lambda: self._gloo.real(store, rank, size, timeout), connections=size - 1
+        )
 
     def _finish(self, group: Any) -> None:
         if self._detached and not world.is_faked(group):
@@ -128,10 +159,19 @@ class Groups:
         backend = self._supervisor.run(
             f"rebuilding group {member.name}",
             lambda: self._gloo.real(store, rank, size, timeout),
+            connections=size - 1,
             wait_s=self._timeout_s,
         )
         backend._set_sequence_number_for_group()
         world.swap(member, backend, store, self._swap_count)
+
+
+def _missing(name: str, ranks: str) -> str:
+    return (
+        f"group {name!r} of {ranks} is not in this process, but the job had it before the step it resumes from: it was "
+        "made in a step that this process never ran, or destroyed since. Make process groups and meshes before the "
+        "loop over steps, and destroy them after it"
+    )
 
 
 def _check_backend(backend: str) -> None:

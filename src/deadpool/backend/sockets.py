@@ -7,6 +7,7 @@ backend/supervisor.py only.
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import stat
@@ -46,6 +47,17 @@ def listening_ports(sockets: Iterable[OpenSocket]) -> frozenset[int]:
 def accepted_on(sockets: Iterable[OpenSocket], ports: frozenset[int]) -> frozenset[OpenSocket]:
     """Those among the sockets that came in through one of these ports."""
     return frozenset(each for each in sockets if (seen := _describe(each)) is not None and seen.port in ports)
+
+
+def connected(sockets: Iterable[OpenSocket]) -> frozenset[OpenSocket]:
+    """The TCP connections among the sockets, coming or going."""
+    return frozenset(each for each in sockets if (seen := _describe(each)) is not None and not seen.listens)
+
+
+def owned_by_python(sockets: Iterable[OpenSocket]) -> frozenset[OpenSocket]:
+    """Those that a socket object of this interpreter would close."""
+    owned = {each.fileno() for each in gc.get_objects() if issubclass(type(each), socket.socket)}
+    return frozenset(each for each in sockets if each.fd in owned)
 
 
 def shut_all(sockets: Iterable[OpenSocket]) -> int:

@@ -7,9 +7,10 @@ its sockets shut, fails and takes its half-made group with it; where it waits fo
 group's own timeout.
 
 A socket counts as the call's when it was opened while the call ran, unless it came in through a port that is not
-gloo's (the rendezvous store's server may live in this process). A TCP connection that an unrelated thread makes to
-somebody else in those milliseconds is taken for one of ours and would be shut with them: rare, and it looks like a peer
-that hung up.
+gloo's (the rendezvous store's server may live in this process). Where more are found than the group has peers, an
+unrelated thread was busy too, and those that belong to a Python object are its own: gloo's never do. What is left is a
+connection that somebody else's native code makes in those milliseconds, or any at all in a call that is given up: it is
+taken for one of ours and shut with them, which looks like a peer that hung up.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from deadpool.backend.sockets import OpenSocket, accepted_on, listening_ports, open_sockets, shut_all
+from deadpool.backend.sockets import (
+    OpenSocket,
+    accepted_on,
+    connected,
+    listening_ports,
+    open_sockets,
+    owned_by_python,
+    shut_all,
+)
 from deadpool.errors import GroupError
 
 T = TypeVar("T")
@@ -31,6 +40,7 @@ class _Call:
 
     what: str
     before: frozenset[OpenSocket]
+    connections: int | None
     settled: threading.Event = field(default_factory=threading.Event)
     result: Any = None
     error: BaseException | None = None
@@ -74,21 +84,26 @@ class Supervisor:
             self._shut_everything()
             self._aborted = False
 
-    def run(self, what: str, work: Callable[[], T], *, wait_s: float | None = None) -> T:
-        """Returns what `work` returns, or raises GroupError: it failed, it was aborted, or wait_s passed."""
-        call = self._begin(what)
+    def run(
+        self, what: str, work: Callable[[], T], *, connections: int | None = None, wait_s: float | None = None
+    ) -> T:
+        """Returns what `work` returns, or raises GroupError: it failed, it was aborted, or wait_s passed.
+
+        `connections`: how many native ones the work makes when it succeeds; None if that is not known.
+        """
+        call = self._begin(what, connections)
         threading.Thread(target=self._work, args=(call, work), name=f"deadpool {what}", daemon=True).start()
         in_time = call.settled.wait(wait_s)
         with self._lock:
             return self._end(call, in_time, wait_s)
 
-    def _begin(self, what: str) -> _Call:
+    def _begin(self, what: str, connections: int | None) -> _Call:
         with self._lock:
             if self._aborted:
                 raise GroupError(f"{what}: groups are aborted and not rebuilt yet")
             if self._call is not None:
                 raise GroupError(f"{what}: {self._call.what} is still under way in another thread")
-            self._call = _Call(what, open_sockets())
+            self._call = _Call(what, open_sockets(), connections)
             return self._call
 
     def _work(self, call: _Call, work: Callable[[], Any]) -> None:
@@ -112,7 +127,7 @@ class Supervisor:
         if call.given_up:
             raise GroupError(f"{call.what}: aborted")
         if in_time and call.error is None:
-            self._sockets |= made
+            self._sockets |= _without_strangers(connected(made), call.connections)
             return call.result
         call.given_up = True
         shut_all(made)
@@ -134,3 +149,9 @@ class Supervisor:
             self._call.settled.set()
             self._call = None
         return shut_all(ended)
+
+
+def _without_strangers(found: frozenset[OpenSocket], expected: int | None) -> frozenset[OpenSocket]:
+    if expected is None or len(found) <= expected:  # the usual case: no need to look at every object there is
+        return found
+    return found - owned_by_python(found)

@@ -1,29 +1,35 @@
-"""Everything we know about torch.distributed's module state: which groups exist, how to swap one, how to forget all.
+"""Everything we know about torch.distributed's module state: which groups exist, how to swap one, how to forget some.
 
-The only file that touches `distributed_c10d._world` and the caches that may hold a dead mesh. Main thread only.
+The only file that touches `distributed_c10d._world`. Main thread only.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup
+
+from deadpool.backend import meshes
 
 _c10d: Any = dist.distributed_c10d
 
 _BACKEND_TYPE: Any = dist.ProcessGroup.BackendType
 
 # BackendType is one byte, and torch keeps the old backend when a type is registered twice in one group: so each swap
-# takes a number of its own, above those that torch has names for. The first is for the fake backend of a rehearsal.
+# takes a number of its own, above those that torch has names for. The first is for the fake backend of a rehearsal, the
+# last for that of a forgotten group.
 _FAKE_TYPE = max(int(each) for each in _BACKEND_TYPE.__members__.values()) + 1
-SWAP_LIMIT = 255 - _FAKE_TYPE
+_FORGOTTEN_TYPE = 255
+SWAP_LIMIT = _FORGOTTEN_TYPE - 1 - _FAKE_TYPE
+
+_RANKS_SHOWN = 16
+_REGISTRIES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "pg_coalesce_state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,13 @@ class Member:
     def timeout(self) -> timedelta:
         return self.group._get_backend(self.group._device_types[0]).options._timeout
 
+    @property
+    def ranks(self) -> str:
+        """For people, and to tell groups apart that bear the same name by accident."""
+        listed = ", ".join(map(str, dist.get_process_group_ranks(self.group)))
+        short = self.size <= _RANKS_SHOWN
+        return f"ranks {listed}" if short else f"{self.size} ranks, {zlib.crc32(listed.encode()):08x}"
+
 
 def members() -> list[Member]:
     """In order of creation, which is the same on all ranks because making a group is collective."""
@@ -53,6 +66,15 @@ def members() -> list[Member]:
 
 def member(group: Any) -> Member:
     return Member(str(group.group_name), group)
+
+
+def made_count() -> int:
+    """How many groups were made under a number so far, also those this rank is no member of: names the next one."""
+    return int(_c10d._world.group_count)
+
+
+def set_made_count(count: int) -> None:
+    _c10d._world.group_count = count
 
 
 def is_faked(group: Any) -> bool:
@@ -90,54 +112,39 @@ def _put(member: Member, backend: Any, type_number: int) -> None:
     group._set_group_desc(description)
 
 
-def forget() -> None:
+def forget(members: list[Member], make_refusing: Callable[[], FakeProcessGroup]) -> None:
+    """As if these groups had never been made: their names are free again. Who still uses one gets an error at once."""
+    for each in members:
+        _put(each, make_refusing(), _FORGOTTEN_TYPE)
+        _drop(each)
+    if members:
+        meshes.forget_groups({each.name for each in members})
+
+
+def _drop(member: Member) -> None:
+    world = _c10d._world
+    for registry in _REGISTRIES:
+        getattr(world, registry).pop(member.group, None)
+    for tagged in world.tags_to_pg.values():
+        if member.group in tagged:
+            tagged.remove(member.group)
+    _c10d._unregister_process_group(member.name)
+
+
+def forget_all() -> None:
     """As if torch.distributed had never been used: the script can be run again and names its groups the same."""
     if dist.is_initialized():
         # A backend that was aborted may complain; what counts is cleared below in any case.
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
     _clear_registries()
-    _clear_mesh_caches()
+    meshes.forget_all()
 
 
 def _clear_registries() -> None:
     world = _c10d._world
     _c10d._update_default_pg(None)
-    for registry in ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg"):
+    for registry in (*_REGISTRIES, "tags_to_pg"):
         getattr(world, registry).clear()
-    world.pg_coalesce_state.clear()
     _c10d._unregister_all_process_groups()
     world.group_count = 0
-
-
-def _clear_mesh_caches() -> None:
-    """Meshes compare equal across runs although their groups differ, so a cache would hand back a dead one."""
-    device_mesh = sys.modules.get("torch.distributed.device_mesh")
-    resources = getattr(device_mesh, "_mesh_resources", None)
-    for registry in ("mesh_stack", "child_to_root_mapping", "root_to_flatten_mapping", "flatten_name_to_root_dims"):
-        _call(getattr(resources, registry, None), "clear")
-    _call(sys.modules.get("torch.distributed.tensor._redistribute"), "clear_redistribute_planner_cache")
-    topology = getattr(sys.modules.get("torch.distributed.tensor._collective_utils"), "MeshTopoInfo", None)
-    _call(getattr(topology, "build_from_mesh", None), "cache_clear")
-    random = sys.modules.get("torch.distributed.tensor._random")
-    if random is not None:
-        random._rng_tracker = None  # type: ignore[attr-defined]
-    _clear_sharding_caches()
-
-
-def _clear_sharding_caches() -> None:
-    tensor = sys.modules.get("torch.distributed.tensor._api")
-    if tensor is None:
-        return
-    propagator = tensor.DTensor._op_dispatcher.sharding_propagator
-    _call(propagator.propagate_op_sharding, "cache_clear")
-    if hasattr(propagator.propagate_op_sharding, "cache"):
-        _call(propagator.propagate_op_sharding.cache, "cache_clear")
-    _call(torch._C, "_clear_DTensor_sharding_propagator_cache")
-
-
-def _call(owner: Any, method: str) -> None:
-    """Calls it where this torch has it: these caches come and go between versions."""
-    found: Callable[[], object] | None = getattr(owner, method, None)
-    if found is not None:
-        found()

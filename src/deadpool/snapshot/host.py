@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deadpool.errors import StateError
+from deadpool.errors import DeadPoolError, StateError
 from deadpool.snapshot.bulk import states_of
 from deadpool.snapshot.objects import Objects, ProtectedOptimizer
 from deadpool.snapshot.record import decode, encode
@@ -77,6 +77,8 @@ def _state_dict(name: str, value: Any) -> bytes:
 def _load_state_dict(name: str, value: Any, state: Any) -> None:
     try:
         value.load_state_dict(state)
+    except DeadPoolError:
+        raise
     except Exception as error:  # the user's code: whatever it raises, say whose it was
         raise StateError(f"{name}.load_state_dict() failed: {type(error).__name__}: {error}") from error
 

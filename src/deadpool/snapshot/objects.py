@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deadpool.errors import ConfigError
+from deadpool.snapshot.loaders import with_position
 
 Key = tuple[str, str, str | int, Any]
 """("param", keyword, name, "") or ("state", keyword, index of the parameter, key in optimizer.state)."""
@@ -57,7 +58,7 @@ def sort_objects(objects: Mapping[str, object]) -> Objects:
         elif isinstance(value, Optimizer):
             optimizers[name] = ProtectedOptimizer(name, value, _home_of_state(value))
         else:
-            stateful[name] = _require_stateful(name, value)
+            stateful[name] = _require_stateful(name, with_position(name, value))
     return Objects(modules, optimizers, stateful, _collect_params(modules, optimizers))
 
 

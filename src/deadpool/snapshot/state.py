@@ -7,6 +7,7 @@ another thread until the optimizer steps again; it uses the tensors that the las
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -38,8 +39,11 @@ class ProtectedState:
         replicas: Mapping[int, tuple[int, ...]],
         rank: int,
         node_of: Callable[[int], int],
+        companions: Mapping[str, Any] | None = None,
     ) -> None:
+        """`companions` have a state that travels with the objects' own, under names that no keyword can have."""
         self._objects = sort_objects(objects)
+        self._objects.stateful.update(companions or {})
         self._peers, in_replica_region = choose_peers(
             self._objects.params.values(), replicas, rank=rank, node_of=node_of
         )

@@ -27,6 +27,7 @@ from deadpool.protocol.messages import Connect, Connected, Failed, Seat
 from deadpool.protocol.topology import Address
 from deadpool.trainer import current
 from deadpool.trainer.environment import set_environment
+from deadpool.trainer.offspring import end_offspring_with_this_process
 from deadpool.trainer.session import Restart, RunAgain, Session, Superseded
 
 CODE_RESTART = 75  # not 0: never to be taken for the end of a script
@@ -37,6 +38,7 @@ def main() -> None:
     session = Session.from_environment()
     assert session is not None, "trainers are started by an agent"
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    end_offspring_with_this_process()
     session.start()
     current.session = session
     gc.freeze()  # what is imported stays; a spare's clean-up between two runs need not look at it

@@ -12,6 +12,7 @@ from deadpool.protocol.messages import Connect, Seat
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import current
 from deadpool.trainer.adapters import adapters_for
+from deadpool.trainer.boundary_groups import BoundaryGroups
 from deadpool.trainer.claims import Claims, apply_claims
 from deadpool.trainer.job import Job
 from deadpool.trainer.session import Session
@@ -39,8 +40,13 @@ class Pool:
             raise ConfigError("protect() was called twice: pass all objects to one call")
         adapters = adapters_for(_modules(objects))
         derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
-        replicas = apply_claims(derived, objects, replicated or {}, self.rank)
-        state = ProtectedState(objects, replicas=replicas, rank=self.rank, node_of=self._layout.position_of)
+        state = ProtectedState(
+            objects,
+            replicas=apply_claims(derived, objects, replicated or {}, self.rank),
+            rank=self.rank,
+            node_of=self._layout.position_of,
+            companions={"process groups": BoundaryGroups(self._session)},
+        )
         current.job = Job(self._session, state, adapters)
         return current.job
 

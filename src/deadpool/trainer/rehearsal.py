@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from deadpool.errors import GroupMissing
 from deadpool.protocol.messages import Parked, Rehearse, Seat
 from deadpool.trainer import recovery
 from deadpool.trainer.session import RunAgain, Superseded
@@ -19,7 +20,8 @@ def run(job: Job) -> Iterator[DryStep]:
     """Yields dry steps, then returns at Go with the rank's state loaded, as if it had been there all along."""
     session = job.session
     rank = session.rank
-    yield from _dry_steps(job)
+    rehearsed = _dry_step_count(job)
+    yield from _dry_steps(job, rehearsed)
     if isinstance(session.role, Rehearse):
         session.send(Parked(rank=rank, geometry=job.state.measure()))
         session.emit("rehearsed")
@@ -29,7 +31,7 @@ def run(job: Job) -> Iterator[DryStep]:
             session.core.take_seat(seat.generation, seat.rank, seat.schedule)
         session.emit("built")
         try:
-            recovery.walk(job, seat.generation)
+            yield from _walk(job, seat, rehearsed)
             return
         except Superseded:
             if session.core.is_aborted:
@@ -37,9 +39,20 @@ def run(job: Job) -> Iterator[DryStep]:
                 return
 
 
-def _dry_steps(job: Job) -> Iterator[DryStep]:
+def _walk(job: Job, seat: Seat, rehearsed: int) -> Iterator[DryStep]:
+    """Where dry steps were left out, a group is missing that the others made in their first step: then they are due."""
+    try:
+        recovery.walk(job, seat.generation)
+    except GroupMissing:
+        if rehearsed == _full_rehearsal(job):
+            raise
+        yield from _dry_steps(job, _full_rehearsal(job))
+        recovery.walk(job, seat.generation)
+
+
+def _dry_steps(job: Job, count: int) -> Iterator[DryStep]:
     job.set_dry(True)
-    for number in range(_dry_step_count(job)):
+    for number in range(count):
         with contextlib.ExitStack() as stack:
             for adapter in job.adapters:
                 stack.enter_context(adapter.rehearsing())
@@ -58,9 +71,13 @@ def _dry_step_count(job: Job) -> int:
     match job.session.role:
         case Seat(resume=resume) if resume is not None:
             needed = (a.dry_steps for a in job.adapters if a.dry_steps_change_numerics and resume.number >= a.dry_steps)
+            return max(needed, default=0)
         case _:
-            needed = (adapter.dry_steps for adapter in job.adapters)
-    return max(needed, default=0)
+            return _full_rehearsal(job)
+
+
+def _full_rehearsal(job: Job) -> int:
+    return max((adapter.dry_steps for adapter in job.adapters), default=0)
 
 
 def _await_seat(job: Job, rank: int) -> Seat:

@@ -1,0 +1,75 @@
+"""What torch remembers about meshes and the groups in them: caches that may hold a dead one. Used by world.py only.
+
+A recovery needs none of this: groups keep their names and their objects, so whatever a cache holds stays valid. It is
+needed where groups go: when the script is run again, and when a step that made groups is done again. Main thread only.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+
+def forget_all() -> None:
+    """Meshes compare equal across runs although their groups differ, so a cache would hand back a dead one."""
+    resources = _resources()
+    for registry in ("mesh_stack", "child_to_root_mapping", "root_to_flatten_mapping", "flatten_name_to_root_dims"):
+        _call(getattr(resources, registry, None), "clear")
+    random = sys.modules.get("torch.distributed.tensor._random")
+    if random is not None:
+        random._rng_tracker = None  # type: ignore[attr-defined]
+    _clear_caches()
+
+
+def forget_groups(names: set[str]) -> None:
+    """A mesh that was flattened remembers the result, and would not make its group again."""
+    for mesh in _meshes():
+        _forget_flattened(getattr(mesh, "_flatten_mapping", {}), names)
+        registry = getattr(mesh, "_pg_registry", {})
+        for name in names & set(registry):
+            del registry[name]
+    for flattened in list(getattr(_resources(), "root_to_flatten_mapping", {}).values()):  # until torch 2.10
+        _forget_flattened(flattened, names)
+    _clear_caches()
+
+
+def _forget_flattened(flattened: dict[str, Any], names: set[str]) -> None:
+    for key, mesh in list(flattened.items()):
+        if names & set(getattr(mesh, "_dim_group_names", ())):
+            del flattened[key]
+
+
+def _meshes() -> Iterable[Any]:
+    """torch keeps no list of them. Looked for only when groups were forgotten, which is rare."""
+    device_mesh = sys.modules.get("torch.distributed.device_mesh")
+    kind = getattr(device_mesh, "DeviceMesh", None)
+    return [each for each in gc.get_objects() if type(each) is kind] if kind is not None else []
+
+
+def _resources() -> Any:
+    return getattr(sys.modules.get("torch.distributed.device_mesh"), "_mesh_resources", None)
+
+
+def _clear_caches() -> None:
+    _call(sys.modules.get("torch.distributed.tensor._redistribute"), "clear_redistribute_planner_cache")
+    topology = getattr(sys.modules.get("torch.distributed.tensor._collective_utils"), "MeshTopoInfo", None)
+    _call(getattr(topology, "build_from_mesh", None), "cache_clear")
+    tensor = sys.modules.get("torch.distributed.tensor._api")
+    if tensor is None:
+        return
+    propagator = tensor.DTensor._op_dispatcher.sharding_propagator
+    _call(propagator.propagate_op_sharding, "cache_clear")
+    if hasattr(propagator.propagate_op_sharding, "cache"):
+        _call(propagator.propagate_op_sharding.cache, "cache_clear")
+    _call(torch._C, "_clear_DTensor_sharding_propagator_cache")
+
+
+def _call(owner: Any, method: str) -> None:
+    """Calls it where this torch has it: these caches come and go between versions."""
+    found: Callable[[], object] | None = getattr(owner, method, None)
+    if found is not None:
+        found()

@@ -1,0 +1,118 @@
+"""torchdata's StatefulDataLoader as an object with a position, also for a script that holds one of its iterators.
+
+The loader's own load_state_dict() counts only from the next iter(): an iterator that the script made before would go on
+where it was, silently. So the loader's current iterator becomes the restored one: it keeps its identity and gets the
+other's insides. What else the order of batches hangs on travels with it: the generators that shuffle the next epochs,
+and the epoch of a distributed sampler.
+
+Not restored, because workers do not tell: the state of random number generators inside worker processes. A dataset that
+augments at random in workers is exact only if it draws from a generator keyed by the index.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch.utils.data import IterDataPipe, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data._utils import signal_handling
+
+from deadpool.errors import ConfigError
+
+_UNSTORED_ORDER = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+def with_position(name: str, value: object) -> object:
+    """The value itself, or what stands for it where its own state_dict() is not enough. ConfigError: never exact."""
+    module: Any = sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")
+    if module is None:
+        return value
+    if isinstance(value, module._StatefulBaseDataLoaderIter):
+        raise ConfigError(f"{name}: got the iterator of a StatefulDataLoader, pass the loader itself")
+    if not isinstance(value, module.StatefulDataLoader):
+        return value
+    _require_exact(name, value)
+    return LoaderPosition(value)
+
+
+class LoaderPosition:
+    """The state of one loader and of its current iterator. Taking it changes nothing in the loader."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def state_dict(self) -> dict[str, Any]:
+        loader = self._loader
+        begun = loader._iterator is not None  # if not, the loader's state_dict() would begin, and draw random numbers
+        return {
+            "iterator": loader._iterator.state_dict() if begun else None,
+            "unclaimed": loader._initial_iter_for_state_dict,
+            "next": loader.next_iter_state,
+            "generators": [_generator_state(generator) for generator in self._generators()],
+            "epochs": [sampler.epoch for sampler in self._epoch_samplers()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        loader, held = self._loader, self._loader._iterator
+        for sampler, epoch in zip(self._epoch_samplers(), state["epochs"], strict=True):
+            sampler.set_epoch(epoch)
+        loader.load_state_dict({})
+        loader.next_iter_state = state["next"]
+        if state["iterator"] is not None:
+            loader.next_iter_state = state["iterator"]
+            loader._iterator = _replaced(held, loader)
+            loader.next_iter_state = state["next"]
+            # Where the script has no iterator yet, its first iter() is to give this one.
+            loader._initial_iter_for_state_dict = state["unclaimed"] or held is None
+        for generator, stored in zip(self._generators(), state["generators"], strict=True):
+            if generator is not None:
+                generator.set_state(stored)
+
+    def _generators(self) -> list[torch.Generator | None]:
+        return [self._loader.generator, getattr(self._loader.sampler, "generator", None)]
+
+    def _epoch_samplers(self) -> list[Any]:
+        found = (self._loader.sampler, self._loader.batch_sampler)
+        return [each for each in found if hasattr(each, "set_epoch") and hasattr(each, "epoch")]
+
+
+def _require_exact(name: str, loader: Any) -> None:
+    if loader.num_workers and not loader.in_order:
+        raise ConfigError(f"{name}: in_order=False cannot be used: batches would come in another order each time")
+    if isinstance(loader.dataset, IterDataPipe):
+        raise ConfigError(f"{name}: a dataset of datapipes cannot be used: use a Dataset or an IterableDataset")
+    if isinstance(loader.sampler, _UNSTORED_ORDER):
+        raise ConfigError(
+            f"{name}: the order of torch's {type(loader.sampler).__name__} cannot be saved or set back: use "
+            "shuffle=True, torchdata's RandomSampler, or a sampler with state_dict() and load_state_dict()"
+        )
+
+
+def _generator_state(generator: torch.Generator | None) -> torch.Tensor | None:
+    return None if generator is None else generator.get_state()
+
+
+def _replaced(held: Any, loader: Any) -> Any:
+    """An iterator at the position that the loader was told; the held one, if there is one."""
+    if held is None:
+        return loader._get_iterator()
+    if hasattr(held, "_shutdown_workers"):
+        held._shutdown_workers()
+    fresh = loader._get_iterator()
+    _unwatch_workers(fresh)
+    held.__dict__ = fresh.__dict__
+    fresh.__dict__ = {"_shutdown": True}  # nothing is left that its end could close
+    _watch_workers(held)
+    return held
+
+
+def _unwatch_workers(iterator: Any) -> None:
+    """torch looks after the workers of an iterator under its identity, and raises in this process when one dies."""
+    if getattr(iterator, "_worker_pids_set", False):
+        signal_handling._remove_worker_pids(id(iterator))
+
+
+def _watch_workers(iterator: Any) -> None:
+    if getattr(iterator, "_worker_pids_set", False):
+        signal_handling._set_worker_pids(id(iterator), tuple(worker.pid for worker in iterator._workers))

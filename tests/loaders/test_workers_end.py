@@ -1,0 +1,34 @@
+"""A trainer is killed: the workers that its script has forked do not outlive it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+SCRIPT = Path(__file__).with_name("killed_with_workers.py")
+
+
+def alive_after_the_kill(*arguments: str) -> list[bool]:
+    """Which of its children outlive their parent by a second."""
+    parent = subprocess.Popen([sys.executable, "-W", "ignore", SCRIPT, *arguments], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    children = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    _, alive = psutil.wait_procs(children, timeout=1)
+    left = [child in alive for child in children]
+    for child in alive:
+        child.kill()
+    return left
+
+
+@pytest.mark.parametrize(("arguments", "workers_live_on"), [(["armed"], False), ([], True)], ids=["armed", "control"])
+def test_workers_end_with_a_killed_trainer(arguments, workers_live_on):
+    *workers, child_of_a_thread = alive_after_the_kill(*arguments)
+    assert workers == [workers_live_on] * 2
+    assert child_of_a_thread, "its thread ended long ago, and it was not to end with that"
