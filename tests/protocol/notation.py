@@ -5,6 +5,7 @@ A generation is 1.2, a version v4@1.1, a slot segment/index, a copy rank:version
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from deadpool.protocol import effects as fx
@@ -112,8 +113,13 @@ def _message(message: Any) -> str:
         case msg.Welcome() | msg.Settings():
             return type(message).__name__
         case _:
-            fields = {name: getattr(message, name) for name in message.__dataclass_fields__}
-            return _named(type(message).__name__, fields)
+            return _named(type(message).__name__, _told(message))
+
+
+def _told(message: Any) -> dict[str, Any]:
+    """What is as always is left out."""
+    fields = {field.name: (getattr(message, field.name), field.default) for field in dataclasses.fields(message)}
+    return {name: value for name, (value, default) in fields.items() if value != default}
 
 
 def _permit(permit: msg.Permit) -> str:

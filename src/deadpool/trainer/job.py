@@ -17,7 +17,8 @@ from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import recovery, rehearsal
 from deadpool.trainer.adapters import Adapter
 from deadpool.trainer.capture import Capturer
-from deadpool.trainer.session import Session, Superseded
+from deadpool.trainer.session import Session
+from deadpool.trainer.signals import Superseded
 from deadpool.trainer.step import Step
 
 SLOT_WAIT_S = 30.0
@@ -100,6 +101,7 @@ class Job:
     def _begin(self) -> None:
         with self.session.changed:
             self.session.core.begin()
+        self.session.prompting.enter_loop()
         self.record = self.state.record()
         self.take_snapshot()
 
@@ -126,6 +128,7 @@ class Job:
             return
         self._step_s = time.monotonic() - self._step_began
         session.send(Stepped(generation=session.core.generation, number=self.number))
+        session.prompting.step_completed()
         if self._resumed_from is not None:
             session.emit("resumed", step=self._resumed_from)
             self._resumed_from = None

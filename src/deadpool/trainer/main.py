@@ -19,13 +19,16 @@ from pathlib import Path
 import torch
 import torch.distributed
 import torch.distributed.fsdp
+import torch.distributed.pipelining
 import torch.distributed.tensor
 
 from deadpool.protocol.messages import Connect, Connected, Failed, Seat
 from deadpool.protocol.topology import Address
 from deadpool.trainer import current
+from deadpool.trainer.adapters.pipeline_schedules import forget_schedules, watch_schedules
 from deadpool.trainer.environment import set_environment
-from deadpool.trainer.session import RunAgain, Session, Superseded
+from deadpool.trainer.session import Session
+from deadpool.trainer.signals import RunAgain, Superseded
 
 
 def main() -> None:
@@ -33,6 +36,7 @@ def main() -> None:
     session = Session.from_environment()
     assert session is not None, "trainers are started by an agent"
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    watch_schedules()
     session.start()
     current.session = session
     gc.freeze()  # what is imported stays; a spare's clean-up between two runs need not look at it
@@ -72,6 +76,7 @@ def _run(session: Session, script: str, arguments: list[str]) -> int:
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     known = set(sys.modules)
+    session.prompting.begin()
     try:
         runpy.run_path(script, run_name="__main__")
         if current.job is not None:
@@ -100,7 +105,9 @@ def _forget(session: Session) -> None:
     """As if the script had not run: its groups, its modules, its memory."""
     session.emit("runs_again")
     current.job = None
+    session.prompting.end()
     session.groups.destroy()
+    forget_schedules()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
