@@ -32,10 +32,14 @@ def workload(layout: str, *more: str) -> list[str]:
 
 def run_unprotected(layout: str, world_size: int, folder: Path) -> Results:
     """The same script, unchanged, under torchrun."""
+    return run_under_torchrun(SCRIPT, workload(layout), world_size, folder)
+
+
+def run_under_torchrun(script: Path, arguments: list[str], world_size: int, folder: Path) -> Results:
     folder.mkdir()
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world_size)]
     done = subprocess.run(
-        [*launcher, str(SCRIPT), "--out", str(folder / "out"), *workload(layout)],
+        [*launcher, str(script), "--out", str(folder / "out"), *arguments],
         env={**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -54,14 +58,17 @@ class Stage:
     layout: str
     scene: str
     folder: Path
+    script: Path = SCENE
+    arguments: list[str] | None = None  # of a script that is not the workload
     trial: Trial = field(init=False)
 
     def __post_init__(self) -> None:
         gates = self.folder / "gates"
         gates.mkdir(parents=True)
         environment = {"E2E_SCENE": self.scene, "E2E_GATES": str(gates)}
+        arguments = workload(self.layout) if self.arguments is None else self.arguments
         self.trial = Trial(
-            self.config, workload(self.layout), self.folder, deadline_s=90.0, script=SCENE, environment=environment
+            self.config, arguments, self.folder, deadline_s=90.0, script=self.script, environment=environment
         )
 
     def await_gate(self, step: int) -> int:
