@@ -78,6 +78,14 @@ class Job:
         self.adapters = adapters_for([self.model])
         self.step = 0
 
+    @property
+    def middle(self) -> nn.Module:
+        """Whose backward comes half-way."""
+        return self.plain.layers[LAYERS // 2]
+
+    def begin_recording(self) -> None:
+        """Only pipelines have anything to record."""
+
     def train_one(self) -> float:
         generator = torch.Generator().manual_seed(100 * self.step + self._rank)
         inputs = torch.randn(8, WIDTH, generator=generator)
@@ -190,6 +198,14 @@ def _shard(model: Model, shape: tuple[int, ...], names: tuple[str, ...]) -> nn.M
     return fully_shard(model, mesh=mesh)
 
 
+def make_job(scenario: Scenario, rank: int) -> Job:
+    if scenario.framework.startswith("pp"):
+        from pipeline_job import PipelineJob
+
+        return PipelineJob(scenario, rank)
+    return Job(scenario, rank)
+
+
 class Child:
     """The trainer process: runs the job, recovers when told so, reports to the parent."""
 
@@ -236,7 +252,8 @@ class Child:
         store = connect(port)
         size = self._scenario.world_size
         self.groups.init(backend="gloo", store=store, rank=rank, world_size=size, detached=False)
-        job = Job(self._scenario, rank)
+        job = make_job(self._scenario, rank)
+        job.begin_recording()
         job.save()
         if rank == self._scenario.victim:
             self._prepare_death(job)
@@ -244,7 +261,7 @@ class Child:
 
     def _prepare_death(self, job: Job) -> None:
         if self._scenario.dies_in == "backward":
-            job.plain.layers[LAYERS // 2].register_full_backward_pre_hook(lambda *_: self._die(job))
+            job.middle.register_full_backward_pre_hook(lambda *_: self._die(job))
         else:
             job.model.register_forward_pre_hook(lambda *_: self._die(job))
 
@@ -255,7 +272,7 @@ class Child:
     def _stand_in(self, rank: int, rehearse: bool) -> Job:
         size = self._scenario.world_size
         self.groups.init(backend="gloo", store=dist.HashStore(), rank=rank, world_size=size, detached=True)
-        job = Job(self._scenario, rank)
+        job = make_job(self._scenario, rank)
         if rehearse:
             job.rehearse()
         job.step = -1  # knows nothing yet

@@ -12,6 +12,9 @@ from backend_fleet import JobFailed, Outcome, RedoFailed, run_job
 
 pytestmark = pytest.mark.e2e
 
+PIPELINES = ["pp-gpipe", "pp-1f1b", "pp-interleaved"]
+FRAMEWORKS = ["plain", "ddp", "ddp-view", "ddp-static", "ddp-unused", "fsdp2", "hsdp", *PIPELINES]
+
 
 @cache
 def undisturbed(framework: str) -> Outcome:
@@ -27,7 +30,7 @@ def assert_as_undisturbed(outcome: Outcome, framework: str) -> None:
     assert outcome.exit_codes == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("framework", ["plain", "ddp", "ddp-view", "ddp-static", "ddp-unused", "fsdp2", "hsdp"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_killed_in_mid_backward(framework: str, tmp_path: Path) -> None:
     outcome = run_job(Scenario(framework=framework, directory=str(tmp_path), victim=2, dies_at_step=2))
     assert outcome.resumed_at == 2
@@ -35,7 +38,7 @@ def test_killed_in_mid_backward(framework: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rehearse", [False, True], ids=["fresh stand-in", "rehearsed stand-in"])
-@pytest.mark.parametrize("framework", ["ddp", "ddp-static", "ddp-unused"])
+@pytest.mark.parametrize("framework", ["ddp", "ddp-static", "ddp-unused", "pp-1f1b", "pp-interleaved"])
 def test_killed_in_the_very_first_backward(framework: str, rehearse: bool, tmp_path: Path) -> None:
     scenario = Scenario(framework=framework, directory=str(tmp_path), victim=1, dies_at_step=0)
     outcome = run_job(scenario, rehearse=rehearse)
@@ -71,6 +74,11 @@ def test_stand_in_that_has_not_rehearsed_is_refused_later_on(tmp_path: Path) -> 
         ("ddp", "ddp.seated", 0),
         ("fsdp2", "fsdp2", 2),
         ("fsdp2", "fsdp2.gradients", 2),
+        ("pp-gpipe", "pipeline", 2),
+        ("pp-1f1b", "pipeline", 2),
+        ("pp-interleaved", "pipeline", 2),
+        ("pp-1f1b", "pipeline.seated", 0),
+        ("pp-1f1b", "prompts", 2),
     ],
 )
 def test_control_without_the_reset_it_goes_wrong(

@@ -5,7 +5,7 @@ A generation is 1.2, a version v4@1.1, a slot segment/index, a copy rank:version
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from deadpool.protocol import effects as fx
@@ -121,8 +121,13 @@ def _message(message: Any) -> str:
         case msg.Welcome() | msg.Settings():
             return type(message).__name__
         case _:
-            fields = {name: getattr(message, name) for name in message.__dataclass_fields__}
-            return _named(type(message).__name__, fields)
+            return _named(type(message).__name__, _told(message))
+
+
+def _told(message: Any) -> dict[str, Any]:
+    """What is as always is left out."""
+    values = {field.name: (getattr(message, field.name), field.default) for field in fields(message)}
+    return {name: value for name, (value, default) in values.items() if value != default}
 
 
 def _permit(permit: msg.Permit) -> str:

@@ -24,6 +24,7 @@ FREE_FORM = st.dictionaries(WORDS, st.none() | st.booleans() | NUMBERS | WORDS |
 LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     int: NUMBERS,
     str: WORDS,
+    bytes: st.binary(max_size=20),
     bool: st.booleans(),
     float: st.floats(allow_nan=False),
     type(None): st.none(),

@@ -64,6 +64,7 @@ from deadpool.protocol.messages import (
     Plan,
     PlanAck,
     Prepared,
+    Prompts,
     RankOrder,
     Refused,
     Rehearse,
@@ -97,6 +98,7 @@ class Agent:
         self._acked = True
         self._streams_cut = NO_GENERATION
         self._pending_fetches: dict[int, list[Fetch]] = {}
+        self._prompts: dict[int, Prompts] = {}  # of the ranks that are seated or rehearsed here
         self._halt_deadline: float | None = None
         self._heartbeat_due: float | None = None
         self._effects: list[AgentEffect] = []
@@ -180,6 +182,8 @@ class Agent:
                 self._welcomed(settings, now)
             case Refused(reason=reason):
                 self._end(f"the coordinator refused node {self.node}: {reason}", failed=True)
+            case Prompts():
+                self._keep_prompts(message)
             case Rehearse():
                 self._rehearse(message)
             case Fence():
@@ -213,8 +217,20 @@ class Agent:
             return
         if trainer.state is State.IDLE or trainer.rank != order.rank:  # else it was said twice
             trainer.state, trainer.rank = State.REHEARSING, order.rank
+            self._prompt(trainer)
             self._to_trainer(trainer, order)
             self._report_trainers()
+
+    def _keep_prompts(self, prompts: Prompts) -> None:
+        self._prompts[prompts.rank] = prompts
+        for trainer in self.crew.trainers.values():
+            if trainer.rank == prompts.rank and trainer.state in (State.REHEARSING, State.PARKED):
+                self._to_trainer(trainer, prompts)
+
+    def _prompt(self, trainer: Trainer) -> None:
+        """Before the order to be that rank, on the same link."""
+        if trainer.rank in self._prompts:
+            self._to_trainer(trainer, self._prompts[trainer.rank])
 
     def _permit(self, permit: Permit) -> None:
         self.store.obey(permit)
@@ -320,6 +336,8 @@ class Agent:
     def _tell_seat(self, trainer: Trainer) -> None:
         """The process is there. In a start from the first line that is all it takes to be prepared."""
         assert self.plan is not None and trainer.rank is not None and trainer.store is not None
+        if self.plan.resume is not None:
+            self._prompt(trainer)
         seat = Seat(
             generation=self.generation,
             cause=self.plan.cause,
@@ -431,6 +449,9 @@ class Agent:
                 self._to_coordinator(message)
             case Stepped(number=number):
                 trainer.step = number
+            case Prompts():
+                self._keep_prompts(message)
+                self._to_coordinator(message)
 
     # --- trainers come and go ----------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ from deadpool.protocol.messages import (
     Permit,
     PlanAck,
     Prepared,
+    Prompts,
     Refused,
     Rehearse,
     Release,
@@ -59,6 +60,7 @@ from deadpool.protocol.messages import (
 )
 from deadpool.protocol.placement import NOWHERE
 from deadpool.protocol.planner import Blueprint, NodeView, NoPlan, View, choose_seats, plan
+from deadpool.protocol.prompts import PromptShelf
 from deadpool.protocol.topology import Schedule
 
 
@@ -105,6 +107,7 @@ class Coordinator:
         self.permit = self._no_permit()
         self.blueprint: Blueprint | None = None
         self.cause = ""
+        self.prompts = PromptShelf()
         self.reached: dict[str, dict[int, Any]] = {}  # per milestone of a recovery: rank -> what it said
         self.protected = False
         self.committed = False  # some version was complete once: the job has something to lose
@@ -173,6 +176,9 @@ class Coordinator:
             case Trainers(trainers=trainers):
                 member.trainers = trainers
                 self._assign_rehearsals()
+            case Prompts():
+                for node in self.prompts.bring(member.node, message):
+                    self._send(node, message)
             case TrainerLost(rank=rank, reason=reason, trainer=trainer):
                 self._lose_trainer(member, trainer, rank, reason, now)
             case Sealed(copy=copy):
@@ -186,8 +192,8 @@ class Coordinator:
             case PlanAck():
                 member.plan_acked = True
                 self._maybe_go()
-            case Prepared(rank=rank, store=store):
-                self._reach("prepared", rank, store, now)
+            case Prepared(rank=rank):
+                self._reach("prepared", rank, message, now)
             case Connected(rank=rank):
                 self._reach("connected", rank, True, now)
             case Finished(rank=rank):
@@ -233,6 +239,7 @@ class Coordinator:
         if member is None:
             return
         self._effects.append(Drop(node=node))
+        self.prompts.forget(node)
         if member.position is None:
             self._emit("spare_lost", node=node, reason=reason)
             self._continue_without(now)
@@ -366,6 +373,7 @@ class Coordinator:
         )
         self._adopt_placement(blueprint)
         for node, part in blueprint.parts.items():
+            self._prompt(node, [order.rank for order in part.orders if resume is not None])
             self._send(node, part)
         self._enter(Phase.PREPARING, now, self.deadlines.prepare_s)
 
@@ -423,9 +431,13 @@ class Coordinator:
 
     def _connect(self, now: float) -> None:
         assert self.blueprint is not None
-        store = self.reached["prepared"][self.blueprint.store_rank]
+        prepared: dict[int, Prepared] = self.reached["prepared"]
+        agreed = len({each.agreement for each in prepared.values()}) == 1
         self._emit("prepared")
-        self._tell_seats(Connect(generation=self.generation, store=store))
+        if not agreed:
+            self._emit("renegotiate")
+        store = prepared[self.blueprint.store_rank].store
+        self._tell_seats(Connect(generation=self.generation, store=store, agreed=agreed))
         self._enter(Phase.CONNECTING, now, self.deadlines.connect_s)
 
     def _maybe_go(self) -> None:
@@ -527,8 +539,16 @@ class Coordinator:
                 self._rehearse(member, casting)
 
     def _rehearse(self, member: Member, casting: list[tuple[str, int]]) -> None:
+        self._prompt(member.node, [rank for _, rank in casting])
         for trainer, rank in casting:
             self._send(member.node, Rehearse(generation=self.generation, trainer=trainer, rank=rank))
+
+    def _prompt(self, node: str, ranks: list[int]) -> None:
+        """Before the order that needs them, on the same link."""
+        for rank in ranks:
+            prompts = self.prompts.lend(node, rank)
+            if prompts is not None:
+                self._send(node, prompts)
 
     # --- deadlines and the end ---------------------------------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 A message that depends on who holds which rank carries the generation it was said in, and whoever receives one of an
 older generation drops it at the door. Three conversations, in the order in which a recovery speaks them:
 
-    agent -> coordinator    Join Heartbeat Trainers TrainerLost Sealed Missed Stored
+    agent -> coordinator    Join Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored
                             FenceAck PlanAck Prepared Connected Finished Ended Report
-    coordinator -> agent    Welcome Refused Rehearse Fence Plan Connect Go Permit Release Shutdown Strike
-    agent <-> trainer       TrainerHello Rehearse Seat Attach Grant Halt Restore Connect Go Final Release End Strike
+    coordinator -> agent    Welcome Refused Prompts Rehearse Fence Plan Connect Go Permit Release Shutdown Strike
+    agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Grant Halt Restore Connect Go Final Release End
+                            Strike
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Finished Failed Report
                             Sprung
 """
@@ -112,6 +113,17 @@ class Permit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """What collectives gave a rank before its loop and, if `complete`, in its first step: whoever rehearses it alone
+    is given the same. Of an older `start` they are void. A fence does not keep them back: they are no state."""
+
+    rank: int
+    start: Generation  # in which the script began at its first line
+    complete: bool
+    book: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the coordinator decides for the whole job and every agent obeys."""
 
@@ -196,11 +208,15 @@ class PlanAck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """The rank's trainer is at rest with the resume version loaded; `store` is its rendezvous server."""
+    """The rank's trainer is at rest with the resume version loaded; `store` is its rendezvous server.
+
+    `agreement` says what its frameworks have agreed on with their peers in earlier steps.
+    """
 
     generation: Generation
     rank: int
     store: Address
+    agreement: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,10 +301,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connect:
-    """All old groups are gone and everybody is at rest: make the new ones, meeting at `store`."""
+    """All old groups are gone and everybody is at rest: make the new ones, meeting at `store`.
+
+    Not `agreed`: some rank's frameworks have agreed on something else than the others', so all forget it.
+    """
 
     generation: Generation
     store: Address
+    agreed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,8 +487,9 @@ class Sprung:
 ALL: tuple[type, ...] = (
     Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Declare, Digest, End, Ended, Extent, Facts,
     Failed, Fence, FenceAck, Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat,
-    Holder, Inventory, Join, Layout, Live, Missed, Parked, Permit, Plan, PlanAck, Prepared, RankOrder, Refused,
-    Rehearse, Release, Report, Restore, Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Sprung,
+    Holder, Inventory, Join, Layout, Live, Missed, Parked, Permit, Plan, PlanAck, Prepared, Prompts, RankOrder,
+    Refused, Rehearse, Release, Report, Restore, Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source,
+    Sprung,
     Stepped, Stored, Strike, TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

@@ -18,7 +18,8 @@ from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import recovery, rehearsal
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.capture import Capturer
-from deadpool.trainer.session import Session, Superseded
+from deadpool.trainer.session import Session
+from deadpool.trainer.signals import Superseded
 from deadpool.trainer.step import Step
 
 SLOT_WAIT_S = 30.0
@@ -105,6 +106,7 @@ class Job:
             self._warn_of_torch()
         with self.session.changed:
             self.session.core.begin()
+        self.session.prompting.enter_loop()
         self.record = self.state.record()
         self.take_snapshot()
 
@@ -142,6 +144,7 @@ class Job:
             return
         self._step_s = time.monotonic() - self._step_began
         session.send(Stepped(generation=session.core.generation, number=self.number))
+        session.prompting.step_completed()
         if self._resumed_from is not None:
             session.emit("resumed", step=self._resumed_from)
             self._resumed_from = None

@@ -26,9 +26,11 @@ import torch.distributed.tensor
 from deadpool.protocol.messages import Connect, Connected, Failed, Seat
 from deadpool.protocol.topology import Address
 from deadpool.trainer import current
+from deadpool.trainer.adapters.pipeline_schedules import forget_schedules, watch_schedules
 from deadpool.trainer.environment import set_environment
 from deadpool.trainer.offspring import end_offspring_with_this_process
-from deadpool.trainer.session import Restart, RunAgain, Session, Superseded
+from deadpool.trainer.session import Session
+from deadpool.trainer.signals import Restart, RunAgain, Superseded
 
 CODE_RESTART = 75  # not 0: never to be taken for the end of a script
 
@@ -39,6 +41,7 @@ def main() -> None:
     assert session is not None, "trainers are started by an agent"
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     end_offspring_with_this_process()
+    watch_schedules()
     session.start()
     current.session = session
     gc.freeze()  # what is imported stays; a spare's clean-up between two runs need not look at it
@@ -78,6 +81,7 @@ def _run(session: Session, script: str, arguments: list[str]) -> int:
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     known = set(sys.modules)
+    session.prompting.begin()
     try:
         runpy.run_path(script, run_name="__main__")
         if current.job is not None:
@@ -108,7 +112,9 @@ def _forget(session: Session) -> None:
     """As if the script had not run: its groups, its modules, its memory."""
     session.emit("runs_again")
     current.job = None
+    session.prompting.end()
     session.groups.destroy()
+    forget_schedules()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -18,7 +18,8 @@ from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore
 from deadpool.protocol.seal import Extent
 from deadpool.snapshot.slot import read_seal
-from deadpool.trainer.session import Restart, Superseded
+from deadpool.trainer.adapters import negotiators
+from deadpool.trainer.signals import Restart, Superseded
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job
@@ -34,6 +35,7 @@ def come_back(job: Job) -> None:
     if not job.in_place:
         session.emit("restarts")
         raise Restart  # the agent takes its end under the fence for what it is, and starts another
+    session.prompting.unwound()
     for adapter in job.adapters:
         adapter.reset()
     while True:
@@ -52,11 +54,23 @@ def walk(job: Job, generation: Generation) -> None:
     session = job.session
     restore = session.expect(Restore, generation)
     _stand_at(job, restore, generation)
-    session.send(Prepared(generation=generation, rank=session.rank, store=session.store_address))
-    _rebuild(job, session.expect(Connect, generation))
+    session.send(
+        Prepared(
+            generation=generation,
+            rank=session.rank,
+            store=session.store_address,
+            agreement=" ".join(each.agreement() for each in negotiators(job.adapters)),
+        )
+    )
+    connect = session.expect(Connect, generation)
+    if not connect.agreed:
+        for each in negotiators(job.adapters):
+            each.renegotiate()
+    _rebuild(job, connect)
     session.send(Connected(generation=generation, rank=session.rank))
     session.expect(Go, generation)
     session.ambushes.recovered()
+    session.prompting.attached(restore.version.number)
     job.resume(restore.version.number)
     if restore.capture:
         _capture_again(job)

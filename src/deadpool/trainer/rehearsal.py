@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from deadpool.errors import GroupMissing
 from deadpool.protocol.messages import Parked, Rehearse, Seat
 from deadpool.trainer import recovery
-from deadpool.trainer.session import RunAgain, Superseded
+from deadpool.trainer.signals import RunAgain, Superseded
 from deadpool.trainer.step import DryStep
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ def run(job: Job) -> Iterator[DryStep]:
     """Yields dry steps, then returns at Go with the rank's state loaded, as if it had been there all along."""
     session = job.session
     rank = session.rank
+    session.prompting.enter_loop()
     rehearsed = _dry_step_count(job)
     yield from _dry_steps(job, rehearsed)
     if isinstance(session.role, Rehearse):
@@ -81,14 +82,16 @@ def _full_rehearsal(job: Job) -> int:
 
 
 def _await_seat(job: Job, rank: int) -> Seat:
-    """Another rank than rehearsed, or a job that starts over under real groups: the script has to run again."""
+    """Another rank than rehearsed, or a job that started over meanwhile: the script has to run again."""
     session = job.session
 
     def ready() -> Seat | Rehearse | None:
         role = session.role
-        return None if isinstance(role, Rehearse) and role.rank == rank else role
+        stays = isinstance(role, Rehearse) and role.rank == rank and not session.prompting.is_outdated
+        return None if stays else role
 
     role = session.wait(ready)
-    if isinstance(role, Seat) and role.rank == rank and role.resume is not None:
+    fits = isinstance(role, Seat) and role.rank == rank and role.resume is not None
+    if isinstance(role, Seat) and fits and not session.prompting.is_outdated:
         return role
     raise RunAgain

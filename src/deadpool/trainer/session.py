@@ -15,7 +15,6 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from deadpool.backend.groups import Groups
-from deadpool.errors import Unwind
 from deadpool.events import Event
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
@@ -24,6 +23,7 @@ from deadpool.protocol.messages import (
     Final,
     Grant,
     Halt,
+    Prompts,
     Rehearse,
     Report,
     Seat,
@@ -37,7 +37,9 @@ from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer import TrainerCore
 from deadpool.snapshot.arena import Segment
 from deadpool.trainer.ambush import Ambushes
+from deadpool.trainer.prompting import Prompting
 from deadpool.trainer.rendezvous import RendezvousStore
+from deadpool.trainer.signals import Superseded
 from deadpool.wire.secret import read_secret
 from deadpool.wire.trainer_link import TrainerEnd
 
@@ -50,28 +52,18 @@ GROUP_TIMEOUT_S = 1800.0
 T = TypeVar("T")
 
 
-class Superseded(Exception):
-    """What was waited for will not come: a newer generation began."""
-
-
-class RunAgain(Unwind):
-    """Takes a spare back to the top of its script."""
-
-
-class Restart(Unwind):
-    """Takes a trainer out of its script: a fresh process goes on from the memory of its node."""
-
-
 class Session:
     def __init__(self, link: TrainerEnd, name: str, host: str, store: Address) -> None:
         self.name, self._link = name, link
         self.store_address = store  # of this node: whichever survivor a plan names can host a generation
         self.core = TrainerCore()
         self.groups = Groups(hostname=host, timeout_s=GROUP_TIMEOUT_S)
+        self.prompting = Prompting(self)
         self.changed = threading.Condition()  # guards everything below, and the core
         self.role: Seat | Rehearse | None = None  # as last told, at any moment
         self.playing: Seat | Rehearse | None = None  # what this run of the script began as, and stays to its end
         self.settings: Settings | None = None
+        self.prompts: dict[int, Prompts] = {}  # by rank, as last told
         self.segments: dict[int, Segment] = {}
         self.final_number = 0
         self._latest: dict[type, Any] = {}
@@ -129,6 +121,8 @@ class Session:
                     self.settings = message
                 case Strike():
                     self.ambushes.arm(message)
+                case Prompts(rank=rank):
+                    self.prompts[rank] = message
                 case End():
                     os._exit(0)
                 case _:

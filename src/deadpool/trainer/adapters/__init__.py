@@ -13,17 +13,27 @@ the same state, whatever he has been through: that is what makes the redone step
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import nn
 
 from deadpool.trainer.adapters.ddp import DdpAdapter, ddp_modules
 from deadpool.trainer.adapters.fsdp2 import Fsdp2Adapter, has_fsdp2
+from deadpool.trainer.adapters.pipeline import PipelineAdapter
 from deadpool.trainer.adapters.plain import PlainAdapter
 
-__all__ = ["Adapter", "DdpAdapter", "Fsdp2Adapter", "PlainAdapter", "adapters_for"]
+__all__ = [
+    "Adapter",
+    "DdpAdapter",
+    "Fsdp2Adapter",
+    "Negotiator",
+    "PipelineAdapter",
+    "PlainAdapter",
+    "adapters_for",
+    "negotiators",
+]
 
 
 class Adapter(Protocol):
@@ -49,10 +59,29 @@ class Adapter(Protocol):
         """id(parameter) -> global ranks with identical values and optimizer state, where there are several."""
 
 
+@runtime_checkable
+class Negotiator(Protocol):
+    """The adapter of a framework whose ranks agree on something in their first step and take it for granted later.
+
+    Asked between seated() and the first forward. Where all ranks stand alike nobody has to speak of it again; where
+    they do not, all forget it and agree anew in the next step: so either way they do the same collectives.
+    """
+
+    def agreement(self) -> str:
+        """How far this rank's agreements have come, in words that are the same on all ranks."""
+
+    def renegotiate(self) -> None:
+        """Forgets what was agreed."""
+
+
+def negotiators(adapters: Iterable[Adapter]) -> Iterator[Negotiator]:
+    return (adapter for adapter in adapters if isinstance(adapter, Negotiator))
+
+
 def adapters_for(modules: Iterable[nn.Module]) -> list[Adapter]:
     """One per framework and wrapper found in the modules; apply them in this order."""
     modules = list(modules)
     adapters: list[Adapter] = [DdpAdapter(module) for module in ddp_modules(modules)]
     if has_fsdp2(modules):
         adapters.append(Fsdp2Adapter(modules))
-    return [*adapters, PlainAdapter(modules)]
+    return [*adapters, PipelineAdapter(), PlainAdapter(modules)]

@@ -1,0 +1,80 @@
+"""What collectives gave one live rank, from the first line of its script to the end of its first step.
+
+Small results only: sizes, votes, shapes, the user's configuration. Whoever rehearses the rank alone is given the same.
+What object collectives carry are bytes that torch pickled; here they are bytes and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgpack
+import torch
+
+TENSOR_LIMIT_BYTES = 64 * 1024
+BOOK_LIMIT_BYTES = 1024 * 1024
+
+Key = tuple[str, str, int]
+"""Operation, group, and how many of this operation the group had done before."""
+
+
+class PromptBook:
+    """Results by key, each the bytes of the tensors that the operation filled."""
+
+    def __init__(self, *, limit_bytes: int = BOOK_LIMIT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._results: dict[Key, tuple[bytes, ...]] = {}
+        self.size_bytes = 0
+        self.is_full = False
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def get(self, key: Key) -> tuple[bytes, ...] | None:
+        return self._results.get(key)
+
+    def add(self, key: Key, tensors: Sequence[torch.Tensor]) -> None:
+        """Past the limit the book is full: this and everything later is left out."""
+        size_bytes = sum(tensor.nbytes for tensor in tensors)
+        self.is_full = self.is_full or self.size_bytes + size_bytes > self._limit_bytes
+        if not self.is_full:
+            self._results[key] = tuple(_bytes_of(tensor) for tensor in tensors)
+            self.size_bytes += size_bytes
+
+    def copy(self) -> PromptBook:
+        twin = PromptBook(limit_bytes=self._limit_bytes)
+        twin._results = dict(self._results)
+        twin.size_bytes, twin.is_full = self.size_bytes, self.is_full
+        return twin
+
+    def pack(self) -> bytes:
+        return bytes(msgpack.packb([[*key, list(result)] for key, result in self._results.items()]))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> PromptBook:
+        book = cls()
+        for operation, group, number, result in msgpack.unpackb(data):
+            book._results[operation, group, number] = tuple(result)
+            book.size_bytes += sum(len(each) for each in result)
+        return book
+
+
+def can_be_kept(tensors: Sequence[torch.Tensor]) -> bool:
+    """The same answer for who records and for who rehearses: both see tensors of the same size."""
+    return bool(tensors) and all(tensor.nbytes <= TENSOR_LIMIT_BYTES for tensor in tensors)
+
+
+def fill(tensors: Sequence[torch.Tensor], result: tuple[bytes, ...]) -> bool:
+    """Puts a result where the collective would have put it. False: it is of another size, nothing was touched."""
+    if [tensor.nbytes for tensor in tensors] != [len(each) for each in result]:
+        return False
+    for tensor, data in zip(tensors, result, strict=True):
+        if data:
+            values = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(tensor.dtype)
+            tensor.data.copy_(values.view(tensor.shape))  # .data: autograd does not see communication
+    return True
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

@@ -1,0 +1,121 @@
+"""Records a live rank's prompt book, and prompts a process that rehearses the rank alone.
+
+A result is recorded when its work was waited for. Whoever only looks at the future of an asynchronous collective is
+not recorded, and neither is NCCL's coalesced form, whose works are not those that are waited for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Work
+
+from deadpool.backend.interception import Interception
+from deadpool.backend.prompt_book import Key, PromptBook, can_be_kept, fill
+
+Find = Callable[[Key], tuple[bytes, ...] | None]
+
+
+class Prompter:
+    """Records, prompts, or does nothing. Main thread, except that collectives may come from any."""
+
+    def __init__(self) -> None:
+        self._interception = Interception()
+        self._before_loop: tuple[PromptBook, Counter[tuple[str, str]]] | None = None
+        self.book = PromptBook()
+        self.is_recording = False
+
+    def record(self) -> None:
+        """From the first line of the script."""
+        self._start_over()
+        self.is_recording = True
+        self._interception.begin(self._listen)
+
+    def prompt(self, find: Find) -> None:
+        """From the first line of the script, as one who rehearses it: what `find` knows is delivered."""
+        self._start_over()
+        self._interception.begin(_Prompting(find))
+
+    def mark(self) -> None:
+        """The loop begins."""
+        self._before_loop = (self.book.copy(), self._interception.counts.copy())
+
+    def rewind(self) -> None:
+        """The first step was cut off, or was only rehearsed: it begins anew."""
+        if self._before_loop is not None:
+            book, counts = self._before_loop
+            self.book, self._interception.counts = book.copy(), counts.copy()
+
+    def record_first_step(self, book: PromptBook) -> None:
+        """From the mark on, by one who was prompted until there: `book` is what the lost rank had recorded."""
+        assert self._before_loop is not None
+        self._before_loop = (book, self._before_loop[1])
+        self.rewind()
+        self.is_recording = True
+        self._interception.begin(self._listen)
+
+    def end(self) -> None:
+        self._interception.end()
+        self.is_recording = False
+
+    def _start_over(self) -> None:
+        self.end()
+        self.book, self._before_loop = PromptBook(), None
+        self._interception.counts.clear()
+
+    def _listen(self, key: Key, outputs: list[torch.Tensor], call: Callable[[], Any]) -> Any:
+        work, book = call(), self.book
+        if book.is_full or not can_be_kept(outputs):
+            return work
+        if work is None:  # torch has waited already
+            book.add(key, outputs)
+            return None
+        return _NotedWork(work, lambda: book.add(key, outputs))
+
+
+class _Prompting:
+    def __init__(self, find: Find) -> None:
+        self._find = find
+
+    def __call__(self, key: Key, outputs: list[torch.Tensor], call: Callable[[], Any]) -> Any:
+        work = call()  # a fake one: complete at once
+        result = self._find(key) if can_be_kept(outputs) else None
+        if (result is None or not fill(outputs, result)) and key[0].startswith("recv"):
+            for tensor in outputs:  # activations: zeros are as good as any, and no NaN, no index out of range
+                tensor.data.zero_()
+        return work
+
+
+class _NotedWork(Work):
+    """Another work, whose result is noted once it was waited for."""
+
+    def __init__(self, work: Work, note: Callable[[], None]) -> None:
+        super().__init__()
+        self._work: Any = work
+        self._note: Callable[[], None] | None = note
+
+    def wait(self, *timeout: Any, **keywords: Any) -> bool:
+        done = bool(self._work.wait(*timeout, **keywords))
+        note, self._note = self._note, None
+        if note is not None:
+            note()
+        return done
+
+
+def _forwarding(method: str) -> Callable[..., Any]:
+    def forward(self: _NotedWork, *arguments: Any) -> Any:
+        return getattr(self._work, method)(*arguments)
+
+    forward.__name__ = method
+    return forward
+
+
+for _method in (
+    *("is_completed", "is_success", "exception", "result", "synchronize", "get_future", "get_future_result"),
+    *("block_current_stream", "boxed", "source_rank", "_source_rank", "_get_op_type", "_get_duration"),
+):
+    if hasattr(Work, _method):
+        setattr(_NotedWork, _method, _forwarding(_method))
