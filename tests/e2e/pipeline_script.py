@@ -27,14 +27,16 @@ SINGLE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 class Part(nn.Module):
     """One stage. The counter is part of the digest: a forward too many, or too few, is seen in the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: bool) -> None:
         super().__init__()
+        self.counts = counts
         self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.norm, self.dropout = nn.LayerNorm(WIDTH), nn.Dropout(0.1)
         self.register_buffer("forwards", torch.zeros((), dtype=torch.int64))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        self.forwards += 1
+        if self.counts:
+            self.forwards += 1
         return inputs + self.dropout(self.second(torch.tanh(self.first(self.norm(inputs)))))
 
 
@@ -61,11 +63,11 @@ class Batches:
         self._position = state["position"]
 
 
-def build(kind: str, rank: int, world_size: int):  # type: ignore[no-untyped-def]
+def build(kind: str, counts: bool, rank: int, world_size: int):  # type: ignore[no-untyped-def]
     per_rank = 2 if kind == "interleaved" else 1
     count = per_rank * world_size
     torch.manual_seed(0)
-    parts = [Part() for _ in range(count)]
+    parts = [Part(counts) for _ in range(count)]
     mine = {index: parts[index] for index in range(rank, count, world_size)}
     stages = [PipelineStage(part, index, count, torch.device("cpu")) for index, part in mine.items()]
     if kind == "interleaved":
@@ -85,11 +87,12 @@ def clip(model: nn.Module, limit: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--schedule", choices=(*SINGLE, "interleaved"), required=True)
+    parser.add_argument("--no-rehearsal", action="store_true", help="dry steps fail before they reach the pipeline")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     pool = deadpool.join(backend="gloo")
-    model, schedule = build(args.schedule, pool.rank, pool.world_size)
+    model, schedule = build(args.schedule, not args.no_rehearsal, pool.rank, pool.world_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     batches = Batches()
     for part in model:
@@ -100,6 +103,8 @@ def main() -> None:
     with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
         for step in job.steps(args.steps):
             with step:
+                if step.dry and args.no_rehearsal:
+                    raise RuntimeError("this script cannot be rehearsed")
                 inputs, targets = next(batches)
                 losses: list[torch.Tensor] = []
                 is_first, is_last = pool.rank == 0, pool.rank == pool.world_size - 1

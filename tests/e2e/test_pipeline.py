@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,3 +68,56 @@ def test_stage_killed_in_mid_step(perform, kind, victim):
 def test_stage_killed_in_its_first_step(perform):
     stage = perform(PIPELINE, "--schedule 1f1b", "wait@0:1", kill_node(1, step=0, warm=False))
     assert not stage.events("renegotiate"), "nobody has agreed on anything yet"
+
+
+def test_without_a_rehearsal_everybody_agrees_anew(perform):
+    stage = perform(PIPELINE, "--schedule interleaved --no-rehearsal", "wait@4:1", kill_node(1))
+    assert stage.events("dry_step_failed")
+    assert stage.events("renegotiate")
+
+
+def tokens_of(stage: Stage, rank: int) -> list[str]:
+    """Which run's configuration the rank was told, step by step as they were done."""
+    lines = (stage.trial.out / f"rank{rank}.jsonl").read_text().splitlines()
+    return [json.loads(line)["token"] for line in lines if "step" in line]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_spare_is_told_what_the_lost_rank_was_told(perform, victim):
+    stage = perform(TELLING, "", f"wait@4:{victim}", kill_node(victim))
+    assert stage.seats()[victim] == "n2"
+    assert not stage.events("dry_step_failed")
+    assert len({*tokens_of(stage, 0), *tokens_of(stage, 1)}) == 1
+
+
+def test_fresh_process_is_told_what_the_lost_one_was_told(perform):
+    stage = perform(TELLING, "", "wait@4:1", lambda stage: stage.kill_trainer_at_gate(4), spares=0)
+    assert len({*tokens_of(stage, 0), *tokens_of(stage, 1)}) == 1
+
+
+def test_lost_in_the_first_step_and_lost_again_later(perform):
+    """The rank's prompts are begun by one process, completed by a second one and used by a third."""
+
+    def during(stage: Stage) -> None:
+        stage.kill_node_at_gate("n1", 0)
+        stage.await_gate(4)
+        stage.kill_node_at_gate(stage.seats()[1], 4)
+
+    stage = perform(TELLING, "", "wait@0:1 wait@4:1", during, spares=2)
+    assert [bool(planned["resume"]) for planned in stage.events("planned")] == [False, True, True]
+    assert len({*tokens_of(stage, 0), *tokens_of(stage, 1)}) == 1
+
+
+def test_spare_forgets_what_an_earlier_start_told_it(perform):
+    """Rank 0 has sent its prompts when rank 1 is lost before its loop: the job begins anew, with another token."""
+
+    def during(stage: Stage) -> None:
+        stage.await_gate(-1)
+        stage.trial.await_true(lambda: len(list(stage.trial.out.glob("told-0-*"))) == 2, "a spare told as rank 0", 60.0)
+        stage.kill_node_at_gate("n1", -1)
+        kill_node(0)(stage)
+
+    stage = perform(TELLING, "", "wait@-1:1 wait@4:0", during, spares=2)
+    assert stage.events("planned")[1]["resume"] is None
+    assert stage.events("runs_again")
+    assert len({*tokens_of(stage, 0), *tokens_of(stage, 1)}) == 1

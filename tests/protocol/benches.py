@@ -116,7 +116,10 @@ class CoordinatorBench(Bench):
             case ["plan-ack"]:
                 return msg.PlanAck(generation=now_in)
             case ["prepared", rank]:
-                return msg.Prepared(generation=now_in, rank=int(rank), store=address(f"r{rank}"))
+                agreement = named.get("agreement", "")
+                return msg.Prepared(generation=now_in, rank=int(rank), store=address(f"r{rank}"), agreement=agreement)
+            case ["prompts", rank, *complete]:
+                return prompts(int(rank), complete)
             case ["connected", rank]:
                 return msg.Connected(generation=now_in, rank=int(rank))
             case ["finished", rank]:
@@ -134,6 +137,10 @@ def _inventory(named: dict[str, str]) -> msg.Inventory:
 def _info(word: str) -> msg.TrainerInfo:
     name, state, *rank = word.split(":")
     return msg.TrainerInfo(trainer=name, state=state, rank=int(rank[0]) if rank else None)
+
+
+def prompts(rank: int, complete: list[str]) -> msg.Prompts:
+    return msg.Prompts(rank=rank, start=Generation(1, 1), complete=bool(complete), book=b"")
 
 
 class AgentBench(Bench):
@@ -158,6 +165,10 @@ class AgentBench(Bench):
                 return [_from(self._plan(generation(name), named))]
             case ["go", name]:
                 return [_from(msg.Go(generation=generation(name), cause="fault"))]
+            case ["prompts", rank, *complete]:
+                return [_from(prompts(int(rank), complete))]
+            case ["rehearse", name, rank]:
+                return [_from(msg.Rehearse(generation=self.core.generation, trainer=name, rank=int(rank)))]
             case ["permit", name, number]:
                 return [_from(self._permit(self.core.generation, version(name), int(number)))]
             case ["release"]:
@@ -206,6 +217,8 @@ class AgentBench(Bench):
             case ["halted", wanted]:
                 live = lives(f"{trainer.rank}:{wanted}")[0]
                 return msg.Halted(generation=now_in, live=live)
+            case ["prompts", *complete]:
+                return prompts(trainer.rank or 0, complete)
             case ["prepared"]:
                 return msg.Prepared(generation=now_in, rank=trainer.rank or 0, store=address(name))
         raise ValueError(words)

@@ -25,7 +25,7 @@ class PromptBook:
         self._limit_bytes = limit_bytes
         self._results: dict[Key, tuple[bytes, ...]] = {}
         self.size_bytes = 0
-        self.is_full = False
+        self.closed: str | None = None  # why nothing more is taken
 
     def __len__(self) -> int:
         return len(self._results)
@@ -34,17 +34,22 @@ class PromptBook:
         return self._results.get(key)
 
     def add(self, key: Key, tensors: Sequence[torch.Tensor]) -> None:
-        """Past the limit the book is full: this and everything later is left out."""
-        size_bytes = sum(tensor.nbytes for tensor in tensors)
-        self.is_full = self.is_full or self.size_bytes + size_bytes > self._limit_bytes
-        if not self.is_full:
+        """Never raises: what cannot be kept closes the book, so that all of it up to there is whole."""
+        size_bytes = self.size_bytes + sum(tensor.nbytes for tensor in tensors)
+        if size_bytes > self._limit_bytes:
+            self.closed = self.closed or f"more than {self._limit_bytes} bytes"
+        if self.closed is not None:
+            return
+        try:
             self._results[key] = tuple(_bytes_of(tensor) for tensor in tensors)
-            self.size_bytes += size_bytes
+            self.size_bytes = size_bytes
+        except (RuntimeError, TypeError) as error:  # a kind of tensor that has no bytes
+            self.closed = f"{key[0]}: {error}"
 
     def copy(self) -> PromptBook:
         twin = PromptBook(limit_bytes=self._limit_bytes)
         twin._results = dict(self._results)
-        twin.size_bytes, twin.is_full = self.size_bytes, self.is_full
+        twin.size_bytes, twin.closed = self.size_bytes, self.closed
         return twin
 
     def pack(self) -> bytes:
@@ -52,8 +57,9 @@ class PromptBook:
 
     @classmethod
     def unpack(cls, data: bytes) -> PromptBook:
+        """No bytes at all are a book in which nothing was written."""
         book = cls()
-        for operation, group, number, result in msgpack.unpackb(data):
+        for operation, group, number, result in msgpack.unpackb(data) if data else ():
             book._results[operation, group, number] = tuple(result)
             book.size_bytes += sum(len(each) for each in result)
         return book
@@ -76,5 +82,6 @@ def fill(tensors: Sequence[torch.Tensor], result: tuple[bytes, ...]) -> bool:
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    # Not contiguous(): what has one element counts as contiguous whatever its stride, and cannot be viewed as bytes.
+    flat = tensor.detach().cpu().reshape(-1).clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

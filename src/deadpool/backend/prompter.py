@@ -68,7 +68,7 @@ class Prompter:
 
     def _listen(self, key: Key, outputs: list[torch.Tensor], call: Callable[[], Any]) -> Any:
         work, book = call(), self.book
-        if book.is_full or not can_be_kept(outputs):
+        if book.closed is not None or not can_be_kept(outputs):
             return work
         if work is None:  # torch has waited already
             book.add(key, outputs)

@@ -227,6 +227,11 @@ class Agent:
             if trainer.rank == prompts.rank and trainer.state in (State.REHEARSING, State.PARKED):
                 self._to_trainer(trainer, prompts)
 
+    def _void_prompts(self, start: Generation) -> None:
+        """The script begins at its first line: peers may tell each other something else this time."""
+        for rank in list(self._prompts):
+            self._keep_prompts(Prompts(rank=rank, start=start, complete=False, book=b""))
+
     def _prompt(self, trainer: Trainer) -> None:
         """Before the order to be that rank, on the same link."""
         if trainer.rank in self._prompts:
@@ -296,6 +301,8 @@ class Agent:
         self.generation, self._cause, self.plan, self.fenced = plan.generation, plan.cause, plan, False
         self.store.adopt(plan)
         self._to_coordinator(PlanAck(generation=plan.generation))
+        if plan.resume is None:
+            self._void_prompts(plan.generation)
         self._unseat_strangers(plan)
         for order in plan.orders:
             self._seat(order)

@@ -372,8 +372,10 @@ class Coordinator:
             lost_steps=self._steps_lost(resume),
         )
         self._adopt_placement(blueprint)
+        if resume is None:
+            self.prompts.void()
         for node, part in blueprint.parts.items():
-            self._prompt(node, [order.rank for order in part.orders if resume is not None])
+            self._prompt(node, [order.rank for order in part.orders])
             self._send(node, part)
         self._enter(Phase.PREPARING, now, self.deadlines.prepare_s)
 

@@ -120,7 +120,7 @@ class Prompts:
     rank: int
     start: Generation  # in which the script began at its first line
     complete: bool
-    book: bytes
+    book: bytes  # read by trainers only; empty: nothing yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

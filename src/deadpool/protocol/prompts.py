@@ -30,6 +30,10 @@ class PromptShelf:
         readers.add(node)
         return self._of_rank.get(rank)
 
+    def void(self) -> None:
+        """The script begins at its first line; agents void theirs when they hear the plan."""
+        self._of_rank.clear()
+
     def forget(self, node: str) -> None:
         for readers in self._readers.values():
             readers.discard(node)

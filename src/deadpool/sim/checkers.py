@@ -5,7 +5,8 @@ protected until the next loss, (d) protected and one loss give a plan at the wat
 permitted, (f) no commit below what is kept, (g) the watermark grows once faults have ended, (h) one holder of a rank
 per generation, (k) Go means that everything newer than the resume version is gone, (l) one writer per slot; and rules
 7, 14, 16 and 17 themselves: the permit passes nothing that is on its way, a newcomer pulls the floor, a holder without
-the floor is sent nothing newer, a copy shares its rank's rack only where other racks have no room.
+the floor is sent nothing newer, a copy shares its rank's rack only where other racks have no room. Beside the protocol:
+(prompts) nobody was told what an earlier start of the job was told.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Checkers:
         self._world = world
         self._generation: Generation | None = None
         self._resume: Version | None = None
+        self._start: Generation | None = None
         self._permit: Permit | None = None
         self._missed: set[tuple[Generation, int]] = set()
         self._runners: dict[tuple[Generation, int], int] = {}
@@ -56,6 +58,7 @@ class Checkers:
 
     def _planned(self, plan: Plan) -> None:
         self._generation, self._resume, self._permit = plan.generation, plan.resume, plan.permit
+        self._start = plan.generation if plan.resume is None else self._start
         self._world.history.planned(plan.generation, plan.resume)
         promised, self._promised = self._promised, None
         if promised is not None and (plan.resume is None or plan.resume.number < promised.number):
@@ -168,6 +171,8 @@ class Checkers:
             fail("h", f"two processes run as rank {core.rank} in generation {core.generation}")
         if core.live is not None and core.live.number and str(core.live) != str(self._resume):
             fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {self._resume}")
+        if process.told is not None and process.told != self._start:  # None: cut off before it could tell
+            fail("prompts", f"rank {core.rank} was told of start {process.told}, the job goes on from {self._start}")
 
     def final_state(self, rank: int, version: Version | None, state: State) -> None:
         if version is None or version.number != self._world.last_step:

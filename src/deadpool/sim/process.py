@@ -25,6 +25,7 @@ from deadpool.protocol.messages import (
     Missed,
     Parked,
     Prepared,
+    Prompts,
     Rehearse,
     Release,
     Restore,
@@ -55,6 +56,8 @@ class Process:
         self.state = State(0, 0)
         self.role: Seat | Rehearse | None = None
         self.built_as = self._building_as = -1
+        self.told: Generation | None = None  # of which start the prompts are that the script was built with
+        self._prompts: dict[int, Prompts] = {}
         self.unwinding = False
         self.capture: tuple[Capture, Content] | None = None
         self._heard: dict[type, Any] = {}
@@ -114,6 +117,8 @@ class Process:
                 self._build(rank)
             case Seat():
                 self._seated(message)
+            case Prompts():
+                self._prompted(message)
             case Attach(segment=segment, geometry=geometry):
                 self.core.attach(segment, geometry)
             case Grant(generation=generation, slot=slot):
@@ -163,7 +168,18 @@ class Process:
         self.built_as, self._building_as = -1, rank
         self.later(3.0, lambda: self._built(rank))
 
+    def _prompted(self, prompts: Prompts) -> None:
+        """A rehearsal that was told of an earlier start begins again."""
+        self._prompts[prompts.rank] = prompts
+        if self.stage == "parked" and self.built_as == prompts.rank and self._is_outdated(prompts.rank):
+            self._build(prompts.rank)
+
+    def _is_outdated(self, rank: int) -> bool:
+        return self.told != (self._prompts[rank].start if rank in self._prompts else None)
+
     def _built(self, rank: int) -> None:
+        if rank in self._prompts:
+            self.told = self._prompts[rank].start
         self.built_as, self.stage = rank, "parked"
         if isinstance(self.role, Rehearse):
             self.say(Parked(rank=rank, geometry=self._geometry(steps=1)))
@@ -177,7 +193,7 @@ class Process:
             self._turn("first_line")
             self.built_as = -1
             self._walk()
-        elif self.built_as != seat.rank:
+        elif self.built_as != seat.rank or self._is_outdated(seat.rank):
             self._build(seat.rank)
         else:
             self.core.take_seat(seat.generation, seat.rank, seat.schedule)
@@ -245,6 +261,8 @@ class Process:
     def _begin(self) -> None:
         self.stage = "running"
         self.core.begin()
+        self.told = self.core.generation
+        self._say_prompts(complete=False)
         self.state = initial(self.core.generation, self.core.rank)
         self.world.checkers.runs(self)
         self._snapshot(self._next_step)
@@ -296,7 +314,13 @@ class Process:
             self.state = stepped(self.state, total, live, self.core.rank)
         self.world.stepped(live.number)
         self.say(Stepped(generation=self.core.generation, number=live.number))
+        if live.number == 1:
+            self._say_prompts(complete=True)
         self._snapshot(self._next_step)
+
+    def _say_prompts(self, *, complete: bool) -> None:
+        if self.told is not None:
+            self.say(Prompts(rank=self.core.rank, start=self.told, complete=complete, book=b""))
 
     # --- captures ----------------------------------------------------------------------------------------------------
 

@@ -85,8 +85,8 @@ class Prompting:
         session = self._session
         assert self._start is not None
         session.send(Prompts(rank=session.rank, start=self._start, complete=complete, book=book.pack()))
-        if book.is_full:
-            session.emit("prompts_full", bytes=book.size_bytes)
+        if book.closed is not None:
+            session.emit("prompts_cut", reason=book.closed)
 
     # --- as one who rehearses ----------------------------------------------------------------------------------------
 
