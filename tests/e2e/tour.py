@@ -31,11 +31,6 @@ class Strike:
     moment: str
     position: int  # of the node that is struck
 
-    @property
-    def needs_another(self) -> bool:
-        """A second node that is lost before, so that there is a recovery to be struck after."""
-        return self.moment == "recovered"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Itinerary:
@@ -120,29 +115,37 @@ class Tour:
         self._open_gate(last)
 
     def _strike(self, index: int, strike: Strike) -> None:
-        gate, nodes = self.itinerary.gate(index), self.itinerary.nodes
+        gate = self.itinerary.gate(index)
         self._await_gate(gate)
-        if strike.needs_another:
-            self._add_spare()
-        self._await_readiness(gate, spares=2 if strike.needs_another else 1)
-        node = self._node_at(strike.position)
-        self.struck.append(node)
-        ask(self.trial.job.run_dir, "kill", node=node, at=strike.moment, step=self._armed_step(strike, gate))
-        self.trial.await_event("ambush_set", len(self.ambushes()) + 1)
-        if strike.needs_another:
-            self.trial.job.kill_node(self._node_at((strike.position + nodes // 2) % nodes))
-        self._open_gate(gate)
-        self.trial.await_event("ambush", len(self.ambushes()) + 1)
+        if strike.moment == "recovered":
+            self._strike_after_recovery(gate, strike.position)
+        else:
+            self._await_readiness(gate)
+            self._arm(self._node_at(strike.position), strike.moment, gate if strike.moment == "between" else gate + 1)
+            self._open_gate(gate)
+        self.trial.await_event("ambush", index + 1)
         self._add_spare()
 
-    def _armed_step(self, strike: Strike, gate: int) -> int | None:
-        match strike.moment:
-            case "recovered":
-                return None
-            case "between":
-                return gate  # whoever is struck there stands in this step now
-            case _:
-                return gate + 1
+    def _strike_after_recovery(self, gate: int, position: int) -> None:
+        """Another node is lost before. Where its loss takes the victim's copies along, the newcomer is the victim."""
+        nodes = self.itinerary.nodes
+        if nodes < 4:
+            self._await_readiness(gate)
+            self._arm(self._spares()[0]["node"], "recovered", None)
+            lost = self._node_at(position)
+        else:
+            self._add_spare()
+            self._await_readiness(gate, spares=2)
+            self._arm(self._node_at(position), "recovered", None)
+            lost = self._node_at((position + nodes // 2) % nodes)
+        self.trial.job.kill_node(lost)
+        self._open_gate(gate)
+
+    def _arm(self, node: str, moment: str, step: int | None) -> None:
+        self.struck.append(node)
+        ask(self.trial.job.run_dir, "kill", node=node, at=moment, step=step)
+        if self._spares() and node not in {spare["node"] for spare in self._spares()}:
+            self.trial.await_event("ambush_set", len(self.struck))
 
     def _add_spare(self) -> None:
         self.trial.job.add_node(f"n{self._nodes}", spare=True)
@@ -155,18 +158,20 @@ class Tour:
     def _open_gate(self, step: int) -> None:
         (self.folder / "gates" / f"open-{step}").touch()
 
-    def _await_readiness(self, version: int, spares: int) -> None:
+    def _await_readiness(self, version: int, spares: int = 1) -> None:
         """What a strike finds must not depend on how fast copies travel or processes start."""
 
         def ready() -> bool:
-            status = self._status()
-            warm = [node for node in status["nodes"] if node["role"] == "spare" and _is_warm(node)]
+            status, warm = self._status(), [spare for spare in self._spares() if _is_warm(spare)]
             return (status["watermark"] or 0) >= version and status["protected"] and len(warm) >= spares
 
         self.trial.await_true(ready, f"version {version} and {spares} warm spares", _WAIT_S)
 
     def _node_at(self, position: int) -> str:
         return next(str(node["node"]) for node in self._status()["nodes"] if node["position"] == position)
+
+    def _spares(self) -> list[dict[str, Any]]:
+        return [node for node in self._status()["nodes"] if node["role"] == "spare"]
 
     def _status(self) -> dict[str, Any]:
         return ask(self.trial.job.run_dir, "status")
