@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stage import Stage, run_under_torchrun
+from stage import Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
 from deadpool.workload.results import differences
@@ -15,15 +15,15 @@ SCRIPT = Path(__file__).with_name("compile_script.py")
 
 @pytest.mark.parametrize("backend", ["aot_eager"])
 @pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
-def test_node_killed_in_mid_step(tmp_path, layout, backend):
+def test_node_killed_in_mid_step(tmp_path, nursery, layout, backend):
     arguments = ["--layout", layout, "--backend", backend]
     settings = JobConfig(nodes=2, spares=1, prepare_timeout_s=60.0).checked()
-    stage = Stage(settings, layout, "wait@4:1", tmp_path / "job", SCRIPT, arguments)
+    stage = Stage(settings, layout, "wait@4:1", tmp_path / "job", nursery, SCRIPT, arguments)
 
     def during(_):
         stage.trial.await_event("rehearsed")
         stage.kill_node_at_gate("n1", 4)
 
     results = stage.trial.run(during)
-    assert differences(run_under_torchrun(SCRIPT, arguments, 2, tmp_path / "reference"), results) == []
+    assert differences(run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "reference"), results) == []
     assert stage.seats() == ["n0", "n2"]
