@@ -50,11 +50,17 @@ def perform(
 def kill_node(victim: int, step: int = 4, *, warm: bool = True) -> Callable[[Stage], None]:
     def during(stage: Stage) -> None:
         stage.await_gate(step)
+        await_protection(stage)
         if warm:
             stage.trial.await_event("rehearsed")
         stage.kill_node_at_gate(f"n{victim}", step)
 
     return during
+
+
+def await_protection(stage: Stage) -> None:
+    """A loss before that would start the job anew."""
+    stage.trial.await_true(lambda: stage.status()["watermark"] is not None, "a first version", 30.0)
 
 
 @pytest.mark.parametrize(("kind", "victim"), [("1f1b", 0), ("1f1b", 1), ("interleaved", 0), ("interleaved", 1)])
@@ -99,7 +105,7 @@ def test_lost_in_the_first_step_and_lost_again_later(perform):
     """The rank's prompts are begun by one process, completed by a second one and used by a third."""
 
     def during(stage: Stage) -> None:
-        stage.kill_node_at_gate("n1", 0)
+        kill_node(1, 0, warm=False)(stage)
         stage.await_gate(4)
         stage.kill_node_at_gate(stage.seats()[1], 4)
 

@@ -165,17 +165,20 @@ class Process:
         if self.stage == "building" and self._building_as == rank:
             return  # goes on, whatever it is for by now
         self._turn("building")
-        self.built_as, self._building_as = -1, rank
+        self.built_as, self._building_as, self.told = -1, rank, None
         self.later(3.0, lambda: self._built(rank))
 
     def _prompted(self, prompts: Prompts) -> None:
-        """A rehearsal that was told of an earlier start begins again."""
-        self._prompts[prompts.rank] = prompts
-        if self.stage == "parked" and self.built_as == prompts.rank and self._is_outdated(prompts.rank):
-            self._build(prompts.rank)
+        """A rehearsal that was told of an earlier start begins again; one that was told nothing has waited for this."""
+        rank = prompts.rank
+        self._prompts[rank] = prompts
+        if self.stage == "parked" and self.built_as == rank:
+            self.told = self.told or prompts.start
+            if self._is_outdated(rank):
+                self._build(rank)
 
     def _is_outdated(self, rank: int) -> bool:
-        return self.told != (self._prompts[rank].start if rank in self._prompts else None)
+        return self.told is not None and rank in self._prompts and self._prompts[rank].start != self.told
 
     def _built(self, rank: int) -> None:
         if rank in self._prompts:
