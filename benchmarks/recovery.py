@@ -2,7 +2,7 @@
 
     python benchmarks/recovery.py --layout fsdp2 --faults 10 --json out/recovery.json
 
-4 nodes of one trainer and one warm spare node; a new spare joins after each kill. Per fault, from the SIGKILL:
+4 nodes of one trainer (3d: of two) and one warm spare node; a new one joins after each kill. Per fault, from the kill:
 `first_step_s` until every rank has done a step begun after it, `net_recovery_s` the same less one median step of
 the undisturbed run. With --understudies 4 the spare has rehearsed all four ranks, with 1 only one of them: when another
 is lost, the script is run again in the warm process.
@@ -23,6 +23,7 @@ from deadpool.config import JobConfig
 from deadpool.control.janitor import temporary_folder
 from deadpool.workload.comparison import Strike, kill_in_mid_step
 from deadpool.workload.harness import Trial
+from deadpool.workload.layouts import NAMES
 from deadpool.workload.results import Results, differences
 
 QUIET_STEPS = 3  # between the rehearsal of a new spare and the next kill
@@ -36,18 +37,20 @@ def spread(values: Iterable[float]) -> dict[str, float]:
 def disturb(trial: Trial, faults: int, step_s: float, seed: int) -> list[tuple[str, float]]:
     """Kills, each once its replacement is warm; returns who and when."""
     choose, kills = random.Random(seed), []
-    seated = [f"n{i}" for i in range(trial.config.nodes)]
+    config = trial.config
+    seated = [f"n{i}" for i in range(config.nodes)]
     for index in range(faults):
-        rehearsals = (index + 1) * trial.config.understudies
+        rehearsals = (index + 1) * config.understudies * config.nproc_per_node
         trial.await_event("rehearsed", rehearsals, timeout_s=180)
         trial.await_step(trial.results().newest_step() + QUIET_STEPS)
         position = choose.randrange(len(seated))
-        victim, seated[position] = seated[position], f"n{trial.config.nodes + index}"
+        victim, seated[position] = seated[position], f"n{config.nodes + index}"
         kills.append((victim, kill_in_mid_step(trial, victim, step_s, rehearsals)))
         print(f"fault {index + 1} of {faults}: killed {victim}", flush=True)
-        trial.await_event("resumed", (index + 1) * trial.config.nodes)  # before a new spare takes CPU time away
+        # Before a new spare takes CPU time away.
+        trial.await_event("resumed", (index + 1) * config.nodes * config.nproc_per_node)
         if index + 1 < faults:
-            trial.job.add_node(f"n{trial.config.nodes + index + 1}", spare=True)
+            trial.job.add_node(f"n{config.nodes + index + 1}", spare=True)
     return kills
 
 
@@ -69,7 +72,7 @@ def report(strikes: list[Strike], undisturbed: Results, disturbed: Results, unde
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layout", choices=("fsdp2", "ddp", "plain"), default="fsdp2")
+    parser.add_argument("--layout", choices=NAMES, default="fsdp2")
     parser.add_argument("--faults", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps-per-fault", type=int, default=30, help="must last until a new spare is warm")
@@ -80,9 +83,10 @@ def main() -> None:
     arguments = ["--layout", args.layout, "--steps", str(steps)]
     with temporary_folder("deadpool-benchmark-") as folder:
         print(f"undisturbed run of {steps} steps", flush=True)
-        undisturbed = Trial(JobConfig(nodes=4), arguments, folder / "undisturbed", deadline_s=1800).run()
+        shape = {"nodes": 4, "nproc_per_node": 2 if args.layout == "3d" else 1}
+        undisturbed = Trial(JobConfig(**shape), arguments, folder / "undisturbed", deadline_s=1800).run()
         kills: list[tuple[str, float]] = []
-        config = JobConfig(nodes=4, spares=1, understudies=args.understudies)
+        config = JobConfig(**shape, spares=1, understudies=args.understudies)
         trial = Trial(config, arguments, folder / "disturbed", deadline_s=1800)
         step_s = undisturbed.median_step_s()
         disturbed = trial.run(lambda t: kills.extend(disturb(t, args.faults, step_s, args.seed)))

@@ -7,6 +7,7 @@ test: its strike fell at its moment, and from there on every rank's losses, and 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,7 +25,8 @@ VICTIMS: dict[str, Callable[[int], int]] = {
 
 # In every run: equal losses prove that generators, schedule, average and data position came back too.
 COMMON = ("--clip", "1.0", "--dropout", "0.1", "--checkpoint", "--ema", "0.9")
-FOREACH, STATEFUL = ("--optimizer", "foreach"), ("--loader", "stateful")
+FOREACH = ("--optimizer", "foreach")
+STATEFUL = ("--loader", "stateful") if importlib.util.find_spec("torchdata") else ()
 
 
 @dataclass(frozen=True, slots=True)

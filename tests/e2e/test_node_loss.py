@@ -52,6 +52,21 @@ def test_two_nodes_killed_one_after_the_other(make_stage, play):
     assert sorted(stage.seats()) == ["n2", "n3"]
 
 
+@pytest.mark.parametrize(("layout", "per_node"), [("fsdp2", 1), ("3d", 2)])
+def test_two_nodes_killed_at_once(make_stage, play, layout, per_node):
+    """Neighbours hold each other's copies; these two are none."""
+    stage = make_stage(layout, scene="wait@4:1", nodes=4, nproc_per_node=per_node, spares=2)
+
+    def during():
+        stage.await_gate(4)
+        stage.await_committed(4)
+        stage.trial.job.kill_node("n0")
+        stage.kill_node_at_gate("n2", 4)
+
+    play(stage, during)
+    assert sorted(stage.seats()) == ["n1", "n3", "n4", "n5"]
+
+
 def test_newcomer_killed_while_it_takes_over(make_stage, play):
     stage = make_stage(scene="wait@4:1", spares=2)
 
