@@ -94,11 +94,15 @@ class Tour:
         run_ranks(SCRIPT, arguments, world_size, self.folder / "console.log", {"TOUR_GATES": "/nowhere"})
         return Results.read(out)
 
-    def ambushes(self) -> list[dict[str, Any]]:
-        return self._events("ambush")
+    def fell(self, index: int) -> bool:
+        """Whether the node of this strike was lost, after one of its trainers had come to the moment."""
+        strike, node = self.itinerary.strikes[index], self.struck[index]
+        moment = ("backward", 0) if strike.moment == "first" else (strike.moment, self._armed_step(index))
+        ambushes = [(event["at"], event.get("step")) for event in self._events("ambush")]
+        return moment in ambushes and node in self._lost()
 
-    def faults(self) -> list[dict[str, Any]]:
-        return self._events("fault")
+    def _lost(self) -> set[str]:
+        return {str(event["node"]) for event in self._events("fault")}
 
     def _events(self, what: str) -> list[dict[str, Any]]:
         return [event for event in self.trial.events() if event["what"] == what]
@@ -121,9 +125,9 @@ class Tour:
             self._strike_after_recovery(gate, strike.position)
         else:
             self._await_readiness(gate)
-            self._arm(self._node_at(strike.position), strike.moment, gate if strike.moment == "between" else gate + 1)
+            self._arm(self._node_at(strike.position), strike.moment, self._armed_step(index))
             self._open_gate(gate)
-        self.trial.await_event("ambush", index + 1)
+        self.trial.await_true(lambda: self.struck[-1] in self._lost(), f"the strike at {strike.moment}", _WAIT_S)
         self._add_spare()
 
     def _strike_after_recovery(self, gate: int, position: int) -> None:
@@ -140,6 +144,11 @@ class Tour:
             lost = self._node_at((position + nodes // 2) % nodes)
         self.trial.job.kill_node(lost)
         self._open_gate(gate)
+
+    def _armed_step(self, index: int) -> int | None:
+        """At a gate all ranks stand in its step: what comes in a step's middle can be struck in the next one only."""
+        moment, gate = self.itinerary.strikes[index].moment, self.itinerary.gate(index)
+        return {"recovered": None, "between": gate}.get(moment, gate + 1)
 
     def _arm(self, node: str, moment: str, step: int | None) -> None:
         self.struck.append(node)

@@ -25,7 +25,7 @@ from typing import Any
 
 from torch.distributed.fsdp import FSDPModule
 
-from deadpool.trainer.adapters.pipeline_schedules import schedules, stages_of
+from deadpool.trainer.adapters.pipeline_schedules import infers_shapes, schedules, stages_of
 
 # Since 2.9 a pair for each kind of schedule, one before.
 _FLAGS = (
@@ -78,7 +78,7 @@ class PipelineAdapter:
         for schedule in schedules():
             for flag in _flags(schedule):
                 setattr(schedule, flag, False)
-            for stage in stages_of(schedule):
+            for stage in filter(infers_shapes, stages_of(schedule)):
                 for inferred in (name for name in _INFERRED if hasattr(stage, name)):
                     setattr(stage, inferred, None)
 

@@ -9,27 +9,45 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
 
 _Base: Any = torch_schedules._PipelineSchedule
 _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
+_inferring: weakref.WeakSet[Any] = weakref.WeakSet()  # stages to which the script gave no shapes
 
 
 def watch_schedules() -> None:
     """Once per process, before the script's first line."""
-    if hasattr(_Base.__init__, "__wrapped__"):
+    _call_after_init(_Base, lambda schedule: _known.__setitem__(next(_numbers), schedule))
+    _call_after_init(PipelineStage, _note_shapes)
+
+
+def _call_after_init(kind: Any, then: Callable[[Any], None]) -> None:
+    if hasattr(kind.__init__, "__wrapped__"):
         return
-    stock = _Base.__init__
+    stock = kind.__init__
 
     @functools.wraps(stock)
-    def init(schedule: Any, *arguments: Any, **keywords: Any) -> None:
-        stock(schedule, *arguments, **keywords)
-        _known[next(_numbers)] = schedule
+    def init(made: Any, *arguments: Any, **keywords: Any) -> None:
+        stock(made, *arguments, **keywords)
+        then(made)
 
-    _Base.__init__ = init
+    kind.__init__ = init
+
+
+def _note_shapes(stage: Any) -> None:
+    if getattr(stage, "inputs_meta", None) is None:
+        _inferring.add(stage)
+
+
+def infers_shapes(stage: Any) -> bool:
+    """By running: shapes that were given must not be forgotten, or torch 2.11 would run a microbatch to find them."""
+    return stage in _inferring
 
 
 def forget_schedules() -> None:
