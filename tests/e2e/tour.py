@@ -153,8 +153,14 @@ class Tour:
     def _arm(self, node: str, moment: str, step: int | None) -> None:
         self.struck.append(node)
         ask(self.trial.job.run_dir, "kill", node=node, at=moment, step=step)
-        if self._spares() and node not in {spare["node"] for spare in self._spares()}:
-            self.trial.await_event("ambush_set", len(self.struck))
+        if node not in {spare["node"] for spare in self._spares()}:  # whose trainers are told when they are seated
+            self.trial.await_true(lambda: self._know(node, moment), f"{node} to know of {moment}", _WAIT_S)
+
+    def _know(self, node: str, moment: str) -> bool:
+        """Every trainer of the node; `wire` is struck by its agent."""
+        told = [each for each in self._events("ambush_set") if each["at"] == moment]
+        by = [each["node"] if moment == "wire" else each["trainer"].split(".")[0] for each in told]
+        return by.count(node) >= (1 if moment == "wire" else self.itinerary.per_node)
 
     def _add_spare(self) -> None:
         self.trial.job.add_node(f"n{self._nodes}", spare=True)
