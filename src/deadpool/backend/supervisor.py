@@ -6,11 +6,12 @@ thread of its own and the caller waits for the call OR the abort, whichever come
 its sockets shut, fails and takes its half-made group with it; where it waits for a connection, that happens at the
 group's own timeout.
 
-A socket counts as the call's when it was opened while the call ran, unless it came in through a port that is not
-gloo's (the rendezvous store's server may live in this process). Where more are found than the group has peers, an
-unrelated thread was busy too, and those that belong to a Python object are its own: gloo's never do. What is left is a
-connection that somebody else's native code makes in those milliseconds, or any at all in a call that is given up: it is
-taken for one of ours and shut with them, which looks like a peer that hung up.
+Whatever came in through gloo's port is ours, whenever it came: a peer that is ahead connects for its next group before
+we have begun to make ours. A connection to somebody else counts as the call's when it was opened while the call ran.
+Where more are found than the group has peers, an unrelated thread was busy too, and those that belong to a Python
+object are its own: gloo's never do. What is left is a connection that somebody else's native code makes in those
+milliseconds, or any at all in a call that is given up: it is taken for one of ours and shut with them, which looks like
+a peer that hung up.
 """
 
 from __future__ import annotations
@@ -74,10 +75,14 @@ class Supervisor:
         with self._lock:
             self._aborted = True
             self._abort_count += 1
-            return self._shut_everything()
+            incoming = accepted_on(open_sockets(), self._own_ports)
+            return self._shut_everything() + shut_all(incoming)
 
     def allow(self, *, after_abort: int | None = None) -> None:
-        """Calls may be made again. Refused when there was an abort that the caller does not know of."""
+        """Calls may be made again. Refused when there was an abort that the caller does not know of.
+
+        What came in since is not touched: a peer that is ahead may have begun to connect for what is made next.
+        """
         with self._lock:
             if after_abort is not None and after_abort != self._abort_count:
                 raise GroupError(f"aborted again: {self._abort_count} aborts, the caller knows of {after_abort}")
@@ -136,9 +141,10 @@ class Supervisor:
         raise GroupError(f"{call.what}: not every peer came within {wait_s:g} s")
 
     def _made_by(self, call: _Call) -> frozenset[OpenSocket]:
+        """What it connected to others. What came in is no call's: gloo's own is known by its port."""
         now = open_sockets()
         made = now - call.before
-        return made - accepted_on(made, listening_ports(now) - self._own_ports)
+        return made - accepted_on(made, listening_ports(now))
 
     def _shut_everything(self) -> int:
         ended = set(self._sockets)
