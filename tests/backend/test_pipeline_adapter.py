@@ -1,0 +1,85 @@
+"""How schedules are found, and what they have agreed on, whichever torch made them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from backend_child import Scenario
+from backend_fleet import run_in_children
+from pipeline_job import PipelineJob
+from torch.distributed.pipelining.schedules import _PipelineSchedule
+
+from deadpool.backend.groups import Groups
+from deadpool.trainer.adapters import PipelineAdapter, negotiators
+from deadpool.trainer.adapters.pipeline_schedules import forget_schedules, watch_schedules
+
+
+class ScheduleOfOldTorch(_PipelineSchedule):
+    """One flag for everything, and shapes in the stage."""
+
+    def __init__(self) -> None:
+        super().__init__(n_microbatches=1)
+        self._stage_initialized = True
+        self._stage = SimpleNamespace(inputs_meta=("shape",), _outputs_meta=("shape",))
+
+    def step(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def _step_microbatches(self, *args: Any, **kwargs: Any) -> None: ...
+
+
+@pytest.fixture
+def adapter() -> Any:
+    watch_schedules()
+    forget_schedules()
+    yield PipelineAdapter()
+    forget_schedules()
+
+
+def test_schedule_made_after_the_adapter_is_found(adapter: PipelineAdapter) -> None:
+    assert (adapter.agreement(), adapter.dry_steps) == ("", 0)
+    schedule = ScheduleOfOldTorch()
+    assert (adapter.agreement(), adapter.dry_steps) == ("1", 1)
+    del schedule
+    assert adapter.agreement() == "", "it is held by the script alone"
+
+
+def test_old_torch_forgets_shapes_too(adapter: PipelineAdapter) -> None:
+    schedule = ScheduleOfOldTorch()
+    adapter.seated(3)
+    assert adapter.agreement() == "1"
+    adapter.seated(0)
+    assert adapter.agreement() == "0"
+    assert vars(schedule._stage) == {"inputs_meta": None, "_outputs_meta": None}
+
+
+def test_only_pipelines_negotiate(adapter: PipelineAdapter) -> None:
+    watch_schedules()
+    assert list(negotiators([adapter])) == [adapter]
+    assert _PipelineSchedule.__init__.__wrapped__.__qualname__ == "_PipelineSchedule.__init__", "wrapped once"
+
+
+def agreements(rank: int, port: int) -> list[str]:
+    groups = Groups(timeout_s=5)
+    groups.install()
+    groups.init(backend="gloo", store=dist.HashStore(), rank=0, world_size=1, detached=True)
+    found = []
+    for framework in ("pp-1f1b", "pp-interleaved"):
+        job = PipelineJob(Scenario(framework=framework, directory="/nowhere", world_size=1), 0)
+        [adapter] = negotiators(job.adapters)
+        found.append(adapter.agreement())
+        job.train_one()
+        found.append(adapter.agreement())
+        adapter.renegotiate()
+        found.append(adapter.agreement())
+        job.train_one()
+        del job
+        forget_schedules()
+    return found
+
+
+@pytest.mark.e2e
+def test_flags_of_this_torch() -> None:
+    assert run_in_children(agreements) == [["00", "11", "00", "00", "11", "00"]]
