@@ -30,12 +30,18 @@ def workload(layout: str, *more: str) -> list[str]:
     return ["--layout", layout, "--steps", str(STEPS), *SMALL, *NOISE, *more]
 
 
-def run_unprotected(layout: str, world_size: int, folder: Path) -> Results:
+def run_unprotected(layout: str, world_size: int, folder: Path, *more: str) -> Results:
     """The same script, unchanged, under torchrun."""
     folder.mkdir()
+    torchrun(world_size, folder, str(SCRIPT), "--out", str(folder / "out"), *workload(layout, *more))
+    return Results.read(folder / "out")
+
+
+def torchrun(world_size: int, folder: Path, *script: str) -> str:
+    """Runs it to its end and returns what it printed."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world_size)]
     done = subprocess.run(
-        [*launcher, str(SCRIPT), "--out", str(folder / "out"), *workload(layout)],
+        [*launcher, *script],
         env={**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -43,7 +49,7 @@ def run_unprotected(layout: str, world_size: int, folder: Path) -> Results:
         timeout=90,
     )
     assert done.returncode == 0, done.stdout.decode()
-    return Results.read(folder / "out")
+    return done.stdout.decode()
 
 
 @dataclass(slots=True)
