@@ -30,18 +30,12 @@ def workload(layout: str, *more: str) -> list[str]:
     return ["--layout", layout, "--steps", str(STEPS), *SMALL, *NOISE, *more]
 
 
-def run_unprotected(layout: str, world_size: int, folder: Path, *more: str) -> Results:
+def run_unprotected(layout: str, world_size: int, folder: Path) -> Results:
     """The same script, unchanged, under torchrun."""
     folder.mkdir()
-    torchrun(world_size, folder, str(SCRIPT), "--out", str(folder / "out"), *workload(layout, *more))
-    return Results.read(folder / "out")
-
-
-def torchrun(world_size: int, folder: Path, *script: str) -> str:
-    """Runs it to its end and returns what it printed."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world_size)]
     done = subprocess.run(
-        [*launcher, *script],
+        [*launcher, str(SCRIPT), "--out", str(folder / "out"), *workload(layout)],
         env={**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -49,7 +43,7 @@ def torchrun(world_size: int, folder: Path, *script: str) -> str:
         timeout=90,
     )
     assert done.returncode == 0, done.stdout.decode()
-    return done.stdout.decode()
+    return Results.read(folder / "out")
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import torchrun
+from torchrun import torchrun
 
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running

@@ -7,24 +7,31 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from stage import STEPS, run_unprotected, torchrun, workload
+from stage import STEPS, workload
+from torchrun import torchrun
 
 from deadpool.config import JobConfig
 from deadpool.errors import ConfigError
 from deadpool.workload import layouts
 from deadpool.workload.gpt import Size
-from deadpool.workload.harness import Trial
+from deadpool.workload.harness import SCRIPT, Trial
 from deadpool.workload.layouts.assembly import Options
-from deadpool.workload.results import differences
+from deadpool.workload.results import Results, differences
 
 EVERYTHING = ["--ema", "0.9", "--checkpoint", "--optimizer", "foreach", "--loader", "stateful"]
 NOT_HERE = {"3d": "needs 8 ranks", "cp": "torch cannot run it on the CPU"}
 
 
+def run_unprotected(layout: str, folder: Path) -> Results:
+    folder.mkdir()
+    torchrun(2, folder, str(SCRIPT), "--out", str(folder / "out"), *workload(layout, *EVERYTHING))
+    return Results.read(folder / "out")
+
+
 @pytest.mark.parametrize("layout", ["ddp-unused", "tp-sp", "pp-interleaved"])
 def test_same_bits_each_time_and_under_deadpool(tmp_path, layout):
-    first = run_unprotected(layout, 2, tmp_path / "first", *EVERYTHING)
-    again = run_unprotected(layout, 2, tmp_path / "again", *EVERYTHING)
+    first = run_unprotected(layout, tmp_path / "first")
+    again = run_unprotected(layout, tmp_path / "again")
     trial = Trial(JobConfig(nodes=2), workload(layout, *EVERYTHING), tmp_path / "protected")
     assert differences(first, again) == []
     assert differences(first, trial.run()) == []
