@@ -27,12 +27,15 @@ class Sequences(Dataset[Tensor]):
 
 
 def make_loader(size: Size, *, sequences: int, data_rank: int, data_size: int) -> Any:
-    """`sequences` a step for each data rank; the global generator shuffles each epoch anew."""
+    """`sequences` a step, shuffled anew in each epoch, and alike on all ranks that share a data rank."""
     from torchdata.stateful_dataloader import StatefulDataLoader
+    from torchdata.stateful_dataloader.sampler import RandomSampler
 
     dataset = Sequences(size, STEPS_PER_EPOCH * sequences * data_size)
     own = torch.utils.data.Subset(dataset, range(data_rank, len(dataset), data_size))
-    return StatefulDataLoader(own, batch_size=sequences, shuffle=True)
+    # The generator is the sampler's alone: of one that the loader draws from too, torchdata restores a wrong state.
+    sampler = RandomSampler(own, generator=torch.Generator().manual_seed(data_rank))
+    return StatefulDataLoader(own, batch_size=sequences, sampler=sampler)
 
 
 class Epochs:
