@@ -30,9 +30,7 @@ from deadpool.trainer.adapters.pipeline_schedules import forget_schedules, watch
 from deadpool.trainer.environment import set_environment
 from deadpool.trainer.offspring import end_offspring_with_this_process
 from deadpool.trainer.session import Session
-from deadpool.trainer.signals import Restart, RunAgain, Superseded
-
-CODE_RESTART = 75  # not 0: never to be taken for the end of a script
+from deadpool.trainer.signals import CODE_RESTART, Restart, RunAgain, Superseded
 
 
 def main() -> None:

@@ -39,7 +39,8 @@ from deadpool.snapshot.arena import Segment
 from deadpool.trainer.ambush import Ambushes
 from deadpool.trainer.prompting import Prompting
 from deadpool.trainer.rendezvous import RendezvousStore
-from deadpool.trainer.signals import Superseded
+from deadpool.trainer.signals import CODE_RESTART, Superseded
+from deadpool.trainer.stuck import STILL_S, UnwindWatch
 from deadpool.wire.secret import read_secret
 from deadpool.wire.trainer_link import TrainerEnd
 
@@ -69,6 +70,7 @@ class Session:
         self._latest: dict[type, Any] = {}
         self._cause: str | None = None
         self.secret = read_secret()
+        self.unwind_watch = UnwindWatch(self._stuck)
         self.ambushes = Ambushes(self)
 
     @classmethod
@@ -131,6 +133,12 @@ class Session:
         if isinstance(message, Halt):
             shut = self.groups.abort()
             self.emit("aborted", sockets=shut)
+            self.unwind_watch.begin()
+
+    def _stuck(self) -> None:
+        """An abort that does not get through is one more fault, of this process only."""
+        self.emit("stuck", after_s=STILL_S)
+        os._exit(CODE_RESTART)
 
     # --- the script's thread -----------------------------------------------------------------------------------------
 

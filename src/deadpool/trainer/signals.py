@@ -1,8 +1,11 @@
-"""What takes a trainer's main thread elsewhere."""
+"""What takes a trainer's main thread elsewhere, or its process away."""
 
 from __future__ import annotations
 
 from deadpool.errors import Unwind
+
+CODE_RESTART = 75
+"""Exit code of a process that another one is to replace. Not 0: never to be taken for the end of a script."""
 
 
 class Superseded(Exception):

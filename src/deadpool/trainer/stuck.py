@@ -1,0 +1,61 @@
+"""A main thread that an abort did not reach: found by its standing still inside torch, and ended with its process.
+
+Once in some hundred aborts a wait for gloo does not end although every connection of the process is gone; it would last
+until the group's timeout. Nobody can end it from outside, so the process ends itself. No work is lost: its agent starts
+another, which takes the rank from the node's own memory.
+
+Standing still is judged by the main thread's CPU time. A rank that computes goes on; one that waits for something else
+than torch, such as its data, is left alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+STILL_S = 2.0
+_LOOK_S = 0.25
+_ACTIVE_SHARE = 0.02  # of the time between two looks; waking up to look at a flag costs less
+_TORCH = str(Path(torch.__file__).parent)
+_DATA = str(Path(torch.__file__).parent / "utils" / "data")
+
+
+class UnwindWatch:
+    """`on_stuck` is called in a thread of its own, once the main thread has stood still for STILL_S."""
+
+    def __init__(self, on_stuck: Callable[[], None]) -> None:
+        self._on_stuck = on_stuck
+        self._unwound = threading.Event()
+
+    def begin(self) -> None:
+        """Every group was aborted; the main thread should be on its way."""
+        self._unwound.clear()
+        threading.Thread(target=self._look, name="deadpool-unwind-watch", daemon=True).start()
+
+    def end(self) -> None:
+        """It has come back."""
+        self._unwound.set()
+
+    def _look(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        clock = time.pthread_getcpuclockid(main)
+        still_s, used_s = 0.0, time.clock_gettime(clock)
+        while not self._unwound.wait(_LOOK_S):
+            now_s = time.clock_gettime(clock)
+            is_still = now_s - used_s < _ACTIVE_SHARE * _LOOK_S and _is_inside_torch(main)
+            still_s, used_s = (still_s + _LOOK_S if is_still else 0.0), now_s
+            if still_s >= STILL_S:
+                self._on_stuck()
+                return
+
+
+def _is_inside_torch(thread: int) -> bool:
+    frame = sys._current_frames().get(thread)
+    name = frame.f_code.co_filename if frame is not None else ""
+    return name.startswith(_TORCH) and not name.startswith(_DATA)

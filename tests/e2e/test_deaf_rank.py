@@ -1,0 +1,29 @@
+"""A rank that an abort does not reach: its process ends itself, and another takes the rank from the node's memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stage import Stage, run_script_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.workload.results import differences
+
+SCRIPT = Path(__file__).with_name("deaf_script.py")
+
+
+def test_survivor_waits_for_something_that_never_comes(tmp_path, nursery):
+    config = JobConfig(nodes=2, spares=1, unwind_timeout_s=600.0).checked()
+    stage = Stage(config, "", "", tmp_path / "job", nursery, SCRIPT, [])
+
+    def during(_):
+        deaf = stage.folder / "gates" / "deaf"
+        stage.trial.await_true(deaf.exists, "the rank to be deaf", 60.0)
+        stage.await_committed(4)
+        stage.trial.job.kill_node("n1")
+
+    results = stage.trial.run(during)
+    assert differences(run_script_unprotected(SCRIPT, [], 2, tmp_path / "reference"), results) == []
+    assert [event["rank"] for event in stage.events("stuck")] == [0]
+    assert len(stage.events("fault")) == 1, "whoever ends for it is not one more fault"
+    assert stage.seats() == ["n0", "n2"]
