@@ -11,13 +11,13 @@ from torchrun import torchrun
 
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
+from deadpool.control.nursery import SharedNursery
 from deadpool.control.run_dir import RunDir
 from deadpool.events import read_events
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 40
 KILL_AFTER = 12
-WITHOUT_ADAPTER = pytest.mark.xfail(reason="pipeline adapter", strict=False)
 
 
 def said(text: str) -> dict[str, str]:
@@ -27,8 +27,10 @@ def said(text: str) -> dict[str, str]:
     return dict(losses) | dict(states)
 
 
-def run_with_a_loss(folder: Path, *script: str) -> dict[str, str]:
-    job = LocalJob(JobConfig(nodes=2, spares=1).checked(), RunDir.create(folder), [*script], quiet=True)
+def run_with_a_loss(folder: Path, nursery: SharedNursery, *script: str) -> dict[str, str]:
+    job = LocalJob(
+        JobConfig(nodes=2, spares=1).checked(), RunDir.create(folder), [*script], quiet=True, nursery=nursery
+    )
 
     def logged() -> str:
         return "\n".join(path.read_text(errors="replace") for path in sorted(job.run_dir.logs.iterdir()))
@@ -51,16 +53,16 @@ def run_with_a_loss(folder: Path, *script: str) -> dict[str, str]:
         "train_hf.py --model llama",
         "train_3d.py --tp 2",
         "train_3d.py --dp 2",
-        pytest.param("train_3d.py --pp 2", marks=WITHOUT_ADAPTER),
+        "train_3d.py --pp 2",
     ],
 )
-def test_example_survives_the_loss_of_a_node(tmp_path, script):
+def test_example_survives_the_loss_of_a_node(tmp_path, nursery, script):
     name, *arguments = script.split()
     command = (str(EXAMPLES / name), "--steps", str(STEPS), *arguments)
     undisturbed = said(torchrun(2, tmp_path, *command))
     assert set(undisturbed) == {f"step {step}" for step in range(STEPS)} | {"rank 0", "rank 1"}
     assert len(set(undisturbed.values())) == len(undisturbed), "nothing was trained"
-    assert run_with_a_loss(tmp_path / "run", *command) == undisturbed
+    assert run_with_a_loss(tmp_path / "run", nursery, *command) == undisturbed
 
 
 def test_layouts_of_the_3d_example_are_interchangeable(tmp_path):

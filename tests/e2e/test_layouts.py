@@ -14,6 +14,10 @@ from dataclasses import dataclass
 import pytest
 from tour import Itinerary, Strike, Tour
 
+from deadpool.errors import ConfigError
+from deadpool.workload import layouts
+from deadpool.workload.gpt import Size
+from deadpool.workload.layouts.assembly import Options
 from deadpool.workload.results import Results, differences
 
 MOMENTS = ("first", "forward", "backward", "reduce", "clip", "optimizer", "between", "capture", "wire", "recovered")
@@ -125,3 +129,8 @@ def test_survives_bit_for_bit(cell, finding):
     index = [strike.moment for strike in finding.tour.itinerary.strikes].index(moment)
     assert finding.tour.fell(index)
     assert differences(finding.undisturbed, finding.disturbed) == []
+
+
+def test_context_parallelism_is_refused_with_the_reason():
+    with pytest.raises(ConfigError, match="does not have a sharding strategy registered"):
+        layouts.build("cp", Options(size=Size()))
