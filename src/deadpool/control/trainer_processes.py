@@ -75,10 +75,13 @@ class TrainerProcesses:
         return {name: running.pid for name, running in self._running.items() if running.pid is not None}
 
     async def close(self) -> None:
-        """What is left is killed and buried, and what it said last is still told."""
+        """What is left is killed and buried, and what it said last is still told.
+
+        Those that the nursery has not come to yet end with it.
+        """
         for name in self._running:
             self.signal(name, signal.SIGKILL)
-        if self._running:
+        if self.pids():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_ended.wait(), _END_S)
         self._close_nursery()
@@ -136,7 +139,7 @@ class TrainerProcesses:
         task = asyncio.get_running_loop().create_task(_hear_out(running.telling))
         self._last_words.add(task)
         task.add_done_callback(self._last_words.discard)
-        if not self._running:
+        if not self.pids():
             self._all_ended.set()
         self._on_exit(name, code, _reason(code))
 

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch.distributed.fsdp import FSDPModule
 
 from deadpool.trainer.adapters.pipeline_schedules import infers_shapes, schedules, stages_of
@@ -63,7 +64,8 @@ class PipelineAdapter:
 
     def seated(self, resume_step: int) -> None:
         if resume_step == 0:
-            self.renegotiate()
+            for schedule in schedules():
+                _forget_agreement(schedule)
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
         return {}
@@ -75,12 +77,32 @@ class PipelineAdapter:
         )
 
     def renegotiate(self) -> None:
+        """In a step in which the undisturbed run does not: the generators must not notice."""
         for schedule in schedules():
-            for flag in _flags(schedule):
-                setattr(schedule, flag, False)
-            for stage in filter(infers_shapes, stages_of(schedule)):
-                for inferred in (name for name in _INFERRED if hasattr(stage, name)):
-                    setattr(stage, inferred, None)
+            _forget_agreement(schedule)
+            _initialise_aside(schedule)
+
+
+def _forget_agreement(schedule: Any) -> None:
+    for flag in _flags(schedule):
+        setattr(schedule, flag, False)
+    for stage in filter(infers_shapes, stages_of(schedule)):
+        for inferred in (name for name in _INFERRED if hasattr(stage, name)):
+            setattr(stage, inferred, None)
+
+
+def _initialise_aside(schedule: Any) -> None:
+    """Before 2.13 torch does not fork the generators around the microbatch that finds the shapes."""
+    name = next(name for name in ("_initialize_stage", "_initialize_stages") if hasattr(schedule, name))
+    initialise = getattr(schedule, name)
+
+    def aside(*arguments: Any, **keywords: Any) -> Any:
+        if not all(getattr(schedule, flag) for flag in _flags(schedule)):
+            with torch.random.fork_rng():
+                return initialise(*arguments, **keywords)
+        return initialise(*arguments, **keywords)
+
+    setattr(schedule, name, aside)
 
 
 def _flags(schedule: Any) -> Iterator[str]:
