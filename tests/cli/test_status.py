@@ -6,7 +6,8 @@ import pytest
 
 from deadpool.cli.status import _print, _size
 from deadpool.control.status import describe
-from deadpool.protocol.coordinator import Coordinator, Deadlines
+from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.messages import Join, Settings
 from deadpool.protocol.topology import Address, Layout, Schedule

@@ -27,7 +27,7 @@ class Node:
     def __init__(self) -> None:
         self.told: list[tuple[str, Strike]] = []
         self.happened: list[Any] = []
-        crew = Crew("n1")
+        crew = Crew("n1", [])
         for rank in (2, 3):
             trainer = crew.hire()
             trainer.state, trainer.rank = State.SEATED, rank

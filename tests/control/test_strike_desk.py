@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from deadpool.control.strikes import StrikeDesk
-from deadpool.protocol.coordinator import Coordinator, Deadlines
+from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.members import Member
 from deadpool.protocol.messages import Permit, Plan, RankOrder, Settings, Strike

@@ -9,7 +9,8 @@ from notation import address, copies, copy, generation, geometry, lives, options
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
 from deadpool.protocol.agent import Agent
-from deadpool.protocol.coordinator import Coordinator, Deadlines, Phase
+from deadpool.protocol.coordinator import Coordinator, Phase
+from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest
 from deadpool.protocol.topology import Layout, Schedule
@@ -81,7 +82,7 @@ class CoordinatorBench(Bench):
         if words[0] in ("plan-ack", "heartbeat"):
             said = [[words[0]]]
         elif words[0] == "has":
-            held = [r for p in self.core.placement.held_by(position) for r in layout.ranks_at(p)]
+            held = [r for p in self.core.commits.placement.held_by(position) for r in layout.ranks_at(p)]
             said = [["sealed", str(r), words[1]] for r in own] + [["stored", str(r), words[1]] for r in held]
         else:
             said = [[words[0], str(rank), *words[1:]] for rank in own]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.protocol.coordinator import Coordinator, Deadlines
+from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import Emit, FromAgent
 from deadpool.protocol.messages import Connected, Heartbeat, Join, PlanAck, Prepared, Settings
 from deadpool.protocol.topology import Address, Layout, Schedule

@@ -13,6 +13,7 @@ import pytest
 
 from deadpool.protocol import copies, planner, storehouse
 from deadpool.protocol.agent import Agent
+from deadpool.protocol.commits import Commits
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.crew import Crew, Trainer
 from deadpool.protocol.effects import StreamsCut
@@ -44,10 +45,10 @@ def _set_may_overwrite(patch: Patch, rule: Callable[[Version, Permit], bool]) ->
 
 
 def permit_passes_what_is_pending(patch: Patch) -> None:
-    def missed(self: Coordinator, rank: int, number: int, reason: str) -> None:
+    def missed(self: Commits, rank: int, number: int, reason: str) -> None:
         self._set_permit(self.permit.watermark, max(self.permit.keep_from, number + 1))
 
-    patch.setattr(Coordinator, "_missed", missed)
+    patch.setattr(Commits, "missed", missed)
 
 
 def drop_nothing_above_resume(patch: Patch) -> None:
@@ -71,10 +72,10 @@ def watermark_over_generations(patch: Patch) -> None:
     real = Coordinator._carry_out
 
     def carry_out(self: Coordinator, blueprint: Any, now: float) -> None:
-        before = self.permit
+        before = self.commits.permit
         real(self, blueprint, now)
-        if before.keep_from > self.permit.keep_from:
-            self.permit = before
+        if before.keep_from > self.commits.permit.keep_from:
+            self.commits.permit = before
 
     patch.setattr(Coordinator, "_carry_out", carry_out)
 
@@ -125,7 +126,7 @@ def racks_ignored(patch: Patch) -> None:
 
 
 def resume_never_settled(patch: Patch) -> None:
-    patch.setattr(Coordinator, "_settle_resume", Coordinator._note_protection)
+    patch.setattr(Commits, "_settle_resume", Commits._note_protection)
 
 
 def kept_whoever_sits_there(patch: Patch) -> None:

@@ -79,7 +79,8 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
 
 
 def _core(config: JobConfig) -> Any:
-    from deadpool.protocol.coordinator import Coordinator, Deadlines
+    from deadpool.protocol.coordinator import Coordinator
+    from deadpool.protocol.deadlines import Deadlines
     from deadpool.protocol.messages import Settings
     from deadpool.protocol.topology import Layout, Schedule
 

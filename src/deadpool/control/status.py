@@ -9,7 +9,7 @@ from deadpool.protocol.members import Member
 
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    watermark = core.permit.watermark
+    watermark = core.commits.permit.watermark
     newest = max((step for m in core.members.values() for step in m.steps.values()), default=0)
     return {
         "phase": core.phase.value,
@@ -19,9 +19,9 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "step": newest,
         "watermark": watermark.number if watermark else None,
         "lag_steps": newest - watermark.number if watermark else None,
-        "protected": core.protected,
-        "copies_missing": core.ledger.lag(watermark) if watermark else None,
-        "same_rack": list(core.placement.same_rack),
+        "protected": core.commits.protected,
+        "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
+        "same_rack": list(core.commits.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
         "ranks": [_rank(core, rank, facts) for rank in range(core.layout.world_size)] if core.seats else [],
     }
@@ -46,7 +46,7 @@ def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str,
         "position": position,
         "ranks": ranks,
         "steps": {str(rank): member.steps.get(rank) for rank in ranks},
-        "holders": [core.seats[p] for p in core.placement.of(position)] if position is not None else [],
+        "holders": [core.seats[p] for p in core.commits.placement.of(position)] if position is not None else [],
         "trainers": [{"trainer": t.trainer, "state": t.state, "rank": t.rank} for t in member.trainers],
         **{name: fact for name, fact in facts.items() if name != "rank_figures"},
     }

@@ -1,7 +1,8 @@
 """An agent's decisions: the door through which all its news comes, and its part in a recovery. No I/O.
 
 Trainers are processes that come and go; ranks are seats that stay. Which process takes a seat of this node is decided
-here, never by the coordinator. The trainers are kept by `crew.py`, the copies by `storehouse.py`.
+here, never by the coordinator. The trainers are kept by `crew.py`, the copies by `storehouse.py`, a plan is carried out
+by `seating.py`.
 """
 
 from __future__ import annotations
@@ -24,23 +25,19 @@ from deadpool.protocol.effects import (
     FromCoordinator,
     FromTrainer,
     Hashed,
-    KillTrainer,
     Offered,
     Pushed,
     PushFailed,
     Received,
     ReceiveFailed,
-    StartTrainer,
     StopAsked,
     StreamsCut,
     Tick,
     ToCoordinator,
-    ToTrainer,
     TrainerExited,
 )
-from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import (
-    Attach,
     Captured,
     Connect,
     Connected,
@@ -50,11 +47,9 @@ from deadpool.protocol.messages import (
     Failed,
     Fence,
     FenceAck,
-    Fetch,
     Final,
     Finished,
     Go,
-    Grant,
     Halt,
     Halted,
     Heartbeat,
@@ -65,13 +60,10 @@ from deadpool.protocol.messages import (
     PlanAck,
     Prepared,
     Prompts,
-    RankOrder,
     Refused,
     Rehearse,
     Release,
     Report,
-    Restore,
-    Seat,
     Settings,
     Shutdown,
     Stepped,
@@ -80,6 +72,8 @@ from deadpool.protocol.messages import (
     Trainers,
     Welcome,
 )
+from deadpool.protocol.prompts import NodePrompts
+from deadpool.protocol.seating import Seating
 from deadpool.protocol.storehouse import Storehouse
 
 START_ATTEMPTS = 3
@@ -91,19 +85,18 @@ class Agent:
         self.node, self.standby, self.spare, self.understudies = node, standby, spare, understudies
         self.settings: Settings | None = None
         self.generation: Generation = NO_GENERATION
-        self.plan: Plan | None = None
         self.fenced = False
         self.ending = False
         self._cause = ""
         self._acked = True
         self._streams_cut = NO_GENERATION
-        self._pending_fetches: dict[int, list[Fetch]] = {}
-        self._prompts: dict[int, Prompts] = {}  # of the ranks that are seated or rehearsed here
         self._halt_deadline: float | None = None
         self._heartbeat_due: float | None = None
         self._effects: list[AgentEffect] = []
-        self.crew = Crew(node)
+        self.crew = Crew(node, self._effects)
         self.store = Storehouse(self._effects)
+        self._prompts = NodePrompts(self.crew)
+        self._seating = Seating(self.crew, self.store, self._prompts, self._effects)
 
     # --- the contract of a core --------------------------------------------------------------------------------------
 
@@ -158,10 +151,10 @@ class Agent:
                 self._emit("push_failed", rank=rank, step=version.number, holder=node, reason=reason)
             case Fetched(rank=rank, slot=slot, copy=copy):
                 if self.store.fetched(slot, copy):
-                    self._fetched(rank)
+                    self._seating.snapshot_came(rank)
             case FetchFailed(rank=rank, slot=slot, reason=reason):
                 if self.store.fetch_failed(slot):
-                    self._lost(rank, f"no source gave the snapshot of rank {rank}: {reason}")
+                    self._seating.lost(rank, f"no source gave the snapshot of rank {rank}: {reason}")
             case StreamsCut(generation=generation):
                 self._cut(generation)
             case Offered():
@@ -170,7 +163,7 @@ class Agent:
                 self.store.received(slot, copy, count)
             case ReceiveFailed(slot=slot):
                 self.store.arrival_failed(slot)
-        self._grant_all()
+        self._seating.grant_all()
 
     # --- the coordinator's orders ------------------------------------------------------------------------------------
 
@@ -183,7 +176,7 @@ class Agent:
             case Refused(reason=reason):
                 self._end(f"the coordinator refused node {self.node}: {reason}", failed=True)
             case Prompts():
-                self._keep_prompts(message)
+                self._prompts.keep(message)
             case Rehearse():
                 self._rehearse(message)
             case Fence():
@@ -191,15 +184,15 @@ class Agent:
             case Plan():
                 self._carry_out(message)
             case Connect() if not self.fenced:
-                self._to_seated(message)
-            case Go() if not self.fenced and self.plan is not None:
-                self._go(message)
+                self.crew.tell_seated(message)
+            case Go() if not self.fenced and self._seating.plan is not None:
+                self._seating.go(message)
             case Permit() if not self.fenced:
                 self._permit(message)
             case Release() if not self.fenced:
                 for trainer in self.crew.seated():
                     trainer.released = True
-                self._to_seated(message)
+                self.crew.tell_seated(message)
             case Shutdown(reason=reason, failed=failed):
                 self._end(reason, failed=failed)
 
@@ -209,7 +202,7 @@ class Agent:
         self._heartbeat_due = now + settings.heartbeat_s
         seats = settings.layout.per_node
         for _ in range(seats * self.understudies if self.spare else seats + self.standby):
-            self._start_trainer()
+            self.crew.hire()
 
     def _rehearse(self, order: Rehearse) -> None:
         trainer = self.crew.trainers.get(order.trainer)
@@ -217,38 +210,21 @@ class Agent:
             return
         if trainer.state is State.IDLE or trainer.rank != order.rank:  # else it was said twice
             trainer.state, trainer.rank = State.REHEARSING, order.rank
-            self._prompt(trainer)
-            self._to_trainer(trainer, order)
+            self._prompts.tell(trainer)
+            self.crew.tell(trainer, order)
             self._report_trainers()
-
-    def _keep_prompts(self, prompts: Prompts) -> None:
-        self._prompts[prompts.rank] = prompts
-        for trainer in self.crew.trainers.values():
-            if trainer.rank == prompts.rank and trainer.state in (State.REHEARSING, State.PARKED):
-                self._to_trainer(trainer, prompts)
-
-    def _void_prompts(self, start: Generation) -> None:
-        """The script begins at its first line: peers may tell each other something else this time."""
-        for rank in list(self._prompts):
-            self._keep_prompts(Prompts(rank=rank, start=start, complete=False, book=b""))
-
-    def _prompt(self, trainer: Trainer) -> None:
-        """Before the order to be that rank, on the same link."""
-        if trainer.rank in self._prompts:
-            self._to_trainer(trainer, self._prompts[trainer.rank])
 
     def _permit(self, permit: Permit) -> None:
         self.store.obey(permit)
         self._dismiss_leaving()
         if permit.watermark is not None:
-            self._to_seated(Final(number=permit.watermark.number))
-        self._grant_all()
+            self.crew.tell_seated(Final(number=permit.watermark.number))
+        self._seating.grant_all()
 
     def _dismiss_leaving(self) -> None:
         """Not during the recovery: the end of a process takes CPU time that the redone step needs."""
         for trainer in self.crew.leaving():
-            self.crew.dismiss(trainer.name)
-            self._effects.append(KillTrainer(trainer=trainer.name, reason="its node is a spare no more"))
+            self.crew.send_away(trainer, "its node is a spare no more")
 
     # --- fence -------------------------------------------------------------------------------------------------------
 
@@ -258,7 +234,7 @@ class Agent:
             return
         self.generation, self._cause = fence.generation, fence.cause
         self.fenced, self._acked = True, False
-        self._pending_fetches.clear()
+        self._seating.fence()
         self.store.fence(fence.generation)
         for trainer in list(self.crew.seated()):
             self._halt(trainer, fence)
@@ -268,10 +244,10 @@ class Agent:
     def _halt(self, trainer: Trainer, fence: Fence) -> None:
         if trainer.has_state:
             trainer.halting, trainer.live = True, None
-            self._to_trainer(trainer, Halt(generation=fence.generation, cause=fence.cause))
+            self.crew.tell(trainer, Halt(generation=fence.generation, cause=fence.cause))
         elif trainer.under_real_groups:
             trainer.halting = True  # nothing to keep, and no step boundary to come back to
-            self._effects.append(KillTrainer(trainer=trainer.name, reason="fenced before its first step"))
+            self.crew.kill(trainer, "fenced before its first step")
         elif trainer.store is not None:
             trainer.state = State.REHEARSING  # a newcomer goes on building for its rank; the plan may seat it again
         else:
@@ -293,114 +269,20 @@ class Agent:
         inventory = self.store.inventory(self.crew.lives())
         self._to_coordinator(FenceAck(generation=self.generation, inventory=inventory))
 
-    # --- plan, connect, go -------------------------------------------------------------------------------------------
+    # --- plan --------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, plan: Plan) -> None:
         if plan.generation == self.generation and not self.fenced:
             return  # said twice
-        self.generation, self._cause, self.plan, self.fenced = plan.generation, plan.cause, plan, False
+        self.generation, self._cause, self.fenced = plan.generation, plan.cause, False
         self.store.adopt(plan)
         self._to_coordinator(PlanAck(generation=plan.generation))
         if plan.resume is None:
-            self._void_prompts(plan.generation)
-        self._unseat_strangers(plan)
-        for order in plan.orders:
-            self._seat(order)
+            self._prompts.void(plan.generation)
+        self._seating.carry_out(plan)
         if self.spare and plan.orders:
             self.crew.retire(keep=self.standby)
         self._report_trainers()
-
-    def _unseat_strangers(self, plan: Plan) -> None:
-        """A start from the first line needs fresh processes; a seat that moved away needs none here."""
-        mine = {order.rank for order in plan.orders}
-        for trainer in list(self.crew.seated()):
-            if plan.resume is None or trainer.rank not in mine:
-                self.crew.dismiss(trainer.name)
-                self._effects.append(KillTrainer(trainer=trainer.name, reason="its seat is gone"))
-                self._start_trainer()
-
-    def _seat(self, order: RankOrder) -> None:
-        assert self.plan is not None
-        trainer = self.crew.holder_of(order.rank)
-        if trainer is None:
-            trainer = self.crew.pick_for(order.rank) or self._start_trainer()
-            trainer.state, trainer.rank = State.SEATED, order.rank
-            trainer.under_real_groups = self.plan.resume is None
-            if trainer.store is not None:
-                self._tell_seat(trainer)
-        self._pending_fetches[order.rank] = list(order.fetch)
-        if self.plan.resume is not None:
-            self._restore(order)
-            self._check_promise(order, trainer, self.plan.resume)
-        self._fetch_next(order.rank)
-
-    def _check_promise(self, order: RankOrder, trainer: Trainer, resume: Version) -> None:
-        """The plan counts on a live state. Its trainer may have ended since the fence was acknowledged."""
-        coming = any(fetch.copy.seal.version == resume for fetch in order.fetch)
-        if not (trainer.stands_at(resume) or coming or self.store.find_own(order.rank, resume)):
-            self._lost(order.rank, "its trainer ended under the fence, its live state was to be kept", trainer.name)
-
-    def _tell_seat(self, trainer: Trainer) -> None:
-        """The process is there. In a start from the first line that is all it takes to be prepared."""
-        assert self.plan is not None and trainer.rank is not None and trainer.store is not None
-        if self.plan.resume is not None:
-            self._prompt(trainer)
-        seat = Seat(
-            generation=self.generation,
-            cause=self.plan.cause,
-            rank=trainer.rank,
-            resume=self.plan.resume,
-            schedule=self.plan.permit.schedule,
-        )
-        self._to_trainer(trainer, seat)
-        if self.plan.resume is None:
-            prepared = Prepared(generation=self.generation, rank=trainer.rank, store=trainer.store)
-            self._to_coordinator(prepared)
-
-    def _fetch_next(self, rank: int) -> None:
-        fetches = self._pending_fetches.get(rank, [])
-        while fetches and self.store.is_dead(fetches[0].copy.seal.version):
-            fetches.pop(0)  # a floor that is one no longer
-        if fetches:
-            self.store.fetch(rank, fetches.pop(0))
-
-    def _fetched(self, rank: int) -> None:
-        assert self.plan is not None
-        self._restore(next(order for order in self.plan.orders if order.rank == rank))
-        self._fetch_next(rank)
-
-    def _restore(self, order: RankOrder) -> None:
-        """Once per plan, as soon as both the process and the resume version are there."""
-        assert self.plan is not None and self.plan.resume is not None
-        trainer = self.crew.holder_of(order.rank)
-        if trainer is None or trainer.store is None or trainer.restored_in == self.generation:
-            return
-        slot = self.store.find_own(order.rank, self.plan.resume)
-        keep = order.keep and trainer.stands_at(self.plan.resume)
-        if not keep and slot is None:
-            return
-        trainer.restored_in = self.generation
-        restore = Restore(
-            generation=self.generation,
-            version=self.plan.resume,
-            slot=None if keep else slot,
-            schedule=self.plan.permit.schedule,
-            capture=slot is None,
-        )
-        if restore.slot is not None:
-            self.store.use_geometry_of(restore.slot)
-            self._attach(trainer, restore.slot.segment)
-        self._to_trainer(trainer, restore)
-
-    def _go(self, go: Go) -> None:
-        assert self.plan is not None
-        for trainer in self.crew.seated():
-            trainer.live = None
-        self._to_seated(go)
-        self.store.go(self.plan)
-        self._grant_all()
-        if self.plan.permit.watermark is not None:
-            self._to_seated(Final(number=self.plan.permit.watermark.number))
 
     # --- news from trainers ------------------------------------------------------------------------------------------
 
@@ -414,10 +296,9 @@ class Agent:
         match message:
             case TrainerHello(store=store):
                 self.crew.welcome(name, store)
-                self._to_trainer(trainer, self.settings)
+                self.crew.tell(trainer, self.settings)
                 if trainer.state is State.SEATED and not self.fenced:
-                    self._tell_seat(trainer)
-                    self._restore_if_ready(trainer)
+                    self._seating.process_came(trainer)
                 self._report_trainers()
             case Parked(rank=rank, geometry=geometry) if trainer.state is State.REHEARSING and rank == trainer.rank:
                 trainer.state = State.PARKED
@@ -430,13 +311,6 @@ class Agent:
             case _ if trainer.state is State.SEATED and trainer.rank is not None:
                 self._hear_seated(trainer, trainer.rank, message)
 
-    def _restore_if_ready(self, trainer: Trainer) -> None:
-        """A process that said hello only after its snapshot was there."""
-        assert self.plan is not None and trainer.rank is not None
-        order = next((o for o in self.plan.orders if o.rank == trainer.rank), None)
-        if order and self.plan.resume:
-            self._restore(order)
-
     def _hear_seated(self, trainer: Trainer, rank: int, message: Any) -> None:
         match message:
             case Halted(live=live):
@@ -446,7 +320,7 @@ class Agent:
             case Declare(geometry=geometry, peers=peers):
                 trainer.has_state = trainer.has_state or not self.fenced
                 self.store.declare(rank, geometry, peers)  # fenced or not: it will not be said again
-                self._grant_all()
+                self._seating.grant_all()
             case Captured() if not self.fenced:
                 self.store.captured(rank, message)
             case Missed() | Connected() | Finished() if not self.fenced:
@@ -457,15 +331,10 @@ class Agent:
             case Stepped(number=number):
                 trainer.step = number
             case Prompts():
-                self._keep_prompts(message)
+                self._prompts.keep(message)
                 self._to_coordinator(message)
 
     # --- trainers come and go ----------------------------------------------------------------------------------------
-
-    def _start_trainer(self) -> Trainer:
-        trainer = self.crew.hire()
-        self._effects.append(StartTrainer(trainer=trainer.name))
-        return trainer
 
     def _exited(self, name: str, code: int, reason: str) -> None:
         trainer = self.crew.dismiss(name)
@@ -484,15 +353,11 @@ class Agent:
         if trainer.released or (code == 0 and not self.fenced):
             self._to_coordinator(Ended(generation=self.generation, rank=rank, code=code))
             return
-        self._start_trainer()
+        self.crew.hire()
         if self.fenced:
             self._maybe_ack()
         else:
-            self._lost(rank, reason, trainer.name)
-
-    def _lost(self, rank: int, reason: str, name: str = "") -> None:
-        lost = TrainerLost(generation=self.generation, trainer=name, rank=rank, reason=reason)
-        self._to_coordinator(lost)
+            self._seating.lost(rank, reason, trainer.name)
 
     def _free_trainer_exited(self, trainer: Trainer, reason: str) -> None:
         if trainer.state is State.REHEARSING:
@@ -502,7 +367,7 @@ class Agent:
         if self.crew.failed_starts >= START_ATTEMPTS:
             self._end(f"trainer processes do not start on node {self.node}: {reason}", failed=True)
         else:
-            self._start_trainer()
+            self.crew.hire()
 
     # --- time and the end --------------------------------------------------------------------------------------------
 
@@ -511,8 +376,7 @@ class Agent:
             self._halt_deadline = None
             for trainer in self.crew.trainers.values():
                 if trainer.halting:
-                    reason = "did not come to rest in time"
-                    self._effects.append(KillTrainer(trainer=trainer.name, reason=reason))
+                    self.crew.kill(trainer, "did not come to rest in time")
         if self._heartbeat_due is not None and now >= self._heartbeat_due and self.settings is not None:
             self._heartbeat_due = now + self.settings.heartbeat_s
             steps = tuple((t.rank, t.step) for t in self.crew.seated() if t.rank is not None)
@@ -522,35 +386,11 @@ class Agent:
     def _end(self, reason: str, *, failed: bool) -> None:
         self.ending = True
         for trainer in self.crew.trainers.values():
-            self._to_trainer(trainer, End(reason=reason))
-            self._effects.append(KillTrainer(trainer=trainer.name, reason=reason))
+            self.crew.tell(trainer, End(reason=reason))
+            self.crew.kill(trainer, reason)
         self._effects.append(Finish(failed=failed, reason=reason))
 
     # --- small words -------------------------------------------------------------------------------------------------
-
-    def _grant_all(self) -> None:
-        for trainer in self.crew.seated():
-            if trainer.rank is not None and trainer.has_state:
-                for slot in self.store.grants(trainer.rank):
-                    self._attach(trainer, slot.segment)
-                    self._to_trainer(trainer, Grant(generation=self.generation, slot=slot))
-
-    def _attach(self, trainer: Trainer, segment: int) -> None:
-        """The trainer maps a segment once; the descriptor travels beside the message."""
-        if segment in trainer.attached or trainer.rank is None:
-            return
-        trainer.attached.add(segment)
-        slot = next(s for ref, s in self.store.own[trainer.rank].slots.items() if ref.segment == segment)
-        attach = Attach(segment=segment, geometry=slot.geometry, count=self.store.slots_per_shelf)
-        self._effects.append(ToTrainer(trainer=trainer.name, message=attach, segment=segment))
-
-    def _to_seated(self, message: Any) -> None:
-        for trainer in self.crew.seated():
-            self._to_trainer(trainer, message)
-
-    def _to_trainer(self, trainer: Trainer, message: Any) -> None:
-        if trainer.store is not None:  # it has said hello
-            self._effects.append(ToTrainer(trainer=trainer.name, message=message))
 
     def _to_coordinator(self, message: Any) -> None:
         self._effects.append(ToCoordinator(message=message))

@@ -1,11 +1,13 @@
-"""A node's trainer processes: what each is doing, and which one takes a seat. Part of the agent's core."""
+"""A node's trainer processes: what each is doing and is told, and which one takes a seat. Part of the agent's core."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
+from deadpool.protocol.effects import AgentEffect, KillTrainer, StartTrainer, ToTrainer
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Live, TrainerInfo
 from deadpool.protocol.topology import Address
@@ -47,8 +49,8 @@ class Trainer:
 class Crew:
     """Trainer processes by name. Names are never reused: news of a dead one cannot be taken for its successor's."""
 
-    def __init__(self, node: str) -> None:
-        self._node = node
+    def __init__(self, node: str, out: list[AgentEffect]) -> None:
+        self._node, self._out = node, out
         self._count = 0
         self.trainers: dict[str, Trainer] = {}
         self.failed_starts = 0
@@ -58,10 +60,28 @@ class Crew:
         name = f"{self._node}.{self._count}"
         self._count += 1
         self.trainers[name] = Trainer(name)
+        self._out.append(StartTrainer(trainer=name))
         return self.trainers[name]
 
     def dismiss(self, name: str) -> Trainer | None:
         return self.trainers.pop(name, None)
+
+    def kill(self, trainer: Trainer, reason: str) -> None:
+        """It stays one of the crew until its process has ended."""
+        self._out.append(KillTrainer(trainer=trainer.name, reason=reason))
+
+    def send_away(self, trainer: Trainer, reason: str) -> None:
+        """Nothing it says or does from here on counts."""
+        self.dismiss(trainer.name)
+        self.kill(trainer, reason)
+
+    def tell(self, trainer: Trainer, message: Any) -> None:
+        if trainer.store is not None:  # it has said hello
+            self._out.append(ToTrainer(trainer=trainer.name, message=message))
+
+    def tell_seated(self, message: Any) -> None:
+        for trainer in self.seated():
+            self.tell(trainer, message)
 
     def welcome(self, name: str, store: Address) -> Trainer | None:
         trainer = self.trainers.get(name)

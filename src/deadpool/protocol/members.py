@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Inventory, TrainerInfo
+from deadpool.protocol.planner import NodeView
 from deadpool.protocol.topology import Address, Layout
 
 Casting = list[tuple[str, int]]  # trainer, rank
@@ -26,6 +28,23 @@ class Member:
     inventory: Inventory | None = None  # frozen at the fence of this generation
     plan_acked: bool = False
     steps: dict[int, int] = field(default_factory=dict)
+
+    def view(self) -> NodeView:
+        return NodeView(
+            node=self.node,
+            data=self.data,
+            position=self.position,
+            trainers=self.trainers,
+            inventory=self.inventory or Inventory(),
+            rack=self.rack,
+        )
+
+
+def steps_lost(members: Iterable[Member], resume: Version | None) -> int:
+    """Completed steps that will be computed again, counted at the rank that was furthest ahead."""
+    inventories = (m.inventory for m in members if m.inventory is not None)
+    live = [live.version.number for i in inventories for live in i.live if live.version is not None]
+    return max(0, max(live, default=0) - (resume.number if resume else 0))
 
 
 def castings(members: list[Member], layout: Layout) -> Iterator[tuple[Member, Casting]]:

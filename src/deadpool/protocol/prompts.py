@@ -1,4 +1,4 @@
-"""The ranks' prompts as the coordinator keeps them, and which nodes have been lent which. Part of its core.
+"""The ranks' prompts, as the coordinator keeps and lends them and as a node keeps them. Part of both cores.
 
 Nobody is told what he does not need: a node gets the prompts of a rank when it first rehearses or seats it, and again
 whenever they are renewed.
@@ -6,10 +6,14 @@ whenever they are renewed.
 
 from __future__ import annotations
 
+from deadpool.protocol.crew import Crew, State, Trainer
+from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Prompts
 
 
 class PromptShelf:
+    """The coordinator's: which there are, and which nodes have been lent them."""
+
     def __init__(self) -> None:
         self._of_rank: dict[int, Prompts] = {}
         self._readers: dict[int, set[str]] = {}  # by rank: nodes that have them, or will when they come
@@ -37,3 +41,27 @@ class PromptShelf:
     def forget(self, node: str) -> None:
         for readers in self._readers.values():
             readers.discard(node)
+
+
+class NodePrompts:
+    """A node's: of the ranks that are seated or rehearsed there."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        self._of_rank: dict[int, Prompts] = {}
+
+    def keep(self, prompts: Prompts) -> None:
+        self._of_rank[prompts.rank] = prompts
+        for trainer in self._crew.trainers.values():
+            if trainer.rank == prompts.rank and trainer.state in (State.REHEARSING, State.PARKED):
+                self._crew.tell(trainer, prompts)
+
+    def void(self, start: Generation) -> None:
+        """The script begins at its first line: peers may tell each other something else this time."""
+        for rank in list(self._of_rank):
+            self.keep(Prompts(rank=rank, start=start, complete=False, book=b""))
+
+    def tell(self, trainer: Trainer) -> None:
+        """Before the order to be that rank, on the same link."""
+        if trainer.rank in self._of_rank:
+            self._crew.tell(trainer, self._of_rank[trainer.rank])

@@ -103,9 +103,9 @@ class Checkers:
         if self._promised is not None:
             self._promised = None  # a second loss before the plan
             return
-        if not coordinator.protected or coordinator.phase.value != "running":
+        if not coordinator.commits.protected or coordinator.phase.value != "running":
             return
-        watermark = coordinator.permit.watermark
+        watermark = coordinator.commits.permit.watermark
         assert watermark is not None
         if self._all_seats_alive():
             if missing := self._missing(watermark):
@@ -113,7 +113,7 @@ class Checkers:
             self._promised = watermark if nodes <= 1 else None
 
     def no_plan(self, ranks: list[int]) -> None:
-        watermark = self._world.coordinator.permit.watermark
+        watermark = self._world.coordinator.commits.permit.watermark
         if self._promised is not None:
             fail("d", f"{self._promised} was protected, one loss, and there is no plan for ranks {ranks}")
         for node in self._world.coordinator.members:
@@ -183,7 +183,7 @@ class Checkers:
 
     def grew(self) -> None:
         """At the end of a job that had time enough in peace."""
-        watermark = self._world.coordinator.permit.watermark
+        watermark = self._world.coordinator.commits.permit.watermark
         behind = self._world.last_step - (watermark.number if watermark else 0)
         if behind > self._world.allowed_lag:
             fail("g", f"the job ended at {self._world.last_step}, the watermark stayed at {watermark}")
@@ -206,7 +206,7 @@ class Checkers:
     def _missing(self, version: Version) -> str:
         """The first copy of a version that is not where it should be. Machines that died unnoticed are not blamed."""
         layout, seats = self._world.layout, self._world.coordinator.seats
-        placement = self._world.coordinator.placement
+        placement = self._world.coordinator.commits.placement
         for rank in range(layout.world_size):
             home = layout.position_of(rank)
             for position in (home, *placement.of(home)):

@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from deadpool.protocol.coordinator import Coordinator, Deadlines
+from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import Drop, Emit, Finish, FromAgent, LinkLost, Tick, ToAgent
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.topology import Layout, Schedule

@@ -1,0 +1,164 @@
+"""The commits: which versions all places have, and what may be overwritten since. Part of the coordinator's core.
+
+News of copies goes into the ledger of this generation. A version that is complete there is committed: it becomes the
+watermark of a new permit. What cannot be counted on, the coordinator is told as the reason to end the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from deadpool.protocol.copies import Ledger
+from deadpool.protocol.identity import NO_GENERATION, Version
+from deadpool.protocol.members import Member
+from deadpool.protocol.messages import Copy, Inventory, Permit
+from deadpool.protocol.outbox import Outbox
+from deadpool.protocol.placement import NOWHERE, Placement
+from deadpool.protocol.planner import Blueprint
+from deadpool.protocol.topology import Layout, Schedule
+
+TRIAL_COMMITS = 10
+"""Versions that have to be complete before a claim of replication counts as having been true."""
+
+
+class Commits:
+    """Methods that return a string return why the job must end, or None."""
+
+    def __init__(self, layout: Layout, schedule: Schedule, out: Outbox) -> None:
+        self._layout, self._schedule, self._out = layout, schedule, out
+        self.ledger = Ledger(layout, (), NOWHERE)
+        self.permit = Permit(generation=NO_GENERATION, watermark=None, keep_from=0, schedule=schedule)
+        self.protected = False
+        self.committed = False  # some version was complete once: the job has something to lose
+        self.count = 0
+        self._resume: Version | None = None
+        self._running = False
+        self._unmatched: tuple[int, ...] = ()  # ranks whose replicas were not, as last said
+
+    @property
+    def placement(self) -> Placement:
+        return self.ledger.placement
+
+    def check(self) -> None:
+        watermark = self.permit.watermark
+        assert watermark is None or watermark.number < self.permit.keep_from, self.permit
+
+    # --- fence, plan, go ---------------------------------------------------------------------------------------------
+
+    def fence(self) -> None:
+        self._running = False
+
+    def adopt(self, blueprint: Blueprint, members: Iterable[Member]) -> None:
+        same_rack_before = self.placement.same_rack
+        self.permit, self._resume, self.protected = blueprint.permit, blueprint.resume, False
+        self.ledger = Ledger(self._layout, blueprint.seats, blueprint.placement)
+        if blueprint.resume is not None:
+            for member in members:
+                self._count_in(member, blueprint.resume)
+        self._note_same_rack(same_rack_before)
+
+    def _count_in(self, member: Member, resume: Version) -> None:
+        """What the node's inventory has of the versions that are kept."""
+        kept = (resume, self.permit.watermark)
+        inventory = member.inventory or Inventory()
+        for copy in inventory.own:
+            if member.position == self._layout.position_of(copy.seal.rank) and copy.seal.version in kept:
+                self.ledger.add_sealed(copy)
+        for copy in inventory.held:
+            if copy.seal.version in kept:
+                self.ledger.add_stored(copy.seal.rank, member.node, copy.seal.version)
+
+    def _note_same_rack(self, before: tuple[int, ...]) -> None:
+        """What racks cannot protect is said when it becomes so, not at every plan."""
+        positions = self.placement.same_rack
+        if positions and positions != before:
+            nodes = [self.ledger.nodes[position] for position in positions]
+            self._out.emit("same_rack", positions=list(positions), nodes=nodes)
+
+    def go(self) -> str | None:
+        self._running = True
+        return self._settle_resume()
+
+    def _settle_resume(self) -> str | None:
+        """The resume version may have all its copies, or be one that nobody captures: no news would ever say so."""
+        untenable = self._advance(self._resume) if self._resume is not None else None
+        if untenable is None:
+            self._renew_permit()
+        return untenable
+
+    # --- news of copies ----------------------------------------------------------------------------------------------
+
+    def sealed(self, copy: Copy) -> str | None:
+        self.ledger.add_sealed(copy)
+        return self._advance(copy.seal.version)
+
+    def stored(self, rank: int, node: str, version: Version) -> str | None:
+        self.ledger.add_stored(rank, node, version)
+        return self._advance(version)
+
+    def missed(self, rank: int, number: int, reason: str) -> None:
+        self.ledger.missed.add(number)
+        self._out.emit("missed", rank=rank, step=number, reason=reason)
+        self._renew_permit()
+
+    def _advance(self, version: Version) -> str | None:
+        """Rule 6: commit. Never a version that the permit has passed: some rank may have overwritten it."""
+        if version.number >= self.permit.keep_from and self.ledger.complete(version):
+            if alone := self.ledger.unmatched(version):
+                if untenable := self._replicas_differ(version, alone):
+                    return untenable
+            else:
+                self._commit(version)
+        self._note_protection()
+        return None
+
+    def _commit(self, version: Version) -> None:
+        self.committed = True
+        self.count += 1
+        self._set_permit(version, version.number + 1)
+
+    def _replicas_differ(self, version: Version, ranks: tuple[int, ...]) -> str | None:
+        """What was not sent is nowhere else, so the version does not count. From the beginning that is a wrong claim,
+        and better heard of now than at a loss; later it is a state that has come apart, and older versions stay."""
+        if ranks != self._unmatched:
+            self._unmatched = ranks
+            self._out.emit("replicas_differ", step=version.number, ranks=list(ranks))
+        if self.count < TRIAL_COMMITS:
+            names = ", ".join(map(str, ranks))
+            return (
+                f"ranks {names}: state that counts as replicated is on no other node at version {version.number}; "
+                "correct protect(replicated=...), or give None there for what is to be sent"
+            )
+        self.ledger.missed.add(version.number)
+        self._renew_permit()
+        return None
+
+    def _note_protection(self) -> None:
+        watermark = self.permit.watermark
+        if self.protected or watermark is None or not self._running:
+            return
+        if self.ledger.complete(watermark):
+            self.protected = self.committed = True
+            self._out.emit("protected", step=watermark.number)
+
+    # --- the permit --------------------------------------------------------------------------------------------------
+
+    def _renew_permit(self) -> None:
+        """It may pass more than it did."""
+        self._set_permit(self.permit.watermark, self.permit.keep_from)
+
+    def _set_permit(self, watermark: Version | None, keep_from: int) -> None:
+        """Rule 7: the permit passes versions that nobody will capture, never one that is still on its way."""
+        while self._is_dead(keep_from):
+            keep_from += 1
+        generation = self._out.generation
+        permit = Permit(generation=generation, watermark=watermark, keep_from=keep_from, schedule=self._schedule)
+        if permit == self.permit:
+            return
+        self.permit = permit
+        self.ledger.obey(permit)
+        self._out.send_each(self.ledger.nodes, permit)
+
+    def _is_dead(self, number: int) -> bool:
+        resumed = self._resume is not None and self._resume.number == number
+        return number in self.ledger.missed or not (resumed or self._schedule.captures(number))

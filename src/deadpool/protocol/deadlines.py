@@ -1,0 +1,17 @@
+"""How long the coordinator waits, for whom and for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """How long each wait may last, in seconds. All are derived from one timeout in config.py."""
+
+    node_s: float  # silence after which a node is lost
+    fence_s: float  # for every survivor to come to rest
+    prepare_s: float  # for newcomers to build and load
+    connect_s: float  # for all groups to be made
+    spare_wait_s: float  # for a spare to join when none is left
+    stall_s: float  # without one completed step anywhere, after which people are told

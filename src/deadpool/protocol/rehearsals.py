@@ -1,0 +1,35 @@
+"""Spare trainers rehearse ranks: who is told to be which, and with which prompts. Part of the coordinator's core."""
+
+from __future__ import annotations
+
+from deadpool.protocol.members import Casting, Member, cast, castings
+from deadpool.protocol.messages import Rehearse
+from deadpool.protocol.outbox import Outbox
+from deadpool.protocol.prompts import PromptShelf
+from deadpool.protocol.topology import Layout
+
+
+class Rehearsals:
+    def __init__(self, layout: Layout, prompts: PromptShelf, out: Outbox) -> None:
+        self._layout, self._prompts, self._out = layout, prompts, out
+
+    def assign(self, members: list[Member]) -> None:
+        """While the job runs: everyone who is free rehearses something."""
+        for member, casting in castings(members, self._layout):
+            self._order(member, casting)
+
+    def hint(self, member: Member, position: int) -> None:
+        """The node will be seated there: it builds for these ranks while survivors are still unwinding."""
+        self._order(member, cast(member, list(self._layout.ranks_at(position))))
+
+    def prompt(self, node: str, ranks: list[int]) -> None:
+        """Before the order that needs them, on the same link."""
+        for rank in ranks:
+            prompts = self._prompts.lend(node, rank)
+            if prompts is not None:
+                self._out.send(node, prompts)
+
+    def _order(self, member: Member, casting: Casting) -> None:
+        self.prompt(member.node, [rank for _, rank in casting])
+        for trainer, rank in casting:
+            self._out.send(member.node, Rehearse(generation=self._out.generation, trainer=trainer, rank=rank))
