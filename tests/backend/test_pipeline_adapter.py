@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,24 +9,40 @@ import torch.distributed as dist
 from backend_child import Scenario
 from backend_fleet import run_in_children
 from pipeline_job import PipelineJob
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 
 from deadpool.backend.groups import Groups
 from deadpool.trainer.adapters import PipelineAdapter, negotiators
-from deadpool.trainer.adapters.pipeline_schedules import forget_schedules, watch_schedules
+from deadpool.trainer.adapters.pipeline_schedules import _note_shapes, forget_schedules, watch_schedules
+
+
+class StageOfOldTorch(PipelineStage):
+    """Keeps its shapes, given or found."""
+
+    def __init__(self, given: tuple[str, ...] | None) -> None:
+        self.inputs_meta = self._outputs_meta = given
 
 
 class ScheduleOfOldTorch(_PipelineSchedule):
-    """One flag for everything, and shapes in the stage."""
+    """One flag for everything."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: tuple[str, ...] | None = None) -> None:
         super().__init__(n_microbatches=1)
         self._stage_initialized = True
-        self._stage = SimpleNamespace(inputs_meta=("shape",), _outputs_meta=("shape",))
+        self._stage = _made(given)
+        self._stage.inputs_meta = self._stage._outputs_meta = given or ("found",)
 
     def step(self, *args: Any, **kwargs: Any) -> None: ...
 
     def _step_microbatches(self, *args: Any, **kwargs: Any) -> None: ...
+
+
+def _made(given: tuple[str, ...] | None) -> Any:
+    """As a stage of old torch looks when its constructor is done."""
+    stage = StageOfOldTorch(given)
+    _note_shapes(stage)
+    return stage
 
 
 @pytest.fixture
@@ -52,7 +67,14 @@ def test_old_torch_forgets_shapes_too(adapter: PipelineAdapter) -> None:
     assert adapter.agreement() == "1"
     adapter.seated(0)
     assert adapter.agreement() == "0"
-    assert vars(schedule._stage) == {"inputs_meta": None, "_outputs_meta": None}
+    assert (schedule._stage.inputs_meta, schedule._stage._outputs_meta) == (None, None)
+
+
+def test_shapes_that_the_script_gave_are_kept(adapter: PipelineAdapter) -> None:
+    schedule = ScheduleOfOldTorch(given=("shape",))
+    adapter.seated(0)
+    assert adapter.agreement() == "0"
+    assert schedule._stage.inputs_meta == ("shape",)
 
 
 def test_only_pipelines_negotiate(adapter: PipelineAdapter) -> None:
