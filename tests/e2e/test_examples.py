@@ -21,9 +21,12 @@ KILL_AFTER = 12
 
 
 def said(text: str) -> dict[str, str]:
-    """The loss of each step (of one done again the last) and the final state of each rank."""
-    losses = re.findall(r"^(step \d+) loss (\S+)$", text, re.MULTILINE)
-    states = re.findall(r"^(rank \d+) ends with state (\w+)$", text, re.MULTILINE)
+    """The loss of each step (of one done again the last) and the final state of each rank.
+
+    Wherever in a line: under torchrun the ranks write into the same pipe, and a line may come before another one's end.
+    """
+    losses = re.findall(r"(step \d+) loss ([\d.]+)", text)
+    states = re.findall(r"(rank \d+) ends with state ([0-9a-f]{32})", text)
     return dict(losses) | dict(states)
 
 
