@@ -1,8 +1,9 @@
 """Layouts x victims x moments: whoever dies and whenever, losses and final state are those of the undisturbed run.
 
 A tour takes one layout through all moments, a node being killed at each. By default the victim changes from moment to
-moment, so that every pair of layout, victim and moment occurs; with --all every cell of the matrix does. Each cell is a
-test: its strike fell at its moment, and from there on every rank's losses, and in the end its state, are bit-identical.
+moment, so that every pair of layout, victim and moment occurs; with --all every cell of the matrix does, with --sample
+(scripts/check) every layout and every moment. Each cell is a test: its strike fell at its moment, and every rank's
+losses and final state are bit-identical.
 """
 
 from __future__ import annotations
@@ -65,18 +66,23 @@ CANNOT = {
 Cell = tuple[str, str, str]  # layout, victim, moment
 
 
-def cells(everything: bool) -> list[Cell]:
-    found = []
-    for row, layout in enumerate(LAYOUTS):
-        for column, moment in enumerate(MOMENTS):
-            victims = list(VICTIMS) if everything else [list(VICTIMS)[(row + column) % len(VICTIMS)]]
-            found += [(layout, victim, moment) for victim in victims]
-    return sorted(found, key=lambda cell: (list(LAYOUTS).index(cell[0]), list(VICTIMS).index(cell[1]) * everything))
+def cells(extent: str) -> list[Cell]:
+    """`extent`: all, pairs or sample. In the order of tours, and in each of them of the moments."""
+    rotated = [(row, layout, column) for row, layout in enumerate(LAYOUTS) for column in range(len(MOMENTS))]
+    if extent == "sample":
+        rotated = [each for each in rotated if (each[2] - 3 * each[0]) % len(MOMENTS) < 3]
+    if extent != "all":
+        return [(layout, list(VICTIMS)[(row + column) % 3], MOMENTS[column]) for row, layout, column in rotated]
+    return [(layout, victim, moment) for layout in LAYOUTS for victim in VICTIMS for moment in MOMENTS]
+
+
+def extent_of(config: pytest.Config) -> str:
+    return next((name for name in ("all", "sample") if config.getoption(f"--{name}")), "pairs")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cell" in metafunc.fixturenames:
-        metafunc.parametrize("cell", cells(metafunc.config.getoption("--all")), ids="-".join)
+        metafunc.parametrize("cell", cells(extent_of(metafunc.config)), ids="-".join)
 
 
 @dataclass(slots=True)
@@ -92,13 +98,12 @@ class Finding:
 _findings: dict[tuple[str, str], Finding] = {}
 
 
-def itinerary(layout: str, route: str, everything: bool) -> Itinerary:
-    """`route` is the victim of the whole tour with --all, else every moment has its own."""
+def itinerary(layout: str, victim: str, extent: str) -> Itinerary:
+    """The cells of one tour: with --all those of this victim, else every moment has its own."""
     shape = LAYOUTS[layout]
-    moments = [moment for moment in MOMENTS if (layout, moment) not in CANNOT]
-    rows = [cell for cell in cells(everything) if cell[0] == layout and (not everything or cell[1] == route)]
-    victims = {moment: victim for _, victim, moment in rows}
-    strikes = tuple(Strike(moment, VICTIMS[victims[moment]](shape.nodes)) for moment in moments)
+    row = [cell for cell in cells(extent) if cell[0] == layout and (extent != "all" or cell[1] == victim)]
+    victims = {moment: victim for _, victim, moment in row if (layout, moment) not in CANNOT}
+    strikes = tuple(Strike(moment, VICTIMS[victims[moment]](shape.nodes)) for moment in victims)
     return Itinerary(
         layout=layout, nodes=shape.nodes, per_node=shape.per_node, flags=(*COMMON, *shape.flags), strikes=strikes
     )
@@ -107,11 +112,11 @@ def itinerary(layout: str, route: str, everything: bool) -> Itinerary:
 @pytest.fixture
 def finding(cell, request, tmp_path_factory, nursery) -> Finding:
     layout, victim, _ = cell
-    everything = request.config.getoption("--all")
-    key = (layout, victim if everything else "mixed")
+    extent = extent_of(request.config)
+    key = (layout, victim if extent == "all" else "")
     if key not in _findings:
         _findings[key] = found = Finding()
-        found.tour = Tour(itinerary(layout, victim, everything), tmp_path_factory.mktemp(layout), nursery)
+        found.tour = Tour(itinerary(layout, victim, extent), tmp_path_factory.mktemp(layout), nursery)
         try:
             found.undisturbed = found.tour.undisturbed()
             found.disturbed = found.tour.run()
