@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -123,7 +124,9 @@ def rebuild_too_long(rank: int, port: int) -> str:
 
 
 def test_rebuild_gives_up_when_a_peer_is_missing() -> None:
-    assert run_in_children(rebuild_too_long) == ["rebuilding group 0: not every peer came within 1 s"]
+    """The store's own patience is as long as ours, and may end first."""
+    (reason,) = run_in_children(rebuild_too_long)
+    assert re.match("rebuilding group 0: (not every peer came within 1 s|wait timeout after 1000ms)", reason)
 
 
 def collective_without_peer(rank: int, port: int) -> list[Any]:
