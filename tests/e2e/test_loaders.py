@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stage import Stage, run_script_unprotected
+from stage import Stage
+from torchrun import torchrun
 
 from deadpool.config import JobConfig
 from deadpool.control.nursery import SharedNursery
@@ -27,8 +28,8 @@ def play(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Results]:
         settings = JobConfig(**{"nodes": 2, "spares": 1, **config}).checked()
         stage = Stage(settings, "plain", "wait@6:1", tmp_path / "job", nursery, SCRIPT, KINDS[kind])
         results = stage.trial.run(lambda _: during(stage))
-        reference = run_script_unprotected(SCRIPT, KINDS[kind], 2, tmp_path / "reference")
-        assert differences(reference, results) == []
+        torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "reference"), *KINDS[kind])
+        assert differences(Results.read(tmp_path / "reference"), results) == []
         return results
 
     return run
