@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from deadpool.errors import GroupError
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore
@@ -32,6 +34,7 @@ def come_back(job: Job) -> None:
     session = job.session
     session.emit("unwound")
     job.capturer.cancel()
+    _drain_device()
     if not job.in_place:
         session.emit("restarts")
         raise Restart  # the agent takes its end under the fence for what it is, and starts another
@@ -48,6 +51,12 @@ def come_back(job: Job) -> None:
             return
         except Superseded:
             continue
+
+
+def _drain_device() -> None:
+    """What the aborted step had enqueued ends, as garbage, before anything is put in its place."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def walk(job: Job, generation: Generation) -> None:

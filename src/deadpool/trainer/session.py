@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from deadpool.backend.groups import Groups
+from deadpool.backend.nccl import ABORT_S
 from deadpool.events import Event
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
@@ -58,7 +59,9 @@ class Session:
         self.name, self._link = name, link
         self.store_address = store  # of this node: whichever survivor a plan names can host a generation
         self.core = TrainerCore()
-        self.groups = Groups(hostname=host, timeout_s=GROUP_TIMEOUT_S)
+        self.groups = Groups(
+            hostname=host, timeout_s=GROUP_TIMEOUT_S, on_torn_down=self._torn_down, on_hang=self._abort_hangs
+        )
         self.prompting = Prompting(self)
         self.changed = threading.Condition()  # guards everything below, and the core
         self.role: Seat | Rehearse | None = None  # as last told, at any moment
@@ -134,6 +137,13 @@ class Session:
             shut = self.groups.abort()
             self.emit("aborted", sockets=shut)
             self.unwind_watch.begin()
+
+    def _torn_down(self, seconds: float) -> None:
+        self.emit("torn_down", seconds=seconds)
+
+    def _abort_hangs(self) -> None:
+        self.emit("abort_hangs", after_s=ABORT_S)
+        os._exit(CODE_RESTART)
 
     def _stuck(self) -> None:
         """An abort that does not get through is one more fault, of this process only."""
