@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from stage import STEPS, workload
 from torchrun import torchrun
@@ -61,5 +62,9 @@ def test_layout_that_cannot_run_here_says_why(monkeypatch):
     options = Options(size=Size())
     with pytest.raises(ConfigError, match=r"layout='cp' cannot be run on the CPU: torch's context_parallel"):
         layouts.build("cp", options)
+    with pytest.raises(ConfigError, match="layout='cp' is not supported yet"):
+        layouts.build("cp", Options(size=Size(), device=torch.device("cuda")))
+    with pytest.raises(ConfigError, match="optimizer='capturable' cannot be used on the CPU"):
+        Options(size=Size(), optimizer="capturable").optimizer_arguments()
     with pytest.raises(ConfigError, match="3d needs 8 ranks, got 4"):
         layouts.build("3d", options)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 import deadpool
 from deadpool.workload import layouts
 from deadpool.workload.average import WeightAverage
+from deadpool.workload.device import BACKENDS, take_device
 from deadpool.workload.gpt import Batches, Size
 from deadpool.workload.layouts.assembly import Assembly, Options
 from deadpool.workload.loader import Epochs, make_loader
@@ -32,10 +33,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--clip", type=float, default=0.0, help="clip gradients to this global norm")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--checkpoint", action="store_true", help="recompute activations in backward")
-    parser.add_argument("--optimizer", choices=("fused", "foreach"), default="fused")
+    parser.add_argument("--optimizer", choices=("fused", "foreach", "capturable"), default="fused")
     parser.add_argument("--ema", type=float, default=0.0, help="keep an average of the weights with this decay")
     parser.add_argument("--loader", choices=("synthetic", "stateful"), default="synthetic")
     parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="compile the blocks")
+    parser.add_argument("--device", choices=tuple(BACKENDS), default="cpu")
+    parser.add_argument("--backend", choices=tuple(BACKENDS.values()), help="by default gloo on cpu, nccl on cuda")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--sequence", type=int, default=128)
@@ -43,7 +46,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def options_of(args: argparse.Namespace) -> Options:
+def options_of(args: argparse.Namespace, device: torch.device) -> Options:
     size = Size(
         layers=args.layers,
         width=args.width,
@@ -52,7 +55,7 @@ def options_of(args: argparse.Namespace) -> Options:
         dropout=args.dropout,
         checkpoint=args.checkpoint,
     )
-    return Options(size=size, batch=args.batch, optimizer=args.optimizer, compile_backend=args.compile)
+    return Options(size=size, batch=args.batch, optimizer=args.optimizer, compile_backend=args.compile, device=device)
 
 
 def open_data(loader: str, size: Size, built: Assembly) -> tuple[Any, Any]:
@@ -76,8 +79,9 @@ def clocks() -> dict[str, float]:
 
 def main() -> None:
     args = arguments()
-    pool = deadpool.join(backend="gloo")
-    options = options_of(args)
+    device = take_device(args.device)
+    pool = deadpool.join(backend=args.backend or BACKENDS[args.device])
+    options = options_of(args, device)
     built = layouts.build(args.layout, options)
     optimizer = built.optimizer
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
@@ -94,7 +98,7 @@ def main() -> None:
                 job.enabled = step.number // args.alternate % 2 == 0
             with step:
                 began = time.time()
-                loss = built.train_step(*next(batches))
+                loss = built.train_step(*(each.to(device) for each in next(batches)))
                 if args.clip:
                     built.clip(args.clip)
                 optimizer.step()

@@ -16,21 +16,25 @@ from deadpool.errors import ConfigError
 from deadpool.workload.gpt import GPT, Block, Size, mean_loss
 
 LEARNING_RATE = 1e-3
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     size: Size
     batch: int = 2  # sequences per rank and step, at least
-    optimizer: str = "fused"  # or foreach
+    optimizer: str = "fused"  # or foreach, or capturable
     compile_backend: str | None = None  # None: blocks are not compiled
+    device: torch.device = CPU
 
     def model(self, kind: type[GPT] = GPT) -> GPT:
-        """The same on every rank."""
+        """The same on every rank, and on every device: it is made on the CPU."""
         torch.manual_seed(0)
-        return kind(self.size)
+        return kind(self.size).to(self.device)
 
     def optimizer_arguments(self) -> dict[str, Any]:
+        if self.optimizer == "capturable" and self.device.type == "cpu":
+            raise ConfigError("optimizer='capturable' cannot be used on the CPU: give fused or foreach")
         return {"lr": LEARNING_RATE, self.optimizer: True}
 
 

@@ -22,19 +22,19 @@ STAGES_PER_RANK = {"pp-interleaved": 2}
 
 
 def build(layout: str, options: Options) -> Assembly:
-    mesh = _mesh(layout)
+    mesh = _mesh(layout, options.device.type)
     places = _Places(mesh["pp"].get_local_rank(), mesh["pp"].size(), STAGES_PER_RANK.get(layout, 1))
     parts = [_part(index, places, mesh, options) for index in places.own()]
     stages = [_stage(index, part, places, mesh, options) for index, part in zip(places.own(), parts, strict=True)]
     schedule = _schedule(layout, stages, micro_batches=places.ranks)
     model = nn.ModuleList(parts)
-    return Pipeline(model, adamw(model, options), options.batch * places.ranks, schedule, mesh)
+    return Pipeline(model, adamw(model, options), options, schedule, mesh)
 
 
 class Pipeline(Assembly):
-    def __init__(self, model: nn.ModuleList, optimizer: Any, sequences: int, schedule: Any, mesh: DeviceMesh) -> None:
-        super().__init__(model, optimizer, sequences)
-        self.schedule, self.mesh = schedule, mesh
+    def __init__(self, model: nn.ModuleList, optimizer: Any, options: Options, schedule: Any, mesh: DeviceMesh) -> None:
+        super().__init__(model, optimizer, options.batch * mesh["pp"].size())
+        self.schedule, self.mesh, self.device = schedule, mesh, options.device
         stage = mesh["pp"].get_local_rank()
         self.is_first, self.is_last = stage == 0, stage == mesh["pp"].size() - 1
         self.data_rank, self.data_size = mesh["dp"].get_local_rank(), mesh["dp"].size()
@@ -44,7 +44,7 @@ class Pipeline(Assembly):
         given = (tokens,) if self.is_first else ()
         wanted = {"target": targets, "losses": losses} if self.is_last else {}
         self.schedule.step(*given, **wanted)
-        return torch.stack(losses).mean().detach() if losses else torch.zeros(())
+        return torch.stack(losses).mean().detach() if losses else torch.zeros((), device=self.device)
 
     def norm(self) -> Tensor:
         squared = super().norm().square()
@@ -68,12 +68,12 @@ class _Places:
         return iter(range(self.rank, self.stages, self.ranks))
 
 
-def _mesh(layout: str) -> DeviceMesh:
+def _mesh(layout: str, device_type: str) -> DeviceMesh:
     world_size = dist.get_world_size()
     if layout == "3d" and world_size != 8:
         raise ConfigError(f"3d needs 8 ranks, got {world_size}")
     shape = (2, 2, 2) if layout == "3d" else (world_size, 1, 1)
-    return init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "tp"))
+    return init_device_mesh(device_type, shape, mesh_dim_names=("pp", "dp", "tp"))
 
 
 def _part(index: int, places: _Places, mesh: DeviceMesh, options: Options) -> nn.Sequential:
@@ -104,7 +104,7 @@ def _stage(index: int, part: nn.Module, places: _Places, mesh: DeviceMesh, optio
         part,
         index,
         places.stages,
-        torch.device("cpu"),
+        options.device,
         input_args=tokens if index == 0 else between,
         output_args=logits if last else between,
         group=mesh.get_group("pp"),

@@ -19,7 +19,7 @@ SHARDS = 2  # of a replica, under HSDP
 def build(layout: str, options: Options) -> Assembly:
     model = options.model()
     compile_blocks(model.pieces, options)
-    shard(model, model.blocks, _mesh(layout), **_policy(layout))
+    shard(model, model.blocks, _mesh(layout, options.device.type), **_policy(layout))
     return Assembly(model, adamw(model, options), options.batch)
 
 
@@ -30,10 +30,11 @@ def shard(root: nn.Module, parts: Iterable[nn.Module], mesh: DeviceMesh, **polic
     fully_shard(root, mesh=mesh, **policy)
 
 
-def _mesh(layout: str) -> DeviceMesh:
+def _mesh(layout: str, device_type: str) -> DeviceMesh:
     if layout == "hsdp":
-        return init_device_mesh("cpu", (split_world(SHARDS, layout), SHARDS), mesh_dim_names=("replicate", "shard"))
-    return init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
+        shape = (split_world(SHARDS, layout), SHARDS)
+        return init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh(device_type, (dist.get_world_size(),), mesh_dim_names=("dp",))
 
 
 def _policy(layout: str) -> dict[str, Any]:

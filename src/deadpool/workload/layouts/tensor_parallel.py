@@ -28,7 +28,8 @@ TP_SIZE = 2
 
 
 def build(layout: str, options: Options) -> Assembly:
-    mesh = init_device_mesh("cpu", (split_world(TP_SIZE, layout), TP_SIZE), mesh_dim_names=("dp", "tp"))
+    shape = (split_world(TP_SIZE, layout), TP_SIZE)
+    mesh = init_device_mesh(options.device.type, shape, mesh_dim_names=("dp", "tp"))
     model = options.model()
     parallelize(model.pieces, mesh["tp"], sequence_parallel=layout != "tp")
     compile_blocks(model.pieces, options)
