@@ -88,6 +88,11 @@ class Groups:
         timeout = timedelta(seconds=self._timeout_s)
         dist.init_process_group(backend, store=own_store, rank=rank, world_size=world_size, timeout=timeout)
 
+    def warm_up(self) -> None:
+        """While detached, and once the script has chosen its device: what a first connection would have to do."""
+        if self._nccl_options:
+            nccl.warm_up()
+
     def abort(self) -> int:
         """From any thread: ends every collective and every making of a group; returns how many sockets were shut.
 
@@ -134,8 +139,7 @@ class Groups:
         self._swap_count += max((len(member.transports) for member in members), default=0)
         if self._swap_count > world.SWAP_LIMIT:
             raise GroupError(f"{world.SWAP_LIMIT} rebuilds done, torch has no room for another: restart the process")
-        if world.end_batches() and self._nccl_options:
-            nccl.close_group_call()
+        self._end_batches(members)
         self._supervisor.allow(after_abort=after_abort)
         try:
             own_store = self._connect(store)
@@ -217,6 +221,11 @@ class Groups:
         )
         backend._set_sequence_number_for_group()
         return backend
+
+    def _end_batches(self, members: list[world.Member]) -> None:
+        if world.end_batches():
+            for member in [each for each in members if "nccl" in each.transports][:1]:  # they all share NCCL's state
+                nccl.close_group_call(member.backend("nccl"))
 
     def _connect_used(self, members: list[world.Member]) -> None:
         """What NCCL had connected before, it connects now: the first step need not, and a peer's loss ends it."""

@@ -10,6 +10,7 @@ deliver is garbage. Nobody here can tell; the abort flag is looked at wherever g
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -59,6 +60,13 @@ def make_alone(options: Any) -> Any:
     return ProcessGroupNCCL(dist.HashStore(), 0, 1, options)
 
 
+def warm_up() -> None:
+    """What NCCL does once per process, in most of a second: a spare has done it before it is needed."""
+    alone = make_alone(ProcessGroupNCCL.Options())
+    connect([alone], torch.cuda.current_device())
+    alone.abort()
+
+
 def was_used(backend: Any) -> bool:
     """Whether a collective was enqueued. The same answer on all members: they enqueue the same ones."""
     return isinstance(backend, ProcessGroupNCCL) and backend._get_sequence_number_for_group() > 0
@@ -76,12 +84,11 @@ def connect(backends: Sequence[Any], device: int) -> None:
     torch.cuda.current_stream().synchronize()
 
 
-def close_group_call() -> None:
+def close_group_call(backend: Any) -> None:
     """An exception between the beginning and the end of a batch leaves NCCL collecting, on this thread, for ever."""
-    try:
-        ProcessGroupNCCL._group_end()
-    except RuntimeError:
-        return  # what it had collected was for communicators that are gone
+    if isinstance(backend, ProcessGroupNCCL):
+        with contextlib.suppress(RuntimeError):  # what it had collected was for communicators that are gone
+            backend._group_end()
 
 
 class Teardown:

@@ -24,6 +24,7 @@ def run(job: Job) -> Iterator[DryStep]:
     rehearsed = _dry_step_count(job)
     yield from _dry_steps(job, rehearsed)
     if isinstance(session.role, Rehearse):
+        session.groups.warm_up()
         session.send(Parked(rank=rank, geometry=job.state.measure()))
         session.emit("rehearsed")
     while True:
