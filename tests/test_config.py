@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.config import JobConfig, resolve
+from deadpool.config import JobConfig, parse_cpus, resolve
 from deadpool.errors import ConfigError
 
 
@@ -108,3 +108,13 @@ def test_in_place_is_one_of_three():
     assert resolve({}, environment={"DEADPOOL_IN_PLACE": "never"}).in_place == "never"
     with pytest.raises(ConfigError, match="in_place='sometimes' cannot be used: give one of auto, always, never"):
         resolve({"in_place": "sometimes"}, environment={})
+
+
+@pytest.mark.parametrize("cpus, found", [("", set()), ("3", {3}), ("0-2,8", {0, 1, 2, 8})])
+def test_cpus_are_numbers_and_ranges(cpus, found):
+    assert parse_cpus(cpus) == found
+
+
+def test_cpus_that_are_none_are_refused():
+    with pytest.raises(ConfigError, match=r"bulk_cpus='all' cannot be used: give numbers and ranges"):
+        resolve({"bulk_cpus": "all"}, environment={})

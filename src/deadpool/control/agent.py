@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.control.ambushes import Ambushes
+from deadpool.control.courtesy import Courtesy
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.figures import rank_figures
 from deadpool.control.rendezvous import RendezvousServer
@@ -54,6 +55,7 @@ class AgentProcess:
         host: str,
         logs: Path,
         secret: bytes,
+        courtesy: Courtesy,
         nursery: socket.socket | None = None,
     ) -> None:
         self._core = Agent(node=node, standby=standby, spare=spare, understudies=understudies)
@@ -73,6 +75,7 @@ class AgentProcess:
             note=self._report,
             midway=self._ambushes.midway,
             deadline_s=10.0,
+            courtesy=courtesy,
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
         self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)

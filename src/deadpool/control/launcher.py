@@ -127,6 +127,7 @@ class LocalJob:
         command = ["agent", f"--join={address}", f"--name={name}", f"--standby={self.config.standby}"]
         command += [f"--understudies={self.config.understudies}"] if spare else []
         command += [f"--rack={rack}"] if rack is not None else []
+        command += [f"--bulk-nice={self.config.bulk_nice}", f"--bulk-cpus={self.config.bulk_cpus}"]
         command += [f"--host={self.config.host}", f"--logs={self.run_dir.logs}", f"--nursery={nursery}"]
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 
