@@ -35,7 +35,9 @@ class JobConfig:
     prepare_timeout_s: float = 600.0  # for a newcomer to build its model and load its state
     connect_timeout_s: float = 60.0  # for all groups to be made anew
     spare_wait_s: float = 600.0  # for a spare to join when none is left
-    stall_s: float = 60.0  # time without one completed step after which it is said who is behind
+    hang_timeout_s: float = (
+        0.0  # without one completed step: a hang; 0: 10 times the slowest recent step, at least 60 s
+    )
     in_place: str = "auto"  # how survivors recover: always, never (fresh processes), auto: where this torch is known
     topology: str = ""  # TOML file that says which node of `deadpool run` stands in which rack
     host: str = "127.0.0.1"  # address that peers reach this process at
@@ -68,6 +70,8 @@ class JobConfig:
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
+        hang, beats = self.hang_timeout_s, 2 * self.heartbeat_s
+        _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node

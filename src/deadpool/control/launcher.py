@@ -113,7 +113,7 @@ class LocalJob:
             "prepare-timeout-s": config.prepare_timeout_s,
             "connect-timeout-s": config.connect_timeout_s,
             "spare-wait-s": config.spare_wait_s,
-            "stall-s": config.stall_s,
+            "hang-timeout-s": config.hang_timeout_s,
             "in-place": config.in_place,
             "host": config.host,
             "port": config.port,

@@ -32,6 +32,7 @@ def come_back(job: Job) -> None:
     session = job.session
     session.emit("unwound")
     job.capturer.cancel()
+    session.leave_if_device_broke()  # before anything on it is promised to a plan
     if not job.in_place:
         session.emit("restarts")
         raise Restart  # the agent takes its end under the fence for what it is, and starts another
@@ -117,6 +118,7 @@ def _rebuild(job: Job, connect: Connect) -> None:
         store = session.rendezvous(connect.store, connect.generation)
         session.groups.rebuild(store, "groups", after_abort=seen)
     except (GroupError, RuntimeError) as error:
+        session.leave_if_device_broke()
         session.emit("rebuild_failed", reason=str(error))
         session.await_halt(None)
         raise Superseded from error
