@@ -69,6 +69,8 @@ class CoordinatorBench(Bench):
         match words:
             case ["tick"]:
                 return [fx.Tick()]
+            case ["stop"]:
+                return [fx.StopAsked(reason="asked to")]
             case ["lost", node]:
                 return [fx.LinkLost(node=node, reason="closed")]
             case ["everybody", *rest]:

@@ -81,7 +81,9 @@ class LocalJob:
         """Asks first; what does not go is killed. Safe to call at any time and more than once."""
         if self.coordinator is not None:
             _end(self.coordinator, signal.SIGTERM, _STOP_S)
-        deadline = time.monotonic() + _GRACE_S  # for all together; who never reached the coordinator does not leave
+        for process in self.nodes.values():
+            process.terminate()  # who never reached the coordinator does not know; the others are leaving
+        deadline = time.monotonic() + _GRACE_S  # for all together
         for process in self.nodes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))

@@ -91,6 +91,7 @@ class Coordinator:
         self._suspected = False  # the fence is for a hang, and nobody was found yet who is at fault
         self._setbacks = Setbacks(self.commits)
         self._fault_count = 0
+        self._last_word = Shutdown(reason="", failed=False)
 
     @property
     def generation(self) -> Generation:
@@ -105,6 +106,8 @@ class Coordinator:
     def step(self, input: CoordinatorInput, *, now: float) -> list[CoordinatorEffect]:
         if self.phase is not Phase.ENDED:
             self._dispatch(input, now)
+        elif isinstance(input, FromAgent) and isinstance(input.message, Join):
+            self._out.send(input.node, self._last_word)  # it would wait for a welcome, and we for it to leave
         return self._out.take()
 
     def deadline(self) -> float | None:
@@ -464,7 +467,8 @@ class Coordinator:
 
     def _end(self, reason: str, *, failed: bool) -> None:
         self._out.emit("failed" if failed else "completed", reason=reason)
-        self._out.send_each(self.members, Shutdown(reason=reason, failed=failed))
+        self._last_word = Shutdown(reason=reason, failed=failed)
+        self._out.send_each(self.members, self._last_word)
         self.phase, self.phase_deadline = Phase.ENDED, None
         self._out.finish(reason, failed=failed)
 
