@@ -34,6 +34,8 @@ def test_empty_environment_is_not_the_process_environment(monkeypatch):
         ({"nodes": 2, "holders": 2}, "holders=2 cannot be used: give less than the 2 nodes"),
         ({"nodes": 2, "slots": 1}, "slots=1 cannot be used: give at least 2"),
         ({"nodes": 2, "node_timeout_s": 0.1}, "node_timeout_s=0.1 cannot be used"),
+        ({"nodes": 2, "hang_timeout_s": -1.0}, "hang_timeout_s=-1.0 cannot be used: give 0 or at least 2 s"),
+        ({"nodes": 2, "hang_timeout_s": 1.5}, "hang_timeout_s=1.5 cannot be used: give 0 or at least 2 s"),
     ],
 )
 def test_what_cannot_work_is_refused_with_field_value_and_what_would_do(flags, message):

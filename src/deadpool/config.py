@@ -35,7 +35,7 @@ class JobConfig:
     prepare_timeout_s: float = 600.0  # for a newcomer to build its model and load its state
     connect_timeout_s: float = 60.0  # for all groups to be made anew
     spare_wait_s: float = 600.0  # for a spare to join when none is left
-    stall_s: float = 60.0  # time without one completed step after which it is said who is behind
+    hang_timeout_s: float = 0.0  # without one completed step; 0: 10 times the slowest recent step, at least 60 s
     bulk_nice: int = 5  # of the agents' threads that hash and move copies: training goes first
     bulk_cpus: str = ""  # CPUs that these threads keep to, e.g. "0-3,8"; empty: any
     in_place: str = "auto"  # how survivors recover: always, never (fresh processes), auto: where this torch is known
@@ -70,6 +70,8 @@ class JobConfig:
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
+        hang, beats = self.hang_timeout_s, 2 * self.heartbeat_s
+        _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
         parse_cpus(self.bulk_cpus)

@@ -92,7 +92,9 @@ class AgentProcess:
 
     async def run(self, coordinator: Address, *, patience_s: float) -> Finish:
         """Joins the job and stays until it ends."""
-        self._link = await connect(coordinator, self._secret, patience_s=patience_s)
+        self._link = await self._connect(coordinator, patience_s)
+        if self._link is None:
+            return await self._outcome
         data = self._data.start()
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
@@ -104,6 +106,16 @@ class AgentProcess:
         finally:
             listening.cancel()
             await self._close()
+
+    async def _connect(self, coordinator: Address, patience_s: float) -> ControlLink | None:
+        """None: told to stop before there was a coordinator to be told by."""
+        connecting = asyncio.ensure_future(connect(coordinator, self._secret, patience_s=patience_s))
+        either: list[asyncio.Future[Any]] = [connecting, self._outcome]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not connecting.done():
+            connecting.cancel()
+            return None
+        return await connecting
 
     def stop(self, reason: str) -> None:
         self._feed(StopAsked(reason=reason))

@@ -58,7 +58,7 @@ class Process:
         self.built_as = self._building_as = -1
         self.told: Generation | None = None  # of which start the prompts are that the script was built with
         self._prompts: dict[int, Prompts] = {}
-        self.unwinding = False
+        self.unwinding = self.hung = False
         self.capture: tuple[Capture, Content] | None = None
         self._heard: dict[type, Any] = {}
         self._walks_in: Generation = NO_GENERATION
@@ -92,6 +92,15 @@ class Process:
     def exit(self, code: int, reason: str) -> None:
         self.die()
         self.machine.process_exited(self, code, reason)
+
+    @property
+    def is_stepping(self) -> bool:
+        return self.alive and self.stage == "running" and not (self.unwinding or self.core.is_aborted)
+
+    def hang(self) -> None:
+        """The script does nothing any more; monitor and capture go on."""
+        self.hung = True
+        self.epoch += 1
 
     def later(self, longest_s: float, action: Callable[[], None]) -> None:
         """Unless the script has been taken elsewhere by then."""
@@ -138,8 +147,8 @@ class Process:
         """The flag first, then the abort. The script comes to rest in its own time."""
         self.core.halt(generation)
         self.world.reductions.abandoned(self.number, self.core.rank)
-        if self.stage == "loading":
-            return  # looked at when the load is done
+        if self.hung or self.stage == "loading":
+            return  # never comes back, or is looked at when the load is done
         if not self.unwinding:
             self.unwinding = True
             stuck = not self.world.calm and self.world.rng.random() < self.world.options.stuck

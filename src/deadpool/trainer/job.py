@@ -5,13 +5,14 @@ Three parts: here the boundary of a step; in recovery.py the walk from rest to G
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from deadpool.errors import Unwind
-from deadpool.protocol.messages import Declare, Finished, Missed, Release, Stepped
+from deadpool.protocol.messages import Declare, Finished, Missed, Paused, Release, Stepped
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.protocol.trainer import Capture
 from deadpool.snapshot.state import ProtectedState
@@ -43,6 +44,7 @@ class Job:
         self._step_s = 0.0
         self._resumed_from: int | None = None
         self._when_final: list[tuple[int, Callable[[], None]]] = []
+        self._pause: str | None = None
         for optimizer in state.optimizers:
             optimizer.register_step_pre_hook(self._before_optimizer)
 
@@ -63,6 +65,7 @@ class Job:
                     yield Step(self, self.number)
         except GeneratorExit:  # by a break or by an exception: which, only the end of the script will tell
             self._left_early = True
+            self._say_paused("left its loop")  # what it does now may take as long as it likes
 
     def leave(self) -> None:
         """The script has ended well. If it left its loop early, it leaves the job together with the others."""
@@ -75,6 +78,22 @@ class Job:
         live = self.session.core.live
         assert live is not None
         return live.number
+
+    @contextlib.contextmanager
+    def pause(self, reason: str) -> Iterator[None]:
+        """`with job.pause("evaluation"):` around what takes long on purpose, in a step or between two: an evaluation, a
+        checkpoint. No step is expected of any rank while one of them is in it, so that it is not taken for a hang. A
+        hang inside it is not found."""
+        outer = self._pause
+        self._say_paused(reason)
+        try:
+            yield
+        finally:
+            self._say_paused(outer)
+
+    def _say_paused(self, reason: str | None) -> None:
+        self._pause = reason
+        self.session.send(Paused(reason=reason))
 
     def on_final(self, step: int, action: Callable[[], None]) -> None:
         """Runs `action` once it is certain that `step` will never be computed again."""
@@ -126,6 +145,8 @@ class Job:
         if error is None:
             self._complete()
             return True
+        if isinstance(error, Exception):
+            self.session.leave_if_device_broke()
         ours = isinstance(error, Unwind) or (isinstance(error, Exception) and self._is_faults_doing())
         return ours and self.session.core.is_aborted
 
@@ -142,7 +163,7 @@ class Job:
             counts = session.core.end_step()
         if not counts:
             return
-        self._step_s = time.monotonic() - self._step_began
+        self._step_s = session.unwind_watch.step_s = time.monotonic() - self._step_began
         session.send(Stepped(generation=session.core.generation, number=self.number))
         session.prompting.step_completed()
         if self._resumed_from is not None:
@@ -216,6 +237,7 @@ class Job:
             self.session.send(captured)
 
     def _given_up(self, capture: Capture, reason: str) -> None:
+        self.session.leave_if_device_broke()
         with self.session.changed:
             missed = self.session.core.gave_up(capture, reason)
         if missed is not None:

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from deadpool.errors import GroupError
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore
 from deadpool.protocol.seal import Extent
 from deadpool.snapshot.slot import read_seal
 from deadpool.trainer.adapters import negotiators
+from deadpool.trainer.device import drain
 from deadpool.trainer.signals import Restart, Superseded
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ def come_back(job: Job) -> None:
     session = job.session
     session.emit("unwound")
     job.capturer.cancel()
-    _drain_device()
+    drain()
+    session.leave_if_device_broke()  # before anything on it is promised to a plan
     if not job.in_place:
         session.emit("restarts")
         raise Restart  # the agent takes its end under the fence for what it is, and starts another
@@ -51,12 +51,6 @@ def come_back(job: Job) -> None:
             return
         except Superseded:
             continue
-
-
-def _drain_device() -> None:
-    """What the aborted step had enqueued ends, as garbage, before anything is put in its place."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 def walk(job: Job, generation: Generation) -> None:
@@ -126,6 +120,7 @@ def _rebuild(job: Job, connect: Connect) -> None:
         store = session.rendezvous(connect.store, connect.generation)
         session.groups.rebuild(store, "groups", after_abort=seen)
     except (GroupError, RuntimeError) as error:
+        session.leave_if_device_broke()
         session.emit("rebuild_failed", reason=str(error))
         session.await_halt(None)
         raise Superseded from error

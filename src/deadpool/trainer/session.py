@@ -7,6 +7,7 @@ second; that order is the seal rule. The script's thread waits here for what it 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import traceback
@@ -20,10 +21,12 @@ from deadpool.events import Event
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
     Attach,
+    DeviceLost,
     End,
     Final,
     Grant,
     Halt,
+    Hung,
     Prompts,
     Rehearse,
     Report,
@@ -37,11 +40,12 @@ from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer import TrainerCore
 from deadpool.snapshot.arena import Segment
+from deadpool.trainer import device
 from deadpool.trainer.ambush import Ambushes
 from deadpool.trainer.prompting import Prompting
 from deadpool.trainer.rendezvous import RendezvousStore
 from deadpool.trainer.signals import CODE_RESTART, Superseded
-from deadpool.trainer.stuck import STILL_S, UnwindWatch
+from deadpool.trainer.stuck import UnwindWatch
 from deadpool.wire.secret import read_secret
 from deadpool.wire.trainer_link import TrainerEnd
 
@@ -142,15 +146,29 @@ class Session:
         self.emit("torn_down", seconds=seconds)
 
     def _abort_hangs(self) -> None:
-        self.emit("abort_hangs", after_s=ABORT_S)
+        self.send(Hung(found=f"its communicators could not be aborted within {ABORT_S:g} s"))
         os._exit(CODE_RESTART)
 
-    def _stuck(self) -> None:
+    def _stuck(self, seconds: float) -> None:
         """An abort that does not get through is one more fault, of this process only."""
-        self.emit("stuck", after_s=STILL_S)
+        self.send(Hung(found=f"stood still inside torch for {seconds:.1f} s after the abort"))
         os._exit(CODE_RESTART)
 
     # --- the script's thread -----------------------------------------------------------------------------------------
+
+    def leave_if_device_broke(self) -> None:
+        """Wherever an exception may have been the device's: then nothing in this process can go on, and another one
+        takes its place. At once: what the script holds on the device cannot even be given back."""
+        error = device.what_broke()
+        if error is None:
+            return
+        if sys.exception() is not None:
+            traceback.print_exc()
+        self.emit("device_lost", reason=error)
+        self.send(DeviceLost(error=error))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(CODE_RESTART)
 
     def send(self, message: Any) -> None:
         self._link.send(message)
