@@ -100,8 +100,9 @@ class TrainerCore:
         """The work that makes `version` was seen complete; only now is the flag looked at. False: it may be garbage."""
         if self.is_aborted or version.born != self.generation:
             return False
-        self.observed_version = version
-        self.clean = version == self.live and not self._touched
+        if not self.has_observed(version):
+            self.observed_version = version
+            self.clean = version == self.live and not self._touched
         return True
 
     def has_observed(self, version: Version) -> bool:

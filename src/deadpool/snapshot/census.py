@@ -56,7 +56,9 @@ class Census:
             before, now, mask = self.states[name], _states_of(optimizer), self.are_tensors[name]
             if not _alike(before, now):
                 return False
-            if not all(mask) and any(isinstance(value, Tensor) for value in compress(now.values, map(operator.not_, mask))):
+            if not all(mask) and any(
+                isinstance(value, Tensor) for value in compress(now.values, map(operator.not_, mask))
+            ):
                 return False
             tensors.extend(compress(now.values, mask))
         return (
@@ -93,4 +95,6 @@ def _states_of(optimizer: ProtectedOptimizer) -> _States:
 def _addresses(tensors: list[Tensor], spread: Iterable[bool]) -> list[int]:
     if not any(spread):
         return list(map(_data_ptr, tensors))
-    return [local_address(each) if is_spread else each.data_ptr() for each, is_spread in zip(tensors, spread, strict=True)]
+    return [
+        local_address(each) if is_spread else each.data_ptr() for each, is_spread in zip(tensors, spread, strict=True)
+    ]

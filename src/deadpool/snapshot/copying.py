@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
+from deadpool.errors import StateError
 from deadpool.protocol.seal import Geometry
 from deadpool.snapshot.bulk import Plan
 from deadpool.snapshot.lanes import Batch, HostLane, Lane, Mark
@@ -27,7 +28,7 @@ def make_lane(device: torch.device) -> Lane:
     if device.type == "cpu":
         return HostLane()
     if device.type != "cuda":
-        raise NotImplementedError(f"state on {device} cannot be captured: only cpu and cuda can")
+        raise StateError(f"state on {device} cannot be captured: only cpu and cuda can")
     from deadpool.snapshot.cuda_lane import CudaLane
 
     return CudaLane(device, STAGING_LIMIT_BYTES)
@@ -50,13 +51,15 @@ class Boundary:
 class BulkCopier:
     """Opens copies of plans into slots. What it has planned for a slot is kept until release()."""
 
-    def __init__(self, devices: Iterable[torch.device], make: MakeLane) -> None:
+    def __init__(self, make: MakeLane, devices: Iterable[torch.device]) -> None:
+        """On these there is state from the beginning; others may follow."""
         self._make = make
         self._lanes: dict[torch.device, Lane] = {}
         self._plan: Plan | None = None
         self._planned: dict[tuple[int, Geometry], dict[torch.device, list[Batch]]] = {}  # of that plan, by slot
         for device in devices:
-            self._lane(device)
+            if device.type != "meta":  # not materialised yet
+                self._lane(device)
 
     @property
     def device_bytes(self) -> int:
@@ -111,4 +114,3 @@ class BulkCopier:
             moves = make_moves(plan.layout.entries, plan.locals, whole, geometry)
             self._planned[place] = {device: self._lane(device).plan(each) for device, each in moves.items()}
         return self._planned[place]
-

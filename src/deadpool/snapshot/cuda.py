@@ -65,9 +65,7 @@ class Runtime:
         self._library = library
         library.cudaGetErrorString.restype = ctypes.c_char_p
         self._issue_batch = getattr(library, "cudaMemcpyBatchAsync", None) if self.version >= _BATCH_SINCE else None
-        self._attributes = _CopyAttributes(
-            source_access_order=_ORDER_STREAM, flags=_PREFER_OVERLAP_WITH_COMPUTE
-        )
+        self._attributes = _CopyAttributes(source_access_order=_ORDER_STREAM, flags=_PREFER_OVERLAP_WITH_COMPUTE)
         self._first = ctypes.c_size_t(0)
 
     @property
@@ -89,9 +87,7 @@ class Runtime:
     def issue(self, addresses: Addresses, stream: int, *, to_host: bool) -> None:
         """Enqueue all of them on a stream of the current device (not the default one). The order among them is free.
         Where the host's memory is not registered the call may last as long as the copy."""
-        targets, sources = (
-            (addresses.host, addresses.device) if to_host else (addresses.device, addresses.host)
-        )
+        targets, sources = (addresses.host, addresses.device) if to_host else (addresses.device, addresses.host)
         if self._issue_batch is not None and addresses.registered and len(addresses) > 1:
             self._issue_together(targets, sources, addresses.sizes, stream)
             return

@@ -45,7 +45,7 @@ class CudaMark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gather:
-    """Many small tensors and their places in a staging buffer, of equal shapes; those of other strides by themselves."""
+    """Many small tensors and their places in a staging buffer; those that are not contiguous by themselves."""
 
     staged: list[Tensor]
     live: list[Tensor]

@@ -1,8 +1,8 @@
 """One rank's protected training state: captured into slots, restored from them. What pool.protect() makes.
 
-mark(), record(), measure(), restore() and restore_record() belong to the main thread, between steps. A copy is opened by
-it too, of the tensors that the last record() found, and may be advanced by another thread until the optimizer steps
-again. Nothing at a boundary waits for a device.
+mark(), record(), measure(), restore() and restore_record() belong to the main thread, between steps. It also opens a
+copy, of the tensors that the last record() found; another thread may advance it until the optimizer steps again.
+Nothing at a boundary waits for a device.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ class ProtectedState:
         self._stage = BufferStage(self._trees, include_host=clone_host_buffers)
         self._scanner = BulkScanner(self._objects, in_replica_region, self._stage)
         self._host = HostState(self._objects, self._trees)
-        devices = dict.fromkeys(local_part(param).device for param in self._objects.params.values())
-        self._copier = BulkCopier(devices, make_lane)
+        self._copier = BulkCopier(make_lane, sorted({param.device for param in self._objects.params.values()}, key=str))
         self._plan: Plan | None = None
         self._start: Boundary | None = None
         self._record_capacity = 0

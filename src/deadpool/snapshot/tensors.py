@@ -41,8 +41,8 @@ def local_address(tensor: Tensor) -> int:
     if type(tensor) in _PLAIN_TYPES or not is_dtensor(tensor):
         return tensor.data_ptr()
     shard = getattr(tensor, "_local_tensor", None)  # what to_local() gives, without its detours
-    if type(shard) in _PLAIN_TYPES:
-        return int(shard.data_ptr())
+    if isinstance(shard, Tensor) and type(shard) in _PLAIN_TYPES:
+        return shard.data_ptr()
     with torch.no_grad():
         return _shard(tensor).data_ptr()
 
