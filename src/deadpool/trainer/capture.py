@@ -77,7 +77,7 @@ class Capturer:
         self._state, self._ambushes, self._allowance_s = state, ambushes, allowance_s
         self._on_observed, self._on_copied = on_observed, on_copied
         self._on_given_up, self._on_error = on_given_up, on_error
-        self._tasks: deque[Observation | Flight] = deque()  # the first one is being worked at
+        self._tasks: deque[Observation | Flight | None] = deque()  # the first is being worked at; None: the end
         self._open: Flight | None = None
         self._costs: deque[Flight] = deque(maxlen=_REMEMBERED_COSTS)
         self._changed = threading.Condition()
@@ -135,6 +135,13 @@ class Capturer:
         self._await_idle()
         self._open = None
 
+    def close(self) -> None:
+        """Ends the thread. Nothing may be in work."""
+        if self._thread is not None:
+            self._enqueue(None)
+            self._thread.join()
+            self._thread = None
+
     def _decide(self, flight: Flight) -> None:
         allowed_s = self._allowance_s()
         stall_s = flight.copy.predict_stall_s()
@@ -166,9 +173,9 @@ class Capturer:
 
     def _pending(self) -> list[Observation | Flight]:
         with self._changed:
-            return list(self._tasks)
+            return [task for task in self._tasks if task is not None]
 
-    def _enqueue(self, task: Observation | Flight) -> None:
+    def _enqueue(self, task: Observation | Flight | None) -> None:
         with self._changed:
             self._tasks.append(task)
             self._changed.notify_all()
@@ -188,10 +195,13 @@ class Capturer:
                     self._observe(task)
                 case Flight():
                     self._capture(task)
+            is_end = task is None
+            del task  # or what it copied would be kept until the next one
             with self._changed:
                 self._tasks.popleft()
                 self._changed.notify_all()
-            del task  # or the last copy's memory would be kept until the next
+            if is_end:
+                return
 
     def _observe(self, task: Observation) -> None:
         """First the device is seen to be that far, then the abort flag is looked at (by whom this is told)."""
