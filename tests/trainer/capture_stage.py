@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from device_twin import DeviceTwin
 
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Captured, Missed, Settings, SlotRef
 from deadpool.protocol.topology import Layout, Schedule
 from deadpool.protocol.trainer import TrainerCore
@@ -125,6 +125,10 @@ class Stage:
         found = self.session.wait(lambda: len(self.session.of_kind(kind)) >= count or None, timeout_s=20.0)
         assert found, f"{count} of {kind.__name__} expected: {self.session.said}"
         return self.session.of_kind(kind)
+
+    def await_observed(self, number: int) -> None:
+        core = self.session.core
+        assert self.session.wait(lambda: core.has_observed(Version(FIRST, number)) or None, timeout_s=20.0)
 
     def captured(self) -> list[int]:
         return [message.version.number for message in self.session.of_kind(Captured)]

@@ -120,6 +120,7 @@ def test_optimizer_does_not_wait_on_the_host_and_the_copy_is_of_the_boundary(mak
     stage.job.capturer.settle()
     assert sum(twin.issued) == sum(each.nbytes for each in stage.state._plan.locals.values()) and twin.holds == 1
     assert stage.captured() == [0]
+    twin.computing = False
     twin.catch_up()
     twin.copy()
     stage.restore(stage.await_said(Captured, 2)[1])
@@ -194,10 +195,7 @@ def test_versions_that_are_not_captured_are_observed_too(make_stage, twin, why):
     for number in (1, 2, 3):
         stage.step()
         twin.catch_up()
-        found = stage.session.wait(
-            lambda: stage.session.core.has_observed(Version(FIRST, number)) or None, timeout_s=20.0
-        )
-        assert found
+        stage.await_observed(number)
     assert stage.session.core.clean == (why != "switched off")  # without a boundary record there is nothing to keep
 
 
