@@ -103,7 +103,7 @@ def seal_without_the_flag(patch: Patch) -> None:
 def _end_step_blindly(self: TrainerCore) -> bool:
     if self.live is None:
         return False
-    self.live, self.clean = Version(self.generation, self.live.number + 1), True
+    self._reach(Version(self.generation, self.live.number + 1))
     return True
 
 

@@ -273,6 +273,7 @@ class Process:
     def _begin(self) -> None:
         self.stage = "running"
         self.core.begin()
+        self._observe()
         self.told = self.core.generation
         self._say_prompts(complete=False)
         self.state = initial(self.core.generation, self.core.rank)
@@ -320,6 +321,7 @@ class Process:
             self.state = State(self.world.rng.getrandbits(60), self.world.rng.getrandbits(60))
         if not counts:
             return
+        self._observe()
         live = self.core.live
         assert live is not None
         if not garbage:
@@ -329,6 +331,11 @@ class Process:
         if live.number == 1:
             self._say_prompts(complete=True)
         self._snapshot(self._next_step)
+
+    def _observe(self) -> None:
+        """No device here that a host could run ahead of."""
+        assert self.core.live is not None
+        self.core.observed(self.core.live)
 
     def _say_prompts(self, *, complete: bool) -> None:
         if self.told is not None:

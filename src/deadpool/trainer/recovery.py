@@ -41,6 +41,7 @@ def come_back(job: Job) -> None:
     session.prompting.unwound()
     for adapter in job.adapters:
         adapter.reset()
+    job.state.drain()  # nothing of the step that was cut off may still write when the state is put back
     while True:
         with session.changed:
             generation, live = session.core.aborted, session.core.rest()

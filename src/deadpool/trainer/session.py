@@ -43,6 +43,7 @@ from deadpool.snapshot.arena import Segment
 from deadpool.trainer import device
 from deadpool.trainer.ambush import Ambushes
 from deadpool.trainer.prompting import Prompting
+from deadpool.trainer.registration import Registrar
 from deadpool.trainer.rendezvous import RendezvousStore
 from deadpool.trainer.signals import CODE_RESTART, Superseded
 from deadpool.trainer.stuck import UnwindWatch
@@ -79,6 +80,7 @@ class Session:
         self.secret = read_secret()
         self.unwind_watch = UnwindWatch(self._stuck)
         self.ambushes = Ambushes(self)
+        self.registrar = Registrar(self.emit)
 
     @classmethod
     def from_environment(cls) -> Session | None:
@@ -121,6 +123,7 @@ class Session:
                     self.role = message
                 case Attach(segment=segment, geometry=geometry, count=count):
                     self.segments[segment] = Segment.attach(take_descriptor(), geometry, count)
+                    self.registrar.add(segment, self.segments[segment])
                     self.core.attach(segment, geometry)
                 case Grant(generation=generation, slot=slot):
                     self.core.grant(generation, slot)
@@ -214,6 +217,7 @@ class Session:
         return self.wait(lambda: True if self.core.is_aborted else None, timeout_s=timeout_s) is not None
 
     def slot(self, ref: SlotRef) -> tuple[memoryview, Geometry]:
+        self.registrar.await_ready(ref.segment)
         segment = self.segments[ref.segment]
         return segment.slot(ref.index), segment.geometry
 
