@@ -76,7 +76,7 @@ class BulkCopier:
     def open(self, plan: Plan, slot: memoryview, geometry: Geometry, start: Boundary) -> SlotCopy:
         """A copy of the plan's tensors as they are at `start`."""
         batches = self._batches(plan, slot, geometry)
-        return SlotCopy([self._share(device, each, start) for device, each in batches.items()])
+        return SlotCopy([self._share(device, each, start) for device, each in batches.items()], plan)
 
     def load(self, moves: dict[torch.device, Moves]) -> None:
         """From a slot into live memory. It is there when this returns."""

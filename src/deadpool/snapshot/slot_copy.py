@@ -37,8 +37,9 @@ class Share:
 
 
 class SlotCopy:
-    def __init__(self, shares: list[Share]) -> None:
-        self._shares = shares
+    def __init__(self, shares: list[Share], source: object) -> None:
+        """`source` is kept as long as this: batches are addresses, they do not hold memory."""
+        self._shares, self._source = shares, source
         self._changed = threading.Condition()
         self._given_up = False
         self._began: float | None = None

@@ -79,7 +79,8 @@ class Capturer:
         self._on_given_up, self._on_error = on_given_up, on_error
         self._tasks: deque[Observation | Flight | None] = deque()  # the first is being worked at; None: the end
         self._open: Flight | None = None
-        self._costs: deque[Flight] = deque(maxlen=_REMEMBERED_COSTS)
+        self._unread: deque[Flight] = deque()  # settled, but the device has not told yet what they cost
+        self._costs: deque[tuple[int, Figures]] = deque(maxlen=_REMEMBERED_COSTS)
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -111,14 +112,16 @@ class Capturer:
         if flight is None:
             return
         if not flight.settled:
+            self._read_costs()  # what the last ones took is what this one will take
             self._decide(flight)
-            self._costs.append(flight)
+            self._unread.append(flight)
         flight.copy.hold()
 
     def costs(self) -> Iterator[tuple[int, Figures]]:
         """(version number, what its capture cost), of each once, as soon as the device has told."""
-        while self._costs and (figures := self._costs[0].copy.figures()) is not None:
-            yield self._costs.popleft().capture.version.number, figures
+        self._read_costs()
+        while self._costs:
+            yield self._costs.popleft()
 
     def finish(self) -> None:
         """Waits until everything that began is declared."""
@@ -134,6 +137,7 @@ class Capturer:
                 task.copy.give_up()
         self._await_idle()
         self._open = None
+        self._unread.clear()
 
     def close(self) -> None:
         """Ends the thread. Nothing may be in work."""
@@ -141,6 +145,10 @@ class Capturer:
             self._enqueue(None)
             self._thread.join()
             self._thread = None
+
+    def _read_costs(self) -> None:
+        while self._unread and (figures := self._unread[0].copy.figures()) is not None:
+            self._costs.append((self._unread.popleft().capture.version.number, figures))
 
     def _decide(self, flight: Flight) -> None:
         allowed_s = self._allowance_s()
