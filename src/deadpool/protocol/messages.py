@@ -132,6 +132,7 @@ class Settings:
     heartbeat_s: float
     unwind_s: float
     in_place: str = "auto"  # whether survivors keep their processes: auto, always or never
+    overhead_budget: float = 0.0  # share of the step time that captures may cost; 0: no limit
 
 
 # --- agent -> coordinator --------------------------------------------------------------------------------------------
