@@ -30,9 +30,7 @@ class JobConfig:
     standby: int = 0  # extra trainers parked on every node
     understudies: int = 1  # trainers parked per seat of a spare node, each rehearsing another rank
     capture_every: int = 1  # steps between snapshots, at least
-    overhead_budget: float = (
-        0.001  # share of the step time that snapshots may cost; 0: cost what they may, none is left out
-    )
+    overhead_budget: float = 0.001  # share of the step time that snapshots may cost; 0: no limit, none is left out
     node_timeout_s: float = 5.0  # silence after which a node is taken for dead
     unwind_timeout_s: float = 60.0  # for a trainer to come to rest after a fault elsewhere
     prepare_timeout_s: float = 600.0  # for a newcomer to build its model and load its state

@@ -32,7 +32,7 @@ def _rank(core: Coordinator, rank: int, facts: dict[str, dict[str, Any]]) -> dic
     node = core.seats[core.layout.position_of(rank)]
     figures = facts.get(node, {}).get("rank_figures", {}).get(str(rank), {})
     wire_bytes = figures.get("wire_bytes")
-    per_step = sum(wire_bytes.values()) / core.schedule.every if wire_bytes else None
+    per_step = sum(wire_bytes.values()) / core.commits.timetable.newest.every if wire_bytes else None
     return {"rank": rank, "node": node, **figures, "wire_bytes_per_step": per_step}
 
 

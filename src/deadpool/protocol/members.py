@@ -28,6 +28,7 @@ class Member:
     inventory: Inventory | None = None  # frozen at the fence of this generation
     plan_acked: bool = False
     steps: dict[int, int] = field(default_factory=dict)
+    steps_told: float = 0.0  # when
 
     def view(self) -> NodeView:
         return NodeView(

@@ -80,7 +80,7 @@ def _play(world: World, faults: Faults) -> None:
 def _bring_peace(world: World) -> None:
     """No more faults, and spares enough: from here on only the protocol itself could stand in the way."""
     world.calm = True
-    world.last_step = world.newest + STEPS_IN_PEACE
+    world.last_step = world.newest + STEPS_IN_PEACE + 3 * world.every
     world.tell("world", "peace", {"last_step": world.last_step})
     world.on_waiting = lambda: _relieve(world)
     if world.coordinator.phase is Phase.WAITING:

@@ -17,6 +17,7 @@ from deadpool.protocol.trainer import Capture
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import recovery, rehearsal
 from deadpool.trainer.adapters import Adapter, versions
+from deadpool.trainer.budget import Budget, CopyTimes
 from deadpool.trainer.capture import Capturer
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
@@ -24,9 +25,6 @@ from deadpool.trainer.step import Step
 
 SLOT_WAIT_S = 30.0
 """For new slots when the state has grown: once before the first step and once after it, as Adam's state appears."""
-
-STALL_SHARE = 0.02
-"""Of the last step's time that the optimizer may wait for a capture before it is given up; the first step waits."""
 
 
 class Job:
@@ -40,7 +38,9 @@ class Job:
         self._dry = False
         self._left_early = False
         self._step_began = time.monotonic()
-        self._step_s = 0.0
+        self.budget = Budget(session.settings.overhead_budget)
+        self._copy_times = CopyTimes()
+        self._stall_s = 0.0  # of the step in progress
         self._resumed_from: int | None = None
         self._when_final: list[tuple[int, Callable[[], None]]] = []
         for optimizer in state.optimizers:
@@ -142,8 +142,7 @@ class Job:
             counts = session.core.end_step()
         if not counts:
             return
-        self._step_s = time.monotonic() - self._step_began
-        session.send(Stepped(generation=session.core.generation, number=self.number))
+        self._tell_costs(time.monotonic() - self._step_began)
         session.prompting.step_completed()
         if self._resumed_from is not None:
             session.emit("resumed", step=self._resumed_from)
@@ -155,6 +154,19 @@ class Job:
             self._pass_over()
         self._settle(session.final_number)
         session.ambushes.between(self.number - 1)
+
+    def _tell_costs(self, step_s: float) -> None:
+        self.budget.earn(step_s)
+        self.session.send(
+            Stepped(
+                generation=self.session.core.generation,
+                number=self.number,
+                step_s=step_s,
+                stall_s=self._stall_s,
+                copy_s=self._copy_times.take_completed(),
+            )
+        )
+        self._stall_s = 0.0
 
     def _settle(self, final_number: int) -> None:
         due = [action for step, action in self._when_final if step < final_number]
@@ -172,6 +184,7 @@ class Job:
         match decision:
             case Capture(slot=ref):
                 slot, geometry = self.session.slot(ref)
+                self._copy_times.begin(time.monotonic())
                 self.capturer.begin(decision, slot, geometry, self.record)
             case Missed():
                 self.session.send(decision)
@@ -203,21 +216,32 @@ class Job:
         """The last moment at which the state of the version is whole, and at which garbage can be kept out of it."""
         if self._dry:
             return
-        self.capturer.finish(STALL_SHARE * self._step_s if self._step_s else None)
+        self._await_capture()
         with self.session.changed:
             if self.session.core.is_aborted:
                 raise Unwind
             self.session.core.optimizer_began()
 
+    def _await_capture(self) -> None:
+        """Not longer than the budget has room for; a copy that is not done by then is given up."""
+        began, every = time.monotonic(), self.session.core.every
+        self._copy_times.wait(began)
+        self.capturer.finish(self.budget.allowance_s(every))
+        waited_s = time.monotonic() - began
+        self.budget.spend(waited_s, every)
+        self._stall_s += waited_s
+
     def _copied(self, capture: Capture, record_bytes: int) -> None:
         with self.session.changed:
+            self._copy_times.complete(time.monotonic())
             captured = self.session.core.copied(capture, record_bytes)
         if captured is not None:
             self.session.send(captured)
 
     def _given_up(self, capture: Capture, reason: str) -> None:
         with self.session.changed:
-            missed = self.session.core.gave_up(capture, reason)
+            stall_s = self._copy_times.stall_if_waited_for(time.monotonic())
+            missed = self.session.core.gave_up(capture, reason, stall_s)
         if missed is not None:
             self.session.send(missed)
 

@@ -23,9 +23,11 @@ from deadpool.protocol.messages import (
     Final,
     Grant,
     Halt,
+    Missed,
     Prompts,
     Rehearse,
     Report,
+    Reschedule,
     Seat,
     Settings,
     SlotRef,
@@ -103,6 +105,7 @@ class Session:
         os._exit(1)
 
     def _hear(self, message: Any, take_descriptor: Callable[[], int]) -> None:
+        overlooked: list[Missed] = []
         with self.changed:
             match message:
                 case Halt(generation=generation, cause=cause):
@@ -119,6 +122,8 @@ class Session:
                     self.core.grant(generation, slot)
                 case Final(number=number):
                     self.final_number = number
+                case Reschedule(generation=generation, schedule=schedule):
+                    overlooked = self.core.reschedule(generation, schedule)
                 case Settings():
                     self.settings = message
                 case Strike():
@@ -130,6 +135,8 @@ class Session:
                 case _:
                     self._latest[type(message)] = message
             self.changed.notify_all()
+        for missed in overlooked:
+            self.send(missed)
         if isinstance(message, Halt):
             shut = self.groups.abort()
             self.emit("aborted", sockets=shut)
