@@ -27,7 +27,7 @@ from deadpool.sim.run import run_seed
 from deadpool.sim.streams import Streams
 
 Patch = pytest.MonkeyPatch
-SEEDS = 800  # the rarest of those that are run is noticed once in about 250
+SEEDS = 800  # the rarest of those that are run is noticed once in about 150
 
 
 def overwrite_the_watermark(patch: Patch) -> None:

@@ -64,11 +64,11 @@ class Process:
         self._step_began, self._stall_s = 0.0, 0.0
         self._copy_s: float | None = None  # of the capture that was completed in this step
         self._heard: dict[type, Any] = {}
+        self._unheeded: list[Reschedule] = []
         self._walks_in: Generation = NO_GENERATION
         self._waits_for_slots: Callable[[], None] | None = None
         world = self.world
         self.inbox = Link(world.clock, world.rng, world.latency_s, self._hear)
-        self._timetables = Link(world.clock, world.rng, lambda: world.deaf_s, self._reschedule)
         self._outbox = Link(world.clock, world.rng, world.latency_s, self._deliver)
 
     # --- the process -------------------------------------------------------------------------------------------------
@@ -129,7 +129,8 @@ class Process:
                 self.core.grant(generation, slot)
                 self._slots_came()
             case Reschedule():
-                self._timetables.send(message)
+                self._unheeded.append(message)
+                self.world.after(self.world.deaf_s, self.heed)
             case Halt(generation=generation):
                 self._halted(generation)
             case Restore() | Connect() | Go() | Release():
@@ -140,8 +141,10 @@ class Process:
             case _:
                 pass
 
-    def _reschedule(self, order: Reschedule) -> None:
-        if self.alive:
+    def heed(self) -> None:
+        """Changes of the interval that have got through by now, perhaps too late."""
+        orders, self._unheeded = self._unheeded, []
+        for order in orders if self.alive else ():
             for missed in self.core.reschedule(order.generation, order.schedule):
                 self.say(missed)
 

@@ -24,6 +24,7 @@ DEADLINES = Deadlines(node_s=5.0, fence_s=14.0, prepare_s=60.0, connect_s=20.0, 
 UNWIND_S = 6.0
 ENDLESS = 1_000_000
 SLOW_AND_FAST_S = 16.0
+DEAF_IN_PEACE_S = 6.0
 
 
 class World:
@@ -84,7 +85,7 @@ class World:
 
     @property
     def deaf_s(self) -> float:
-        return 0.1 if self.calm else self.options.deaf_s
+        return min(self.options.deaf_s, DEAF_IN_PEACE_S) if self.calm else self.options.deaf_s
 
     @property
     def give_up(self) -> float:
@@ -105,8 +106,8 @@ class World:
 
     @property
     def allowed_lag(self) -> int:
-        """In peace a copy takes less than a step, so versions are hardly ever missed."""
-        return 6 + self.every
+        """In peace a copy takes less than a step, so versions are hardly ever missed, but for want of hearing."""
+        return 6 + self.every + (8 if self.options.budget else 0)
 
     @property
     def every(self) -> int:
