@@ -97,7 +97,7 @@ class Interval:
         needs = []
         if costs.stall_s is not None:
             share = costs.stall_s / (every * step_s)
-            reason = f"rank {rank}: a stall of {share:.2%} of the step time exceeds {self._budget:.2%}"
+            reason = f"rank {rank}: a stall of {_percent(share)} of the step time exceeds {_percent(self._budget)}"
             needs.append((costs.stall_s / (self._budget * step_s), reason))
         if costs.commit_s is not None:
             room_s = (self._slots - 1) * step_s
@@ -123,7 +123,8 @@ class Interval:
             return None
         if self._commits.count < self._room_since + self._room_commits:
             return None
-        return self._change(half, f"{needed:.2f} steps would do, for {self._room_commits} versions")
+        room = f"for {self._room_commits} versions there was room: {needed:.2f} steps from one to the next would do"
+        return self._change(half, room)
 
     def _all_known(self) -> bool:
         known = [c for c in self.costs.values() if c.stall_s is not None and c.commit_s is not None]
@@ -177,6 +178,10 @@ class Pace:
         reports.append((self._commits.ledger.newest, now))
         reached = max(number + _steps(now - told, step_s) for number, told in reports)
         return reached + _steps(self._news_s, step_s) + LEAD_STEPS
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
 
 
 def _steps(seconds: float, step_s: float) -> int:
