@@ -144,15 +144,20 @@ class Pace:
         self._commits, self._out = commits, out
         self._on = settings.overhead_budget > 0
         self._news_s = settings.heartbeat_s
+        self._heartbeats = 0  # since it was last looked
         self.interval = Interval(commits, budget=settings.overhead_budget, slots=settings.slots)
 
     def fence(self) -> None:
         self.interval.forget()
 
     def look(self, members: Iterable[Member], now: float) -> None:
-        """After news of costs, while the job runs."""
+        """Called at every heartbeat while the job runs, and looks once per round of them: there may be many nodes."""
+        self._heartbeats += 1
+        if not self._on or self._heartbeats < self._commits.layout.positions:
+            return
+        self._heartbeats = 0
         seated = [member for member in members if member.steps]
-        if not self._on or not self._everybody_passed_the_last(seated):
+        if not self._everybody_passed_the_last(seated):
             return
         step_s = min((costs.step_s for costs in self.interval.costs.values()), default=0.0)
         change = self.interval.choose()
