@@ -94,8 +94,12 @@ def main() -> None:
     args = parser.parse_args()
     arguments = ["--layout", args.layout, "--steps", str(STEPS_PER_RECOVERY * args.recoveries), *SMALL]
     with temporary_folder("deadpool-benchmark-") as folder:
-        undisturbed = Trial(JobConfig(nodes=3), arguments, folder / "undisturbed", deadline_s=1800).run()
-        trial = Trial(JobConfig(nodes=3, spares=1), arguments, folder / "disturbed", deadline_s=3600)
+        undisturbed = Trial(
+            JobConfig(nodes=3, overhead_budget=0.0), arguments, folder / "undisturbed", deadline_s=1800
+        ).run()
+        trial = Trial(
+            JobConfig(nodes=3, spares=1, overhead_budget=0.0), arguments, folder / "disturbed", deadline_s=3600
+        )
         looks: list[dict[str, dict[str, float]]] = []
         disturbed = trial.run(lambda t: looks.extend(disturb(t, args.recoveries)))
     summary = {"bit_identical": not differences(undisturbed, disturbed), **report(looks)}

@@ -83,7 +83,7 @@ def main() -> None:
     arguments = ["--layout", args.layout, "--steps", str(steps)]
     with temporary_folder("deadpool-benchmark-") as folder:
         print(f"undisturbed run of {steps} steps", flush=True)
-        shape = {"nodes": 4, "nproc_per_node": 2 if args.layout == "3d" else 1}
+        shape = {"nodes": 4, "nproc_per_node": 2 if args.layout == "3d" else 1, "overhead_budget": 0.0}
         undisturbed = Trial(JobConfig(**shape), arguments, folder / "undisturbed", deadline_s=1800).run()
         kills: list[tuple[str, float]] = []
         config = JobConfig(**shape, spares=1, understudies=args.understudies)

@@ -50,7 +50,7 @@ def summarize(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 def run(layout: str, arguments: list[str], folder: Path) -> dict[str, Any]:
     figures: list[dict[str, Any]] = []
-    trial = Trial(JobConfig(nodes=4), ["--layout", layout, *arguments], folder, deadline_s=900)
+    trial = Trial(JobConfig(nodes=4, overhead_budget=0.0), ["--layout", layout, *arguments], folder, deadline_s=900)
     trial.run(lambda running: figures.extend(measure(running)))
     return summarize(figures)
 

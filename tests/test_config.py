@@ -33,6 +33,9 @@ def test_empty_environment_is_not_the_process_environment(monkeypatch):
         ({"nodes": 2, "spares": -1}, "spares=-1 cannot be used"),
         ({"nodes": 2, "holders": 2}, "holders=2 cannot be used: give less than the 2 nodes"),
         ({"nodes": 2, "slots": 1}, "slots=1 cannot be used: give at least 2"),
+        ({"overhead_budget": -0.1}, "overhead_budget=-0.1 cannot be used: give a share of the step time"),
+        ({"overhead_budget": 1.0}, "overhead_budget=1.0 cannot be used"),
+        ({"overhead_budget": float("nan")}, "overhead_budget=nan cannot be used"),
         ({"nodes": 2, "node_timeout_s": 0.1}, "node_timeout_s=0.1 cannot be used"),
         ({"nodes": 2, "hang_timeout_s": -1.0}, "hang_timeout_s=-1.0 cannot be used: give 0 or at least 2 s"),
         ({"nodes": 2, "hang_timeout_s": 1.5}, "hang_timeout_s=1.5 cannot be used: give 0 or at least 2 s"),
@@ -67,6 +70,12 @@ def test_faults_come_from_flags_environment_and_file(tmp_path):
     assert resolve({}, file=file, environment={}).faults == (first, second)
     with pytest.raises(ConfigError, match="rank=1 cannot be used: give a rank of 0 to 0"):
         resolve({"faults": ("at=clip step=0 rank=1",)}, environment={})
+
+
+def test_overhead_budget_is_a_tenth_of_a_percent_unless_set_or_switched_off():
+    assert resolve({}, environment={}).overhead_budget == 0.001
+    assert resolve({}, environment={"DEADPOOL_OVERHEAD_BUDGET": "0"}).overhead_budget == 0
+    assert resolve({"overhead_budget": 0.02}, environment={}).overhead_budget == 0.02
 
 
 def test_heartbeats_follow_the_one_timeout():

@@ -29,7 +29,8 @@ class JobConfig:
     slots: int = 3  # snapshots kept per rank and side
     standby: int = 0  # extra trainers parked on every node
     understudies: int = 1  # trainers parked per seat of a spare node, each rehearsing another rank
-    capture_every: int = 1  # steps between snapshots
+    capture_every: int = 1  # steps between snapshots, at least
+    overhead_budget: float = 0.001  # share of the step time that snapshots may cost; 0: no limit, none is left out
     node_timeout_s: float = 5.0  # silence after which a node is taken for dead
     unwind_timeout_s: float = 60.0  # for a trainer to come to rest after a fault elsewhere
     prepare_timeout_s: float = 600.0  # for a newcomer to build its model and load its state
@@ -72,6 +73,8 @@ class JobConfig:
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
         hang, beats = self.hang_timeout_s, 2 * self.heartbeat_s
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
+        budget = self.overhead_budget
+        _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
         parse_cpus(self.bulk_cpus)

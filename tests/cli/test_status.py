@@ -18,14 +18,16 @@ FIGURES = {
     "record_bytes": 9_000,
     "peers": (1,),
     "pushed_version": 6,
+    "stall_share": 0.0004,
+    "copy_s": 0.02,
     "wire_bytes": {"n1": 8_009_300},
 }
 
 
-def core_of(racks, **layout):
+def core_of(racks, budget=0.0):
     deadlines = Deadlines(node_s=9, fence_s=9, prepare_s=9, connect_s=9, spare_wait_s=9, hang_s=9)
     shape = Layout(positions=len(racks), per_node=1, holders=1)
-    settings = Settings(layout=shape, slots=2, heartbeat_s=1, unwind_s=4)
+    settings = Settings(layout=shape, slots=2, heartbeat_s=1, unwind_s=4, overhead_budget=budget)
     core = Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule(every=2))
     for index, rack in enumerate(racks):
         join = Join(node=f"n{index}", incarnation="a", data=Address(host="h", port=1), spare=False, rack=rack)
@@ -43,12 +45,28 @@ def test_bytes_of_a_rank_are_shown_per_step(capsys, monkeypatch):
     facts = {"n0": {"rank_figures": {"0": FIGURES}, "bytes_pushed": 1}}
     core = core_of([None, None])
     body = describe(core, facts)
-    assert body["ranks"][0] == {"rank": 0, "node": "n0", **FIGURES, "wire_bytes_per_step": 4_004_650}
-    assert body["ranks"][1] == {"rank": 1, "node": "n1", "wire_bytes_per_step": None}, "it has not told yet"
+    per_step = {"copied_bytes_per_step": 6_004_500, "wire_bytes_per_step": 4_004_650}
+    assert body["ranks"][0] == {"rank": 0, "node": "n0", **FIGURES, **per_step}
+    nothing = {"copied_bytes_per_step": None, "wire_bytes_per_step": None}
+    assert body["ranks"][1] == {"rank": 1, "node": "n1", **nothing}, "it has not told yet"
     assert "rank_figures" not in body["nodes"][0]
     text = shown(core, facts, capsys, monkeypatch)
-    assert "8.0 MB" in text and "9.0 kB" in text and "4.0 MB" in text
+    assert "8.0 MB" in text and "9.0 kB" in text and "4.0 MB" in text and "6.0 MB" in text and "0.04 %" in text
     assert "rack" not in text
+
+
+def test_interval_is_shown_as_it_was_last_ordered(capsys, monkeypatch):
+    core, facts = core_of([None, None], budget=0.001), {"n0": {"rank_figures": {"0": FIGURES}}}
+    assert "a snapshot every 2 steps, for at most 0.1 % of the step time" in shown(core, facts, capsys, monkeypatch)
+    core.commits.reschedule(Schedule(every=8, start=20))
+    body = describe(core, facts)
+    assert body["interval"] == {"every": 8, "from": 20, "budget": 0.001}
+    assert body["ranks"][0]["wire_bytes_per_step"] == 8_009_300 / 8
+    assert "a snapshot every 8 steps from version 20 on" in shown(core, facts, capsys, monkeypatch)
+
+
+def test_without_a_budget_that_is_said(capsys, monkeypatch):
+    assert "every 2 steps, for whatever it takes" in shown(core_of([None, None]), {}, capsys, monkeypatch)
 
 
 def test_racks_are_shown_where_they_were_given(capsys, monkeypatch):

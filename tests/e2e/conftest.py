@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from stage import Stage, run_unprotected
+from stage import EVERY_STEP, Stage, run_unprotected
 from unprotected import start_forkserver
 
 from deadpool.config import JobConfig
@@ -53,7 +53,7 @@ def nursery() -> Iterator[SharedNursery]:
 @pytest.fixture
 def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
     def make(layout: str = "fsdp2", scene: str = "", **config: object) -> Stage:
-        settings = {"nodes": 2, "spares": 1, **config}
+        settings = {"nodes": 2, "spares": 1, **EVERY_STEP, **config}
         return Stage(JobConfig(**settings).checked(), layout, scene, tmp_path, nursery)
 
     return make

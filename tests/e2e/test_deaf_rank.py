@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).with_name("deaf_script.py")
 
 
 def test_survivor_waits_for_something_that_never_comes(tmp_path, nursery):
-    config = JobConfig(nodes=2, spares=1, unwind_timeout_s=600.0).checked()
+    config = JobConfig(nodes=2, spares=1, unwind_timeout_s=600.0, overhead_budget=0.0).checked()
     stage = Stage(config, "", "", tmp_path / "job", nursery, SCRIPT, [])
 
     def during(_):

@@ -32,7 +32,11 @@ def said(text: str) -> dict[str, str]:
 
 def run_with_a_loss(folder: Path, nursery: SharedNursery, *script: str) -> dict[str, str]:
     job = LocalJob(
-        JobConfig(nodes=2, spares=1).checked(), RunDir.create(folder), [*script], quiet=True, nursery=nursery
+        JobConfig(nodes=2, spares=1, overhead_budget=0.0).checked(),
+        RunDir.create(folder),
+        [*script],
+        quiet=True,
+        nursery=nursery,
     )
 
     def logged() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stage import Stage, run_script_unprotected
+from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
 from deadpool.control.nursery import SharedNursery
@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("groups_script.py")
 @pytest.fixture
 def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
     def make(made_in: int, scene: str, **config: object) -> Stage:
-        settings = JobConfig(**{"nodes": 2, "spares": 1, **config}).checked()
+        settings = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP, **config}).checked()
         return Stage(settings, "plain", scene, tmp_path / "job", nursery, SCRIPT, ["--made-in", str(made_in)])
 
     return make

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stage import Stage
+from stage import EVERY_STEP, Stage
 from torchrun import torchrun
 
 from deadpool.config import JobConfig
@@ -25,7 +25,7 @@ KINDS = {
 @pytest.fixture
 def play(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Results]:
     def run(kind: str, during: Callable[[Stage], None], **config: object) -> Results:
-        settings = JobConfig(**{"nodes": 2, "spares": 1, **config}).checked()
+        settings = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP, **config}).checked()
         stage = Stage(settings, "plain", "wait@6:1", tmp_path / "job", nursery, SCRIPT, KINDS[kind])
         results = stage.trial.run(lambda _: during(stage))
         torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "reference"), *KINDS[kind])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stage import Stage, run_script_unprotected
+from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
 from deadpool.control.nursery import SharedNursery
@@ -38,7 +38,7 @@ def perform(
     """Plays a script of two nodes and a spare with `during` happening to it, and compares it bit for bit."""
 
     def run(script: Path, words: str, scene: str, during: Callable[[Stage], None], **config: object) -> Stage:
-        settings = JobConfig(**{"nodes": 2, "spares": 1, **config}).checked()  # type: ignore[arg-type]
+        settings = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP, **config}).checked()  # type: ignore[arg-type]
         stage = Stage(settings, "", scene, tmp_path, nursery, script=script, arguments=[*STEPS, *words.split()])
         results = stage.trial.run(lambda _: during(stage))
         assert differences(undisturbed(script, words), results) == []

@@ -71,6 +71,7 @@ class Tour:
             nodes=plan.nodes,
             nproc_per_node=plan.per_node,
             spares=1,
+            overhead_budget=0.0,  # every version has to be there
             faults=tuple(f"at=backward step=0 node=n{strike.position}" for strike in first),
         )
         self._nodes = plan.nodes + 1

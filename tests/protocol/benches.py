@@ -16,11 +16,12 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest
 from deadpool.protocol.topology import Layout, Schedule
 
+EVERY_STEP = Schedule()
 DEADLINES = Deadlines(node_s=5, fence_s=10, prepare_s=60, connect_s=20, spare_wait_s=100, hang_s=0)
 
 
-def settings(layout: Layout, slots: int) -> msg.Settings:
-    return msg.Settings(layout=layout, slots=slots, heartbeat_s=1, unwind_s=4)
+def settings(layout: Layout, slots: int, budget: float = 0.0) -> msg.Settings:
+    return msg.Settings(layout=layout, slots=slots, heartbeat_s=1, unwind_s=4, overhead_budget=budget)
 
 
 def layout_of(named: dict[str, str]) -> Layout:
@@ -55,14 +56,16 @@ class Bench:
 
 
 class CoordinatorBench(Bench):
-    """Lines: `n0: sealed 0 v1@1.1`, `lost n1`, `wait 5`; `n0: @1.1 sealed ...` was said in that generation."""
+    """Lines: `n0: sealed 0 v1@1.1`, `lost n1`, `wait 5`; `n0: @1.1 sealed ...` was said in that generation.
+    `n0: heartbeat 0 step=7 step_s=0.5 stall_s=0.01 commit_s=0.2` tells of rank 0, at the present interval."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
         layout = layout_of(named)
         schedule = Schedule(every=int(named.get("every", 1)))
         deadlines = replace(DEADLINES, hang_s=float(named.get("hang", 0)))
-        self.core: Coordinator = Coordinator(settings=settings(layout, 2), deadlines=deadlines, schedule=schedule)
+        told = settings(layout, int(named.get("slots", 2)), float(named.get("budget", 0)))
+        self.core: Coordinator = Coordinator(settings=told, deadlines=deadlines, schedule=schedule)
         self._layout = layout
 
     def inputs(self, words: list[str]) -> list[Any]:
@@ -85,6 +88,8 @@ class CoordinatorBench(Bench):
         own = list(layout.ranks_at(position))
         if words[0] == "plan-ack":
             said = [words]
+        elif words[0] == "heartbeat" and any("=" in word for word in words):  # with what captures cost
+            said = [["heartbeat", *map(str, own), *words[1:]]]
         elif words[0] == "heartbeat":
             said = [[words[0], *(f"{rank}:{step}" for rank in own for step in words[1:])]]
         elif words[0] == "has":
@@ -103,6 +108,8 @@ class CoordinatorBench(Bench):
             case ["join", *spare]:
                 rack = named.get("rack")
                 return msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare), rack=rack)
+            case ["heartbeat", *ranks] if "step" in named:
+                return self._heartbeat(now_in, [int(rank) for rank in ranks], named)
             case ["heartbeat", *steps]:
                 return msg.Heartbeat(generation=now_in, steps=_steps(steps), paused=_by_rank(named.get("paused")))
             case ["trainers", *infos]:
@@ -117,7 +124,7 @@ class CoordinatorBench(Bench):
             case ["stored", rank, name]:
                 return msg.Stored(generation=now_in, rank=int(rank), version=version(name), bytes_received=1)
             case ["missed", rank, number]:
-                return msg.Missed(generation=now_in, rank=int(rank), number=int(number), reason="no free slot")
+                return _missed(now_in, int(rank), int(number), named)
             case ["fence-ack"]:
                 inventory, hung = _inventory(named), _by_rank(named.get("hung"))
                 return msg.FenceAck(generation=now_in, inventory=inventory, hung=hung)
@@ -135,6 +142,22 @@ class CoordinatorBench(Bench):
             case ["ended", rank, code]:
                 return msg.Ended(generation=now_in, rank=int(rank), code=int(code))
         raise ValueError(words)
+
+    def _heartbeat(self, now_in: Generation, ranks: list[int], named: dict[str, str]) -> msg.Heartbeat:
+        every = int(named.get("every", self.core.commits.timetable.newest.every))
+        told = {name: float(named[name]) if name in named else None for name in ("stall_s", "commit_s")}
+        step_s = float(named.get("step_s", 1))
+        return msg.Heartbeat(
+            generation=now_in,
+            steps=tuple((rank, int(named["step"])) for rank in ranks),
+            costs=tuple(msg.Costs(rank=rank, every=every, step_s=step_s, **told) for rank in ranks),
+        )
+
+
+def _missed(now_in: Generation, rank: int, number: int, named: dict[str, str]) -> msg.Missed:
+    stall_s = float(named["stall_s"]) if "stall_s" in named else None
+    reason = "no free slot" if stall_s is None else "late"
+    return msg.Missed(generation=now_in, rank=rank, number=number, reason=reason, stall_s=stall_s)
 
 
 def _inventory(named: dict[str, str]) -> msg.Inventory:
@@ -161,7 +184,8 @@ def prompts(rank: int, complete: list[str]) -> msg.Prompts:
 
 
 class AgentBench(Bench):
-    """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`."""
+    """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`,
+    `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
@@ -187,13 +211,14 @@ class AgentBench(Bench):
             case ["rehearse", name, rank]:
                 return [_from(msg.Rehearse(generation=self.core.generation, trainer=name, rank=int(rank)))]
             case ["permit", name, number]:
-                return [_from(self._permit(self.core.generation, version(name), int(number)))]
+                schedule = Schedule(every=int(named.get("every", 1)), start=int(named.get("from", 0)))
+                return [_from(self._permit(self.core.generation, version(name), int(number), schedule))]
             case ["release"]:
                 return [_from(msg.Release(generation=self.core.generation))]
             case ["exited", name, code]:
                 return [fx.TrainerExited(trainer=name, code=int(code), reason=f"exit code {code}")]
-            case [name, *said] if name.endswith(":"):
-                return [fx.FromTrainer(trainer=name.rstrip(":"), message=self._said(name.rstrip(":"), said))]
+            case [name, *_] if name.endswith(":"):
+                return [fx.FromTrainer(trainer=name.rstrip(":"), message=self._said(name.rstrip(":"), words[1:]))]
         return [self._data_news(plain, named)]
 
     def _data_news(self, plain: list[str], named: dict[str, str]) -> Any:
@@ -224,7 +249,8 @@ class AgentBench(Bench):
     def _said(self, name: str, words: list[str]) -> Any:
         now_in = self.core.generation
         trainer = self.core.crew.trainers[name]
-        match words:
+        plain, named = options(words)
+        match plain:
             case ["hello"]:
                 return msg.TrainerHello(trainer=name, pid=1, store=address(name))
             case ["declare", size]:
@@ -239,7 +265,10 @@ class AgentBench(Bench):
             case ["prepared"]:
                 return msg.Prepared(generation=now_in, rank=trainer.rank or 0, store=address(name))
             case ["stepped", number]:
-                return msg.Stepped(generation=now_in, number=int(number))
+                costs = {cost: float(value) for cost, value in named.items()}
+                return msg.Stepped(generation=now_in, number=int(number), **costs)  # type: ignore[arg-type]
+            case ["missed", number]:
+                return _missed(now_in, trainer.rank or 0, int(number), named)
             case ["paused", *reason]:
                 return msg.Paused(reason=" ".join(reason) or None)
             case ["hung", *found]:
@@ -250,8 +279,10 @@ class AgentBench(Bench):
                 return msg.DeviceLost(error=" ".join(error))
         raise ValueError(words)
 
-    def _permit(self, now_in: Generation, watermark: Version | None, keep_from: int) -> msg.Permit:
-        return msg.Permit(generation=now_in, watermark=watermark, keep_from=keep_from, schedule=Schedule())
+    def _permit(
+        self, now_in: Generation, watermark: Version | None, keep_from: int, schedule: Schedule = EVERY_STEP
+    ) -> msg.Permit:
+        return msg.Permit(generation=now_in, watermark=watermark, keep_from=keep_from, schedule=schedule)
 
     def _plan(self, now_in: Generation, named: dict[str, str]) -> msg.Plan:
         """`resume=v4@1.1 floor=v3@1.1 keep=0 fetch=v4@1.1,v3@1.1 push=v3@1.1`; rank 0 sits here, n1 holds."""

@@ -12,7 +12,7 @@ from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.protocol.topology import Address
+from deadpool.protocol.topology import Address, Schedule
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,8 @@ def _told(message: Any) -> dict[str, Any]:
 
 
 def _permit(permit: msg.Permit) -> str:
-    return f"watermark={_value(permit.watermark)} keep_from={permit.keep_from}"
+    schedule = f" schedule={_value(permit.schedule)}" if permit.schedule != Schedule() else ""
+    return f"watermark={_value(permit.watermark)} keep_from={permit.keep_from}{schedule}"
 
 
 def _plan(plan: msg.Plan) -> str:
@@ -173,11 +174,16 @@ def _value(value: Any) -> str:
             return f"{trainer}:{state}" + ("" if rank is None else f":{rank}")
         case msg.Inventory(live=live, own=own, held=held):
             return f"(live {_value(live)}; own {_value(own)}; held {_value(held)})"
+        case msg.Costs():
+            told = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "rank"}
+            return f"{value.rank}:({_named('', told).strip()})"
+        case float():
+            return f"{value:.3g}"
         case tuple() | list():
             return ",".join(_value(item) for item in value) or "-"
         case str() if " " in value:
             return f"'{value}'"
-        case _ if hasattr(value, "every"):
-            return f"every-{value.every}"
+        case Schedule():
+            return f"every-{value.every}" + (f"-from-{value.start}" if value.start else "")
         case _:
             return str(value)

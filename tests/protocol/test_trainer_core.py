@@ -195,6 +195,43 @@ def test_grant_that_crossed_a_declaration_is_refused() -> None:
     assert not core.declare(geometry(300))
 
 
+def test_new_interval_begins_where_it_was_told_to() -> None:
+    core = running()
+    assert core.reschedule(FIRST, Schedule(every=2, start=3)) == []
+    assert [captured_next(core) for _ in range(5)] == [True, True, False, True, False]
+
+
+def test_narrower_interval_that_was_heard_of_too_late_is_owned_up_to() -> None:
+    core = running(every=4)
+    assert [captured_next(core) for _ in range(7)] == [False, False, False, True, False, False, False]
+    missed = core.reschedule(FIRST, Schedule(every=2, start=3))
+    assert [each.number for each in missed] == [6], "4 was captured"
+    assert [captured_next(core) for _ in range(2)] == [True, False]
+
+
+def test_wider_interval_that_was_heard_of_too_late_has_nothing_to_say() -> None:
+    core = running()
+    assert [captured_next(core) for _ in range(4)] == [True, True, True, True]
+    assert core.reschedule(FIRST, Schedule(every=4, start=2)) == []
+    assert [captured_next(core) for _ in range(4)] == [False, False, False, True]
+
+
+def test_interval_of_another_generation_or_under_a_fence_is_not_heeded() -> None:
+    core = running()
+    assert core.reschedule(SECOND, Schedule(every=2, start=1)) == []
+    core.halt(SECOND)
+    assert core.reschedule(FIRST, Schedule(every=2, start=1)) == []
+    core.restored(SECOND, version("v4@1.1"), Schedule(every=3))
+    assert [captured_next(core) for _ in range(2)] == [False, True], "the plan's: versions 5 and 6"
+
+
+def captured_next(core: TrainerCore) -> bool:
+    """Whether the version after the next step is one to be captured, slot or not."""
+    core.optimizer_began()
+    assert core.end_step()
+    return core.plan_capture() is not None
+
+
 def test_unscheduled_version_is_not_captured_unless_it_was_resumed_at() -> None:
     core = running(every=2)
     core.optimizer_began()

@@ -17,8 +17,10 @@ from deadpool.protocol.commits import Commits
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.crew import Crew, Trainer
 from deadpool.protocol.effects import StreamsCut
-from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Permit
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Missed, Permit
+from deadpool.protocol.timetable import Timetable
+from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer import TrainerCore
 from deadpool.sim.process import Process
 from deadpool.sim.run import run_seed
@@ -141,11 +143,35 @@ def hangs_unseen(patch: Patch) -> None:
     patch.setattr(Coordinator, "_look_for_hang", lambda self, now: None)
 
 
+def schedule_changes_at_once(patch: Patch) -> None:
+    def reschedule(self: TrainerCore, generation: Generation, schedule: Schedule) -> list[Missed]:
+        if generation == self.generation:
+            self.timetable = Timetable(Schedule(every=schedule.every))
+        return []
+
+    patch.setattr(TrainerCore, "reschedule", reschedule)
+
+
+def late_news_of_a_schedule_kept_quiet(patch: Patch) -> None:
+    patch.setattr(Timetable, "overlooked", lambda self, schedule, up_to: [])
+
+
+def schedule_begins_too_early(patch: Patch) -> None:
+    def reschedule(self: Commits, schedule: Schedule) -> None:
+        real(self, replace(schedule, start=max(self.timetable.newest.start, schedule.start - 6)))
+
+    real = Commits.reschedule
+    patch.setattr(Commits, "reschedule", reschedule)
+
+
 MUTATIONS: dict[str, Callable[[Patch], None]] = {
     "1 overwrite the watermark": overwrite_the_watermark,
     "2 no keep_from, watermark alone": keep_all_above_the_watermark,
     "3 permit passes what is pending": permit_passes_what_is_pending,
     "4 nothing dropped above resume": drop_nothing_above_resume,
+    "4 schedule changes at once": schedule_changes_at_once,
+    "4 late news of a schedule kept quiet": late_news_of_a_schedule_kept_quiet,
+    "4 schedule begins where ranks are": schedule_begins_too_early,
     "6 streams not cut": streams_not_cut,
     "7 watermark over generations": watermark_over_generations,
     "8 newest before floor": newest_before_floor,

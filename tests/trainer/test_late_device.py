@@ -13,8 +13,9 @@ from device_twin import DeviceTwin
 
 from deadpool.errors import Unwind
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Captured, Missed
+from deadpool.protocol.messages import Captured, Missed, Stepped
 from deadpool.snapshot.slot import read_seal
+from deadpool.trainer.budget import WARM_UP_STEPS, Budget
 from deadpool.trainer.capture import Capturer, Observation
 
 
@@ -34,6 +35,14 @@ def make_stage() -> Iterator[Callable[..., Stage]]:
     yield make
     for stage in stages:
         stage.close()
+
+
+def poor_budget() -> Budget:
+    """Warm, and with next to nothing saved up."""
+    budget = Budget(0.001)
+    for _ in range(WARM_UP_STEPS):
+        budget.earn(0.001)
+    return budget
 
 
 def in_thread(action: Callable[[], None]) -> threading.Thread:
@@ -134,7 +143,7 @@ def test_capture_that_would_stall_is_given_up_in_the_middle(make_stage, twin, mo
     twin.copying = False
     stage.step()
     twin.pace.note_copy(1, 1.0)  # a byte per second
-    stage.job._step_s = 0.001
+    stage.job.budget = poor_budget()
     stage.session.wait(lambda: len(twin.issued) or None, timeout_s=20.0)
     before = len(twin.issued)
     twin.copy(1)
@@ -142,7 +151,7 @@ def test_capture_that_would_stall_is_given_up_in_the_middle(make_stage, twin, mo
     assert not stage.session.of_kind(Missed)  # what is in flight is still being written
     twin.copy()
     missed = stage.await_said(Missed, 1)[0]
-    assert missed.number == 1 and "would have waited" in missed.reason
+    assert missed.number == 1 and "would have waited" in missed.reason and missed.stall_s > 1.0
     assert len(twin.issued) < before + 8
     assert stage.captured() == [0]
     assert all(read_seal(slot) is None for slot in stage.session.slots.values())
@@ -153,7 +162,7 @@ def test_capture_whose_copy_fits_before_the_optimizer_is_committed(make_stage):
     stage = make_stage(twin)
     twin.pace.note_copy(100, 1.0)
     twin.computing = True
-    stage.job._step_s = 0.001
+    stage.job.budget = poor_budget()
     stage.job.capturer.settle()
     twin.catch_up()
     stage.await_said(Captured, 1)
@@ -225,6 +234,7 @@ def test_what_a_capture_cost_is_told_once(make_stage, twin):
     stage = make_stage(twin)
     stage.step()
     stage.await_said(Captured, 2)
-    ((number, figures),) = stage.job.capturer.costs()
-    assert number == 0 and figures.copied_bytes > 0
-    assert list(stage.job.capturer.costs()) == []
+    stage.step()
+    told = [(each.captured, each.copy_s) for each in stage.session.said if isinstance(each, Stepped)]
+    assert [captured for captured, _ in told] == [0, 1]
+    assert all(copy_s is not None for _, copy_s in told)

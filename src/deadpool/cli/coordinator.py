@@ -25,6 +25,9 @@ def coordinator(
     holders: Annotated[int | None, typer.Option(help="nodes that keep a copy of each rank's snapshots")] = None,
     slots: Annotated[int | None, typer.Option(help="snapshots kept per rank and side")] = None,
     capture_every: Annotated[int | None, typer.Option(help="steps between snapshots")] = None,
+    overhead_budget: Annotated[
+        float | None, typer.Option(help="share of the step time that snapshots may cost; 0: no limit, none is left out")
+    ] = None,
     node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
     unwind_timeout_s: Annotated[float | None, typer.Option(help="for a trainer to come to rest")] = None,
     prepare_timeout_s: Annotated[float | None, typer.Option(help="for a newcomer to build and load")] = None,
@@ -54,8 +57,9 @@ def coordinator(
 
 
 _SETTINGS = (
-    "nodes", "nproc_per_node", "holders", "slots", "capture_every", "node_timeout_s", "unwind_timeout_s",
-    "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "hang_timeout_s", "in_place", "host", "port",
+    "nodes", "nproc_per_node", "holders", "slots", "capture_every", "overhead_budget", "node_timeout_s",
+    "unwind_timeout_s", "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "hang_timeout_s", "in_place", "host",
+    "port",
 )  # fmt: skip
 
 
@@ -93,6 +97,7 @@ def _core(config: JobConfig) -> Any:
         heartbeat_s=config.heartbeat_s,
         unwind_s=config.unwind_timeout_s,
         in_place=config.in_place,
+        overhead_budget=config.overhead_budget,
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,

@@ -24,6 +24,9 @@ def run(
     understudies: Annotated[int | None, typer.Option(help="trainers parked per seat of a spare node")] = None,
     slots: Annotated[int | None, typer.Option(help="snapshots kept per rank and side")] = None,
     capture_every: Annotated[int | None, typer.Option(help="steps between snapshots")] = None,
+    overhead_budget: Annotated[
+        float | None, typer.Option(help="share of the step time that snapshots may cost; 0: no limit, none is left out")
+    ] = None,
     node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
     spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare when none is left")] = None,
     bulk_nice: Annotated[int | None, typer.Option(help="niceness of the agents' threads that move copies")] = None,
@@ -65,7 +68,8 @@ def run(
 
 _SETTINGS = (
     "nodes", "spares", "nproc_per_node", "holders", "standby", "understudies", "slots", "capture_every",
-    "node_timeout_s", "spare_wait_s", "hang_timeout_s", "bulk_nice", "bulk_cpus", "in_place", "topology",
+    "overhead_budget", "node_timeout_s", "spare_wait_s", "hang_timeout_s", "bulk_nice", "bulk_cpus", "in_place",
+    "topology",
 )  # fmt: skip
 
 

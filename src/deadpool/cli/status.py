@@ -13,7 +13,7 @@ def status(
     run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show nodes, ranks, generation, step, watermark, the lag of copies, and what each rank's copies cost."""
+    """Show nodes, ranks, generation, step, watermark, the lag of copies, and what snapshots cost each rank."""
     from deadpool.cli.asking import ask, find_run_dir
 
     body = ask(find_run_dir(run_dir), "status")
@@ -31,6 +31,7 @@ def _print(body: dict[str, Any]) -> None:
     shield = "protected" if body["protected"] else "NOT PROTECTED YET"
     console.print(f"[bold]{body['phase']}[/bold], generation {body['generation']}, step {body['step']}, {shield}")
     console.print(f"watermark {body['watermark']} (lag {body['lag_steps']} steps), last cause {body['cause']}")
+    console.print(_interval(body["interval"]))
     if body["same_rack"]:
         console.print(f"[bold]copies in their own rack[/bold]: of positions {', '.join(map(str, body['same_rack']))}")
     with_racks = any(node["rack"] for node in body["nodes"])
@@ -40,20 +41,39 @@ def _print(body: dict[str, Any]) -> None:
     console.print(table)
     ranks = [rank for rank in body["ranks"] if "unique_bytes" in rank]
     if ranks:
-        table = Table("rank", "unique", "replicated", "record", "sent per step", "to", "replicas at ranks")
+        table = Table(*_RANK_COLUMNS)
         for rank in ranks:
             table.add_row(*_rank_row(rank))
         console.print(table)
 
 
+def _interval(interval: dict[str, Any]) -> str:
+    every, budget = interval["every"], interval["budget"]
+    steps = "step" if every == 1 else f"{every} steps"
+    begin = f" from version {interval['from']} on" if interval["from"] else ""
+    limit = f"at most {_percent(budget)} of the step time" if budget else "whatever it takes"
+    return f"a snapshot every {steps}{begin}, for {limit}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+_RANK_COLUMNS = (
+    "rank", "unique", "replicated", "record", "copied per step", "sent per step", "stall", "to", "replicas at ranks",
+)  # fmt: skip
+
+
 def _rank_row(rank: dict[str, Any]) -> list[str]:
-    per_step = rank["wire_bytes_per_step"]
+    copied, sent, stall = rank["copied_bytes_per_step"], rank["wire_bytes_per_step"], rank["stall_share"]
     return [
         str(rank["rank"]),
         _size(rank["unique_bytes"]),
         _size(rank["replica_bytes"]),
         _size(rank["record_bytes"]),
-        _size(per_step) if per_step is not None else "nothing yet",
+        _size(copied) if copied is not None else "nothing yet",
+        _size(sent) if sent is not None else "nothing yet",
+        _percent(stall) if stall is not None else "-",
         ", ".join(rank["wire_bytes"]),
         ",".join(map(str, rank["peers"])) or "-",
     ]

@@ -200,6 +200,7 @@ _TOLD = {
     "planned": "plan: seats {seats}, resume at step {step}",
     "same_rack": "copies of nodes {nodes} lie in their own rack: no other has room for them",
     "replicas_differ": "REPLICAS DIFFER: at version {step} ranks {ranks} hold what no peer on another node has",
+    "interval": "from version {from} on a snapshot every {every} steps: {reason}",
     "waiting": "WAITING: {reason}; add one with: deadpool agent --join",
     "go": "go: generation {generation}",
     "protected": "protected again at version {step}",

@@ -1,11 +1,13 @@
-"""What protecting each rank of a node costs: bytes of its snapshot, and bytes that really went to its holders."""
+"""What protecting each rank of a node costs: time, bytes of its snapshot, bytes that really went to its holders."""
 
 from __future__ import annotations
 
+import statistics
 import threading
 from typing import Any
 
 from deadpool.protocol.agent import Agent
+from deadpool.protocol.costs import RankCosts
 from deadpool.protocol.identity import Version
 
 
@@ -46,6 +48,7 @@ def _figures(core: Agent, sent: SentBytes, rank: int) -> dict[str, Any] | None:
         return None
     newest = max(copies, key=lambda copy: copy.seal.version.number)
     extent = newest.seal.extent
+    costs = core.costs.ranks.get(rank, RankCosts())
     pushed = {holder.node: last for holder in core.store.holders if (last := sent.last(rank, holder.node))}
     return {
         "unique_bytes": extent.unique_bytes,
@@ -53,5 +56,7 @@ def _figures(core: Agent, sent: SentBytes, rank: int) -> dict[str, Any] | None:
         "record_bytes": extent.record_bytes,
         "peers": [peer for peer in newest.peers if peer != rank],
         "pushed_version": min((version.number for version, _ in pushed.values()), default=None),
+        "stall_share": costs.stall_share,
+        "copy_s": statistics.median(costs.copy_s) if costs.copy_s else None,
         "wire_bytes": {node: count for node, (_, count) in pushed.items()},
     }

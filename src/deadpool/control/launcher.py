@@ -110,6 +110,7 @@ class LocalJob:
             "holders": config.holders,
             "slots": config.slots,
             "capture-every": config.capture_every,
+            "overhead-budget": config.overhead_budget,
             "node-timeout-s": config.node_timeout_s,
             "unwind-timeout-s": config.unwind_timeout_s,
             "prepare-timeout-s": config.prepare_timeout_s,

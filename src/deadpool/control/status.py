@@ -6,6 +6,7 @@ from typing import Any
 
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.members import Member
+from deadpool.protocol.seal import REGIONS
 
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -21,19 +22,32 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "lag_steps": newest - watermark.number if watermark else None,
         "protected": core.commits.protected,
         "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
+        "interval": _interval(core),
         "same_rack": list(core.commits.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
         "ranks": [_rank(core, rank, facts) for rank in range(core.layout.world_size)] if core.seats else [],
     }
 
 
+def _interval(core: Coordinator) -> dict[str, Any]:
+    """Steps from one snapshot to the next: what was last ordered. It may begin only at a version still to come."""
+    schedule = core.commits.timetable.newest
+    return {"every": schedule.every, "from": schedule.start, "budget": core.settings.overhead_budget}
+
+
 def _rank(core: Coordinator, rank: int, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """With what its node last said of it: sizes of its newest snapshot, and what the last one took on the wire."""
     node = core.seats[core.layout.position_of(rank)]
     figures = facts.get(node, {}).get("rank_figures", {}).get(str(rank), {})
-    wire_bytes = figures.get("wire_bytes")
-    per_step = sum(wire_bytes.values()) / core.schedule.every if wire_bytes else None
-    return {"rank": rank, "node": node, **figures, "wire_bytes_per_step": per_step}
+    every, wire_bytes = core.commits.timetable.newest.every, figures.get("wire_bytes")
+    sizes = [figures.get(f"{region}_bytes") for region in REGIONS]
+    return {
+        "rank": rank,
+        "node": node,
+        **figures,
+        "copied_bytes_per_step": sum(sizes) / every if None not in sizes else None,
+        "wire_bytes_per_step": sum(wire_bytes.values()) / every if wire_bytes else None,
+    }
 
 
 def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str, Any]:

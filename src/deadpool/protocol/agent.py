@@ -1,8 +1,8 @@
 """An agent's decisions: the door through which all its news comes, and its part in a recovery. No I/O.
 
 Trainers are processes that come and go; ranks are seats that stay. Which process takes a seat of this node is decided
-here, never by the coordinator. The trainers are kept by `crew.py`, the copies by `storehouse.py`, a plan is carried out
-by `seating.py`.
+here, never by the coordinator. The trainers are kept by `crew.py`, the copies by `storehouse.py`, what they cost by
+`costs.py`, a plan is carried out by `seating.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from deadpool.events import Event
+from deadpool.protocol.costs import CostBook
 from deadpool.protocol.crew import Crew, State, Trainer
 from deadpool.protocol.effects import (
     AgentEffect,
@@ -67,6 +68,7 @@ from deadpool.protocol.messages import (
     Rehearse,
     Release,
     Report,
+    Reschedule,
     Settings,
     Shutdown,
     Stepped,
@@ -99,6 +101,7 @@ class Agent:
         self._effects: list[AgentEffect] = []
         self.crew = Crew(node, self._effects)
         self.store = Storehouse(self._effects)
+        self.costs = CostBook()
         self._prompts = NodePrompts(self.crew)
         self._seating = Seating(self.crew, self.store, self._prompts, self._effects)
 
@@ -125,7 +128,7 @@ class Agent:
             case FromCoordinator(message=message):
                 self._obey(message, now)
             case FromTrainer(trainer=name, message=message):
-                self._hear(name, message)
+                self._hear(name, message, now)
             case TrainerExited(trainer=name, code=code, reason=reason):
                 self._exited(name, code, reason)
             case Tick():
@@ -192,7 +195,7 @@ class Agent:
             case Go() if not self.fenced and self._seating.plan is not None:
                 self._seating.go(message)
             case Permit() if not self.fenced:
-                self._permit(message)
+                self._permit(message, now)
             case Release() if not self.fenced:
                 for trainer in self.crew.seated():
                     trainer.released = True
@@ -218,10 +221,15 @@ class Agent:
             self.crew.tell(trainer, order)
             self._report_trainers()
 
-    def _permit(self, permit: Permit) -> None:
+    def _permit(self, permit: Permit, now: float) -> None:
+        before = self.store.permit
         self.store.obey(permit)
+        if before is None or before.schedule != permit.schedule:
+            self.costs.begin(permit.schedule)
+            self.crew.tell_seated(Reschedule(generation=permit.generation, schedule=permit.schedule))
         self._dismiss_leaving()
         if permit.watermark is not None:
+            self.costs.committed(permit.watermark.number, now)
             self.crew.tell_seated(Final(number=permit.watermark.number))
         self._seating.grant_all()
 
@@ -240,6 +248,7 @@ class Agent:
         self.fenced, self._acked = True, False
         self._seating.fence()
         self.store.fence(fence.generation)
+        self.costs.clear()
         for trainer in list(self.crew.seated()):
             self._halt(trainer, fence)
         self._halt_deadline = now + self.settings.unwind_s
@@ -281,6 +290,7 @@ class Agent:
         self.generation, self._cause, self.fenced = plan.generation, plan.cause, False
         self._hung.clear()
         self.store.adopt(plan)
+        self.costs.begin(plan.permit.schedule)
         self._to_coordinator(PlanAck(generation=plan.generation))
         if plan.resume is None:
             self._prompts.void(plan.generation)
@@ -291,7 +301,7 @@ class Agent:
 
     # --- news from trainers ------------------------------------------------------------------------------------------
 
-    def _hear(self, name: str, message: Any) -> None:
+    def _hear(self, name: str, message: Any, now: float) -> None:
         trainer = self.crew.trainers.get(name)
         if trainer is None:
             return
@@ -316,9 +326,9 @@ class Agent:
             case Report():
                 self._to_coordinator(message)
             case _ if trainer.state is State.SEATED and trainer.rank is not None:
-                self._hear_seated(trainer, trainer.rank, message)
+                self._hear_seated(trainer, trainer.rank, message, now)
 
-    def _hear_seated(self, trainer: Trainer, rank: int, message: Any) -> None:
+    def _hear_seated(self, trainer: Trainer, rank: int, message: Any, now: float) -> None:
         match message:
             case Halted(live=live):
                 trainer.halting, trainer.live = False, live
@@ -332,11 +342,14 @@ class Agent:
                 self.store.captured(rank, message)
             case Missed() | Connected() | Finished() if not self.fenced:
                 self._to_coordinator(message)
+                if isinstance(message, Missed):
+                    self.costs.missed(rank, message)
             case Prepared() if not self.fenced:
                 trainer.has_state = True
                 self._to_coordinator(message)
             case Stepped(number=number):
                 trainer.step = number
+                self.costs.stepped(rank, message, now)
             case Paused(reason=reason):
                 trainer.paused = reason
             case Hung(found=found):
@@ -402,7 +415,7 @@ class Agent:
         in_loop = [(t.rank, t) for t in self.crew.seated() if t.rank is not None and t.has_state]
         steps = tuple((rank, trainer.step) for rank, trainer in in_loop)
         paused = tuple((rank, trainer.paused) for rank, trainer in in_loop if trainer.paused is not None)
-        self._to_coordinator(Heartbeat(generation=self.generation, steps=steps, paused=paused))
+        self._to_coordinator(Heartbeat(generation=self.generation, steps=steps, paused=paused, costs=self.costs.told()))
 
     def _end(self, reason: str, *, failed: bool) -> None:
         self.ending = True

@@ -15,6 +15,7 @@ from deadpool.protocol.messages import Copy, Inventory, Permit
 from deadpool.protocol.outbox import Outbox
 from deadpool.protocol.placement import NOWHERE, Placement
 from deadpool.protocol.planner import Blueprint
+from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Layout, Schedule
 
 TRIAL_COMMITS = 10
@@ -25,7 +26,7 @@ class Commits:
     """Methods that return a string return why the job must end, or None."""
 
     def __init__(self, layout: Layout, schedule: Schedule, out: Outbox) -> None:
-        self._layout, self._schedule, self._out = layout, schedule, out
+        self.layout, self.timetable, self._out = layout, Timetable(schedule), out
         self.ledger = Ledger(layout, (), NOWHERE)
         self.permit = Permit(generation=NO_GENERATION, watermark=None, keep_from=0, schedule=schedule)
         self.protected = False
@@ -51,7 +52,8 @@ class Commits:
     def adopt(self, blueprint: Blueprint, members: Iterable[Member]) -> None:
         same_rack_before = self.placement.same_rack
         self.permit, self._resume, self.protected = blueprint.permit, blueprint.resume, False
-        self.ledger = Ledger(self._layout, blueprint.seats, blueprint.placement)
+        self.timetable = Timetable(blueprint.permit.schedule)
+        self.ledger = Ledger(self.layout, blueprint.seats, blueprint.placement)
         if blueprint.resume is not None:
             for member in members:
                 self._count_in(member, blueprint.resume)
@@ -62,7 +64,7 @@ class Commits:
         kept = (resume, self.permit.watermark)
         inventory = member.inventory or Inventory()
         for copy in inventory.own:
-            if member.position == self._layout.position_of(copy.seal.rank) and copy.seal.version in kept:
+            if member.position == self.layout.position_of(copy.seal.rank) and copy.seal.version in kept:
                 self.ledger.add_sealed(copy)
         for copy in inventory.held:
             if copy.seal.version in kept:
@@ -141,6 +143,18 @@ class Commits:
             self.protected = self.committed = True
             self._out.emit("protected", step=watermark.number)
 
+    # --- the schedule ------------------------------------------------------------------------------------------------
+
+    @property
+    def schedule(self) -> Schedule:
+        """For a plan: everybody begins with it at the resume version, whichever versions it was to begin at."""
+        return Schedule(every=self.timetable.newest.every)
+
+    def reschedule(self, schedule: Schedule) -> None:
+        """Rule 4: from a version on that nobody has reached yet. The news travels with a permit."""
+        self.timetable.add(schedule, settled=self.permit.keep_from)
+        self._renew_permit()
+
     # --- the permit --------------------------------------------------------------------------------------------------
 
     def _renew_permit(self) -> None:
@@ -152,7 +166,7 @@ class Commits:
         while self._is_dead(keep_from):
             keep_from += 1
         generation = self._out.generation
-        permit = Permit(generation=generation, watermark=watermark, keep_from=keep_from, schedule=self._schedule)
+        permit = Permit(generation=generation, watermark=watermark, keep_from=keep_from, schedule=self.timetable.newest)
         if permit == self.permit:
             return
         self.permit = permit
@@ -161,4 +175,4 @@ class Commits:
 
     def _is_dead(self, number: int) -> bool:
         resumed = self._resume is not None and self._resume.number == number
-        return number in self.ledger.missed or not (resumed or self._schedule.captures(number))
+        return number in self.ledger.missed or not (resumed or self.timetable.captures(number))

@@ -5,8 +5,8 @@ phases, and a fault in any of them is simply the next generation:
 
     FORMING -> PREPARING -> CONNECTING -> RUNNING -> FENCING -> (WAITING ->) PREPARING -> ...
 
-Which versions are complete is kept by `commits.py`, whether the job gets anywhere by `progress.py`, who rehearses what
-by `rehearsals.py`.
+Which versions are complete is kept by `commits.py`, which ones are captured by `interval.py`, whether the job gets
+anywhere by `progress.py`, who rehearses what by `rehearsals.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from deadpool.protocol.effects import (
     Tick,
 )
 from deadpool.protocol.identity import Generation
+from deadpool.protocol.interval import Pace
 from deadpool.protocol.members import Member, natural, steps_lost
 from deadpool.protocol.messages import (
     Connect,
@@ -73,7 +74,7 @@ class Phase(Enum):
 
 class Coordinator:
     def __init__(self, *, settings: Settings, deadlines: Deadlines, schedule: Schedule, term: int = 1) -> None:
-        self.settings, self.deadlines, self.schedule = settings, deadlines, schedule
+        self.settings, self.deadlines = settings, deadlines
         self.layout = settings.layout
         self.term = term
         self._out = Outbox()
@@ -90,6 +91,7 @@ class Coordinator:
         self._hang_watch = HangWatch(deadlines.hang_s, self.layout.world_size)
         self._suspected = False  # the fence is for a hang, and nobody was found yet who is at fault
         self._setbacks = Setbacks(self.commits)
+        self.pace = Pace(self.commits, settings, self._out)
         self._fault_count = 0
         self._last_word = Shutdown(reason="", failed=False)
 
@@ -149,9 +151,13 @@ class Coordinator:
 
     def _handle(self, member: Member, message: Any, now: float) -> None:
         match message:
-            case Heartbeat(steps=steps, paused=paused):
+            case Heartbeat(steps=steps, paused=paused, costs=costs):
                 member.steps.update(dict(steps))
+                member.steps_told = now
                 self._note_pauses(member, dict(paused))
+                self.pace.interval.hear(costs)
+                if self.phase is Phase.RUNNING:
+                    self.pace.look(self.members.values(), now)
                 self._look_for_hang(now)
             case Trainers(trainers=trainers):
                 member.trainers = trainers
@@ -166,6 +172,7 @@ class Coordinator:
                 self._end_if(self.commits.sealed(copy))
             case Missed(rank=rank, number=number, reason=reason):
                 self.commits.missed(rank, number, reason)
+                self.pace.interval.missed(message)
             case Stored(rank=rank, version=version):
                 self._end_if(self.commits.stored(rank, member.node, version))
             case FenceAck():
@@ -266,6 +273,7 @@ class Coordinator:
     def _fence(self, now: float) -> None:
         self._out.generation = self.generation.next()
         self.commits.fence()
+        self.pace.fence()
         self.reached = {}
         self._enter(Phase.FENCING, now, self.deadlines.fence_s)
         for member in self.members.values():
@@ -312,7 +320,7 @@ class Coordinator:
             generation=self.generation,
             cause=self.cause,
             watermark=self.commits.permit.watermark,
-            schedule=self.schedule,
+            schedule=self.commits.schedule,
             committed=self.commits.committed,
             placement=self.commits.placement,
             nodes=tuple(member.view() for member in self.members.values()),

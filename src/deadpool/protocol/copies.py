@@ -174,6 +174,11 @@ class Ledger:
         """Copies that are still missing."""
         return self.layout.world_size * (1 + self.layout.holders) - len(self.places.get(version, ()))
 
+    @property
+    def newest(self) -> int:
+        """The newest version that anything was heard of."""
+        return max((*(version.number for version in self.places), *self.missed), default=0)
+
     def unmatched(self, version: Version) -> tuple[int, ...]:
         """Ranks whose replica region was not sent, because peers have it, and which no peer on another node has."""
         copies = self.replicas.get(version, {})

@@ -28,6 +28,7 @@ class Member:
     inventory: Inventory | None = None  # frozen at the fence of this generation
     plan_acked: bool = False
     steps: dict[int, int] = field(default_factory=dict)  # of ranks in their loop, in this generation
+    steps_told: float = 0.0  # when
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
 
     def view(self) -> NodeView:

@@ -6,8 +6,8 @@ older generation drops it at the door. Three conversations, in the order in whic
     agent -> coordinator    Join Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored
                             FenceAck PlanAck Prepared Connected Finished Ended Report
     coordinator -> agent    Welcome Refused Prompts Rehearse Fence Plan Connect Go Permit Release Shutdown Strike
-    agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Grant Halt Restore Connect Go Final Release End
-                            Strike
+    agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Grant Halt Restore Connect Go Final Reschedule
+                            Release End Strike
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Finished Report
                             Failed DeviceLost Hung Sprung
 """
@@ -124,6 +124,17 @@ class Prompts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What capturing every so many steps costs a rank, as medians of the last few. None: not measured often enough."""
+
+    rank: int
+    every: int  # the interval under which it was measured
+    step_s: float
+    stall_s: float | None  # per capture; of one that was given up, what it would have been
+    commit_s: float | None  # from the end of a step to the news that its version is committed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the coordinator decides for the whole job and every agent obeys."""
 
@@ -132,6 +143,7 @@ class Settings:
     heartbeat_s: float
     unwind_s: float
     in_place: str = "auto"  # whether survivors keep their processes: auto, always or never
+    overhead_budget: float = 0.0  # share of the step time that captures may cost; 0: no limit
 
 
 # --- agent -> coordinator --------------------------------------------------------------------------------------------
@@ -151,6 +163,7 @@ class Heartbeat:
     generation: Generation
     steps: tuple[tuple[int, int], ...]  # of ranks in their loop; 0: this process has completed none yet
     paused: tuple[tuple[int, str], ...] = ()  # (rank, why no step is to be expected of it for now)
+    costs: tuple[Costs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +197,7 @@ class Missed:
     rank: int
     number: int
     reason: str
+    stall_s: float | None = None  # given up for want of time: how long the step would have waited, by estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,6 +432,14 @@ class Final:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reschedule:
+    """Versions from `schedule.start` on are captured by it. If that is past already: who heard late says Missed."""
+
+    generation: Generation
+    schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     reason: str
 
@@ -468,6 +490,10 @@ class Halted:
 class Stepped:
     generation: Generation
     number: int
+    step_s: float = 0.0
+    stall_s: float = 0.0  # that captures made it wait, as far as is known by now
+    copy_s: float | None = None  # that a capture took; None: none has become known since the last step
+    captured: int | None = None  # the version that was; None: the one that this step began with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -508,10 +534,11 @@ class Sprung:
 
 
 ALL: tuple[type, ...] = (
-    Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Declare, DeviceLost, Digest, End, Ended, Extent,
-    Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat,
-    Holder, Hung, Inventory, Join, Layout, Live, Missed, Parked, Paused, Permit, Plan, PlanAck, Prepared, Prompts,
-    RankOrder, Refused, Rehearse, Release, Report, Restore, Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef,
-    Source, Sprung, Stepped, Stored, Strike, TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
+    Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Costs, Declare, DeviceLost, Digest, End, Ended,
+    Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt, Halted,
+    Heartbeat, Holder, Hung, Inventory, Join, Layout, Live, Missed, Parked, Paused, Permit, Plan, PlanAck, Prepared,
+    Prompts, RankOrder, Refused, Rehearse, Release, Report, Reschedule, Restore, Schedule, Seal, Sealed, Seat, Settings,
+    Shutdown, SlotRef, Source, Sprung, Stepped, Stored, Strike, TrainerHello, TrainerInfo, TrainerLost, Trainers,
+    Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

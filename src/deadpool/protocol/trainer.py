@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Captured, Live, Missed, SlotRef
 from deadpool.protocol.seal import Geometry
+from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Schedule
+
+NO_SLOT = "no free slot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,8 @@ class TrainerCore:
         self.clean = False
         self.observed_version: Version | None = None  # the newest whose work was seen complete before the flag
         self._touched = False  # an optimizer step was enqueued since `live` was reached
-        self.schedule = Schedule()
+        self.timetable = Timetable(Schedule())
+        self._decided = -1  # the newest version of which it is settled whether it is captured
         self.resumed_at: Version | None = None  # captured again where no copy of it is left, whatever the schedule says
         self.geometry: Geometry | None = None  # as last declared to the agent
         self._slots: deque[SlotRef] = deque()
@@ -46,8 +50,8 @@ class TrainerCore:
         return self.aborted > self.generation
 
     def take_seat(self, generation: Generation, rank: int, schedule: Schedule) -> None:
-        self.generation, self.rank, self.schedule = generation, rank, schedule
-        self.live, self.clean, self.geometry = None, False, None
+        self.generation, self.rank, self.timetable = generation, rank, Timetable(schedule)
+        self.live, self.clean, self.geometry, self._decided = None, False, None, -1
         self.observed_version = None
         self._slots.clear()
 
@@ -77,6 +81,11 @@ class TrainerCore:
 
     def _fits(self, slot: SlotRef) -> bool:
         return self.geometry is None or self._segments.get(slot.segment, self.geometry) == self.geometry
+
+    @property
+    def every(self) -> int:
+        """The interval that was last heard of."""
+        return self.timetable.newest.every
 
     @property
     def has_slots(self) -> bool:
@@ -117,10 +126,11 @@ class TrainerCore:
     def plan_capture(self) -> Capture | Missed | None:
         """What to do about the version just reached. All ranks capture the same ones; who cannot says so."""
         assert self.live is not None
-        if self.is_aborted or not (self.schedule.captures(self.live.number) or self.live == self.resumed_at):
+        self._decided = self.live.number
+        if self.is_aborted or not (self.timetable.captures(self.live.number) or self.live == self.resumed_at):
             return None
         if not self._slots:
-            return self.missed(self.live, "no free slot")
+            return self.missed(self.live, NO_SLOT)
         return Capture(generation=self.generation, version=self.live, slot=self._slots.popleft())
 
     def copied(self, capture: Capture, record_bytes: int) -> Captured | None:
@@ -132,16 +142,29 @@ class TrainerCore:
             generation=self.generation, version=capture.version, slot=capture.slot, record_bytes=record_bytes
         )
 
-    def gave_up(self, capture: Capture, reason: str) -> Missed | None:
+    def gave_up(self, capture: Capture, reason: str, stall_s: float | None = None) -> Missed | None:
         """The slot stays the trainer's."""
         if self.is_aborted or capture.generation != self.generation:
             return None
         if self._fits(capture.slot):
             self._slots.append(capture.slot)
-        return self.missed(capture.version, reason)
+        return self.missed(capture.version, reason, stall_s)
 
-    def missed(self, version: Version, reason: str) -> Missed:
-        return Missed(generation=self.generation, rank=self.rank, number=version.number, reason=reason)
+    def missed(self, version: Version, reason: str, stall_s: float | None = None) -> Missed:
+        self._decided = max(self._decided, version.number)
+        return self._missed(version.number, reason, stall_s)
+
+    def _missed(self, number: int, reason: str, stall_s: float | None = None) -> Missed:
+        return Missed(generation=self.generation, rank=self.rank, number=number, reason=reason, stall_s=stall_s)
+
+    def reschedule(self, generation: Generation, schedule: Schedule) -> list[Missed]:
+        """All ranks change at `schedule.start`. Heard after that, it was too late to capture what the schedule asks
+        for: said, as no other news would ever tell that these versions will not be complete."""
+        if generation != self.generation or self.is_aborted:
+            return []
+        overlooked = self.timetable.overlooked(schedule, self._decided)
+        self.timetable.add(schedule, settled=self._decided + 1)
+        return [self._missed(number, "the new interval was heard of too late") for number in overlooked]
 
     def rest(self) -> Live:
         """At the step boundary, captures joined: what a plan may count on."""
@@ -153,7 +176,7 @@ class TrainerCore:
         self.clean, self._touched = False, True
 
     def restored(self, generation: Generation, version: Version, schedule: Schedule) -> None:
-        self.generation, self.schedule = generation, schedule
+        self.generation, self.timetable, self._decided = generation, Timetable(schedule), version.number
         self.live, self.clean, self.resumed_at = version, True, version
         self.observed_version, self._touched = version, False
         self._slots.clear()

@@ -4,9 +4,10 @@ Each carries the letter it has in the protocol: (a) one birth per resume, (b) no
 protected until the next loss, (d) protected and one loss give a plan at the watermark or newer, (e) overwritten means
 permitted, (f) no commit below what is kept, (g) the watermark grows once faults have ended, (h) one holder of a rank
 per generation, (k) Go means that everything newer than the resume version is gone, (l) one writer per slot; and rules
-7, 14, 16 and 17 themselves: the permit passes nothing that is on its way, a newcomer pulls the floor, a holder without
-the floor is sent nothing newer, a copy shares its rank's rack only where other racks have no room. Beside the protocol:
-(prompts) nobody was told what an earlier start of the job was told.
+4, 7, 14, 16 and 17 themselves: a schedule begins where nobody is known to be yet, the permit passes nothing that is on
+its way, a newcomer pulls the floor, a holder without the floor is sent nothing newer, a copy shares its rank's rack
+only where other racks have no room. Beside the protocol: (prompts) nobody was told what an earlier start of the job was
+told.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Go, Missed, Permit, Plan, SlotRef
+from deadpool.protocol.topology import Schedule
 from deadpool.sim.history import State
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Checkers:
         self._resume: Version | None = None
         self._start: Generation | None = None
         self._permit: Permit | None = None
+        self._schedules: list[Schedule] = []  # of this generation, as they were said
         self._missed: set[tuple[Generation, int]] = set()
         self._runners: dict[tuple[Generation, int], int] = {}
         self._promised: Version | None = None  # a loss was survivable: the next plan is here or newer
@@ -58,6 +61,7 @@ class Checkers:
 
     def _planned(self, plan: Plan) -> None:
         self._generation, self._resume, self._permit = plan.generation, plan.resume, plan.permit
+        self._schedules = [plan.permit.schedule]
         self._start = plan.generation if plan.resume is None else self._start
         self._world.history.planned(plan.generation, plan.resume)
         promised, self._promised = self._promised, None
@@ -67,6 +71,8 @@ class Checkers:
     def _committed(self, permit: Permit) -> None:
         before, self._permit = self._permit, permit
         assert before is not None
+        if permit.schedule != self._schedules[-1]:
+            self._rescheduled(permit.schedule, before)
         if permit.generation != before.generation:
             return
         if permit.watermark == before.watermark:
@@ -78,10 +84,20 @@ class Checkers:
         elif missing := self._missing(watermark):
             fail("f", f"{watermark} committed without {missing}")
 
+    def _rescheduled(self, schedule: Schedule, before: Permit) -> None:
+        """Rule 4: nothing that the permit has passed already, or that a rank is known to have reached, is changed."""
+        known = max((step for m in self._world.coordinator.members.values() for step in m.steps.values()), default=0)
+        if schedule.start <= known + 2 or schedule.start < before.keep_from:
+            fail("4", f"{schedule} begins too early: a rank has reached {known}, the permit {before.keep_from}")
+        self._schedules.append(schedule)
+
+    def _is_scheduled(self, number: int) -> bool:
+        return [schedule for schedule in self._schedules if schedule.start <= number][-1].captures(number)
+
     def _passed(self, before: Permit, permit: Permit) -> None:
         """Rule 7: without a commit only versions that nobody captures, or that some rank missed, are passed."""
         for number in range(before.keep_from, permit.keep_from):
-            if permit.schedule.captures(number) and (permit.generation, number) not in self._missed:
+            if self._is_scheduled(number) and (permit.generation, number) not in self._missed:
                 fail("7", f"version {number} was on its way, and the permit passed it: {permit}")
 
     def heard(self, message: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 KINDS = (
     "node",
@@ -55,6 +55,9 @@ class Options:
     calm_s: float  # when the liveness phase begins
     racks: int  # 0: nothing is said of racks
     in_place: bool  # survivors keep their processes
+    budget: float  # share of the step time that captures may cost; 0: the interval stays
+    copy_s: float  # for a capture, now and then
+    deaf_s: float  # until a trainer heeds a change of the interval
 
     def rack_of(self, node: str) -> str | None:
         """By chance, and uneven; whoever joins has one too."""
@@ -65,7 +68,7 @@ def draw(seed: int) -> Options:
     rng = random.Random(seed)
     nodes = rng.randint(2, 5) if rng.random() < 0.9 else 6
     calm_s = 6 + 20 * rng.random()
-    return Options(
+    options = Options(
         seed=seed,
         nodes=nodes,
         per_node=rng.choice((1, 1, 2)),
@@ -86,6 +89,21 @@ def draw(seed: int) -> Options:
         calm_s=calm_s,
         racks=rng.choice((0, 0, 2, 3)),
         in_place=rng.random() < 0.8,
+        budget=0.0,
+        copy_s=0.5,
+        deaf_s=0.1,
+    )
+    return _with_budget(options, rng) if rng.random() < 0.5 else options
+
+
+def _with_budget(options: Options, rng: random.Random) -> Options:
+    """Changes of the interval follow measurements, and so take time."""
+    return replace(
+        options,
+        budget=rng.choice((0.1, 0.3)),
+        copy_s=rng.choice((0.5, 2.0)),
+        deaf_s=rng.choice((0.1, 60.0)),
+        calm_s=options.calm_s + 40.0,
     )
 
 

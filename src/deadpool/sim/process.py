@@ -28,6 +28,7 @@ from deadpool.protocol.messages import (
     Prompts,
     Rehearse,
     Release,
+    Reschedule,
     Restore,
     Seat,
     Stepped,
@@ -60,7 +61,10 @@ class Process:
         self._prompts: dict[int, Prompts] = {}
         self.unwinding = self.hung = False
         self.capture: tuple[Capture, Content] | None = None
+        self._step_began, self._stall_s = 0.0, 0.0
+        self._copy_s: float | None = None  # of the capture that was completed in this step
         self._heard: dict[type, Any] = {}
+        self._unheeded: list[Reschedule] = []
         self._walks_in: Generation = NO_GENERATION
         self._waits_for_slots: Callable[[], None] | None = None
         world = self.world
@@ -133,6 +137,9 @@ class Process:
             case Grant(generation=generation, slot=slot):
                 self.core.grant(generation, slot)
                 self._slots_came()
+            case Reschedule():
+                self._unheeded.append(message)
+                self.world.after(self.world.deaf_s, self.heed)
             case Halt(generation=generation):
                 self._halted(generation)
             case Restore() | Connect() | Go() | Release():
@@ -142,6 +149,13 @@ class Process:
                 self.exit(0, "told to end")
             case _:
                 pass
+
+    def heed(self) -> None:
+        """Changes of the interval that have got through by now, perhaps too late."""
+        orders, self._unheeded = self._unheeded, []
+        for order in orders if self.alive else ():
+            for missed in self.core.reschedule(order.generation, order.schedule):
+                self.say(missed)
 
     def _halted(self, generation: Generation) -> None:
         """The flag first, then the abort. The script comes to rest in its own time."""
@@ -289,6 +303,7 @@ class Process:
             self.say(Finished(generation=self.core.generation, rank=self.core.rank))
             self._walk()
             return
+        self._step_began, self._stall_s, self._copy_s = self.world.clock.now, 0.0, None
         self.later(0.8, self._reduce)
 
     def _reduce(self) -> None:
@@ -308,8 +323,9 @@ class Process:
         if self.capture is not None and self.world.rng.random() < self.world.give_up:
             capture = self.capture[0]
             self._cancel_capture()
-            self._say_missed(self.core.gave_up(capture, "not done when the optimizer began"))
+            self._say_missed(self.core.gave_up(capture, "not done when the optimizer began", self.world.copy_s))
         if self.capture is not None:
+            self._stall_s += 0.1
             self.later(0.2, lambda: self._before_optimizer(total, garbage))
         elif not self.core.is_aborted:
             self.core.optimizer_began()
@@ -327,7 +343,7 @@ class Process:
         if not garbage:
             self.state = stepped(self.state, total, live, self.core.rank)
         self.world.stepped(live.number)
-        self.say(Stepped(generation=self.core.generation, number=live.number))
+        self._say_stepped(live.number)
         if live.number == 1:
             self._say_prompts(complete=True)
         self._snapshot(self._next_step)
@@ -336,6 +352,11 @@ class Process:
         """No device here that a host could run ahead of."""
         assert self.core.live is not None
         self.core.observed(self.core.live)
+
+    def _say_stepped(self, number: int) -> None:
+        step_s = self.world.clock.now - self._step_began
+        generation, stall_s, copy_s = self.core.generation, self._stall_s, self._copy_s
+        self.say(Stepped(generation=generation, number=number, step_s=step_s, stall_s=stall_s, copy_s=copy_s))
 
     def _say_prompts(self, *, complete: bool) -> None:
         if self.told is not None:
@@ -394,6 +415,7 @@ class Process:
         if self.capture is None or self.capture[0] is not capture:
             return
         content, self.capture = self.capture[1], None
+        self._copy_s = self.world.copy_s
         self.machine.arena.end_write(capture.slot, self, content)
         captured = self.core.copied(capture, RECORD_BYTES)
         if captured is not None:

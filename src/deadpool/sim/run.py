@@ -12,6 +12,7 @@ from deadpool.sim.world import World
 
 PATIENCE_S = 900.0
 STEPS_IN_PEACE = 18
+STEPS_TO_NARROW = 30
 EVENTS_AT_MOST = 2_000_000
 
 
@@ -80,8 +81,11 @@ def _play(world: World, faults: Faults) -> None:
 def _bring_peace(world: World) -> None:
     """No more faults, and spares enough: from here on only the protocol itself could stand in the way."""
     world.calm = True
-    world.last_step = world.newest + STEPS_IN_PEACE
+    narrowing = STEPS_TO_NARROW + 3 * world.every if world.options.budget else 0
+    world.last_step = world.newest + STEPS_IN_PEACE + narrowing
     world.tell("world", "peace", {"last_step": world.last_step})
+    for process in [p for machine in world.machines.values() for p in machine.processes.values()]:
+        process.heed()
     world.on_waiting = lambda: _relieve(world)
     if world.coordinator.phase is Phase.WAITING:
         _relieve(world)

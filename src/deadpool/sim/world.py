@@ -23,6 +23,8 @@ HEARTBEAT_S = 1.0
 DEADLINES = Deadlines(node_s=5.0, fence_s=14.0, prepare_s=60.0, connect_s=20.0, spare_wait_s=40.0, hang_s=25.0)
 UNWIND_S = 6.0
 ENDLESS = 1_000_000
+SLOW_AND_FAST_S = 16.0
+DEAF_IN_PEACE_S = 6.0
 
 
 class World:
@@ -54,6 +56,7 @@ class World:
             slots=self.options.slots,
             heartbeat_s=HEARTBEAT_S,
             unwind_s=UNWIND_S,
+            overhead_budget=self.options.budget,
         )
         schedule = Schedule(every=self.options.every)
         return Coordinator(settings=settings, deadlines=DEADLINES, schedule=schedule)
@@ -76,8 +79,13 @@ class World:
 
     @property
     def copy_s(self) -> float:
-        """For a capture, or for the checksum of one."""
-        return 0.1 if self.calm else 0.5
+        """For a capture, or for the checksum of one. Long for some while, then short again."""
+        slow = self.options.budget and self.clock.now % SLOW_AND_FAST_S < SLOW_AND_FAST_S / 2
+        return 0.1 if self.calm else self.options.copy_s if slow else 0.5
+
+    @property
+    def deaf_s(self) -> float:
+        return min(self.options.deaf_s, DEAF_IN_PEACE_S) if self.calm else self.options.deaf_s
 
     @property
     def give_up(self) -> float:
@@ -98,8 +106,12 @@ class World:
 
     @property
     def allowed_lag(self) -> int:
-        """In peace a copy takes less than a step, so versions are hardly ever missed."""
-        return 6 + self.options.every
+        """In peace a copy takes less than a step, so versions are hardly ever missed, but for want of hearing."""
+        return 6 + self.every + (8 if self.options.budget else 0)
+
+    @property
+    def every(self) -> int:
+        return self.coordinator.commits.timetable.newest.every
 
     def stepped(self, number: int) -> None:
         self.steps += 1

@@ -49,6 +49,7 @@ class Flight:
     copy: SlotCopy
     settled: bool = False  # all issued or given up: nothing is decided any more
     reason: str = _LATE
+    stall_s: float | None = None  # that it would have cost, had it not been given up for that
 
     def await_device(self) -> None:
         self.copy.await_end()
@@ -56,6 +57,15 @@ class Flight:
     def write_record(self) -> None:
         start = self.geometry.offset("record")
         self.slot[start : start + len(self.record)] = self.record
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the capture of a version cost. One that was given up has cost less than it would have."""
+
+    number: int
+    figures: Figures
+    given_up: bool
 
 
 class Capturer:
@@ -70,7 +80,7 @@ class Capturer:
         allowance_s: Callable[[], float | None],
         on_observed: Callable[[Version], None],
         on_copied: Callable[[Capture, int], None],
-        on_given_up: Callable[[Capture, str], None],
+        on_given_up: Callable[[Capture, str, float | None], None],
         on_error: Callable[[Exception], None],
     ) -> None:
         """`allowance_s`: how long the next optimizer may be made to wait; None is for ever."""
@@ -80,7 +90,7 @@ class Capturer:
         self._tasks: deque[Observation | Flight | None] = deque()  # the first is being worked at; None: the end
         self._open: Flight | None = None
         self._unread: deque[Flight] = deque()  # settled, but the device has not told yet what they cost
-        self._costs: deque[tuple[int, Figures]] = deque(maxlen=_REMEMBERED_COSTS)
+        self._costs: deque[Cost] = deque(maxlen=_REMEMBERED_COSTS)
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -101,7 +111,7 @@ class Capturer:
             copy = self._state.open_copy(slot, geometry)
         except Exception as error:
             traceback.print_exc()
-            self._on_given_up(capture, f"{type(error).__name__}: {error}")
+            self._on_given_up(capture, f"{type(error).__name__}: {error}", None)
             return
         self._open = Flight(capture, slot, geometry, record, copy)
         self._enqueue(self._open)
@@ -117,8 +127,8 @@ class Capturer:
             self._unread.append(flight)
         flight.copy.hold()
 
-    def costs(self) -> Iterator[tuple[int, Figures]]:
-        """(version number, what its capture cost), of each once, as soon as the device has told."""
+    def costs(self) -> Iterator[Cost]:
+        """Of each capture once, as soon as the device has told."""
         self._read_costs()
         while self._costs:
             yield self._costs.popleft()
@@ -148,7 +158,8 @@ class Capturer:
 
     def _read_costs(self) -> None:
         while self._unread and (figures := self._unread[0].copy.figures()) is not None:
-            self._costs.append((self._unread.popleft().capture.version.number, figures))
+            flight = self._unread.popleft()
+            self._costs.append(Cost(flight.capture.version.number, figures, flight.stall_s is not None))
 
     def _decide(self, flight: Flight) -> None:
         allowed_s = self._allowance_s()
@@ -156,6 +167,7 @@ class Capturer:
         if allowed_s is None or stall_s <= allowed_s:
             self._commit(flight)
         else:
+            flight.stall_s = stall_s
             flight.reason = (
                 f"the optimizer would have waited {stall_s:.4f} s for the copy, {allowed_s:.4f} s are allowed"
             )
@@ -234,4 +246,4 @@ class Capturer:
             self._ambushes.captured(number)
             self._on_copied(flight.capture, len(flight.record))
         else:
-            self._on_given_up(flight.capture, flight.reason)
+            self._on_given_up(flight.capture, flight.reason, flight.stall_s)

@@ -20,6 +20,7 @@ from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import recovery, rehearsal
 from deadpool.trainer.adapters import Adapter, versions
+from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
@@ -27,9 +28,6 @@ from deadpool.trainer.step import Step
 
 SLOT_WAIT_S = 30.0
 """For new slots when the state has grown: once before the first step and once after it, as Adam's state appears."""
-
-STALL_SHARE = 0.02
-"""Of the last step's time that the optimizer may wait for a capture before it is given up; the first step waits."""
 
 
 class Job:
@@ -52,7 +50,7 @@ class Job:
         self._dry = False
         self._left_early = False
         self._step_began = time.monotonic()
-        self._step_s = 0.0
+        self.budget = Budget(session.settings.overhead_budget)
         self._resumed_from: int | None = None
         self._when_final: list[tuple[int, Callable[[], None]]] = []
         self._pause: str | None = None
@@ -181,8 +179,8 @@ class Job:
         if not counts:
             return
         self._reached(boundary)
-        self._step_s = session.unwind_watch.step_s = time.monotonic() - self._step_began
-        session.send(Stepped(generation=session.core.generation, number=self.number))
+        step_s = session.unwind_watch.step_s = time.monotonic() - self._step_began
+        self._tell_costs(step_s)
         session.prompting.step_completed()
         if self._resumed_from is not None:
             session.emit("resumed", step=self._resumed_from)
@@ -206,6 +204,24 @@ class Job:
         live = self.session.core.live
         assert live is not None
         self.capturer.reached(live, boundary)
+
+    def _tell_costs(self, step_s: float) -> None:
+        """What captures cost is known when the device has come that far: of the last one, or the one before."""
+        costs = list(self.capturer.costs())
+        for cost in costs:
+            self.budget.spend(cost.figures.stall_s, self.session.core.every)
+        newest = next((cost for cost in reversed(costs) if not cost.given_up), None)
+        self.budget.earn(step_s)
+        self.session.send(
+            Stepped(
+                generation=self.session.core.generation,
+                number=self.number,
+                step_s=step_s,
+                stall_s=sum(cost.figures.stall_s for cost in costs),
+                captured=newest.number if newest else None,
+                copy_s=newest.figures.copy_s if newest else None,
+            )
+        )
 
     def _settle(self, final_number: int) -> None:
         due = [action for step, action in self._when_final if step < final_number]
@@ -266,7 +282,7 @@ class Job:
             self.session.core.optimizer_began()
 
     def _allowance_s(self) -> float | None:
-        return STALL_SHARE * self._step_s if self._step_s else None
+        return self.budget.allowance_s(self.session.core.every)
 
     def _observed(self, version: Version) -> None:
         with self.session.changed:
@@ -284,10 +300,10 @@ class Job:
         if captured is not None:
             self.session.send(captured)
 
-    def _given_up(self, capture: Capture, reason: str) -> None:
+    def _given_up(self, capture: Capture, reason: str, stall_s: float | None) -> None:
         self.session.leave_if_device_broke()
         with self.session.changed:
-            missed = self.session.core.gave_up(capture, reason)
+            missed = self.session.core.gave_up(capture, reason, stall_s)
         if missed is not None:
             self.session.send(missed)
 

@@ -27,9 +27,11 @@ from deadpool.protocol.messages import (
     Grant,
     Halt,
     Hung,
+    Missed,
     Prompts,
     Rehearse,
     Report,
+    Reschedule,
     Seat,
     Settings,
     SlotRef,
@@ -112,6 +114,7 @@ class Session:
         os._exit(1)
 
     def _hear(self, message: Any, take_descriptor: Callable[[], int]) -> None:
+        overlooked: list[Missed] = []
         with self.changed:
             match message:
                 case Halt(generation=generation, cause=cause):
@@ -129,6 +132,8 @@ class Session:
                     self.core.grant(generation, slot)
                 case Final(number=number):
                     self.final_number = number
+                case Reschedule(generation=generation, schedule=schedule):
+                    overlooked = self.core.reschedule(generation, schedule)
                 case Settings():
                     self.settings = message
                 case Strike():
@@ -140,6 +145,8 @@ class Session:
                 case _:
                     self._latest[type(message)] = message
             self.changed.notify_all()
+        for missed in overlooked:
+            self.send(missed)
         if isinstance(message, Halt):
             shut = self.groups.abort()
             self.emit("aborted", sockets=shut)

@@ -60,10 +60,10 @@ def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: Pro
     The kill comes half-way, in the middle of a step.
     """
     arguments = ["--layout", layout, "--steps", str(steps)]
-    undisturbed = Trial(JobConfig(nodes=4), arguments, folder / "undisturbed").run(
+    undisturbed = Trial(JobConfig(nodes=4, overhead_budget=0.0), arguments, folder / "undisturbed").run(
         lambda trial: watch(trial, steps - 1, progress, "training undisturbed")
     )
-    trial = Trial(JobConfig(nodes=4, spares=1, understudies=4), arguments, folder / "disturbed")
+    trial = Trial(JobConfig(nodes=4, spares=1, understudies=4, overhead_budget=0.0), arguments, folder / "disturbed")
     killed_at: list[float] = []
 
     def disturb(trial: Trial) -> None:

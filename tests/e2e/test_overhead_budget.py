@@ -1,0 +1,70 @@
+"""Snapshots that do not fit into a step: the interval widens, and the job stays protected all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stage import Stage, run_script_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.workload.results import differences
+
+SCRIPT = Path(__file__).with_name("heavy_script.py")
+BUDGET = 0.05  # so much that a few dozen steps have saved up for a copy, also on a busy machine
+
+
+def make_stage(tmp_path, nursery, steps, scene, budget):
+    settings = JobConfig(nodes=2, spares=1, overhead_budget=budget).checked()
+    return Stage(settings, "plain", scene, tmp_path / "job", nursery, SCRIPT, ["--steps", str(steps)])
+
+
+@pytest.mark.timeout(240)
+def test_copy_does_not_fit_and_a_node_is_killed(tmp_path, nursery):
+    gate, steps = 500, 520
+    stage = make_stage(tmp_path, nursery, steps, f"wait@{gate}:1", BUDGET)
+
+    def during(_):
+        stage.await_gate(gate)
+        stage.trial.await_event("rehearsed")
+        every = interval_in_force(stage, gate)
+        stage.trial.await_true(lambda: stage.status()["watermark"] % every == 0, "a version of the interval", 30.0)
+        assert stage.status()["protected"]
+        stage.kill_node_at_gate("n1", gate)
+
+    results = stage.trial.run(during)
+    reference = run_script_unprotected(SCRIPT, ["--steps", str(steps)], 2, tmp_path / "reference")
+    assert differences(reference, results) == []
+    assert stage.seats() == ["n0", "n2"]
+    assert_widened(stage)
+    # The protocol's bound, k + (L1 + skew) / T; the interval is such that (slots - 1) k T >= L1 + L2 + skew.
+    recovery = stage.trial.recoveries()[0]
+    missed = {event["step"] for event in stage.events("missed") if recovery.resume_step < event["step"] <= gate}
+    assert recovery.lost_steps <= (stage.config.slots + len(missed)) * interval_in_force(stage, gate)
+
+
+def interval_in_force(stage, number):
+    return [event for event in stage.events("interval") if event["from"] <= number][-1]["every"]
+
+
+def assert_widened(stage):
+    first = stage.events("interval")[0]
+    assert first["every"] > 1 and first["from"] > 2 and first["reason"]
+    given_up = [event for event in stage.events("missed") if event["reason"].startswith("the copy was not done")]
+    assert given_up
+
+
+@pytest.mark.timeout(240)
+def test_without_a_budget_no_copy_is_given_up(tmp_path, nursery):
+    """The control: the same job, in which each step waits for its copy."""
+    gate = 100
+    stage = make_stage(tmp_path, nursery, gate + 1, f"wait@{gate}:1", 0.0)
+
+    def during(_):
+        stage.await_gate(gate)
+        assert stage.status()["interval"] == {"every": 1, "from": 0, "budget": 0.0}
+        stage.open_gate(gate)
+
+    stage.trial.run(during)
+    assert stage.events("interval") == []
+    assert {event["reason"] for event in stage.events("missed")} <= {"no free slot"}

@@ -1,0 +1,61 @@
+"""How wide the interval is chosen, and what it takes to change it. How changes are ordered is in the transcripts."""
+
+from __future__ import annotations
+
+from deadpool.protocol.commits import Commits
+from deadpool.protocol.interval import Change, Interval
+from deadpool.protocol.messages import Costs
+from deadpool.protocol.outbox import Outbox
+from deadpool.protocol.timetable import Timetable
+from deadpool.protocol.topology import Layout, Schedule
+
+LAYOUT = Layout(positions=2, per_node=1, holders=1)
+
+
+def chosen(every: int = 1, slots: int = 3, budget: float = 0.001, **costs: float) -> Change | None:
+    """With one rank at rest and the other at these costs."""
+    interval = Interval(Commits(LAYOUT, Schedule(every=every), Outbox()), budget=budget, slots=slots)
+    free, taxed = {"stall_s": 0.0, "commit_s": 0.0}, {"stall_s": None, "commit_s": None, **costs}
+    interval.hear([Costs(rank=0, every=every, step_s=1.0, **free), Costs(rank=1, every=every, step_s=1.0, **taxed)])
+    return interval.choose()
+
+
+def test_what_fits_changes_nothing() -> None:
+    assert chosen(stall_s=0.001, commit_s=2.0) is None
+    assert chosen() is None
+
+
+def test_widened_to_the_next_power_of_two_that_does() -> None:
+    change = chosen(stall_s=0.0011)
+    assert change == Change(every=2, reason="rank 1: a stall of 0.11 % of the step time exceeds 0.1 %")
+    assert chosen(stall_s=0.021) == Change(every=32, reason="rank 1: a stall of 2.1 % of the step time exceeds 0.1 %")
+    change = chosen(commit_s=3.2, slots=3)
+    assert change == Change(every=2, reason="rank 1: versions take 3.20 s to be committed, 2 slots last for 2.00 s")
+    assert chosen(commit_s=3.2, slots=2).every == 4  # type: ignore[union-attr]
+
+
+def test_intervals_are_multiples_of_the_one_asked_for() -> None:
+    assert chosen(every=3, stall_s=0.0031).every == 6  # type: ignore[union-attr]
+    assert chosen(every=3, stall_s=0.0029) is None
+
+
+def test_never_wider_than_documented() -> None:
+    assert chosen(stall_s=1000.0).every == 4096  # type: ignore[union-attr]
+    assert chosen(every=3, stall_s=1000.0).every == 3072  # type: ignore[union-attr]
+    assert chosen(every=4096, stall_s=1000.0) is None
+
+
+def test_narrower_schedule_asks_for_what_a_wider_one_left_out() -> None:
+    table = Timetable(Schedule(every=4))
+    table.add(Schedule(every=2, start=9), settled=3)
+    assert [number for number in range(16) if table.captures(number)] == [0, 4, 8, 10, 12, 14]
+    assert table.overlooked(Schedule(every=1, start=12), up_to=14) == [13]
+
+
+def test_schedule_that_versions_are_still_open_under_is_kept() -> None:
+    table = Timetable(Schedule())
+    table.add(Schedule(every=4, start=8), settled=5)
+    table.add(Schedule(every=8, start=16), settled=6)
+    assert [number for number in range(6, 25) if table.captures(number)] == [6, 7, 8, 12, 16, 24]
+    table.add(Schedule(every=16, start=32), settled=20)
+    assert not table.captures(6), "nobody asks any more"
