@@ -1,8 +1,11 @@
 """How long a job stands still when a node dies: SIGKILL to a random node, again and again, against an undisturbed run.
 
     python benchmarks/recovery.py --layout fsdp2 --faults 10 --json out/recovery.json
+    NCCL_MULTI_RANK_GPU_ENABLE=1 LD_PRELOAD=... python benchmarks/recovery.py --device cuda --faults 10
 
-4 nodes of one trainer (3d: of two) and one warm spare node; a new one joins after each kill. Per fault, from the kill:
+With --device cuda all ranks and the spare's understudies share the GPUs of this machine; where there are fewer GPUs
+than ranks, NCCL has to be one that can do that, and be told so: the environment of this command is that of the
+trainers. 4 nodes of one trainer (3d: of two) and one warm spare node; a new one joins after each kill. Per fault, from the kill:
 `first_step_s` until every rank has done a step begun after it, `net_recovery_s` the same less one median step of
 the undisturbed run. With --understudies 4 the spare has rehearsed all four ranks, with 1 only one of them: when another
 is lost, the script is run again in the warm process.
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -77,10 +81,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps-per-fault", type=int, default=30, help="must last until a new spare is warm")
     parser.add_argument("--understudies", type=int, default=4, help="ranks that the spare rehearses")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), help="by default gloo on cpu, nccl on cuda")
+    parser.add_argument("--keep", type=Path, help="keep the run folder of the disturbed run here, e.g. for a picture")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     steps = args.steps_per_fault * args.faults
-    arguments = ["--layout", args.layout, "--steps", str(steps)]
+    arguments = ["--layout", args.layout, "--steps", str(steps), "--device", args.device]
+    arguments += ["--backend", args.backend] if args.backend else []
     with temporary_folder("deadpool-benchmark-") as folder:
         print(f"undisturbed run of {steps} steps", flush=True)
         shape = {"nodes": 4, "nproc_per_node": 2 if args.layout == "3d" else 1}
@@ -90,6 +98,8 @@ def main() -> None:
         trial = Trial(config, arguments, folder / "disturbed", deadline_s=1800)
         step_s = undisturbed.median_step_s()
         disturbed = trial.run(lambda t: kills.extend(disturb(t, args.faults, step_s, args.seed)))
+        if args.keep is not None:
+            shutil.copytree(trial.job.run_dir.path, args.keep, dirs_exist_ok=True)
         strikes = [
             Strike(victim=victim, killed_at=at, recovery=recovery)
             for (victim, at), recovery in zip(kills, trial.recoveries(), strict=True)

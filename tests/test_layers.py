@@ -38,7 +38,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """Rooms, or single modules in them. Every room may import itself; cli may import anything; only cli imports sim."""
 
-TORCH_IN_WORKLOAD = {f"workload.{module}" for module in ("average", "device", "gpt", "layouts", "loader", "train")}
+TORCH_IN_WORKLOAD = {
+    f"workload.{module}" for module in ("average", "device", "gpt", "layouts", "loader", "master_weights", "train")
+}
 TORCH_ALLOWED = {"snapshot", "backend", "trainer"} | TORCH_IN_WORKLOAD
 PROTOCOL_FORBIDDEN = {"asyncio", "os", "random", "socket", "threading", "time", "uuid"}
 

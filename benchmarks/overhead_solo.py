@@ -1,0 +1,162 @@
+"""One large model on one device, its copies on a second node of the same machine: runs the cases, reads the figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pairs import interval_95, neighbour_ratios
+
+from deadpool.cli.asking import ask
+from deadpool.config import JobConfig
+from deadpool.control.janitor import temporary_folder
+from deadpool.errors import DeadPoolError
+from deadpool.workload.harness import Trial
+
+SCRIPT = Path(__file__).with_name("solo.py")
+RIVALS = Path(__file__).with_name("rivals.py")
+DEADLINE_S = 600.0
+LENGTHS = {"fits": 2.0, "short": 0.5, "shard": 1.0}  # of a step, in plain copies of the whole state
+SHARD = 1 / 8
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    device: str
+    parameters: float
+    slots: int
+    budget: float | None
+    stretch: int
+    stretches: int
+
+    def config(self, holders: int) -> JobConfig:
+        """With a budget where this version of the package knows one."""
+        settings: dict[str, Any] = {"nodes": 2, "slots": self.slots, "holders": holders}
+        if self.budget is not None and "overhead_budget" in {f.name for f in dataclasses.fields(JobConfig)}:
+            settings["overhead_budget"] = self.budget
+        return JobConfig(**settings)
+
+    def chapter(self, case: str) -> str:
+        return f"{case}:{LENGTHS[case]}:{self.stretch}:{self.stretches}"
+
+
+def measure(plan: Measurement, cases: Sequence[str]) -> dict[str, Any]:
+    """`fits` and `short` share a job: what takes longest is to find and register the memory for their snapshots."""
+    found: dict[str, Any] = {}
+    whole = [case for case in ("fits", "short") if case in cases]
+    if whole:
+        found |= run_job(plan, whole, holders=1)
+    if "fits-local" in cases:
+        found["fits-local"] = run_job(plan, ["fits"], holders=0)["fits"]
+    if "shard" in cases:
+        found |= run_job(plan, ["shard"], holders=1, share=SHARD)
+    if "rivals" in cases:
+        found["rivals"] = run_rivals(plan)
+    return found
+
+
+def run_job(plan: Measurement, cases: Sequence[str], *, holders: int, share: float = 1.0) -> dict[str, Any]:
+    arguments = ["--device", plan.device, "--parameters", str(plan.parameters), "--share", str(share)]
+    for case in cases:
+        arguments += ["--chapter", plan.chapter(case)]
+    with temporary_folder("deadpool-benchmark-") as folder:
+        trial = Trial(plan.config(holders), arguments, folder, deadline_s=DEADLINE_S, script=SCRIPT)
+        watch = Watch(trial, cases, plan.stretches)
+        trial.run(lambda _: watch.follow())
+        machine = json.loads((trial.out / "speeds.json").read_text())
+        return {case: report(case, watch, machine) | {"holders": holders} for case in cases}
+
+
+class Watch:
+    """Looks at a running job: says how far it is, and keeps what `deadpool status` tells, by chapter."""
+
+    def __init__(self, trial: Trial, cases: Sequence[str], stretches: int) -> None:
+        self.trial, self._cases, self._stretches = trial, cases, stretches
+        self.looks: list[dict[str, Any]] = []
+
+    def follow(self) -> None:
+        shown = -1
+        total = len(self._cases) * self._stretches
+        while self.trial.job.coordinator is not None and self.trial.job.coordinator.poll() is None:
+            self._look()
+            done = len(self.stretches())
+            if done != shown:
+                shown = done
+                print(f"{', '.join(self._cases)}: stretch {done} of {total}", file=sys.stderr, flush=True)
+            if done >= total:
+                return
+            time.sleep(_LOOK_S)
+
+    def stretches(self, case: str | None = None) -> list[dict[str, Any]]:
+        path = self.trial.out / "stretches.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [each for each in found if case in (None, each["chapter"])]
+
+    def _look(self) -> None:
+        try:
+            self.looks.append({"t": time.time(), **ask(self.trial.job.run_dir, "status")})
+        except DeadPoolError:
+            return  # it comes up or goes
+
+    def looks_within(self, began: float, ended: float) -> list[dict[str, Any]]:
+        return [look for look in self.looks if began <= look["t"] <= ended]
+
+
+def report(case: str, watch: Watch, machine: dict[str, Any]) -> dict[str, Any]:
+    stretches = watch.stretches(case)
+    by_device = [statistics.mean(each["steps_s"]) for each in stretches]
+    switches = [bool(each["protected"]) for each in stretches]
+    ratios = neighbour_ratios(switches, by_device)
+    wall_ratios = neighbour_ratios(switches, [each["wall_s"] for each in stretches])
+    unprotected_s = statistics.mean(s for s, on in zip(by_device, switches, strict=True) if not on)
+    return {
+        "ratio": statistics.mean(ratios),
+        "ratio_95": list(interval_95(ratios)),
+        "wall_ratio": statistics.mean(wall_ratios),
+        "wall_ratio_95": list(interval_95(wall_ratios)),
+        "stall_ms_per_step": 1e3 * (statistics.mean(ratios) - 1) * unprotected_s,
+        "unprotected_step_s": unprotected_s,
+        "copy_s": machine["state_bytes"] / machine["plain_bytes_per_s"],
+        "micro_batches": stretches[-1]["micro_batches"],
+        "stretches": len(stretches),
+        **captures(watch, stretches),
+        **machine,
+    }
+
+
+def captures(watch: Watch, stretches: list[dict[str, Any]]) -> dict[str, Any]:
+    """What was captured meanwhile, by the events of the job and what its coordinator said at the time."""
+    first = stretches[0]
+    began, ended = first["ended"] - sum(first["steps_s"]), stretches[-1]["ended"]
+    events = watch.trial.events()
+    missed = [e["reason"] for e in events if e["what"] == "missed" and e["rank"] == 0 and began <= e["t"] <= ended]
+    intervals = [e for e in events if e["what"] == "interval" and e["t"] <= ended]
+    looks = watch.looks_within(began, ended)
+    committed = {look["watermark"] for look in looks if look.get("watermark") is not None}
+    return {
+        "protected_steps": sum(len(each["steps_s"]) + 1 for each in stretches if each["protected"]),
+        "versions_committed": max(0, len(committed) - 1),
+        "captures_missed": {reason: n for reason, n in Counter(missed).items() if reason != "switched off"},
+        "interval": intervals[-1]["every"] if intervals else 1,
+        "interval_reason": intervals[-1].get("reason") if intervals else None,
+        "rank_0": looks[-1]["ranks"][0] if looks and looks[-1].get("ranks") else None,
+    }
+
+
+def run_rivals(plan: Measurement) -> dict[str, Any]:
+    """In a process of its own, after the jobs: each of them keeps copies of the whole state in host memory."""
+    command = [sys.executable, str(RIVALS), "--device", plan.device, "--parameters", str(plan.parameters)]
+    command += ["--length", str(LENGTHS["fits"])]
+    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=True)
+    return dict(json.loads(finished.stdout.splitlines()[-1]))
