@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import random
 import shutil
 import statistics
@@ -28,6 +29,7 @@ from output import give_out
 
 from deadpool.config import JobConfig
 from deadpool.control.janitor import temporary_folder
+from deadpool.control.run_dir import RunDir
 from deadpool.workload.comparison import Strike, kill_in_mid_step
 from deadpool.workload.harness import Trial
 from deadpool.workload.layouts import NAMES
@@ -81,6 +83,14 @@ def report(strikes: list[Strike], undisturbed: Results, disturbed: Results, unde
     }
 
 
+def keep(run_dir: RunDir, kills: list[tuple[str, float]], folder: Path) -> None:
+    """With the kills among the events: they came from outside, so the job itself knows only when it noticed."""
+    shutil.copytree(run_dir.path, folder, dirs_exist_ok=True)
+    with RunDir(folder).events.open("a") as events:
+        for victim, at in kills:
+            events.write(json.dumps({"t": at, "what": "struck", "node": victim}) + "\n")
+
+
 def settings(args: argparse.Namespace) -> JobConfig:
     per_node = 2 if args.layout == "3d" else 1
     return JobConfig(nodes=4, nproc_per_node=per_node, spares=1, understudies=args.understudies)
@@ -104,7 +114,7 @@ def main() -> None:
         kills: list[tuple[str, float]] = []
         disturbed = trial.run(lambda t: kills.extend(disturb(t, args.faults, args.seed, stop)))
         if args.keep is not None:
-            shutil.copytree(trial.job.run_dir.path, args.keep, dirs_exist_ok=True)
+            keep(trial.job.run_dir, kills, args.keep)
         strikes = [
             Strike(victim=victim, killed_at=at, recovery=recovery)
             for (victim, at), recovery in zip(kills, trial.recoveries(), strict=True)

@@ -21,6 +21,7 @@ from deadpool.trainer.capture import Capturer
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
 from deadpool.trainer.step import Step
+from deadpool.trainer.step_log import StepLog
 
 SLOT_WAIT_S = 30.0
 """For new slots when the state has grown: once before the first step and once after it, as Adam's state appears."""
@@ -37,6 +38,7 @@ class Job:
         self.enabled = True  # False on all ranks alike: versions are passed over, to measure what protection costs
         self.record = b""  # the boundary record of the version this rank stands at
         self.capturer = Capturer(state, session.ambushes, on_copied=self._copied, on_given_up=self._given_up)
+        self.step_log = StepLog(session)
         self._dry = False
         self._left_early = False
         self._step_began = time.monotonic()
@@ -90,6 +92,7 @@ class Job:
     def _everybody_done(self) -> bool:
         """False: a fault came first, and some rank has to redo something."""
         self.capturer.finish(None)
+        self.step_log.close()
         session = self.session
         session.send(Finished(generation=session.core.generation, rank=session.rank))
         try:
@@ -143,6 +146,7 @@ class Job:
         if not counts:
             return
         self._step_s = time.monotonic() - self._step_began
+        self.step_log.completed(self.number - 1, self._step_s)
         session.send(Stepped(generation=session.core.generation, number=self.number))
         session.prompting.step_completed()
         if self._resumed_from is not None:
@@ -227,6 +231,7 @@ class Job:
         """Steps from here on are computed again: what waited for their finality waits anew."""
         self._when_final = [(step, action) for step, action in self._when_final if step < number]
         self._resumed_from = number
+        self.step_log.resumed()
 
     def set_dry(self, dry: bool) -> None:
         self._dry = dry

@@ -31,6 +31,7 @@ def come_back(job: Job) -> None:
     """From an aborted step to the next one that counts."""
     session = job.session
     session.emit("unwound")
+    job.step_log.tell()
     job.capturer.cancel()
     if not job.in_place:
         session.emit("restarts")
