@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": BASE,
     "parent": set(),
     "story": {"events", "errors"},
+    "picture": {"story", "errors"},
     "protocol": {"errors", "events"},
     "wire": {"protocol", "errors"},
     "control": SHARED | {"wire", "parent", "strikes"} | TORCH_FREE_SNAPSHOT,
