@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.config import JobConfig, resolve
+from deadpool.config import JobConfig, parse_cpus, resolve
 from deadpool.errors import ConfigError
 
 
@@ -34,6 +34,8 @@ def test_empty_environment_is_not_the_process_environment(monkeypatch):
         ({"nodes": 2, "holders": 2}, "holders=2 cannot be used: give less than the 2 nodes"),
         ({"nodes": 2, "slots": 1}, "slots=1 cannot be used: give at least 2"),
         ({"nodes": 2, "node_timeout_s": 0.1}, "node_timeout_s=0.1 cannot be used"),
+        ({"nodes": 2, "hang_timeout_s": -1.0}, "hang_timeout_s=-1.0 cannot be used: give 0 or at least 2 s"),
+        ({"nodes": 2, "hang_timeout_s": 1.5}, "hang_timeout_s=1.5 cannot be used: give 0 or at least 2 s"),
     ],
 )
 def test_what_cannot_work_is_refused_with_field_value_and_what_would_do(flags, message):
@@ -108,3 +110,13 @@ def test_in_place_is_one_of_three():
     assert resolve({}, environment={"DEADPOOL_IN_PLACE": "never"}).in_place == "never"
     with pytest.raises(ConfigError, match="in_place='sometimes' cannot be used: give one of auto, always, never"):
         resolve({"in_place": "sometimes"}, environment={})
+
+
+@pytest.mark.parametrize("cpus, found", [("", set()), ("3", {3}), ("0-2,8", {0, 1, 2, 8})])
+def test_cpus_are_numbers_and_ranges(cpus, found):
+    assert parse_cpus(cpus) == found
+
+
+def test_cpus_that_are_none_are_refused():
+    with pytest.raises(ConfigError, match=r"bulk_cpus='all' cannot be used: give numbers and ranges"):
+        resolve({"bulk_cpus": "all"}, environment={})

@@ -80,5 +80,14 @@ def test_recovery_begins_with_the_ambush_that_led_to_it_and_no_other():
     assert recovery.began == 1.5
 
 
+def test_hang_begins_with_what_was_struck_last_wherever_that_was():
+    hang = [{**r, "ranks": [], "node": None} if r["what"] == "fault" else r for r in RECOVERY]
+    (recovery,) = recoveries(hang)
+    assert recovery.began == 1.0
+    earlier = record(1.25, "fault", "fault-0", node="n1", ranks=[1], reason="gone")
+    (recovery,) = recoveries([*hang[:2], earlier, *hang[2:]])
+    assert recovery.began == 1.5, "that strike had led to something else"
+
+
 def test_recovery_that_was_overtaken_by_another_fault_is_not_told_as_complete():
     assert recoveries([r for r in RECOVERY if r["what"] != "go"]) == []

@@ -35,7 +35,9 @@ class JobConfig:
     prepare_timeout_s: float = 600.0  # for a newcomer to build its model and load its state
     connect_timeout_s: float = 60.0  # for all groups to be made anew
     spare_wait_s: float = 600.0  # for a spare to join when none is left
-    stall_s: float = 60.0  # time without one completed step after which it is said who is behind
+    hang_timeout_s: float = 0.0  # without one completed step; 0: 10 times the slowest recent step, at least 60 s
+    bulk_nice: int = 5  # of the agents' threads that hash and move copies: training goes first
+    bulk_cpus: str = ""  # CPUs that these threads keep to, e.g. "0-3,8"; empty: any
     in_place: str = "auto"  # how survivors recover: always, never (fresh processes), auto: where this torch is known
     topology: str = ""  # TOML file that says which node of `deadpool run` stands in which rack
     host: str = "127.0.0.1"  # address that peers reach this process at
@@ -68,7 +70,11 @@ class JobConfig:
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
+        hang, beats = self.hang_timeout_s, 2 * self.heartbeat_s
+        _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
+        _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
+        parse_cpus(self.bulk_cpus)
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
             _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")
@@ -78,6 +84,15 @@ class JobConfig:
 def _require(name: str, value: Any, good: bool, accepted: str) -> None:
     if not good:
         raise ConfigError(f"{name}={value!r} cannot be used: give {accepted}")
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """Of "0-3,8"."""
+    try:
+        ranges = [part.split("-") for part in text.split(",") if part.strip()]
+        return frozenset(cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1))
+    except ValueError:
+        raise ConfigError(f"bulk_cpus={text!r} cannot be used: give numbers and ranges, as in 0-3,8") from None
 
 
 def read_racks(path: Path, nodes: Sequence[str]) -> dict[str, str]:

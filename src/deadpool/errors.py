@@ -7,6 +7,7 @@ DeadPoolError
   ArenaError         host memory for snapshots cannot be had or is not what it should be
   TransferError      a copy did not arrive whole
   StateError         training state that cannot be captured or restored
+  DeviceError        a call of the device's runtime failed
   GroupError         a process group cannot be aborted or rebuilt
     GroupMissing     the job has a group that this process never made
   JobFailed          the job cannot go on; says why and what to do now
@@ -43,6 +44,10 @@ class TransferError(DeadPoolError):
 
 class StateError(DeadPoolError):
     """Training state that cannot be captured or restored."""
+
+
+class DeviceError(DeadPoolError):
+    """A call of the device's runtime failed."""
 
 
 class GroupError(DeadPoolError):

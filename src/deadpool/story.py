@@ -66,10 +66,15 @@ def _strike_of(records: Iterable[Record], fault: Record) -> Record | None:
             break
         if record["what"] in ("struck", "ambush") and _same_place(record, fault):
             found = record
-        elif record["what"] == "fault" and set(record["ranks"]) & set(fault["ranks"]):
+        elif record["what"] == "fault" and (_is_hang(fault) or set(record["ranks"]) & set(fault["ranks"])):
             found = None  # that was what it led to
     return found
 
 
 def _same_place(strike: Record, fault: Record) -> bool:
-    return strike.get("node") == fault.get("node") or strike.get("rank") in fault["ranks"]
+    return _is_hang(fault) or strike.get("node") == fault.get("node") or strike.get("rank") in fault["ranks"]
+
+
+def _is_hang(fault: Record) -> bool:
+    """Nobody was lost: whatever was struck last may be what everybody waits for."""
+    return not fault["ranks"]

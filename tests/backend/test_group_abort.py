@@ -288,6 +288,12 @@ def test_process_ends_cleanly_after_a_rebuild() -> None:
     assert (done.returncode, done.stdout.count("ended")) == (0, 2), done.stderr
 
 
-def test_only_gloo_is_accepted() -> None:
-    with pytest.raises(ConfigError, match=r"backend='nccl'.*'gloo' or 'cpu:gloo'"):
+def test_unknown_backend_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"backend='mpi'.*'gloo' or 'cpu:gloo' or 'nccl'"):
+        Groups(timeout_s=1).init(backend="mpi", store=dist.HashStore(), rank=0, world_size=1, detached=False)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_nccl_without_a_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"backend='nccl' cannot be used: torch .* 'gloo' would work"):
         Groups(timeout_s=1).init(backend="nccl", store=dist.HashStore(), rank=0, world_size=1, detached=False)

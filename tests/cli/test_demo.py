@@ -8,7 +8,7 @@ import signal
 import pytest
 from command import alive, await_true, deadpool, started, temporary_folders
 
-CLEANING_S = 20.0  # the launcher itself waits 10 s for the coordinator and 2 s for the nodes
+CLEANING_S = 10.0
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda sig: sig.name)

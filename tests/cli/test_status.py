@@ -23,7 +23,7 @@ FIGURES = {
 
 
 def core_of(racks, **layout):
-    deadlines = Deadlines(node_s=9, fence_s=9, prepare_s=9, connect_s=9, spare_wait_s=9, stall_s=9)
+    deadlines = Deadlines(node_s=9, fence_s=9, prepare_s=9, connect_s=9, spare_wait_s=9, hang_s=9)
     shape = Layout(positions=len(racks), per_node=1, holders=1)
     settings = Settings(layout=shape, slots=2, heartbeat_s=1, unwind_s=4)
     core = Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule(every=2))

@@ -21,7 +21,7 @@ class Desk:
 
     def __init__(self, *orders: str) -> None:
         settings = Settings(layout=Layout(positions=2, per_node=2, holders=1), slots=3, heartbeat_s=1, unwind_s=1)
-        deadlines = Deadlines(node_s=5, fence_s=5, prepare_s=5, connect_s=5, spare_wait_s=5, stall_s=5)
+        deadlines = Deadlines(node_s=5, fence_s=5, prepare_s=5, connect_s=5, spare_wait_s=5, hang_s=5)
         core = Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule())
         core.seats = ("n0", "n1")
         core.members = {name: Member(name, "", Address(host="", port=1), False, 0.0) for name in ("n0", "n1", "n2")}

@@ -2,26 +2,46 @@
 
 E2E_SCENE holds words of the form WHAT@STEP:RANK. `wait` stops the rank in that step, says so by a file that holds its
 process id, and goes on when the test has opened the gate: the other ranks meanwhile stand in a collective. `raise` is
-a bug in the user's code. Step -1 is before the first line of the workload.
+a bug in the user's code. Step -1 is before the first line of the workload. Only the first time that the step is done:
+`stop` is a process that the system has stopped, `loop` one that computes for ever, `sleep` one that is late, `pause`
+one that is late and said so, `break` one whose device breaks; it breaks each time in `broken`.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from deadpool.trainer import current
 from deadpool.workload import gpt, train
 
 _ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_SCENE", "").split()]
 _RANK = int(os.environ["RANK"])
+LATE_S = 10.0
+DEVICE_ERROR = "CUDA error: device-side assert triggered"
 
 
 def act(step: int) -> None:
     for what, at, rank in _ACTS:
         if (int(at), int(rank)) == (step, _RANK):
-            {"wait": _wait_at_gate, "raise": _raise}[what](step)
+            if what not in ONCE:
+                {"wait": _wait_at_gate, "raise": _raise, "broken": _break_device}[what](step)
+            elif _is_first_time(what):
+                ONCE[what](step)
+
+
+def _is_first_time(what: str) -> bool:
+    """Only where a test has made the folder for it."""
+    folder = os.environ.get("E2E_GATES")
+    if folder is None or (Path(folder) / what).exists():
+        return False
+    (Path(folder) / what).touch()
+    return True
 
 
 def _wait_at_gate(step: int) -> None:
@@ -35,6 +55,41 @@ def _wait_at_gate(step: int) -> None:
 
 def _raise(step: int) -> None:
     raise RuntimeError(f"a bug of the user's in step {step}")
+
+
+def _stop(step: int) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _loop(step: int) -> None:
+    while True:
+        pass
+
+
+def _sleep(step: int) -> None:
+    time.sleep(LATE_S)
+
+
+def _pause(step: int) -> None:
+    assert current.job is not None
+    with current.job.pause("evaluation"):
+        time.sleep(LATE_S)
+
+
+class _PoisonedStream:
+    """The twin of what torch.cuda gives once the context of the process is lost."""
+
+    def query(self) -> bool:
+        raise RuntimeError(f"{DEVICE_ERROR}\nand what to do about it")
+
+
+def _break_device(step: int) -> None:
+    torch.cuda.is_initialized = lambda: True  # type: ignore[assignment]
+    torch.cuda.current_stream = _PoisonedStream  # type: ignore[assignment]
+    raise RuntimeError(DEVICE_ERROR)
+
+
+ONCE = {"stop": _stop, "loop": _loop, "sleep": _sleep, "pause": _pause, "break": _break_device}
 
 
 class Batches(gpt.Batches):

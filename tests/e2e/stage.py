@@ -112,6 +112,11 @@ class Stage:
     def events(self, what: str) -> list[dict[str, Any]]:
         return [event for event in self.trial.events() if event["what"] == what]
 
+    def trainers(self) -> dict[int, str]:
+        """Which process of which node did the first step after the last recovery as which rank."""
+        resumed = {event["rank"]: event for event in self.events("resumed")}
+        return {rank: event["trainer"] for rank, event in sorted(resumed.items())}
+
     def seats(self) -> list[str]:
         """Who holds which position in the end."""
         return list(self.events("planned")[-1]["seats"])

@@ -24,6 +24,7 @@ def test_survivor_waits_for_something_that_never_comes(tmp_path, nursery):
 
     results = stage.trial.run(during)
     assert differences(run_script_unprotected(SCRIPT, [], 2, tmp_path / "reference"), results) == []
-    assert [event["rank"] for event in stage.events("stuck")] == [0]
+    ((rank, node, found),) = [(event["rank"], event["node"], event["found"]) for event in stage.events("hung")]
+    assert (rank, node) == (0, "n0") and "stood still inside torch" in found
     assert len(stage.events("fault")) == 1, "whoever ends for it is not one more fault"
     assert stage.seats() == ["n0", "n2"]

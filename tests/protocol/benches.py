@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from notation import address, copies, copy, generation, geometry, lives, options, replicated, slot, version
@@ -15,7 +16,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest
 from deadpool.protocol.topology import Layout, Schedule
 
-DEADLINES = Deadlines(node_s=5, fence_s=10, prepare_s=60, connect_s=20, spare_wait_s=100, stall_s=30)
+DEADLINES = Deadlines(node_s=5, fence_s=10, prepare_s=60, connect_s=20, spare_wait_s=100, hang_s=0)
 
 
 def settings(layout: Layout, slots: int) -> msg.Settings:
@@ -60,13 +61,16 @@ class CoordinatorBench(Bench):
         super().__init__()
         layout = layout_of(named)
         schedule = Schedule(every=int(named.get("every", 1)))
-        self.core: Coordinator = Coordinator(settings=settings(layout, 2), deadlines=DEADLINES, schedule=schedule)
+        deadlines = replace(DEADLINES, hang_s=float(named.get("hang", 0)))
+        self.core: Coordinator = Coordinator(settings=settings(layout, 2), deadlines=deadlines, schedule=schedule)
         self._layout = layout
 
     def inputs(self, words: list[str]) -> list[Any]:
         match words:
             case ["tick"]:
                 return [fx.Tick()]
+            case ["stop"]:
+                return [fx.StopAsked(reason="asked to")]
             case ["lost", node]:
                 return [fx.LinkLost(node=node, reason="closed")]
             case ["everybody", *rest]:
@@ -79,8 +83,10 @@ class CoordinatorBench(Bench):
         """`everybody connected`: for each rank of each seat. `everybody has v1@1.1`: sealed, and stored where held."""
         layout, position = self._layout, self.core.seats.index(node)
         own = list(layout.ranks_at(position))
-        if words[0] in ("plan-ack", "heartbeat"):
-            said = [[words[0]]]
+        if words[0] == "plan-ack":
+            said = [words]
+        elif words[0] == "heartbeat":
+            said = [[words[0], *(f"{rank}:{step}" for rank in own for step in words[1:])]]
         elif words[0] == "has":
             held = [r for p in self.core.commits.placement.held_by(position) for r in layout.ranks_at(p)]
             said = [["sealed", str(r), words[1]] for r in own] + [["stored", str(r), words[1]] for r in held]
@@ -97,8 +103,8 @@ class CoordinatorBench(Bench):
             case ["join", *spare]:
                 rack = named.get("rack")
                 return msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare), rack=rack)
-            case ["heartbeat"]:
-                return msg.Heartbeat(generation=now_in, steps=())
+            case ["heartbeat", *steps]:
+                return msg.Heartbeat(generation=now_in, steps=_steps(steps), paused=_by_rank(named.get("paused")))
             case ["trainers", *infos]:
                 return msg.Trainers(trainers=tuple(_info(word) for word in infos))
             case ["trainer-lost", rank, *reason]:
@@ -113,7 +119,8 @@ class CoordinatorBench(Bench):
             case ["missed", rank, number]:
                 return msg.Missed(generation=now_in, rank=int(rank), number=int(number), reason="no free slot")
             case ["fence-ack"]:
-                return msg.FenceAck(generation=now_in, inventory=_inventory(named))
+                inventory, hung = _inventory(named), _by_rank(named.get("hung"))
+                return msg.FenceAck(generation=now_in, inventory=inventory, hung=hung)
             case ["plan-ack"]:
                 return msg.PlanAck(generation=now_in)
             case ["prepared", rank]:
@@ -133,6 +140,15 @@ class CoordinatorBench(Bench):
 def _inventory(named: dict[str, str]) -> msg.Inventory:
     live, own, held = (named.get(kind, "") for kind in ("live", "own", "held"))
     return msg.Inventory(live=lives(live), own=copies(own), held=copies(held))
+
+
+def _steps(words: list[str]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(rank), int(step)) for rank, step in (word.split(":") for word in words))
+
+
+def _by_rank(word: str | None) -> tuple[tuple[int, str], ...]:
+    """1:evaluation"""
+    return tuple((int(rank), reason) for rank, reason in [word.split(":")]) if word else ()
 
 
 def _info(word: str) -> msg.TrainerInfo:
@@ -222,6 +238,16 @@ class AgentBench(Bench):
                 return prompts(trainer.rank or 0, complete)
             case ["prepared"]:
                 return msg.Prepared(generation=now_in, rank=trainer.rank or 0, store=address(name))
+            case ["stepped", number]:
+                return msg.Stepped(generation=now_in, number=int(number))
+            case ["paused", *reason]:
+                return msg.Paused(reason=" ".join(reason) or None)
+            case ["hung", *found]:
+                return msg.Hung(found=" ".join(found))
+            case ["failed", *error]:
+                return msg.Failed(error=" ".join(error))
+            case ["device-lost", *error]:
+                return msg.DeviceLost(error=" ".join(error))
         raise ValueError(words)
 
     def _permit(self, now_in: Generation, watermark: Version | None, keep_from: int) -> msg.Permit:

@@ -16,9 +16,18 @@ def running(every: int = 1) -> TrainerCore:
     core = TrainerCore()
     core.take_seat(FIRST, 0, Schedule(every=every))
     core.begin()
+    assert core.observed(Version(FIRST, 0))
     core.grant(FIRST, slot("1/0"))
     core.grant(FIRST, slot("1/1"))
     return core
+
+
+def reach(core: TrainerCore) -> Version:
+    """One more step, of which only the host knows: its work is enqueued."""
+    core.optimizer_began()
+    assert core.end_step()
+    assert core.live is not None
+    return core.live
 
 
 def test_capture_of_an_unaborted_step_is_sealed() -> None:
@@ -51,11 +60,78 @@ def test_copy_that_ends_after_the_flag_is_nobodys_evidence() -> None:
 
 def test_flag_between_steps_leaves_a_clean_state() -> None:
     core = running()
-    core.optimizer_began()
-    assert core.end_step()
+    assert core.observed(reach(core))
     core.halt(SECOND)
     assert core.rest().clean
     assert core.rest().version == Version(FIRST, 1)
+
+
+def test_step_that_was_only_enqueued_when_the_flag_came_is_not_clean() -> None:
+    core = running()
+    reached = reach(core)
+    core.halt(SECOND)
+    assert not core.observed(reached)
+    assert not core.rest().clean
+
+
+def test_garbage_after_an_abort_is_never_sealed() -> None:
+    """The collective of the step was aborted: its optimizer ran on garbage, its copy is whole, nobody may know it."""
+    core = running()
+    reached = reach(core)
+    capture = core.plan_capture()
+    assert isinstance(capture, Capture) and capture.version == reached
+    core.halt(SECOND)
+    core.observed(reached)
+    assert core.copied(capture, 8) is None
+    assert not core.rest().clean
+
+
+def test_copy_of_a_version_that_was_not_observed_is_nobodys_evidence() -> None:
+    core = running()
+    reached = reach(core)
+    capture = core.plan_capture()
+    assert isinstance(capture, Capture)
+    assert core.copied(capture, 8) is None
+    assert core.observed(reached)
+    assert core.copied(capture, 8) is not None
+
+
+def test_observed_after_the_next_optimizer_began_is_evidence_but_not_clean() -> None:
+    core = running()
+    reached = reach(core)
+    capture = core.plan_capture()
+    assert isinstance(capture, Capture)
+    core.optimizer_began()
+    assert core.observed(reached)
+    assert not core.clean
+    assert core.copied(capture, 8) is not None
+
+
+def test_observation_of_an_older_version_does_not_make_a_newer_one_clean() -> None:
+    core = running()
+    older = reach(core)
+    newer = reach(core)
+    assert core.observed(older)
+    assert not core.clean and core.is_far_ahead
+    assert core.observed(newer)
+    assert core.clean and not core.is_far_ahead
+
+
+def test_late_observation_does_not_undo_the_start_of_a_restore() -> None:
+    core = running()
+    reached = reach(core)
+    core.restoring()
+    core.observed(reached)
+    assert not core.clean
+
+
+def test_observation_of_another_generation_says_nothing() -> None:
+    core = running()
+    reached = reach(core)
+    core.halt(SECOND)
+    core.restored(SECOND, Version(FIRST, 0), Schedule())
+    assert not core.observed(reached)
+    assert core.observed_version == Version(FIRST, 0)
 
 
 def test_flag_only_grows() -> None:

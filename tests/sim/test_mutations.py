@@ -103,7 +103,7 @@ def seal_without_the_flag(patch: Patch) -> None:
 def _end_step_blindly(self: TrainerCore) -> bool:
     if self.live is None:
         return False
-    self.live, self.clean = Version(self.generation, self.live.number + 1), True
+    self._reach(Version(self.generation, self.live.number + 1))
     return True
 
 
@@ -137,6 +137,10 @@ def told_by_an_earlier_start(patch: Patch) -> None:
     patch.setattr(Process, "_is_outdated", lambda self, rank: False)
 
 
+def hangs_unseen(patch: Patch) -> None:
+    patch.setattr(Coordinator, "_look_for_hang", lambda self, now: None)
+
+
 MUTATIONS: dict[str, Callable[[Patch], None]] = {
     "1 overwrite the watermark": overwrite_the_watermark,
     "2 no keep_from, watermark alone": keep_all_above_the_watermark,
@@ -150,6 +154,7 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
     "14 inventory not frozen": inventory_not_frozen,
     "17 racks ignored": racks_ignored,
     "told by an earlier start": told_by_an_earlier_start,
+    "hangs unseen": hangs_unseen,
 }
 RARE: dict[str, Callable[[Patch], None]] = {
     "5 identity by number": identity_by_number,

@@ -127,7 +127,13 @@ def test_capture_beside_forward_and_backward():
     assert bytes(slot[geometry.offset("unique") :]) == expected
 
 
-def test_capture_given_up():
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr("deadpool.snapshot.moves.PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.lanes.PIECE_BYTES", 64)
+
+
+def test_capture_given_up(small_pieces):
     job = Job()
     geometry = job.state.measure()
     slot = memoryview(bytearray(geometry.slot_bytes))
@@ -177,11 +183,11 @@ def test_steady_state_reuses_plan_and_windows():
     first, geometry = job.state.record(), job.state.measure()
     slot = memoryview(bytearray(geometry.slot_bytes))
     job.state.copy_bulk(slot, geometry, cancelled=lambda: False)
-    plan, moves = job.state._plan, next(iter(job.state._copier._moves.values()))
+    plan, planned = job.state._plan, next(iter(job.state._copier._planned.values()))
     job.train(1)
     second = job.state.record()
     job.state.copy_bulk(slot, geometry, cancelled=lambda: False)
-    assert job.state._plan is plan and next(iter(job.state._copier._moves.values())) is moves
+    assert job.state._plan is plan and next(iter(job.state._copier._planned.values())) is planned
     assert len(first) == len(second) and job.state.measure() == geometry
 
 
@@ -265,8 +271,7 @@ def test_odd_tensors():
         assert losses == expected
 
 
-def test_large_tensors_are_copied_in_pieces(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.copying._PIECE_BYTES", 64)
+def test_large_tensors_are_copied_in_pieces(small_pieces):
     test_rollback_continues_to_the_bit("adamw")
     test_odd_tensors()
 

@@ -8,19 +8,23 @@ import textwrap
 
 import pytest
 
+from deadpool.trainer.stuck import STILL_S, UnwindWatch
+
 STUCK, WELL = 75, 0
 PROGRAM = """
 import os, threading, time
 import torch
 from deadpool.trainer.stuck import UnwindWatch
 
-watch = UnwindWatch(lambda: os._exit({stuck}))
+watch = UnwindWatch(lambda seconds: os._exit({stuck}))
+watch.step_s = {step_s}
 watch.begin()
 threading.Timer(4.0, lambda: os._exit({well})).start()
 {main}
 """
+INSIDE_TORCH = "torch.futures.Future().wait()"
 MAINS = {
-    "waits inside torch": ("torch.futures.Future().wait()", STUCK),
+    "waits inside torch": (INSIDE_TORCH, STUCK),
     "computes": ("while True: torch.ones(200, 200) @ torch.ones(200, 200)", WELL),
     "waits for something else": ("time.sleep(60)", WELL),
     "came back and waits again": ("watch.end(); torch.futures.Future().wait()", WELL),
@@ -30,5 +34,24 @@ MAINS = {
 @pytest.mark.parametrize("main", MAINS)
 def test_main_thread_that(main):
     line, code = MAINS[main]
-    program = textwrap.dedent(PROGRAM).format(stuck=STUCK, well=WELL, main=line)
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == code
+    assert outcome(line) == code
+
+
+def test_main_thread_that_waits_while_the_device_drains_slow_steps():
+    """Within the four seconds that the program lives: stuck after three steps of one second, not of two."""
+    assert outcome(INSIDE_TORCH, step_s=1.0) == STUCK
+    assert outcome(INSIDE_TORCH, step_s=2.0) == WELL
+
+
+def test_quick_steps_do_not_make_it_impatient():
+    watch = UnwindWatch(lambda seconds: None)
+    assert watch.limit_s == STILL_S
+    watch.step_s = 0.001
+    assert watch.limit_s == STILL_S
+    watch.step_s = 10.0
+    assert watch.limit_s == 30.0
+
+
+def outcome(main: str, step_s: float = 0.0) -> int:
+    program = textwrap.dedent(PROGRAM).format(stuck=STUCK, well=WELL, main=main, step_s=step_s)
+    return subprocess.run([sys.executable, "-c", program], timeout=60).returncode

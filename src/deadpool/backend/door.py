@@ -1,32 +1,33 @@
-"""Stands where torch.distributed makes gloo backends, so that every stock call makes them through us.
+"""Stands where torch.distributed makes gloo and NCCL backends, so that every stock call makes them through us.
 
 init_process_group, new_group, DeviceMesh and whatever is built on them all go through
-`distributed_c10d._new_process_group_helper`, which calls `ProcessGroupGloo(store, rank, size, timeout=...)` and
-checks the type of what comes back. Both names are replaced there; user code and backend names stay stock.
+`distributed_c10d._new_process_group_helper`, which calls `ProcessGroupGloo(store, rank, size, timeout=...)` or
+`ProcessGroupNCCL(store, rank, size, options)` and checks the type of what comes back. These names are replaced there;
+user code and backend names stay stock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import ProcessGroupGloo
+from torch._C import _distributed_c10d
 
 from deadpool.errors import GroupError
 
-MakeBackend = Callable[[dist.Store, int, int, timedelta], Any]
+Make = Callable[..., Any]
 Finish = Callable[[Any], None]
 
 _c10d: Any = dist.distributed_c10d
 
 
 class Door:
-    """`make` makes each gloo backend; `finish` sees each new group of this rank before anybody uses it."""
+    """`makers` make the backends, by the name of torch's class; `finish` sees each new group of this rank before
+    anybody uses it."""
 
-    def __init__(self, make: MakeBackend, finish: Finish) -> None:
-        self._make = make
+    def __init__(self, makers: Mapping[str, Make], finish: Finish) -> None:
+        self._makers = {name: make for name, make in makers.items() if hasattr(_distributed_c10d, name)}
         self._finish = finish
         self._stock_helper: Any = None
 
@@ -35,15 +36,18 @@ class Door:
         return self._stock_helper is not None
 
     def open(self) -> None:
-        if _c10d.ProcessGroupGloo is not ProcessGroupGloo:
-            raise GroupError("torch.distributed's ProcessGroupGloo is already replaced in this process")
+        for name, make in self._makers.items():
+            stock = getattr(_distributed_c10d, name)
+            if getattr(_c10d, name) is not stock:
+                raise GroupError(f"torch.distributed's {name} is already replaced in this process")
+            setattr(_c10d, name, _stand_in(stock, make))
         self._stock_helper = _c10d._new_process_group_helper
         _c10d._new_process_group_helper = self._new_group
-        _c10d.ProcessGroupGloo = _stand_in(self._make)
 
     def close(self) -> None:
         if self.is_open:
-            _c10d.ProcessGroupGloo = ProcessGroupGloo
+            for name in self._makers:
+                setattr(_c10d, name, getattr(_distributed_c10d, name))
             _c10d._new_process_group_helper = self._stock_helper
             self._stock_helper = None
 
@@ -54,17 +58,15 @@ class Door:
         return group, store
 
 
-def _stand_in(make: MakeBackend) -> type:
+def _stand_in(stock: type, make: Make) -> type:
     class StandInType(type):
-        def __call__(
-            cls, store: dist.Store, rank: int, size: int, timeout: timedelta = _c10d.default_pg_timeout
-        ) -> Any:
-            return make(store, rank, size, timeout)
+        def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+            return make(*arguments, **keywords)
 
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, ProcessGroupGloo)
+            return isinstance(instance, stock)
 
         def __getattr__(cls, name: str) -> Any:
-            return getattr(ProcessGroupGloo, name)
+            return getattr(stock, name)
 
-    return StandInType("ProcessGroupGloo", (), {})
+    return StandInType(stock.__name__, (), {})

@@ -10,29 +10,46 @@ of the boundary record: a newcomer returns to the mark of the rank it takes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from deadpool.backend import world
+from deadpool.backend import nccl, world
 from deadpool.backend.door import Door
 from deadpool.backend.gloo import GlooFactory
 from deadpool.backend.store import ReleasableStore
 from deadpool.backend.supervisor import Supervisor
 from deadpool.errors import ConfigError, GroupError, GroupMissing
 
-ACCEPTED_BACKENDS = ("gloo", "cpu:gloo")
+default_pg_timeout: timedelta = dist.distributed_c10d.default_pg_timeout
+ACCEPTED_BACKENDS = ("gloo", "cpu:gloo", "nccl", "cuda:nccl", "cpu:gloo,cuda:nccl")
 
 
 class Groups:
-    """Makes, aborts, rebuilds and forgets the process groups of this process."""
+    """Makes, aborts, rebuilds and forgets the process groups of this process.
 
-    def __init__(self, *, hostname: str = "127.0.0.1", timeout_s: float) -> None:
+    `on_torn_down` hears how long an abort's clean-up took, where there is any; `on_hang` that it will never end.
+    """
+
+    def __init__(
+        self,
+        *,
+        hostname: str = "127.0.0.1",
+        timeout_s: float,
+        on_torn_down: Callable[[float], None] = lambda _: None,
+        on_hang: Callable[[], None] = lambda: None,
+    ) -> None:
         self._timeout_s = timeout_s
+        self._on_torn_down, self._on_hang = on_torn_down, on_hang
         self._gloo = GlooFactory(hostname)
         self._supervisor = Supervisor()
-        self._door = Door(self._make, self._finish)
+        self._door = Door({"ProcessGroupGloo": self._make_gloo, "ProcessGroupNCCL": self._make_nccl}, self._finish)
+        self._communicators: tuple[Any, ...] = ()  # NCCL backends that may have any; replaced, never changed
+        self._nccl_options: dict[str, Any] = {}  # by group, as it was made
+        self._used: set[str] = set()  # groups that NCCL has carried something for
         self._store: ReleasableStore | None = None
         self._detached = False
         self._swap_count = 0
@@ -54,7 +71,7 @@ class Groups:
         return self._supervisor.abort_count
 
     def install(self) -> None:
-        """From here on every gloo group made by a stock call is ours."""
+        """From here on every gloo or NCCL group made by a stock call is ours."""
         self._door.open()
         self._supervisor.listen_through(self._gloo.open_device)
 
@@ -71,19 +88,29 @@ class Groups:
         timeout = timedelta(seconds=self._timeout_s)
         dist.init_process_group(backend, store=own_store, rank=rank, world_size=world_size, timeout=timeout)
 
+    def warm_up(self) -> None:
+        """While detached, and once the script has chosen its device: what a first connection would have to do."""
+        if self._nccl_options:
+            nccl.warm_up()
+
     def abort(self) -> int:
         """From any thread: ends every collective and every making of a group; returns how many sockets were shut.
 
         Until the next rebuild() or destroy() a new group fails at once, and so does a collective that would have to
-        talk to a peer.
+        talk to a peer. Communicators of NCCL are torn down meanwhile; nobody need wait for it.
         """
-        return self._supervisor.abort()
+        shut = self._supervisor.abort()
+        communicators, self._communicators = self._communicators, ()
+        if communicators:
+            nccl.Teardown(communicators, self._on_torn_down, self._on_hang).start()
+        return shut
 
     def mark(self) -> dict[str, Any]:
         """Which groups exist now, as plain values: all that return_to() needs, also on another process."""
         if tuple(self._marked) != self.names:  # taken at every step: groups seldom change
             self._marked = {member.name: member.ranks for member in world.members()}
-        return {"groups": dict(self._marked), "made": world.made_count()}
+        self._note_use()
+        return {"groups": dict(self._marked), "made": world.made_count(), "used": sorted(self._used)}
 
     def return_to(self, mark: dict[str, Any]) -> tuple[str, ...]:
         """Forgets the groups made after the mark, keeps all others, and counts on from it. Names what was forgotten.
@@ -98,7 +125,7 @@ class Groups:
                 raise GroupMissing(_missing(name, marked[name]))
         world.forget(newer, self._gloo.refusing)
         world.set_made_count(mark["made"])
-        self._marked = {}
+        self._marked, self._used = {}, set(mark["used"])
         return forgotten
 
     def rebuild(self, store: dist.Store, prefix: str, *, after_abort: int | None = None) -> None:
@@ -107,17 +134,22 @@ class Groups:
         All ranks call it, each for all groups it is a member of. `after_abort` is the abort_count that the caller has
         seen: an abort it has not seen makes this raise instead of being forgotten.
         """
-        if self._swap_count >= world.SWAP_LIMIT:
+        members = sorted(world.members(), key=lambda member: member.name)
+        first_number = self._swap_count + 1
+        self._swap_count += max((len(member.transports) for member in members), default=0)
+        if self._swap_count > world.SWAP_LIMIT:
             raise GroupError(f"{world.SWAP_LIMIT} rebuilds done, torch has no room for another: restart the process")
+        self._end_batches(members)
         self._supervisor.allow(after_abort=after_abort)
-        self._swap_count += 1
         try:
             own_store = self._connect(store)
             # By name: an order that all ranks have in common, so that nobody waits in a circle.
-            for member in sorted(world.members(), key=lambda member: member.name):
-                self._rebuild_one(member, dist.PrefixStore(f"{prefix}/{member.name}", own_store))
+            for member in members:
+                store_of_group = dist.PrefixStore(f"{prefix}/{member.name}", own_store)
+                world.swap(member, self._backends(member, store_of_group), store_of_group, first_number)
+            self._connect_used(members)
         except GroupError:
-            self._supervisor.abort()  # half of the groups are new: none may be used
+            self.abort()  # half of the groups are new: none may be used
             raise
         self._detached = False
 
@@ -129,6 +161,7 @@ class Groups:
         self._detached = False
         self._swap_count = 0
         self._marked = {}
+        self._communicators, self._nccl_options, self._used = (), {}, set()
 
     def _connect(self, store: Any) -> dist.Store:
         # A client of our own: an abort ends waiting in it without cutting anybody else off from the store.
@@ -142,28 +175,75 @@ class Groups:
             self._store.release()
             self._store = None
 
-    def _make(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    # --- backends, at the making of a group --------------------------------------------------------------------------
+
+    def _make_gloo(self, store: dist.Store, rank: int, size: int, timeout: timedelta = default_pg_timeout) -> Any:
         if self._detached:
             return self._supervisor.run("making a fake group", lambda: self._gloo.alone(timeout), connections=0)
         return self._supervisor.run(
             "making a group", lambda: self._gloo.real(store, rank, size, timeout), connections=size - 1
         )
 
+    def _make_nccl(self, store: dist.Store, rank: int, size: int, options: Any) -> Any:
+        if self._detached:
+            return nccl.make_alone(options)
+        return self._supervisor.run("making a group", lambda: self._nccl(store, rank, size, options), keep=False)
+
+    def _nccl(self, store: dist.Store, rank: int, size: int, options: Any) -> Any:
+        """Known before it can connect, so that no abort misses it."""
+        backend = nccl.make(store, rank, size, options)
+        self._communicators += (backend,)
+        return backend
+
     def _finish(self, group: Any) -> None:
+        member = world.member(group)
+        if "nccl" in member.transports and not world.is_faked(group):
+            self._nccl_options[member.name] = member.backend("nccl").options
         if self._detached and not world.is_faked(group):
-            member = world.member(group)
             world.fake(group, self._gloo.fake(member.rank, member.size, member.timeout))
 
-    def _rebuild_one(self, member: world.Member, store: dist.Store) -> None:
+    # --- backends, at a rebuild --------------------------------------------------------------------------------------
+
+    def _backends(self, member: world.Member, store: dist.Store) -> dict[str, Any]:
+        return {transport: self._rebuilt(transport, member, store) for transport in member.transports}
+
+    def _rebuilt(self, transport: str, member: world.Member, store: dist.Store) -> Any:
         rank, size, timeout = member.rank, member.size, member.timeout
+        what = f"rebuilding group {member.name}"
+        if transport == "nccl":
+            options = self._nccl_options[member.name]
+            return self._supervisor.run(what, lambda: self._nccl(store, rank, size, options), keep=False)
         backend = self._supervisor.run(
-            f"rebuilding group {member.name}",
+            what,
             lambda: self._gloo.real(store, rank, size, timeout),
             connections=size - 1,
             wait_s=self._timeout_s,
         )
         backend._set_sequence_number_for_group()
-        world.swap(member, backend, store, self._swap_count)
+        return backend
+
+    def _end_batches(self, members: list[world.Member]) -> None:
+        if world.end_batches():
+            for member in [each for each in members if "nccl" in each.transports][:1]:  # they all share NCCL's state
+                nccl.close_group_call(member.backend("nccl"))
+
+    def _connect_used(self, members: list[world.Member]) -> None:
+        """What NCCL had connected before, it connects now: the first step need not, and a peer's loss ends it."""
+        backends = [member.backend("nccl") for member in members if member.name in self._used]
+        if backends:
+            device = torch.cuda.current_device()
+            self._supervisor.run(
+                "connecting groups", lambda: nccl.connect(backends, device), keep=False, wait_s=self._timeout_s
+            )
+
+    def _note_use(self) -> None:
+        if self._nccl_options and not self._detached:
+            unknown = [member for member in world.members() if member.name not in self._used]
+            self._used |= {
+                member.name
+                for member in unknown
+                if "nccl" in member.transports and nccl.was_used(member.backend("nccl"))
+            }
 
 
 def _missing(name: str, ranks: str) -> str:
@@ -178,5 +258,7 @@ def _check_backend(backend: str) -> None:
     if backend not in ACCEPTED_BACKENDS:
         accepted = " or ".join(repr(name) for name in ACCEPTED_BACKENDS)
         raise ConfigError(f"backend={backend!r} cannot be used: {accepted} would be accepted")
+    if "nccl" in backend:
+        nccl.prepare_environment()
     if dist.get_debug_level() == dist.DebugLevel.DETAIL:
         raise ConfigError("TORCH_DISTRIBUTED_DEBUG='DETAIL' cannot be used: 'OFF' or 'INFO' would be accepted")

@@ -8,6 +8,7 @@ itself (the reducer of DDP, DTensor's functional collectives) does not come thro
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from deadpool.backend.noted_work import NotedWork
 from deadpool.backend.prompt_book import Key
 
 # Some names are those of torch 2.11, some those of 2.13. Reductions that scatter deliver gradients and are left alone.
@@ -38,20 +40,53 @@ class Interception:
     def __init__(self) -> None:
         self._listener: Listener | None = None
         self._stock: dict[str, Any] = {}
+        self._batches: dict[str, list[Callable[[], None]]] = {}  # by group: what its batch delivers, once waited for
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def begin(self, listener: Listener) -> None:
         self._listener = listener
+        self._batches.clear()
         for name in DELIVERING:
-            if name in vars(_GROUP) and name not in self._stock:
-                self._stock[name] = vars(_GROUP)[name]
-                setattr(_GROUP, name, self._around(name, getattr(_GROUP, name)))
+            self._replace(name, functools.partial(self._around, name))
+        self._replace("_start_coalescing", self._opening)
+        self._replace("_end_coalescing", self._closing)
+
+    def put_off(self, key: Key, note: Callable[[], None]) -> bool:
+        """Inside a batch of the key's group: the works of single operations are not those that are waited for."""
+        batch = self._batches.get(key[1])
+        if batch is not None:
+            batch.append(note)
+        return batch is not None
 
     def end(self) -> None:
         for name, method in self._stock.items():
             setattr(_GROUP, name, method)
         self._stock.clear()
         self._listener = None
+
+    def _replace(self, name: str, around: Callable[[Any], Any]) -> None:
+        if name in vars(_GROUP) and name not in self._stock:
+            self._stock[name] = vars(_GROUP)[name]
+            setattr(_GROUP, name, around(getattr(_GROUP, name)))
+
+    def _opening(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(group: Any, *arguments: Any) -> Any:
+            self._batches[_name_of(group)] = []
+            return method(group, *arguments)
+
+        return opened
+
+    def _closing(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def closed(group: Any, *arguments: Any) -> Any:
+            work, notes = method(group, *arguments), self._batches.pop(_name_of(group), [])
+
+            def note_all() -> None:
+                for note in notes:
+                    note()
+
+            return NotedWork(work, note_all) if notes and work is not None else work
+
+        return closed
 
     def _around(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def listened(group: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -22,7 +22,7 @@ def forget_all() -> None:
     random = sys.modules.get("torch.distributed.tensor._random")
     if random is not None:
         random._rng_tracker = None  # type: ignore[attr-defined]
-    _clear_caches()
+    _clear_caches_everywhere()
 
 
 def forget_groups(names: set[str]) -> None:
@@ -34,7 +34,7 @@ def forget_groups(names: set[str]) -> None:
             del registry[name]
     for flattened in list(getattr(_resources(), "root_to_flatten_mapping", {}).values()):  # until torch 2.10
         _forget_flattened(flattened, names)
-    _clear_caches()
+    _clear_caches_everywhere()
 
 
 def _forget_flattened(flattened: dict[str, Any], names: set[str]) -> None:
@@ -52,6 +52,20 @@ def _meshes() -> Iterable[Any]:
 
 def _resources() -> Any:
     return getattr(sys.modules.get("torch.distributed.device_mesh"), "_mesh_resources", None)
+
+
+def _clear_caches_everywhere() -> None:
+    """Some are a thread's own, and backward runs in a thread of autograd's where there is a GPU."""
+    _clear_caches()
+    if torch.cuda.is_initialized():
+        _in_backward(_clear_caches)
+
+
+def _in_backward(work: Callable[[], None]) -> None:
+    with torch.enable_grad():
+        result = torch.zeros((), device="cuda", requires_grad=True) * 1
+    result.register_hook(lambda _: work())
+    result.backward()  # type: ignore[no-untyped-call]
 
 
 def _clear_caches() -> None:

@@ -18,7 +18,8 @@ class _DoneWork(Work):
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
-        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        devices = {tensor.device for tensor in tensors if tensor.is_cuda}  # a future has to know them in advance
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=[*devices])
         self._future.set_result(tensors)
 
     def wait(self, timeout: Any = None) -> bool:

@@ -1,7 +1,7 @@
 """Records a live rank's prompt book, and prompts a process that rehearses the rank alone.
 
-A result is recorded when its work was waited for. Whoever only looks at the future of an asynchronous collective is
-not recorded, and neither is NCCL's coalesced form, whose works are not those that are waited for.
+A result is recorded when its work was waited for; that of a batch when the batch was. Whoever only looks at the future
+of an asynchronous collective is not recorded.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import Work
 
 from deadpool.backend.interception import Interception
+from deadpool.backend.noted_work import NotedWork
 from deadpool.backend.prompt_book import Key, PromptBook, can_be_kept, fill
 
 Find = Callable[[Key], tuple[bytes, ...] | None]
@@ -70,10 +70,16 @@ class Prompter:
         work, book = call(), self.book
         if book.closed is not None or not can_be_kept(outputs):
             return work
-        if work is None:  # torch has waited already
+
+        def note() -> None:
             book.add(key, outputs)
+
+        if self._interception.put_off(key, note):
+            return work
+        if work is None:  # torch has waited already
+            note()
             return None
-        return _NotedWork(work, lambda: book.add(key, outputs))
+        return NotedWork(work, note)
 
 
 class _Prompting:
@@ -87,35 +93,3 @@ class _Prompting:
             for tensor in outputs:  # activations: zeros are as good as any, and no NaN, no index out of range
                 tensor.data.zero_()
         return work
-
-
-class _NotedWork(Work):
-    """Another work, whose result is noted once it was waited for."""
-
-    def __init__(self, work: Work, note: Callable[[], None]) -> None:
-        super().__init__()
-        self._work: Any = work
-        self._note: Callable[[], None] | None = note
-
-    def wait(self, *timeout: Any, **keywords: Any) -> bool:
-        done = bool(self._work.wait(*timeout, **keywords))
-        note, self._note = self._note, None
-        if note is not None:
-            note()
-        return done
-
-
-def _forwarding(method: str) -> Callable[..., Any]:
-    def forward(self: _NotedWork, *arguments: Any) -> Any:
-        return getattr(self._work, method)(*arguments)
-
-    forward.__name__ = method
-    return forward
-
-
-for _method in (
-    *("is_completed", "is_success", "exception", "result", "synchronize", "get_future", "get_future_result"),
-    *("block_current_stream", "boxed", "source_rank", "_source_rank", "_get_op_type", "_get_duration"),
-):
-    if hasattr(Work, _method):
-        setattr(_NotedWork, _method, _forwarding(_method))

@@ -42,6 +42,7 @@ class _Call:
     what: str
     before: frozenset[OpenSocket]
     connections: int | None
+    keep: bool
     settled: threading.Event = field(default_factory=threading.Event)
     result: Any = None
     error: BaseException | None = None
@@ -90,25 +91,32 @@ class Supervisor:
             self._aborted = False
 
     def run(
-        self, what: str, work: Callable[[], T], *, connections: int | None = None, wait_s: float | None = None
+        self,
+        what: str,
+        work: Callable[[], T],
+        *,
+        connections: int | None = None,
+        keep: bool = True,
+        wait_s: float | None = None,
     ) -> T:
         """Returns what `work` returns, or raises GroupError: it failed, it was aborted, or wait_s passed.
 
-        `connections`: how many native ones the work makes when it succeeds; None if that is not known.
+        `connections`: how many native ones the work makes when it succeeds; None if that is not known. `keep`: False
+        where somebody else ends them once the call has succeeded.
         """
-        call = self._begin(what, connections)
+        call = self._begin(what, connections, keep)
         threading.Thread(target=self._work, args=(call, work), name=f"deadpool {what}", daemon=True).start()
         in_time = call.settled.wait(wait_s)
         with self._lock:
             return self._end(call, in_time, wait_s)
 
-    def _begin(self, what: str, connections: int | None) -> _Call:
+    def _begin(self, what: str, connections: int | None, keep: bool) -> _Call:
         with self._lock:
             if self._aborted:
                 raise GroupError(f"{what}: groups are aborted and not rebuilt yet")
             if self._call is not None:
                 raise GroupError(f"{what}: {self._call.what} is still under way in another thread")
-            self._call = _Call(what, open_sockets(), connections)
+            self._call = _Call(what, open_sockets(), connections, keep)
             return self._call
 
     def _work(self, call: _Call, work: Callable[[], Any]) -> None:
@@ -132,7 +140,8 @@ class Supervisor:
         if call.given_up:
             raise GroupError(f"{call.what}: aborted")
         if in_time and call.error is None:
-            self._sockets |= _without_strangers(connected(made), call.connections)
+            if call.keep:
+                self._sockets |= _without_strangers(connected(made), call.connections)
             return call.result
         call.given_up = True
         shut_all(made)

@@ -52,6 +52,20 @@ class Member:
         return self.group._get_backend(self.group._device_types[0]).options._timeout
 
     @property
+    def transports(self) -> dict[str, list[Any]]:
+        """Name of each backend -> the devices it serves, as the group was made: what is there now may be fake."""
+        config = str(_c10d._world.pg_backend_config[self.group])
+        names = dict(part.split(":") for part in config.split(","))
+        found: dict[str, list[Any]] = {}
+        for device in self.group._device_types:
+            found.setdefault(names[device.type], []).append(device)
+        return found
+
+    def backend(self, transport: str) -> Any:
+        """What is there now."""
+        return self.group._get_backend(self.transports[transport][0])
+
+    @property
     def ranks(self) -> str:
         """For people, and to tell groups apart that bear the same name by accident."""
         listed = ", ".join(map(str, dist.get_process_group_ranks(self.group)))
@@ -87,35 +101,44 @@ def fake(group: Any, backend: FakeProcessGroup) -> None:
     The real one stays beneath as the group's default backend, because the logger of DDP takes it for a
     ProcessGroupGloo without asking.
     """
-    _put(member(group), backend, _FAKE_TYPE)
+    _put(member(group), backend, _FAKE_TYPE, group._device_types)
 
 
-def swap(member: Member, backend: Any, store: dist.Store, swap_number: int) -> None:
-    """Puts a new backend into a live group; everybody who holds the group or its name goes on with it.
+def swap(member: Member, backends: dict[str, Any], store: dist.Store, swap_number: int) -> None:
+    """Puts new backends, by transport, into a live group; everybody who holds the group or its name goes on with it.
 
-    `swap_number` counts from 1 to SWAP_LIMIT and is never used twice for one group.
+    `swap_number` counts from 1 to SWAP_LIMIT. It and as many after it as there are further backends are never used
+    twice for one group.
     """
-    _put(member, backend, _FAKE_TYPE + swap_number)
+    for index, (transport, devices) in enumerate(member.transports.items()):
+        _put(member, backends[transport], _FAKE_TYPE + swap_number + index, devices)
     # Groups made from now on meet in the store of the default group: the old one may have died with its node.
     backend_name, _ = _c10d._world.pg_map[member.group]
     _c10d._world.pg_map[member.group] = (backend_name, store)
 
 
-def _put(member: Member, backend: Any, type_number: int) -> None:
+def _put(member: Member, backend: Any, type_number: int, devices: list[Any]) -> None:
     group, description = member.group, member.group.group_desc
-    old_options = group._get_backend(group._device_types[0]).options
+    old_options = group._get_backend(devices[0]).options
     backend.options.global_ranks_in_group = old_options.global_ranks_in_group
     backend.options.group_name = member.name
-    for device in group._device_types:
+    for device in devices:
         group._register_backend(device, _BACKEND_TYPE(type_number), backend)
     group._set_group_name(member.name)  # name and description live in the backend
     group._set_group_desc(description)
 
 
+def end_batches() -> bool:
+    """Forgets batches that an exception cut off half-made. Whether there were any."""
+    cut_off = bool(_c10d._world.pg_coalesce_state)
+    _c10d._world.pg_coalesce_state.clear()
+    return cut_off
+
+
 def forget(members: list[Member], make_refusing: Callable[[], FakeProcessGroup]) -> None:
     """As if these groups had never been made: their names are free again. Who still uses one gets an error at once."""
     for each in members:
-        _put(each, make_refusing(), _FORGOTTEN_TYPE)
+        _put(each, make_refusing(), _FORGOTTEN_TYPE, each.group._device_types)
         _drop(each)
     if members:
         meshes.forget_groups({each.name for each in members})

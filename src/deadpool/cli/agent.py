@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from deadpool.control.courtesy import Courtesy
     from deadpool.protocol.topology import Address
 
 _PATIENCE_S = 60.0
@@ -26,13 +27,21 @@ def agent(
     standby: Annotated[int, typer.Option(help="extra trainers parked on this node")] = 0,
     understudies: Annotated[int, typer.Option(help="as a spare: trainers parked per seat, of different ranks")] = 1,
     host: Annotated[str, typer.Option(help="address that other nodes reach this one at")] = "127.0.0.1",
+    bulk_nice: Annotated[int, typer.Option(help="niceness of the threads that move copies")] = 5,
+    bulk_cpus: Annotated[str, typer.Option(help="CPUs that these threads keep to, as in 0-3,8; default: any")] = "",
     logs: Annotated[Path, typer.Option(help="folder for the trainers' logs")] = Path("deadpool-logs"),
     nursery: Annotated[int | None, typer.Option(help="descriptor of a nursery's socket", hidden=True)] = None,
 ) -> None:
     """Join a job, also a running one. The job's secret is read from the file named by DEADPOOL_SECRET_FILE."""
+    from deadpool.config import parse_cpus
+    from deadpool.control.courtesy import Courtesy
+
     logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     node = name or f"{socket.gethostname()}-{os.getpid()}"
-    failed = asyncio.run(_serve(_address(join), node, rack, spare, standby, understudies, script, host, logs, nursery))
+    courtesy = Courtesy(bulk_nice, parse_cpus(bulk_cpus))
+    failed = asyncio.run(
+        _serve(_address(join), node, rack, spare, standby, understudies, script, host, logs, courtesy, nursery)
+    )
     raise typer.Exit(1 if failed else 0)
 
 
@@ -56,6 +65,7 @@ async def _serve(
     script: list[str],
     host: str,
     logs: Path,
+    courtesy: Courtesy,
     nursery: int | None,
 ) -> bool:
     from deadpool.control.agent import AgentProcess
@@ -72,6 +82,7 @@ async def _serve(
         host=host,
         logs=logs,
         secret=read_secret(),
+        courtesy=courtesy,
         nursery=socket.socket(fileno=nursery) if nursery is not None else None,
     )
     for sig in (signal.SIGTERM, signal.SIGINT):

@@ -11,6 +11,8 @@ import typer
 
 from deadpool.strikes import ORDER_HELP
 
+_END_S = 10.0  # for a killed process to be gone: its device and its pinned memory are given back first
+
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
     from deadpool.control.run_dir import RunDir
@@ -28,8 +30,9 @@ def coordinator(
     prepare_timeout_s: Annotated[float | None, typer.Option(help="for a newcomer to build and load")] = None,
     connect_timeout_s: Annotated[float | None, typer.Option(help="for groups to be made anew")] = None,
     spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare")] = None,
-    stall_s: Annotated[
-        float | None, typer.Option(help="time without a step after which it is said who is behind")
+    hang_timeout_s: Annotated[
+        float | None,
+        typer.Option(help="time without a step after which the job hangs; 0: 10 slow steps, at least 60 s"),
     ] = None,
     in_place: Annotated[
         str | None, typer.Option(help="survivors keep their processes: auto (where this torch is known), always, never")
@@ -52,7 +55,7 @@ def coordinator(
 
 _SETTINGS = (
     "nodes", "nproc_per_node", "holders", "slots", "capture_every", "node_timeout_s", "unwind_timeout_s",
-    "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "stall_s", "in_place", "host", "port",
+    "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "hang_timeout_s", "in_place", "host", "port",
 )  # fmt: skip
 
 
@@ -93,10 +96,10 @@ def _core(config: JobConfig) -> Any:
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,
-        fence_s=config.unwind_timeout_s + config.node_timeout_s,
+        fence_s=config.unwind_timeout_s + config.node_timeout_s + _END_S,
         prepare_s=config.prepare_timeout_s,
         connect_s=config.connect_timeout_s,
         spare_wait_s=config.spare_wait_s,
-        stall_s=config.stall_s,
+        hang_s=config.hang_timeout_s,
     )
     return Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule(every=config.capture_every))

@@ -26,6 +26,12 @@ def run(
     capture_every: Annotated[int | None, typer.Option(help="steps between snapshots")] = None,
     node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
     spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare when none is left")] = None,
+    bulk_nice: Annotated[int | None, typer.Option(help="niceness of the agents' threads that move copies")] = None,
+    bulk_cpus: Annotated[str | None, typer.Option(help="CPUs that these threads keep to, as in 0-3,8")] = None,
+    hang_timeout_s: Annotated[
+        float | None,
+        typer.Option(help="time without a step after which the job hangs; 0: 10 slow steps, at least 60 s"),
+    ] = None,
     fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
     in_place: Annotated[
         str | None, typer.Option(help="survivors keep their processes: auto (where this torch is known), always, never")
@@ -59,7 +65,7 @@ def run(
 
 _SETTINGS = (
     "nodes", "spares", "nproc_per_node", "holders", "standby", "understudies", "slots", "capture_every",
-    "node_timeout_s", "spare_wait_s", "in_place", "topology",
+    "node_timeout_s", "spare_wait_s", "hang_timeout_s", "bulk_nice", "bulk_cpus", "in_place", "topology",
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.control.ambushes import Ambushes
+from deadpool.control.courtesy import Courtesy
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.figures import rank_figures
 from deadpool.control.rendezvous import RendezvousServer
@@ -54,6 +55,7 @@ class AgentProcess:
         host: str,
         logs: Path,
         secret: bytes,
+        courtesy: Courtesy,
         nursery: socket.socket | None = None,
     ) -> None:
         self._core = Agent(node=node, standby=standby, spare=spare, understudies=understudies)
@@ -73,6 +75,7 @@ class AgentProcess:
             note=self._report,
             midway=self._ambushes.midway,
             deadline_s=10.0,
+            courtesy=courtesy,
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
         self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)
@@ -89,7 +92,9 @@ class AgentProcess:
 
     async def run(self, coordinator: Address, *, patience_s: float) -> Finish:
         """Joins the job and stays until it ends."""
-        self._link = await connect(coordinator, self._secret, patience_s=patience_s)
+        self._link = await self._connect(coordinator, patience_s)
+        if self._link is None:
+            return await self._outcome
         data = self._data.start()
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
@@ -101,6 +106,16 @@ class AgentProcess:
         finally:
             listening.cancel()
             await self._close()
+
+    async def _connect(self, coordinator: Address, patience_s: float) -> ControlLink | None:
+        """None: told to stop before there was a coordinator to be told by."""
+        connecting = asyncio.ensure_future(connect(coordinator, self._secret, patience_s=patience_s))
+        either: list[asyncio.Future[Any]] = [connecting, self._outcome]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not connecting.done():
+            connecting.cancel()
+            return None
+        return await connecting
 
     def stop(self, reason: str) -> None:
         self._feed(StopAsked(reason=reason))

@@ -207,7 +207,11 @@ _TOLD = {
     "spare_lost": "spare {node} left: {reason}",
     "trainer_lost": "trainer {trainer} ended: {reason}",
     "rehearsed": "spare trainer {trainer} is warm for rank {rank}",
-    "stalled": "NO STEP for {seconds} s: behind are ranks {ranks}",
+    "slow_start": "no step for {seconds} s: behind are ranks {ranks}; no hang is seen before the first step",
+    "paused": "rank {rank} pauses: {reason}",
+    "hung": "HUNG: rank {rank} on node {node} {found}; a fresh process takes its place",
+    "nobody_hung": "{reason}",
+    "device_lost": "DEVICE LOST by rank {rank}: {reason}",
     "failed": "FAILED: {reason}",
     "completed": "completed: {reason}",
 }

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
+from deadpool.control.courtesy import Courtesy
 from deadpool.control.figures import SentBytes
 from deadpool.errors import ArenaError, DeadPoolError, TransferError
 from deadpool.events import Event
@@ -65,6 +66,7 @@ class DataPlane:
         note: Callable[[Event], None],
         midway: Callable[[PushCopy], Callable[[], None] | None],
         deadline_s: float,
+        courtesy: Courtesy,
     ) -> None:
         """`post` takes inputs for the core, `note` takes events, `midway` says what is to happen, if anything, when a
         push has sent its first bytes; all run on the event loop."""
@@ -81,8 +83,8 @@ class DataPlane:
             find=self._find,
             deadline_s=deadline_s,
         )
-        self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="data")
-        self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream")
+        self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="data", initializer=courtesy.show)
+        self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream", initializer=courtesy.show)
         self._moving: set[concurrent.futures.Future[None]] = set()
         self._offer_numbers = itertools.count(1)
         self._offers: dict[int, concurrent.futures.Future[SlotRef | Refused]] = {}
@@ -91,7 +93,7 @@ class DataPlane:
         self.sent = SentBytes()
 
     def start(self) -> Address:
-        host, port = self._server.start()
+        host, port = self._workers.submit(self._server.start).result()  # its threads are as courteous as ours
         return Address(host=host, port=port)
 
     def close(self) -> None:

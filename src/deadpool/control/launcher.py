@@ -81,7 +81,9 @@ class LocalJob:
         """Asks first; what does not go is killed. Safe to call at any time and more than once."""
         if self.coordinator is not None:
             _end(self.coordinator, signal.SIGTERM, _STOP_S)
-        deadline = time.monotonic() + _GRACE_S  # for all together; who never reached the coordinator does not leave
+        for process in self.nodes.values():
+            process.terminate()  # who never reached the coordinator does not know; the others are leaving
+        deadline = time.monotonic() + _GRACE_S  # for all together
         for process in self.nodes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -113,7 +115,7 @@ class LocalJob:
             "prepare-timeout-s": config.prepare_timeout_s,
             "connect-timeout-s": config.connect_timeout_s,
             "spare-wait-s": config.spare_wait_s,
-            "stall-s": config.stall_s,
+            "hang-timeout-s": config.hang_timeout_s,
             "in-place": config.in_place,
             "host": config.host,
             "port": config.port,
@@ -127,6 +129,7 @@ class LocalJob:
         command = ["agent", f"--join={address}", f"--name={name}", f"--standby={self.config.standby}"]
         command += [f"--understudies={self.config.understudies}"] if spare else []
         command += [f"--rack={rack}"] if rack is not None else []
+        command += [f"--bulk-nice={self.config.bulk_nice}", f"--bulk-cpus={self.config.bulk_cpus}"]
         command += [f"--host={self.config.host}", f"--logs={self.run_dir.logs}", f"--nursery={nursery}"]
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 

@@ -42,6 +42,7 @@ from deadpool.protocol.messages import (
     Connect,
     Connected,
     Declare,
+    DeviceLost,
     End,
     Ended,
     Failed,
@@ -53,8 +54,10 @@ from deadpool.protocol.messages import (
     Halt,
     Halted,
     Heartbeat,
+    Hung,
     Missed,
     Parked,
+    Paused,
     Permit,
     Plan,
     PlanAck,
@@ -91,6 +94,7 @@ class Agent:
         self._acked = True
         self._streams_cut = NO_GENERATION
         self._halt_deadline: float | None = None
+        self._hung: list[tuple[int, str]] = []  # since the last plan: rank, how it was found
         self._heartbeat_due: float | None = None
         self._effects: list[AgentEffect] = []
         self.crew = Crew(node, self._effects)
@@ -267,7 +271,7 @@ class Agent:
             return
         self._acked, self._halt_deadline = True, None
         inventory = self.store.inventory(self.crew.lives())
-        self._to_coordinator(FenceAck(generation=self.generation, inventory=inventory))
+        self._to_coordinator(FenceAck(generation=self.generation, inventory=inventory, hung=tuple(self._hung)))
 
     # --- plan --------------------------------------------------------------------------------------------------------
 
@@ -275,6 +279,7 @@ class Agent:
         if plan.generation == self.generation and not self.fenced:
             return  # said twice
         self.generation, self._cause, self.fenced = plan.generation, plan.cause, False
+        self._hung.clear()
         self.store.adopt(plan)
         self._to_coordinator(PlanAck(generation=plan.generation))
         if plan.resume is None:
@@ -305,7 +310,9 @@ class Agent:
                 self.store.reserve(rank, geometry)
                 self._report_trainers()
             case Failed(error=error):
-                trainer.error = error
+                trainer.last_words = f"script: {error}"
+            case DeviceLost(error=error):
+                trainer.last_words = f"device: {error}"
             case Report():
                 self._to_coordinator(message)
             case _ if trainer.state is State.SEATED and trainer.rank is not None:
@@ -330,6 +337,10 @@ class Agent:
                 self._to_coordinator(message)
             case Stepped(number=number):
                 trainer.step = number
+            case Paused(reason=reason):
+                trainer.paused = reason
+            case Hung(found=found):
+                self._hung.append((rank, found))
             case Prompts():
                 self._prompts.keep(message)
                 self._to_coordinator(message)
@@ -340,8 +351,7 @@ class Agent:
         trainer = self.crew.dismiss(name)
         if trainer is None or trainer.state is State.LEAVING:
             return  # one that was told to go, or would have been
-        if trainer.error:
-            reason = f"script: {trainer.error}"
+        reason = trainer.last_words or reason
         if trainer.state is State.SEATED and trainer.rank is not None:
             self._seat_emptied(trainer, trainer.rank, code, reason)
         else:
@@ -374,14 +384,25 @@ class Agent:
     def _tick(self, now: float) -> None:
         if self._halt_deadline is not None and now >= self._halt_deadline:
             self._halt_deadline = None
-            for trainer in self.crew.trainers.values():
-                if trainer.halting:
-                    self.crew.kill(trainer, "did not come to rest in time")
+            self._end_restless()
         if self._heartbeat_due is not None and now >= self._heartbeat_due and self.settings is not None:
             self._heartbeat_due = now + self.settings.heartbeat_s
-            steps = tuple((t.rank, t.step) for t in self.crew.seated() if t.rank is not None)
-            self._to_coordinator(Heartbeat(generation=self.generation, steps=steps))
+            self._beat()
             self.store.retry()
+
+    def _end_restless(self) -> None:
+        assert self.settings is not None
+        for trainer in self.crew.trainers.values():
+            if trainer.halting:
+                self.crew.kill(trainer, "did not come to rest in time")
+                if trainer.has_state and trainer.rank is not None:  # else it was told to go, not to rest
+                    self._hung.append((trainer.rank, f"did not come to rest within {self.settings.unwind_s:g} s"))
+
+    def _beat(self) -> None:
+        in_loop = [(t.rank, t) for t in self.crew.seated() if t.rank is not None and t.has_state]
+        steps = tuple((rank, trainer.step) for rank, trainer in in_loop)
+        paused = tuple((rank, trainer.paused) for rank, trainer in in_loop if trainer.paused is not None)
+        self._to_coordinator(Heartbeat(generation=self.generation, steps=steps, paused=paused))
 
     def _end(self, reason: str, *, failed: bool) -> None:
         self.ending = True

@@ -55,7 +55,7 @@ from deadpool.protocol.messages import (
 )
 from deadpool.protocol.outbox import Outbox
 from deadpool.protocol.planner import Blueprint, NoPlan, View, choose_seats, plan
-from deadpool.protocol.progress import FUTILE_LIMIT, Setbacks, StallWatch
+from deadpool.protocol.progress import FUTILE_LIMIT, HangWatch, Setbacks
 from deadpool.protocol.prompts import PromptShelf
 from deadpool.protocol.rehearsals import Rehearsals
 from deadpool.protocol.topology import Schedule
@@ -87,9 +87,11 @@ class Coordinator:
         self.reached: dict[str, dict[int, Any]] = {}  # per milestone of a recovery: rank -> what it said
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self.phase_deadline: float | None = None
-        self._stall_watch = StallWatch(deadlines.stall_s)
+        self._hang_watch = HangWatch(deadlines.hang_s, self.layout.world_size)
+        self._suspected = False  # the fence is for a hang, and nobody was found yet who is at fault
         self._setbacks = Setbacks(self.commits)
         self._fault_count = 0
+        self._last_word = Shutdown(reason="", failed=False)
 
     @property
     def generation(self) -> Generation:
@@ -104,6 +106,8 @@ class Coordinator:
     def step(self, input: CoordinatorInput, *, now: float) -> list[CoordinatorEffect]:
         if self.phase is not Phase.ENDED:
             self._dispatch(input, now)
+        elif isinstance(input, FromAgent) and isinstance(input.message, Join):
+            self._out.send(input.node, self._last_word)  # it would wait for a welcome, and we for it to leave
         return self._out.take()
 
     def deadline(self) -> float | None:
@@ -145,9 +149,10 @@ class Coordinator:
 
     def _handle(self, member: Member, message: Any, now: float) -> None:
         match message:
-            case Heartbeat(steps=steps):
+            case Heartbeat(steps=steps, paused=paused):
                 member.steps.update(dict(steps))
-                self._look_for_stall(now)
+                self._note_pauses(member, dict(paused))
+                self._look_for_hang(now)
             case Trainers(trainers=trainers):
                 member.trainers = trainers
                 if self.phase is Phase.RUNNING:
@@ -163,11 +168,11 @@ class Coordinator:
                 self.commits.missed(rank, number, reason)
             case Stored(rank=rank, version=version):
                 self._end_if(self.commits.stored(rank, member.node, version))
-            case FenceAck(inventory=inventory):
-                self._fence_acked(member, inventory, now)
+            case FenceAck():
+                self._fence_acked(member, message, now)
             case PlanAck():
                 member.plan_acked = True
-                self._maybe_go()
+                self._maybe_go(now)
             case Prepared(rank=rank):
                 self._reach("prepared", rank, message, now)
             case Connected(rank=rank):
@@ -229,14 +234,17 @@ class Coordinator:
     def _lose_trainer(self, member: Member, trainer: str, rank: int | None, reason: str, now: float) -> None:
         if rank is None:
             self._out.emit("trainer_lost", node=member.node, trainer=trainer, reason=reason)
-        elif reason.startswith("script:") and (verdict := self._setbacks.bug(reason)):
+        elif reason.startswith(("script:", "device:")) and (verdict := self._setbacks.bug(reason)):
             self._end(f"rank {rank} failed {verdict}: {reason}", failed=True)
         elif self.phase not in (Phase.FENCING, Phase.WAITING):
             self._fault(now, node=member.node, rank=rank, reason=reason, ranks=[rank])
 
     # --- fault, fence, plan ------------------------------------------------------------------------------------------
 
-    def _fault(self, now: float, *, node: str, reason: str, ranks: list[int], rank: int | None = None) -> None:
+    def _fault(
+        self, now: float, *, reason: str, ranks: list[int], node: str | None = None, rank: int | None = None
+    ) -> None:
+        """`ranks` are lost. None, if the job hangs: whoever is at fault for it will not come to rest."""
         if self.released:
             self._out.emit("lost_after_release", node=node, rank=rank, reason=reason, ranks=ranks)
             for lost in ranks:
@@ -252,6 +260,7 @@ class Coordinator:
                 failed=True,
             )
             return
+        self._suspected = not ranks
         self._fence(now)
 
     def _fence(self, now: float) -> None:
@@ -276,9 +285,12 @@ class Coordinator:
             if member.position is None:
                 self._rehearsals.hint(member, position)
 
-    def _fence_acked(self, member: Member, inventory: Inventory, now: float) -> None:
+    def _fence_acked(self, member: Member, ack: FenceAck, now: float) -> None:
         if member.inventory is None:
-            member.inventory = inventory
+            member.inventory = ack.inventory
+            for rank, found in ack.hung:
+                self._suspected = False
+                self._out.emit("hung", node=member.node, rank=rank, found=found)
         if self.phase in (Phase.FENCING, Phase.WAITING):
             self._maybe_plan(now)
 
@@ -286,7 +298,13 @@ class Coordinator:
         if all(member.inventory is not None for member in self.members.values()):
             if self.phase is Phase.FENCING:
                 self._out.emit("fenced")
+                self._acquit()
             self._plan(now)
+
+    def _acquit(self) -> None:
+        if self._suspected:
+            self._suspected = False
+            self._out.emit("nobody_hung", reason="every rank came to rest: a collective was stuck")
 
     def _view(self) -> View:
         return View(
@@ -346,7 +364,7 @@ class Coordinator:
             case "prepared" if self.phase is Phase.PREPARING:
                 self._connect(now)
             case "connected":
-                self._maybe_go()
+                self._maybe_go(now)
             case "finished":
                 self.released = True
                 self._out.emit("finished")
@@ -367,7 +385,7 @@ class Coordinator:
         self._tell_seats(Connect(generation=self.generation, store=store, agreed=agreed))
         self._enter(Phase.CONNECTING, now, self.deadlines.connect_s)
 
-    def _maybe_go(self) -> None:
+    def _maybe_go(self, now: float) -> None:
         """Rule 15: every seat connected, and every node has dropped what is newer than the resume version."""
         connected = len(self.reached.get("connected", {})) == self.layout.world_size
         if self.phase is not Phase.CONNECTING or not connected:
@@ -376,7 +394,8 @@ class Coordinator:
             return
         self.phase, self.phase_deadline = Phase.RUNNING, None
         for member in self.members.values():
-            member.steps = {}
+            member.steps, member.paused = {}, {}
+        self._hang_watch.begin(now)
         self._out.emit("go")
         self._tell_seats(Go(generation=self.generation, cause=self.cause))
         self._rehearsals.assign(list(self.members.values()))
@@ -388,6 +407,7 @@ class Coordinator:
         """Rule 20: nobody is blamed for a silence that was ours."""
         for member in self.members.values():
             member.heard += seconds
+        self._hang_watch.excuse(seconds)
         if self.phase_deadline is not None:
             self.phase_deadline += seconds
 
@@ -409,12 +429,22 @@ class Coordinator:
             case _:
                 self.phase_deadline = None
 
-    def _look_for_stall(self, now: float) -> None:
+    def _note_pauses(self, member: Member, paused: dict[int, str]) -> None:
+        for rank in sorted(paused.keys() - member.paused.keys()):
+            self._out.emit("paused", node=member.node, rank=rank, reason=paused[rank])
+        member.paused = paused
+
+    def _look_for_hang(self, now: float) -> None:
+        """The abort is the diagnosis: who waits for somebody else comes to rest, who is waited for does not."""
+        if self.phase is not Phase.RUNNING or self.released:
+            return
         steps = {rank: step for member in self.members.values() for rank, step in member.steps.items()}
-        seconds = self._stall_watch.look(steps, now, running=self.phase is Phase.RUNNING)
-        if seconds is not None:
-            behind = sorted(rank for rank, step in steps.items() if step == min(steps.values()))
-            self._out.emit("stalled", ranks=behind, seconds=round(seconds))
+        paused = any(member.paused for member in self.members.values())
+        still = self._hang_watch.look(steps, now, paused=paused)
+        if still is not None and still.is_hang:
+            self._fault(now, reason=still.reason, ranks=[])
+        elif still is not None:
+            self._out.emit("slow_start", ranks=list(still.behind), seconds=round(still.seconds))
 
     def _late_nodes(self, milestone: str) -> list[str]:
         reached = self.reached.get(milestone, {})
@@ -437,7 +467,8 @@ class Coordinator:
 
     def _end(self, reason: str, *, failed: bool) -> None:
         self._out.emit("failed" if failed else "completed", reason=reason)
-        self._out.send_each(self.members, Shutdown(reason=reason, failed=failed))
+        self._last_word = Shutdown(reason=reason, failed=failed)
+        self._out.send_each(self.members, self._last_word)
         self.phase, self.phase_deadline = Phase.ENDED, None
         self._out.finish(reason, failed=failed)
 

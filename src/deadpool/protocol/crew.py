@@ -35,7 +35,8 @@ class Trainer:
     has_state: bool = False  # stands in its training loop: a fence must wait for it to come to rest
     halting: bool = False
     released: bool = False
-    error: str | None = None
+    last_words: str | None = None  # why it is about to end: it was the script, or the device
+    paused: str | None = None  # why no step is to be expected of it
     step: int = 0
     attached: set[int] = field(default_factory=set)  # segments whose descriptor it has
 

@@ -27,7 +27,8 @@ class Member:
     trainers: tuple[TrainerInfo, ...] = ()
     inventory: Inventory | None = None  # frozen at the fence of this generation
     plan_acked: bool = False
-    steps: dict[int, int] = field(default_factory=dict)
+    steps: dict[int, int] = field(default_factory=dict)  # of ranks in their loop, in this generation
+    paused: dict[int, str] = field(default_factory=dict)  # rank -> why
 
     def view(self) -> NodeView:
         return NodeView(

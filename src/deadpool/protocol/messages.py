@@ -8,8 +8,8 @@ older generation drops it at the door. Three conversations, in the order in whic
     coordinator -> agent    Welcome Refused Prompts Rehearse Fence Plan Connect Go Permit Release Shutdown Strike
     agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Grant Halt Restore Connect Go Final Release End
                             Strike
-                            Declare Captured Missed Parked Halted Prepared Connected Stepped Finished Failed Report
-                            Sprung
+                            Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Finished Report
+                            Failed DeviceLost Hung Sprung
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ class Join:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     generation: Generation
-    steps: tuple[tuple[int, int], ...]  # (rank, newest completed version number)
+    steps: tuple[tuple[int, int], ...]  # of ranks in their loop; 0: this process has completed none yet
+    paused: tuple[tuple[int, str], ...] = ()  # (rank, why no step is to be expected of it for now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +200,7 @@ class Stored:
 class FenceAck:
     generation: Generation
     inventory: Inventory
+    hung: tuple[tuple[int, str], ...] = ()  # (rank, how it was found): did not come to rest and was ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,10 +471,31 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """The script does something that takes long on purpose. None: it goes on with its steps."""
+
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """The user's script raised; the process ends after this."""
 
     error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLost:
+    """Nothing can run on this process's device any more; the process ends after this."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hung:
+    """Said by the watch beside it: the main thread does not come back from an abort; the process ends after this."""
+
+    found: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -485,11 +508,10 @@ class Sprung:
 
 
 ALL: tuple[type, ...] = (
-    Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Declare, Digest, End, Ended, Extent, Facts,
-    Failed, Fence, FenceAck, Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat,
-    Holder, Inventory, Join, Layout, Live, Missed, Parked, Permit, Plan, PlanAck, Prepared, Prompts, RankOrder,
-    Refused, Rehearse, Release, Report, Restore, Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source,
-    Sprung,
-    Stepped, Stored, Strike, TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
+    Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Declare, DeviceLost, Digest, End, Ended, Extent,
+    Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat,
+    Holder, Hung, Inventory, Join, Layout, Live, Missed, Parked, Paused, Permit, Plan, PlanAck, Prepared, Prompts,
+    RankOrder, Refused, Rehearse, Release, Report, Restore, Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef,
+    Source, Sprung, Stepped, Stored, Strike, TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

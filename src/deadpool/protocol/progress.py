@@ -2,30 +2,83 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
+
 from deadpool.protocol.commits import Commits
 
 FUTILE_LIMIT = 5
 """Recoveries in a row without one new completed version, after which going on would be a loop."""
 
+HANG_AT_LEAST_S = 60.0
+HANG_STEPS = 10
+"""Where nobody has said what a hang is: so many times the slowest recent step without one, and not less than that."""
 
-class StallWatch:
-    """A job that hangs is not healed yet, but it must not hang unseen: it is noticed once per stall."""
+_RECENT = 100
 
-    def __init__(self, stall_s: float) -> None:
-        self._stall_s = stall_s
-        self._progress: tuple[int, float] | None = None  # completed steps of all ranks together, and since when
 
-    def look(self, steps: dict[int, int], now: float, *, running: bool) -> float | None:
-        """For how many seconds no rank completed a step, if that is to be told."""
-        done = sum(steps.values())
-        if self._progress is None or done != self._progress[0]:
-            self._progress = (done, now)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """Nobody has completed a step for as long as a hang takes."""
+
+    seconds: float
+    behind: tuple[int, ...]  # all of them, if all are in the same step
+    is_hang: bool  # False: a first step may be slow, and some process has not completed one
+
+    @property
+    def reason(self) -> str:
+        return f"no step for {self.seconds:.0f} s; behind: ranks {', '.join(map(str, self.behind))}"
+
+
+class HangWatch:
+    """Looks at completed steps while the job runs. It says that nothing moves; who is at fault shows in the unwinding.
+
+    How long a step takes is read off the same news: the time between two of them in which some rank got further.
+    """
+
+    def __init__(self, hang_s: float, world_size: int) -> None:
+        self._given_s, self._ranks = hang_s, range(world_size)
+        self._steps: dict[int, int] = {}
+        self._since = 0.0
+        self._told = False
+        self._recent_s: deque[float] = deque(maxlen=_RECENT)
+
+    @property
+    def limit_s(self) -> float:
+        return self._given_s or max(HANG_AT_LEAST_S, HANG_STEPS * max(self._recent_s, default=0.0))
+
+    def begin(self, now: float) -> None:
+        """The job runs, from here on, with whoever sits in it now."""
+        self._steps, self._since, self._told = {}, now, False
+
+    def excuse(self, seconds: float) -> None:
+        self._since += seconds
+
+    def look(self, steps: dict[int, int], now: float, *, paused: bool) -> Standstill | None:
+        """Told once per standstill. `paused`: nobody expects a step, so this time does not count."""
+        if steps != self._steps:
+            if self._is_warm():
+                self._recent_s.append(now - self._since)
+            self._steps, self._since, self._told = dict(steps), now, False
+        elif paused:
+            self._since = now
+        if self._told or now - self._since < self.limit_s:
             return None
-        still_s = now - self._progress[1]
-        if not done or not running or still_s < self._stall_s:
-            return None
-        self._progress = (done, now)
-        return still_s
+        self._told = True
+        return Standstill(seconds=now - self._since, behind=self._behind(), is_hang=self._can_hang())
+
+    def _is_warm(self) -> bool:
+        """Every process has completed a step: the next ones take as long."""
+        return all(self._steps.get(rank) for rank in self._ranks)
+
+    def _can_hang(self) -> bool:
+        """A limit that was set on purpose holds for first steps too, but not before they begin."""
+        in_loop = all(rank in self._steps for rank in self._ranks)
+        return in_loop if self._given_s else self._is_warm()
+
+    def _behind(self) -> tuple[int, ...]:
+        furthest_back = min(self._steps.get(rank, -1) for rank in self._ranks)
+        return tuple(rank for rank in self._ranks if self._steps.get(rank, -1) == furthest_back)
 
 
 class Setbacks:
@@ -35,7 +88,7 @@ class Setbacks:
         self._commits = commits
         self._commit_count = 0  # as of the last fault
         self._futile = 0
-        self._script_error: str | None = None
+        self._error: str | None = None
 
     def is_futile(self, *, one_more: bool) -> bool:
         self._forget_the_overcome()
@@ -43,13 +96,13 @@ class Setbacks:
         return self._futile > FUTILE_LIMIT
 
     def bug(self, error: str) -> str | None:
-        """A script that never got anywhere, or fails the same way once more, has a bug, not an accident."""
+        """What never got anywhere, or fails the same way once more, is a bug of the script's, not an accident."""
         self._forget_the_overcome()
-        repeated, self._script_error = error == self._script_error, error
+        repeated, self._error = error == self._error, error
         if self._commits.permit.watermark is None:
             return "before its first snapshot"
         return "again in the same way" if repeated else None
 
     def _forget_the_overcome(self) -> None:
         if self._commits.count != self._commit_count:
-            self._commit_count, self._futile, self._script_error = self._commits.count, 0, None
+            self._commit_count, self._futile, self._error = self._commits.count, 0, None

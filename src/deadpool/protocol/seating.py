@@ -124,6 +124,7 @@ class Seating:
         if not keep and slot is None:
             return
         trainer.restored_in = plan.generation
+        trainer.step = min(trainer.step, resume.number)  # still 0 if this process has never completed one
         restore = Restore(
             generation=plan.generation,
             version=resume,

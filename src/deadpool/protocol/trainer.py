@@ -2,7 +2,8 @@
 
 Three threads of a trainer ask here (the script's, the monitor's, the capture's), under one lock held by the shell. The
 rules of sealing: the abort flag only grows and is set before any abort call; a version counts only if its last
-optimizer step was seen complete *before* the flag was looked at.
+optimizer step was seen complete *before* the flag was looked at. On a device the end of a step only means that its work
+was enqueued: the version is *reached* then, and *observed* when the device has come that far.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class TrainerCore:
         self.rank = -1
         self.live: Version | None = None
         self.clean = False
+        self.observed_version: Version | None = None  # the newest whose work was seen complete before the flag
+        self._touched = False  # an optimizer step was enqueued since `live` was reached
         self.schedule = Schedule()
         self.resumed_at: Version | None = None  # captured again where no copy of it is left, whatever the schedule says
         self.geometry: Geometry | None = None  # as last declared to the agent
@@ -45,11 +48,12 @@ class TrainerCore:
     def take_seat(self, generation: Generation, rank: int, schedule: Schedule) -> None:
         self.generation, self.rank, self.schedule = generation, rank, schedule
         self.live, self.clean, self.geometry = None, False, None
+        self.observed_version = None
         self._slots.clear()
 
     def begin(self) -> None:
         """The script has built everything: this is version 0."""
-        self.live, self.clean = Version(self.generation, 0), True
+        self._reach(Version(self.generation, 0))
 
     def halt(self, generation: Generation) -> None:
         """Before any abort call: whatever completes after this may be garbage."""
@@ -79,14 +83,36 @@ class TrainerCore:
         return bool(self._slots)
 
     def optimizer_began(self) -> None:
-        self.clean = False
+        self.clean, self._touched = False, True
 
     def end_step(self) -> bool:
-        """The step's work was seen complete. False: the flag was up by then, so the step does not count."""
+        """All of the step's work was enqueued. False: the flag was up by then, so the step does not count."""
         if self.is_aborted or self.live is None:
             return False
-        self.live, self.clean = Version(self.generation, self.live.number + 1), True
+        self._reach(Version(self.generation, self.live.number + 1))
         return True
+
+    def _reach(self, version: Version) -> None:
+        """Nothing is claimed of it before observed()."""
+        self.live, self.clean, self._touched = version, False, False
+
+    def observed(self, version: Version) -> bool:
+        """The work that makes `version` was seen complete; only now is the flag looked at. False: it may be garbage."""
+        if self.is_aborted or version.born != self.generation:
+            return False
+        if not self.has_observed(version):
+            self.observed_version = version
+            self.clean = version == self.live and not self._touched
+        return True
+
+    def has_observed(self, version: Version) -> bool:
+        seen = self.observed_version
+        return seen is not None and (seen.born, seen.number) >= (version.born, version.number)
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """The script has enqueued a whole step beyond the version it reached last, and that one was not seen yet."""
+        return self.live is not None and not self.has_observed(self.live)
 
     def plan_capture(self) -> Capture | Missed | None:
         """What to do about the version just reached. All ranks capture the same ones; who cannot says so."""
@@ -98,8 +124,9 @@ class TrainerCore:
         return Capture(generation=self.generation, version=self.live, slot=self._slots.popleft())
 
     def copied(self, capture: Capture, record_bytes: int) -> Captured | None:
-        """The copy is complete. Looked at last: a capture that outlived its generation is nobody's evidence."""
-        if self.is_aborted or capture.generation != self.generation:
+        """The copy is complete. The flag is looked at last: a capture that outlived its generation is nobody's
+        evidence, and neither is one of a version that was never observed."""
+        if self.is_aborted or capture.generation != self.generation or not self.has_observed(capture.version):
             return None
         return Captured(
             generation=self.generation, version=capture.version, slot=capture.slot, record_bytes=record_bytes
@@ -122,9 +149,11 @@ class TrainerCore:
         return Live(rank=self.rank, version=self.live, clean=self.clean and self.live is not None)
 
     def restoring(self) -> None:
-        self.clean = False
+        """Dirty first, and not to be made clean by an observation that comes late."""
+        self.clean, self._touched = False, True
 
     def restored(self, generation: Generation, version: Version, schedule: Schedule) -> None:
         self.generation, self.schedule = generation, schedule
         self.live, self.clean, self.resumed_at = version, True, version
+        self.observed_version, self._touched = version, False
         self._slots.clear()

@@ -27,6 +27,8 @@ class Faults:
                 world.clock.at(plan.after_s, partial(self._strike, plan))
         for index, at_s in enumerate(world.options.joins_s):
             world.clock.at(at_s, partial(world.add_machine, f"j{index}", spare=True))
+        if world.options.hang_s is not None:
+            world.clock.at(world.options.hang_s, self._hang)
         world.on_event = self._on_event
 
     def _on_event(self, what: str) -> None:
@@ -93,6 +95,15 @@ class Faults:
             self._world.checkers.before_loss(nodes=0)
             self._world.tell("world", "trainer dies", {"trainer": process.name, "stage": process.stage})
             process.exit(-9, "killed")
+
+    def _hang(self) -> None:
+        processes = [p for machine in self._alive() for p in machine.processes.values() if p.is_stepping]
+        if processes and self._world.outcome is None:
+            process = self._world.rng.choice(processes)
+            self.struck += 1
+            self._world.checkers.before_loss(nodes=0)
+            self._world.tell("world", "trainer hangs", {"trainer": process.name})
+            process.hang()
 
     def _raise_alarm(self) -> None:
         """Communication broke, nobody died: every rank has its live state at the fence."""

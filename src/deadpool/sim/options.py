@@ -49,6 +49,7 @@ class Options:
     give_up: float  # chance that a capture is given up
     stuck: float  # chance that a trainer does not unwind by itself
     push_failure: float
+    hang_s: float | None  # when a trainer stops in the middle of its step, for ever
     faults: tuple[FaultPlan, ...]
     joins_s: tuple[float, ...]  # when further spares join
     calm_s: float  # when the liveness phase begins
@@ -79,6 +80,7 @@ def draw(seed: int) -> Options:
         give_up=rng.choice((0.0, 0.03, 0.2)),
         stuck=rng.choice((0.0, 0.05)),
         push_failure=rng.choice((0.0, 0.02, 0.2)),
+        hang_s=_hang_s(random.Random(f"hang {seed}"), calm_s),
         faults=_faults(rng, calm_s),
         joins_s=tuple(sorted(calm_s * rng.random() for _ in range(rng.choice((0, 0, 1, 2))))),
         calm_s=calm_s,
@@ -95,3 +97,7 @@ def _faults(rng: random.Random, calm_s: float) -> tuple[FaultPlan, ...]:
         after_s = 1 + (calm_s - 1) * rng.random() if when == "time" else WITHIN_S[when] * rng.random() ** 2
         plans.append(FaultPlan(kind=rng.choice(KINDS), when=when, after_s=after_s))
     return tuple(plans)
+
+
+def _hang_s(rng: random.Random, calm_s: float) -> float | None:
+    return calm_s * rng.random() if rng.random() < 0.3 else None

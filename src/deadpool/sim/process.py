@@ -58,7 +58,7 @@ class Process:
         self.built_as = self._building_as = -1
         self.told: Generation | None = None  # of which start the prompts are that the script was built with
         self._prompts: dict[int, Prompts] = {}
-        self.unwinding = False
+        self.unwinding = self.hung = False
         self.capture: tuple[Capture, Content] | None = None
         self._heard: dict[type, Any] = {}
         self._walks_in: Generation = NO_GENERATION
@@ -92,6 +92,15 @@ class Process:
     def exit(self, code: int, reason: str) -> None:
         self.die()
         self.machine.process_exited(self, code, reason)
+
+    @property
+    def is_stepping(self) -> bool:
+        return self.alive and self.stage == "running" and not (self.unwinding or self.core.is_aborted)
+
+    def hang(self) -> None:
+        """The script does nothing any more; monitor and capture go on."""
+        self.hung = True
+        self.epoch += 1
 
     def later(self, longest_s: float, action: Callable[[], None]) -> None:
         """Unless the script has been taken elsewhere by then."""
@@ -138,8 +147,8 @@ class Process:
         """The flag first, then the abort. The script comes to rest in its own time."""
         self.core.halt(generation)
         self.world.reductions.abandoned(self.number, self.core.rank)
-        if self.stage == "loading":
-            return  # looked at when the load is done
+        if self.hung or self.stage == "loading":
+            return  # never comes back, or is looked at when the load is done
         if not self.unwinding:
             self.unwinding = True
             stuck = not self.world.calm and self.world.rng.random() < self.world.options.stuck
@@ -264,6 +273,7 @@ class Process:
     def _begin(self) -> None:
         self.stage = "running"
         self.core.begin()
+        self._observe()
         self.told = self.core.generation
         self._say_prompts(complete=False)
         self.state = initial(self.core.generation, self.core.rank)
@@ -311,6 +321,7 @@ class Process:
             self.state = State(self.world.rng.getrandbits(60), self.world.rng.getrandbits(60))
         if not counts:
             return
+        self._observe()
         live = self.core.live
         assert live is not None
         if not garbage:
@@ -320,6 +331,11 @@ class Process:
         if live.number == 1:
             self._say_prompts(complete=True)
         self._snapshot(self._next_step)
+
+    def _observe(self) -> None:
+        """No device here that a host could run ahead of."""
+        assert self.core.live is not None
+        self.core.observed(self.core.live)
 
     def _say_prompts(self, *, complete: bool) -> None:
         if self.told is not None:

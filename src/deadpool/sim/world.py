@@ -20,7 +20,7 @@ from deadpool.sim.reduction import Reductions
 from deadpool.sim.streams import Streams
 
 HEARTBEAT_S = 1.0
-DEADLINES = Deadlines(node_s=5.0, fence_s=14.0, prepare_s=60.0, connect_s=20.0, spare_wait_s=40.0, stall_s=1e6)
+DEADLINES = Deadlines(node_s=5.0, fence_s=14.0, prepare_s=60.0, connect_s=20.0, spare_wait_s=40.0, hang_s=25.0)
 UNWIND_S = 6.0
 ENDLESS = 1_000_000
 

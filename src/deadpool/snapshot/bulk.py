@@ -10,21 +10,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from deadpool.errors import StateError
-from deadpool.snapshot.layout import BulkRegion, Entry, Layout, Packer, encode_layout
+from deadpool.snapshot.buffers import BufferStage, Signature, signature_of
+from deadpool.snapshot.census import Census
+from deadpool.snapshot.layout import BulkRegion, Entry, Layout, Packer, encode_layout, packing_order
 from deadpool.snapshot.objects import Key, Objects, ProtectedOptimizer, describe
 from deadpool.snapshot.spread import describe_spread
-from deadpool.snapshot.tensors import local_address, local_part, require_storable
+from deadpool.snapshot.tensors import local_part, require_storable
 
 StateKeys = dict[str, dict[int, tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A tensor of the bulk. `param` is itself, or the parameter whose optimizer state it is."""
+    """A tensor of the bulk. `param` is itself, or the parameter whose optimizer state it is. `sharded`: of each rank
+    alone, whatever is said of the parameter."""
 
     key: Key
     tensor: Tensor
@@ -37,56 +39,57 @@ class Plan:
     """Live tensors in canonical order, and their places in a slot.
 
     `locals` share memory with the live tensors but not their identity: a framework that puts other data under a
-    parameter during forward does not change what is copied.
+    parameter during forward does not change what is copied. Those of buffers are the places they are cloned to.
     """
 
     live: tuple[Live, ...]
     locals: dict[Key, Tensor]
-    addresses: tuple[int, ...]
     layout: Layout
     encoded_layout: bytes
-    cuda_devices: tuple[torch.device, ...]
-
-    def describes(self, live: list[Live], state_keys: StateKeys) -> bool:
-        if len(live) != len(self.live) or state_keys != self.layout.state_keys:
-            return False
-        return all(
-            now.tensor is then.tensor and local_address(now.tensor) == address and now.tensor.shape == then.tensor.shape
-            for now, then, address in zip(live, self.live, self.addresses, strict=True)
-        )
+    census: Census
+    buffers: Signature
 
 
 class BulkScanner:
     """Finds the live tensors and keeps the plan up to date."""
 
-    def __init__(self, objects: Objects, in_replica_region: frozenset[int]) -> None:
+    def __init__(self, objects: Objects, in_replica_region: frozenset[int], stage: BufferStage) -> None:
         self._objects = objects
         self._in_replica_region = in_replica_region
+        self._stage = stage
+        self._params = list(objects.params.values())
         self._plan: Plan | None = None
 
     def scan(self) -> Plan:
-        """The plan for the state as it is now. Main thread."""
-        live, state_keys = find_live(self._objects)
-        if self._plan is None or not self._plan.describes(live, state_keys):
-            self._plan = self._make_plan(live, state_keys)
+        """The plan for the state as it is now, with buffers cloned. Main thread."""
+        buffers = self._stage.find()
+        if self._plan is None or not self._is_still(self._plan, buffers):
+            self._plan = self._make_plan(buffers)
+        self._stage.take(buffers)
         return self._plan
 
-    def _make_plan(self, live: list[Live], state_keys: StateKeys) -> Plan:
+    def _is_still(self, plan: Plan, buffers: list[tuple[Key, Tensor]]) -> bool:
+        return plan.census.holds(self._params, self._objects.optimizers) and plan.buffers == signature_of(buffers)
+
+    def _make_plan(self, buffers: list[tuple[Key, Tensor]]) -> Plan:
+        live, state_keys = find_live(self._objects)
+        live += [Live(key, buffer, buffer, True) for key, buffer in buffers]
         for item in live:
             require_storable(item.tensor, describe(item.key))
+        ordered = sorted(live, key=_packing_order)
         locals_ = {item.key: local_part(item.tensor) for item in live}
+        locals_ |= self._stage.place([(item.key, item.tensor) for item in ordered if item.key[0] == "buffer"])
         packer = Packer()
-        largest_items_first = sorted(live, key=lambda item: -locals_[item.key].dtype.itemsize)
-        entries = tuple(self._entry(item, locals_[item.key], packer) for item in largest_items_first)
+        entries = tuple(self._entry(item, locals_[item.key], packer) for item in ordered)
         layout = Layout(entries=entries, state_keys=state_keys)
-        addresses = tuple(local_address(item.tensor) for item in live)
-        cuda_devices = tuple(sorted({local.device for local in locals_.values() if local.is_cuda}, key=str))
-        return Plan(tuple(live), locals_, addresses, layout, encode_layout(layout), cuda_devices)
+        census = Census.take(self._params, self._objects.optimizers)
+        return Plan(tuple(live), locals_, layout, encode_layout(layout), census, signature_of(buffers))
 
     def _entry(self, item: Live, local: Tensor, packer: Packer) -> Entry:
         region: BulkRegion = "unique" if item.sharded or id(item.param) not in self._in_replica_region else "replica"
         nbytes = local.numel() * local.dtype.itemsize
         param = local_part(item.param)
+        like_param = item.key[0] != "buffer" and local.shape == param.shape and local.device == param.device
         return Entry(
             key=item.key,
             dtype=local.dtype,
@@ -95,9 +98,14 @@ class BulkScanner:
             region=region,
             offset=packer.place(region, nbytes),
             device_type=local.device.type,
-            like_param=local.shape == param.shape and local.device == param.device,
+            like_param=like_param,
             spread=describe_spread(item.tensor, describe(item.key)),
         )
+
+
+def _packing_order(item: Live) -> tuple[int, int]:
+    local = local_part(item.tensor)
+    return packing_order(item.key[0], local.dtype.itemsize, local.numel())
 
 
 def find_live(objects: Objects) -> tuple[list[Live], StateKeys]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from deadpool.errors import DeadPoolError, StateError
 from deadpool.snapshot.bulk import states_of
-from deadpool.snapshot.objects import Objects, ProtectedOptimizer
+from deadpool.snapshot.objects import Key, ModuleTrees, Objects, ProtectedOptimizer
 from deadpool.snapshot.record import decode, encode
 from deadpool.snapshot.rng import capture_rng, restore_rng
 from deadpool.snapshot.tensors import is_dtensor, local_part
@@ -24,35 +24,30 @@ HostParts = dict[str, dict[str, bytes]]
 class HostState:
     """Captures and restores the host part of the protected objects."""
 
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
-        self._submodules: dict[str, dict[str, nn.Module]] = {}
-        self.refresh()
+    def __init__(self, objects: Objects, trees: ModuleTrees) -> None:
+        self._objects, self._trees = objects, trees
 
-    def refresh(self) -> None:
-        """Walk the module trees again: a submodule may have been added since."""
-        self._submodules = {name: dict(module.named_modules()) for name, module in self._objects.modules.items()}
-
-    def capture(self) -> HostParts:
-        return self.capture_model_state() | {
+    def capture(self, cloned: frozenset[Key]) -> HostParts:
+        """Without the contents of the buffers that were `cloned`: those are bulk."""
+        return self.capture_model_state(cloned) | {
             "stateful": {name: _state_dict(name, value) for name, value in self._objects.stateful.items()},
             "rng": {"rng": encode(capture_rng(), "rng")},
         }
 
-    def capture_model_state(self) -> HostParts:
+    def capture_model_state(self, cloned: frozenset[Key] = frozenset()) -> HostParts:
         """Without data position, schedulers and generators: what belongs to model and optimizer."""
         return {
-            "module": {name: _capture_module(name, parts) for name, parts in self._submodules.items()},
+            "module": {name: _capture_module(name, parts, cloned) for name, parts in self._trees.paths.items()},
             "optimizer": {name: _capture_optimizer(value) for name, value in self._objects.optimizers.items()},
         }
 
     def restore(self, parts: HostParts) -> None:
-        """Generators last: loading a state may draw numbers."""
-        self.refresh()
+        """Generators last: loading a state may draw numbers. Cloned buffers are in place already."""
+        self._trees.refresh()
         self.require_same_objects(parts)
         with torch.no_grad():
             for name, data in parts["module"].items():
-                _restore_module(name, self._submodules[name], decode(data, name))
+                _restore_module(name, self._trees.paths[name], decode(data, name))
             for name, data in parts["optimizer"].items():
                 _restore_optimizer(self._objects.optimizers[name], decode(data, name))
         for name, data in parts["stateful"].items():
@@ -60,7 +55,7 @@ class HostState:
         restore_rng(decode(parts["rng"]["rng"], "rng"))
 
     def require_same_objects(self, parts: HostParts) -> None:
-        _require_same_names("module", set(self._submodules), set(parts["module"]))
+        _require_same_names("module", set(self._trees.paths), set(parts["module"]))
         _require_same_names("optimizer", set(self._objects.optimizers), set(parts["optimizer"]))
         _require_same_names("object", set(self._objects.stateful), set(parts["stateful"]))
 
@@ -83,16 +78,25 @@ def _load_state_dict(name: str, value: Any, state: Any) -> None:
         raise StateError(f"{name}.load_state_dict() failed: {type(error).__name__}: {error}") from error
 
 
-def _capture_module(name: str, submodules: dict[str, nn.Module]) -> bytes:
-    """All buffers, None and non-persistent ones too, and extra states."""
-    buffers = {
-        path: {key: (value if value is None else local_part(value)) for key, value in module._buffers.items()}
-        for path, module in submodules.items()
-        if module._buffers
-    }
-    passing = {path: sorted(submodules[path]._non_persistent_buffers_set & set(buffers[path])) for path in buffers}
+def _capture_module(name: str, submodules: dict[str, nn.Module], cloned: frozenset[Key]) -> bytes:
+    """All buffers, None and non-persistent ones too, and extra states. Of cloned ones only that they exist."""
+    buffers: dict[str, dict[str, Tensor | None]] = {}
+    elsewhere: dict[str, list[str]] = {}
+    for path, module in submodules.items():
+        for key, value in module._buffers.items():
+            if ("buffer", name, path, key) in cloned:
+                elsewhere.setdefault(path, []).append(key)
+            else:
+                buffers.setdefault(path, {})[key] = value if value is None else local_part(value)
+    owners = dict.fromkeys([*buffers, *elsewhere])
+    passing = {path: sorted(_passing(submodules[path])) for path in owners}
     extras = {path: module.get_extra_state() for path, module in submodules.items() if _has_extra_state(module)}
-    return encode({"buffers": buffers, "passing": passing, "extra_state": extras}, name)
+    parts = {"buffers": buffers, "elsewhere": elsewhere, "passing": passing, "extra_state": extras}
+    return encode(parts, name)
+
+
+def _passing(module: nn.Module) -> set[str]:
+    return module._non_persistent_buffers_set & set(module._buffers)
 
 
 def _has_extra_state(module: nn.Module) -> bool:
@@ -101,8 +105,11 @@ def _has_extra_state(module: nn.Module) -> bool:
 
 def _restore_module(name: str, submodules: dict[str, nn.Module], stored: dict[str, Any]) -> None:
     for path, module in submodules.items():
-        passing = set(stored["passing"].get(path, ()))
+        passing, elsewhere = set(stored["passing"].get(path, ())), stored["elsewhere"].get(path, [])
+        _forget_buffers(module, {*stored["buffers"].get(path, {}), *elsewhere})
         _restore_buffers(f"{name}.{path}".rstrip("."), module, stored["buffers"].get(path, {}), passing)
+        module._non_persistent_buffers_set -= set(elsewhere) - passing
+        module._non_persistent_buffers_set |= set(elsewhere) & passing
     for path, state in stored["extra_state"].items():
         submodules[path].set_extra_state(state)
     missing = sorted(set(stored["buffers"]) - set(submodules))
@@ -110,10 +117,13 @@ def _restore_module(name: str, submodules: dict[str, nn.Module], stored: dict[st
         raise StateError(f"{name}: the snapshot has buffers of {missing[0]!r}, which is not in the module here")
 
 
+def _forget_buffers(module: nn.Module, stored: set[str]) -> None:
+    for name in set(module._buffers) - stored:
+        delattr(module, name)
+
+
 def _restore_buffers(path: str, module: nn.Module, stored: dict[str, Tensor | None], passing: set[str]) -> None:
     """In place where the buffer fits; a forward pass may also have put another tensor there, or a new name."""
-    for name in set(module._buffers) - set(stored):
-        delattr(module, name)
     for name, value in stored.items():
         live = module._buffers.get(name)
         if live is None and name not in module._buffers:

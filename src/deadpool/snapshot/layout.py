@@ -1,7 +1,8 @@
 """Where each tensor lies in a slot, and enough about it to build it again. Values and their bytes; owns that format.
 
 Entries are packed without gaps, larger items first, so that every one is aligned to its item size and no byte of a
-region is undefined: two replicas with equal tensors have equal regions, and equal checksums.
+region is undefined: two replicas with equal tensors have equal regions, and equal checksums. Among items of one size
+small tensors lie side by side, scalars too (those that optimizers keep on the host), whatever device they are on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from deadpool.snapshot.objects import Key
 from deadpool.snapshot.tensors import dtype_from_name, dtype_name
 
 BulkRegion = Literal["unique", "replica"]
+
+STAGED_KINDS = ("buffer",)
+"""Kinds of entries that forward may overwrite: cloned at the boundary, moved from there."""
+
+SMALL_BYTES = 1 << 20
+"""Smaller tensors are worth being gathered before they are moved."""
 
 Spread = tuple[tuple[tuple[Any, ...], ...], tuple[int, ...], tuple[int, ...]]
 """A DTensor's placements, global shape and global stride."""
@@ -49,8 +56,17 @@ class Layout:
         return sum(entry.nbytes for entry in self.entries if entry.region == region)
 
 
+def packing_order(kind: str, item_bytes: int, count: int) -> tuple[int, int]:
+    """The order in which tensors are placed: by item size, and then by what is moved together."""
+    if kind in STAGED_KINDS:
+        return -item_bytes, 3
+    if count <= 1:
+        return -item_bytes, 2
+    return -item_bytes, int(item_bytes * count < SMALL_BYTES)
+
+
 class Packer:
-    """Hands out offsets. Call with entries sorted by item size, largest first."""
+    """Hands out offsets. Call with entries in packing order."""
 
     def __init__(self) -> None:
         self._ends: dict[BulkRegion, int] = {"unique": 0, "replica": 0}

@@ -18,7 +18,8 @@ from deadpool.errors import ConfigError
 from deadpool.snapshot.loaders import with_position
 
 Key = tuple[str, str, str | int, Any]
-"""("param", keyword, name, "") or ("state", keyword, index of the parameter, key in optimizer.state)."""
+"""("param", keyword, name, ""), ("state", keyword, index of the parameter, key in optimizer.state) or
+("buffer", keyword, path of the submodule, name)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,19 @@ class Objects:
     params: dict[Key, Tensor]
 
 
+class ModuleTrees:
+    """All submodules of the protected modules, by keyword and path. Walking a tree is not for every step."""
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self._modules = modules
+        self.paths: dict[str, dict[str, nn.Module]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """A submodule may have been added since."""
+        self.paths = {name: dict(module.named_modules()) for name, module in self._modules.items()}
+
+
 def sort_objects(objects: Mapping[str, object]) -> Objects:
     """Sort by kind. ConfigError for what cannot be protected."""
     if not objects:
@@ -65,7 +79,13 @@ def sort_objects(objects: Mapping[str, object]) -> Objects:
 def describe(key: Key) -> str:
     """The entry as a user would write it."""
     kind, name, index, state_key = key
-    return f"{name}.{index}" if kind == "param" else f"{name}.state[{index}][{state_key!r}]"
+    match kind:
+        case "param":
+            return f"{name}.{index}"
+        case "buffer":
+            return ".".join(part for part in (name, str(index), str(state_key)) if part)
+        case _:
+            return f"{name}.state[{index}][{state_key!r}]"
 
 
 def _home_of_state(optimizer: Optimizer) -> Optimizer:

@@ -1,21 +1,22 @@
-"""Puts stored bulk back into live objects: parameters in place, optimizer state in place, created or removed.
+"""Where stored bulk goes in live objects: parameters in place, optimizer state in place, created or removed.
 
 Main thread. First everything is compared and nothing written: a snapshot that does not fit leaves the objects alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from deadpool.errors import StateError
-from deadpool.protocol.seal import Extent, Geometry, extent_of
+from deadpool.protocol.seal import Extent, extent_of
+from deadpool.snapshot.buffers import module_of
 from deadpool.snapshot.bulk import Live, find_live
-from deadpool.snapshot.copying import Array, announce_write, read_into, window
 from deadpool.snapshot.layout import BulkRegion, Entry, Layout
-from deadpool.snapshot.objects import Key, Objects, ProtectedOptimizer, describe
+from deadpool.snapshot.objects import Key, ModuleTrees, Objects, ProtectedOptimizer, describe
 from deadpool.snapshot.spread import describe_spread, spread_out
 from deadpool.snapshot.tensors import local_part
 
@@ -29,21 +30,42 @@ def require_complete(layout: Layout, extent: Extent) -> None:
             raise StateError(f"the snapshot's layout needs {expected} bytes in region {region!r}, it holds {actual}")
 
 
-def restore_bulk(objects: Objects, layout: Layout, whole: Array, geometry: Geometry) -> None:
-    """Afterwards the live tensors are those of the layout, with the slot's contents."""
+def prepare_targets(objects: Objects, trees: ModuleTrees, layout: Layout) -> dict[Key, Tensor]:
+    """Afterwards the live tensors are those of the layout, with any contents: what to load into."""
     with torch.no_grad():
-        targets = _find_targets(objects, layout)
+        targets = _find_targets(objects, trees, layout)
         for optimizer in objects.optimizers.values():
             _install_state(optimizer, layout.state_keys.get(optimizer.name, {}), targets)
-        for entry in layout.entries:
-            read_into(local_part(targets[entry.key]), window(whole, geometry, entry))
-    announce_write(targets.values())
+        for key, target in targets.items():
+            if key[0] == "buffer":
+                module_of(trees, key)._buffers[key[3]] = target
+    return targets
 
 
-def _find_targets(objects: Objects, layout: Layout) -> dict[Key, Tensor]:
+def announce_write(tensors: Iterable[Tensor]) -> None:
+    """Tell torch: caches of derived values (fp8 weights, parametrisations) go by a tensor's version counter."""
+    for tensor in tensors:
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+
+
+def _find_targets(objects: Objects, trees: ModuleTrees, layout: Layout) -> dict[Key, Tensor]:
     live = {item.key: item for item in find_live(objects)[0]}
     _require_same_params(objects, layout)
-    return {entry.key: _target(objects, entry, live.get(entry.key)) for entry in layout.entries}
+    return {
+        entry.key: _buffer(trees, entry) if entry.key[0] == "buffer" else _target(objects, entry, live.get(entry.key))
+        for entry in layout.entries
+    }
+
+
+def _buffer(trees: ModuleTrees, entry: Entry) -> Tensor:
+    """The live one where it fits. A forward pass may have put another one there, or none yet."""
+    live = module_of(trees, entry.key)._buffers.get(entry.key[3])
+    if live is not None and live.device.type == entry.device_type and not _mismatch(entry, live):
+        return live
+    if entry.spread is not None:
+        raise StateError(f"{describe(entry.key)}: a DTensor buffer changed its shape, it cannot be put back")
+    return torch.empty(entry.shape, dtype=entry.dtype, device=entry.device_type)
 
 
 def _require_same_params(objects: Objects, layout: Layout) -> None:

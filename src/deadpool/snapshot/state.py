@@ -1,7 +1,8 @@
 """One rank's protected training state: captured into slots, restored from them. What pool.protect() makes.
 
-record(), measure(), restore() and restore_record() belong to the main thread, between steps. copy_bulk() may run in
-another thread until the optimizer steps again; it uses the tensors that the last record() found. One capture at a time.
+mark(), record(), measure(), restore() and restore_record() belong to the main thread, between steps. It also opens a
+copy, of the tensors that the last record() found; another thread may advance it until the optimizer steps again.
+Nothing at a boundary waits for a device.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from torch.optim import Optimizer
 
 from deadpool.errors import StateError
 from deadpool.protocol.seal import Extent, Geometry
-from deadpool.snapshot.bulk import BulkScanner, Plan
-from deadpool.snapshot.copying import BulkCopier
+from deadpool.snapshot.buffers import BufferStage
+from deadpool.snapshot.bulk import BulkScanner, Plan, find_live
+from deadpool.snapshot.copying import Boundary, BulkCopier, MakeLane, make_lane
 from deadpool.snapshot.host import HostState
 from deadpool.snapshot.layout import decode_layout, join_record, split_record
-from deadpool.snapshot.objects import describe, sort_objects
-from deadpool.snapshot.rebuild import require_complete, restore_bulk
+from deadpool.snapshot.moves import make_moves
+from deadpool.snapshot.objects import ModuleTrees, describe, sort_objects
+from deadpool.snapshot.rebuild import announce_write, prepare_targets, require_complete
 from deadpool.snapshot.replicas import choose_peers
-from deadpool.snapshot.tensors import to_bytes
+from deadpool.snapshot.slot_copy import SlotCopy
+from deadpool.snapshot.tensors import local_part, to_bytes
 
 _SMALLEST_RECORD_CAPACITY = 256 << 10
 _RECORD_HEADROOM = 4
@@ -40,17 +44,25 @@ class ProtectedState:
         rank: int,
         node_of: Callable[[int], int],
         companions: Mapping[str, Any] | None = None,
+        clone_host_buffers: bool = False,
+        make_lane: MakeLane = make_lane,
     ) -> None:
-        """`companions` have a state that travels with the objects' own, under names that no keyword can have."""
+        """`companions` have a state that travels with the objects' own, under names that no keyword can have.
+
+        Buffers on a device are cloned at the boundary; `clone_host_buffers`: all are, wherever they lie.
+        """
         self._objects = sort_objects(objects)
         self._objects.stateful.update(companions or {})
         self._peers, in_replica_region = choose_peers(
             self._objects.params.values(), replicas, rank=rank, node_of=node_of
         )
-        self._scanner = BulkScanner(self._objects, in_replica_region)
-        self._host = HostState(self._objects)
-        self._copier = BulkCopier()
+        self._trees = ModuleTrees(self._objects.modules)
+        self._stage = BufferStage(self._trees, include_host=clone_host_buffers)
+        self._scanner = BulkScanner(self._objects, in_replica_region, self._stage)
+        self._host = HostState(self._objects, self._trees)
+        self._copier = BulkCopier(make_lane, sorted({param.device for param in self._objects.params.values()}, key=str))
         self._plan: Plan | None = None
+        self._start: Boundary | None = None
         self._record_capacity = 0
 
     @property
@@ -66,9 +78,27 @@ class ProtectedState:
     def optimizers(self) -> tuple[Optimizer, ...]:
         return tuple(optimizer.outer for optimizer in self._objects.optimizers.values())
 
+    @property
+    def is_on_device(self) -> bool:
+        """Copies come from other memory than the host's."""
+        return self._copier.has_device
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that protection takes for itself."""
+        return self._copier.device_bytes + self._stage.device_bytes
+
+    def mark(self) -> Boundary:
+        """Behind everything that was enqueued so far. Seen done, the state is what the script has made it."""
+        return self._copier.mark()
+
+    def drain(self) -> None:
+        """Until no device works for this process any more."""
+        self._copier.drain()
+
     def measure(self) -> Geometry:
         """The slot this state needs now. Optimizer state makes it grow; the record's room stays while it fits."""
-        self._host.refresh()
+        self._trees.refresh()
         extent = self.extent(self.record())
         if extent.record_bytes > self._record_capacity:
             wanted = _power_of_two(extent.record_bytes * _RECORD_HEADROOM)
@@ -80,10 +110,15 @@ class ProtectedState:
         )
 
     def record(self) -> bytes:
-        """The boundary record of this moment, and the start of a capture: copy_bulk() copies what was found here."""
-        plan = self._plan = self._scanner.scan()
-        self._copier.mark_boundary(plan)
-        return join_record(plan.encoded_layout, self._host.capture())
+        """The boundary record of this moment, and the start of a capture: a copy is of what was found here."""
+        plan = self._stand()
+        return join_record(plan.encoded_layout, self._host.capture(self._stage.keys))
+
+    def _stand(self) -> Plan:
+        """The state of this moment is what will be copied, and what a rank that keeps its memory comes back to."""
+        self._plan = self._scanner.scan()
+        self._start = self._copier.mark()
+        return self._plan
 
     def extent(self, record: bytes) -> Extent:
         """How much of a slot the capture that began with this record fills."""
@@ -94,11 +129,16 @@ class ProtectedState:
             replica_bytes=layout.region_bytes("replica"),
         )
 
-    def copy_bulk(self, slot: memoryview, geometry: Geometry, *, cancelled: Callable[[], bool]) -> bool:
-        """Copy the bulk into the slot; False if given up. Any thread. ArenaError if the slot is too small."""
+    def open_copy(self, slot: memoryview, geometry: Geometry) -> SlotCopy:
+        """The bulk's way into the slot. ArenaError if the slot is too small."""
         plan = self._capture_plan()
         geometry.check(self.extent(b""))
-        return self._copier.copy(plan, slot, geometry, cancelled)
+        assert self._start is not None
+        return self._copier.open(plan, slot, geometry, self._start)
+
+    def copy_bulk(self, slot: memoryview, geometry: Geometry, *, cancelled: Callable[[], bool]) -> bool:
+        """Copy the bulk into the slot, and wait for it; False if given up."""
+        return self.open_copy(slot, geometry).advance(cancelled)
 
     def restore(self, slot: memoryview, geometry: Geometry, extent: Extent) -> None:
         """Make the live objects what the slot holds. StateError, and nothing changed, if it is of other objects."""
@@ -107,12 +147,20 @@ class ProtectedState:
         layout = decode_layout(encoded_layout)
         require_complete(layout, extent)
         self._host.require_same_objects(host)
-        restore_bulk(self._objects, layout, np.frombuffer(slot, np.uint8), geometry)
+        self._trees.refresh()
+        targets = prepare_targets(self._objects, self._trees, layout)
+        live = {key: local_part(target) for key, target in targets.items()}
+        self._copier.load(make_moves(layout.entries, live, np.frombuffer(slot, np.uint8), geometry))
+        announce_write(targets.values())
         self._host.restore(host)
+        self._stage.follow(frozenset(key for key in targets if key[0] == "buffer"))
+        self._stand()
 
     def restore_record(self, record: bytes) -> None:
-        """The host part only: for a rank that stands clean at the version and keeps its device memory."""
+        """The host part and the buffers: for a rank that stands clean at the version and keeps its device memory."""
         _, host = split_record(record)
+        self._host.require_same_objects(host)
+        self._stage.put_back()
         self._host.restore(host)
 
     def release_slots(self) -> None:
@@ -122,9 +170,8 @@ class ProtectedState:
     def digest(self) -> str:
         """Checksum of parameters, buffers and optimizer state: equal if and only if they are."""
         hasher = xxhash.xxh3_128()
-        plan = self._scanner.scan()
-        for item in plan.live:
-            local = plan.locals[item.key]
+        for item in find_live(self._objects)[0]:
+            local = local_part(item.tensor)
             hasher.update(f"{describe(item.key)} {local.dtype} {tuple(local.shape)};".encode())
             hasher.update(to_bytes(local))
         for parts in self._host.capture_model_state().values():

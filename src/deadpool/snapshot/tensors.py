@@ -40,6 +40,9 @@ def local_address(tensor: Tensor) -> int:
     """Where the local memory lies: changes when a tensor gets other storage under the same identity."""
     if type(tensor) in _PLAIN_TYPES or not is_dtensor(tensor):
         return tensor.data_ptr()
+    shard = getattr(tensor, "_local_tensor", None)  # what to_local() gives, without its detours
+    if isinstance(shard, Tensor) and type(shard) in _PLAIN_TYPES:
+        return shard.data_ptr()
     with torch.no_grad():
         return _shard(tensor).data_ptr()
 

@@ -1,92 +1,229 @@
-"""The thread that copies a version into its slot while the next forward and backward run."""
+"""The thread that watches versions come true on the device and copies them into slots while the next step runs.
+
+Two kinds of tasks, in order: a version whose work was enqueued is *observed* when the device has come that far, and a
+capture is advanced until its copy is whole or was given up. The main thread waits for neither. When the optimizer is
+next it decides at once whether the copy may go on, by what the optimizer would have to wait for it (settle); that
+waiting is the device's.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.trainer import Capture
+from deadpool.snapshot.copying import Boundary
+from deadpool.snapshot.pace import Figures
 from deadpool.snapshot.slot import clear_seal
+from deadpool.snapshot.slot_copy import SlotCopy
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer.ambush import Ambushes
 
+_LATE = "the copy was not done when the optimizer began"
+_REMEMBERED_COSTS = 8
+
+
+@dataclass(slots=True, eq=False)
+class Observation:
+    version: Version
+    boundary: Boundary
+
+    def await_device(self) -> None:
+        self.boundary.wait()
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A capture on its way."""
+
+    capture: Capture
+    slot: memoryview
+    geometry: Geometry
+    record: bytes
+    copy: SlotCopy
+    settled: bool = False  # all issued or given up: nothing is decided any more
+    reason: str = _LATE
+
+    def await_device(self) -> None:
+        self.copy.await_end()
+
+    def write_record(self) -> None:
+        start = self.geometry.offset("record")
+        self.slot[start : start + len(self.record)] = self.record
+
 
 class Capturer:
-    """At most one capture at a time. A copy is declared before the thread is idle again, so that whoever has waited
-    for it to be idle knows that nothing more will be said of it."""
+    """A copy is declared before the thread is idle again, so that whoever has waited for it to be idle knows that
+    nothing more will be said of it."""
 
     def __init__(
         self,
         state: ProtectedState,
         ambushes: Ambushes,
         *,
+        allowance_s: Callable[[], float | None],
+        on_observed: Callable[[Version], None],
         on_copied: Callable[[Capture, int], None],
         on_given_up: Callable[[Capture, str], None],
+        on_error: Callable[[Exception], None],
     ) -> None:
-        self._state, self._ambushes = state, ambushes
-        self._on_copied, self._on_given_up = on_copied, on_given_up
-        self._work: tuple[Capture, memoryview, Geometry, bytes] | None = None
-        self._cancelled = False
+        """`allowance_s`: how long the next optimizer may be made to wait; None is for ever."""
+        self._state, self._ambushes, self._allowance_s = state, ambushes, allowance_s
+        self._on_observed, self._on_copied = on_observed, on_copied
+        self._on_given_up, self._on_error = on_given_up, on_error
+        self._tasks: deque[Observation | Flight | None] = deque()  # the first is being worked at; None: the end
+        self._open: Flight | None = None
+        self._costs: deque[Flight] = deque(maxlen=_REMEMBERED_COSTS)
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
+    # --- the main thread ---------------------------------------------------------------------------------------------
+
+    def reached(self, version: Version, boundary: Boundary) -> None:
+        """All work that makes `version` is enqueued. Where it is done already, this is said here and now."""
+        if boundary.done():
+            self._on_observed(version)
+        else:
+            self._enqueue(Observation(version, boundary))
+
     def begin(self, capture: Capture, slot: memoryview, geometry: Geometry, record: bytes) -> None:
-        self.finish(None)
+        """Of the state that the last record() found. A copy that fails is a version this rank missed."""
+        self.settle()
+        try:
+            clear_seal(slot)
+            copy = self._state.open_copy(slot, geometry)
+        except Exception as error:
+            traceback.print_exc()
+            self._on_given_up(capture, f"{type(error).__name__}: {error}")
+            return
+        self._open = Flight(capture, slot, geometry, record, copy)
+        self._enqueue(self._open)
+
+    def settle(self) -> None:
+        """Before anything of the state is overwritten, by the optimizer or by the next boundary's clones."""
+        flight = self._open
+        if flight is None:
+            return
+        if not flight.settled:
+            self._decide(flight)
+            self._costs.append(flight)
+        flight.copy.hold()
+
+    def costs(self) -> Iterator[tuple[int, Figures]]:
+        """(version number, what its capture cost), of each once, as soon as the device has told."""
+        while self._costs and (figures := self._costs[0].copy.figures()) is not None:
+            yield self._costs.popleft().capture.version.number, figures
+
+    def finish(self) -> None:
+        """Waits until everything that began is declared."""
+        if self._open is not None and not self._open.settled:
+            self._commit(self._open)
+        self._await_idle()
+
+    def cancel(self) -> None:
+        """Ends a capture at once and waits for devices and thread to let go of slot and state."""
+        for task in self._pending():
+            if isinstance(task, Flight):
+                task.settled = True
+                task.copy.give_up()
+        self._await_idle()
+        self._open = None
+
+    def close(self) -> None:
+        """Ends the thread. Nothing may be in work."""
+        if self._thread is not None:
+            self._enqueue(None)
+            self._thread.join()
+            self._thread = None
+
+    def _decide(self, flight: Flight) -> None:
+        allowed_s = self._allowance_s()
+        stall_s = flight.copy.predict_stall_s()
+        if allowed_s is None or stall_s <= allowed_s:
+            self._commit(flight)
+        else:
+            flight.reason = (
+                f"the optimizer would have waited {stall_s:.4f} s for the copy, {allowed_s:.4f} s are allowed"
+            )
+            flight.settled = True
+            flight.copy.give_up()
+
+    def _commit(self, flight: Flight) -> None:
+        flight.settled = True
+        try:
+            flight.copy.commit()
+        except Exception as error:
+            traceback.print_exc()
+            flight.reason = f"{type(error).__name__}: {error}"
+            flight.copy.give_up()
+
+    def _await_idle(self) -> None:
+        """First for the devices, inside torch, where a main thread that stands still is found (stuck.py)."""
+        for task in self._pending():
+            with contextlib.suppress(RuntimeError):  # the thread meets the same error, and says so
+                task.await_device()
         with self._changed:
-            self._cancelled = False
-            self._work = (capture, slot, geometry, record)
+            self._changed.wait_for(lambda: not self._tasks)
+
+    def _pending(self) -> list[Observation | Flight]:
+        with self._changed:
+            return [task for task in self._tasks if task is not None]
+
+    def _enqueue(self, task: Observation | Flight | None) -> None:
+        with self._changed:
+            self._tasks.append(task)
             self._changed.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="deadpool-capture", daemon=True)
             self._thread.start()
 
-    def finish(self, patience_s: float | None) -> None:
-        """Before the optimizer overwrites anything: waits for the copy, not longer than allowed, else gives it up.
-
-        Returns only when nobody reads the state any more.
-        """
-        with self._changed:
-            if not self._changed.wait_for(self._is_idle, patience_s):
-                self._cancelled = True
-                self._changed.wait_for(self._is_idle)
-
-    def cancel(self) -> None:
-        """Ends a capture at once and waits for the thread to let go of slot and state."""
-        self.finish(0.0)
-
-    def _is_idle(self) -> bool:
-        return self._work is None
+    # --- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: not self._is_idle())
-                assert self._work is not None
-                work = self._work
-            self._capture(*work)
+                self._changed.wait_for(lambda: bool(self._tasks))
+                task = self._tasks[0]
+            match task:
+                case Observation():
+                    self._observe(task)
+                case Flight():
+                    self._capture(task)
+            is_end = task is None
+            del task  # or what it copied would be kept until the next one
             with self._changed:
-                self._work = None
+                self._tasks.popleft()
                 self._changed.notify_all()
+            if is_end:
+                return
 
-    def _capture(self, capture: Capture, slot: memoryview, geometry: Geometry, record: bytes) -> None:
-        """A copy that fails is a version this rank missed; training goes on."""
+    def _observe(self, task: Observation) -> None:
+        """First the device is seen to be that far, then the abort flag is looked at (by whom this is told)."""
         try:
-            whole = self._copy(capture.version.number, slot, geometry, record)
-            reason = "the copy was not done when the optimizer began"
+            task.boundary.wait()
         except Exception as error:
             traceback.print_exc()
-            whole, reason = False, f"{type(error).__name__}: {error}"
-        if whole:
-            self._ambushes.captured(capture.version.number)
-            self._on_copied(capture, len(record))
-        else:
-            self._on_given_up(capture, reason)
+            self._on_error(error)
+            return
+        self._on_observed(task.version)
 
-    def _copy(self, number: int, slot: memoryview, geometry: Geometry, record: bytes) -> bool:
-        clear_seal(slot)
-        start = geometry.offset("record")
-        slot[start : start + len(record)] = record
-        cancelled = self._ambushes.capturing(number, lambda: self._cancelled)
-        return self._state.copy_bulk(slot, geometry, cancelled=cancelled)
+    def _capture(self, flight: Flight) -> None:
+        """A copy that fails is a version this rank missed; training goes on."""
+        number = flight.capture.version.number
+        try:
+            flight.write_record()
+            whole = flight.copy.advance(self._ambushes.capturing(number, lambda: False))
+        except Exception as error:
+            traceback.print_exc()
+            whole, flight.reason = False, f"{type(error).__name__}: {error}"
+        if whole:
+            self._ambushes.captured(number)
+            self._on_copied(flight.capture, len(flight.record))
+        else:
+            self._on_given_up(flight.capture, flight.reason)

@@ -5,15 +5,18 @@ Three parts: here the boundary of a step; in recovery.py the walk from rest to G
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from deadpool.errors import Unwind
-from deadpool.protocol.messages import Declare, Finished, Missed, Release, Stepped
+from deadpool.protocol.identity import Version
+from deadpool.protocol.messages import Declare, Finished, Missed, Paused, Release, Stepped
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.protocol.trainer import Capture
+from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import recovery, rehearsal
 from deadpool.trainer.adapters import Adapter, versions
@@ -37,7 +40,16 @@ class Job:
         self.in_place = versions.recovers_in_place(session.settings.in_place)
         self.enabled = True  # False on all ranks alike: versions are passed over, to measure what protection costs
         self.record = b""  # the boundary record of the version this rank stands at
-        self.capturer = Capturer(state, session.ambushes, on_copied=self._copied, on_given_up=self._given_up)
+        self.capturer = Capturer(
+            state,
+            session.ambushes,
+            allowance_s=self._allowance_s,
+            on_observed=self._observed,
+            on_copied=self._copied,
+            on_given_up=self._given_up,
+            on_error=self._device_failed,
+        )
+        self._device_error: Exception | None = None
         self.step_log = StepLog(session)
         self._dry = False
         self._left_early = False
@@ -45,6 +57,9 @@ class Job:
         self._step_s = 0.0
         self._resumed_from: int | None = None
         self._when_final: list[tuple[int, Callable[[], None]]] = []
+        self._pause: str | None = None
+        if state.is_on_device:
+            session.registrar.enable()
         for optimizer in state.optimizers:
             optimizer.register_step_pre_hook(self._before_optimizer)
 
@@ -65,6 +80,7 @@ class Job:
                     yield Step(self, self.number)
         except GeneratorExit:  # by a break or by an exception: which, only the end of the script will tell
             self._left_early = True
+            self._say_paused("left its loop")  # what it does now may take as long as it likes
 
     def leave(self) -> None:
         """The script has ended well. If it left its loop early, it leaves the job together with the others."""
@@ -77,6 +93,22 @@ class Job:
         live = self.session.core.live
         assert live is not None
         return live.number
+
+    @contextlib.contextmanager
+    def pause(self, reason: str) -> Iterator[None]:
+        """`with job.pause("evaluation"):` around what takes long on purpose, in a step or between two: an evaluation, a
+        checkpoint. No step is expected of any rank while one of them is in it, so that it is not taken for a hang. A
+        hang inside it is not found."""
+        outer = self._pause
+        self._say_paused(reason)
+        try:
+            yield
+        finally:
+            self._say_paused(outer)
+
+    def _say_paused(self, reason: str | None) -> None:
+        self._pause = reason
+        self.session.send(Paused(reason=reason))
 
     def on_final(self, step: int, action: Callable[[], None]) -> None:
         """Runs `action` once it is certain that `step` will never be computed again."""
@@ -91,7 +123,7 @@ class Job:
 
     def _everybody_done(self) -> bool:
         """False: a fault came first, and some rank has to redo something."""
-        self.capturer.finish(None)
+        self.capturer.finish()
         self.step_log.close()
         session = self.session
         session.send(Finished(generation=session.core.generation, rank=session.rank))
@@ -109,6 +141,7 @@ class Job:
             self._warn_of_torch()
         with self.session.changed:
             self.session.core.begin()
+        self._reached(self.state.mark())
         self.session.prompting.enter_loop()
         self.record = self.state.record()
         self.take_snapshot()
@@ -129,6 +162,8 @@ class Job:
         if error is None:
             self._complete()
             return True
+        if isinstance(error, Exception):
+            self.session.leave_if_device_broke()
         ours = isinstance(error, Unwind) or (isinstance(error, Exception) and self._is_faults_doing())
         return ours and self.session.core.is_aborted
 
@@ -139,13 +174,17 @@ class Job:
         return self.session.await_halt(10 * settings.heartbeat_s)
 
     def _complete(self) -> None:
-        """The step's work was done; only then is the flag looked at (inside end_step)."""
+        """The step's work was enqueued; only then is the flag looked at (inside end_step)."""
         session = self.session
+        self._stay_close()
+        self.capturer.settle()  # an optimizer may not have been stepped: the next boundary's clones would be too early
+        boundary = self.state.mark()
         with session.changed:
             counts = session.core.end_step()
         if not counts:
             return
-        self._step_s = time.monotonic() - self._step_began
+        self._reached(boundary)
+        self._step_s = session.unwind_watch.step_s = time.monotonic() - self._step_began
         self.step_log.completed(self.number - 1, self._step_s)
         session.send(Stepped(generation=session.core.generation, number=self.number))
         session.prompting.step_completed()
@@ -159,6 +198,18 @@ class Job:
             self._pass_over()
         self._settle(session.final_number)
         session.ambushes.between(self.number - 1)
+
+    def _stay_close(self) -> None:
+        """At most one step ahead of the device: the version reached last must be seen before the next one is."""
+        core = self.session.core
+        self.session.wait(lambda: core.is_aborted or not core.is_far_ahead or self._device_error is not None or None)
+        if self._device_error is not None:
+            raise self._device_error
+
+    def _reached(self, boundary: Boundary) -> None:
+        live = self.session.core.live
+        assert live is not None
+        self.capturer.reached(live, boundary)
 
     def _settle(self, final_number: int) -> None:
         due = [action for step, action in self._when_final if step < final_number]
@@ -195,23 +246,41 @@ class Job:
         if _fits(self.state.extent(self.record), session.core.geometry):
             return
         needed = self.state.measure()
-        self.capturer.finish(None)  # what is in flight is declared before its slot is given back
+        self.capturer.finish()  # what is in flight is declared before its slot is given back
         with session.changed:
             session.core.declare(needed)
         session.send(Declare(geometry=needed, peers=self.state.peers))
         began = time.monotonic()
         session.wait(lambda: session.core.has_slots or session.core.is_aborted or None, timeout_s=SLOT_WAIT_S)
-        session.emit("slots", bytes=needed.slot_bytes, waited_s=time.monotonic() - began)
+        session.emit(
+            "slots",
+            bytes=needed.slot_bytes,
+            device_bytes=self.state.device_bytes,
+            waited_s=time.monotonic() - began,
+        )
 
     def _before_optimizer(self, *_: Any) -> None:
         """The last moment at which the state of the version is whole, and at which garbage can be kept out of it."""
         if self._dry:
             return
-        self.capturer.finish(STALL_SHARE * self._step_s if self._step_s else None)
+        self.capturer.settle()
         with self.session.changed:
             if self.session.core.is_aborted:
                 raise Unwind
             self.session.core.optimizer_began()
+
+    def _allowance_s(self) -> float | None:
+        return STALL_SHARE * self._step_s if self._step_s else None
+
+    def _observed(self, version: Version) -> None:
+        with self.session.changed:
+            self.session.core.observed(version)
+            self.session.changed.notify_all()
+
+    def _device_failed(self, error: Exception) -> None:
+        with self.session.changed:
+            self._device_error = error
+            self.session.changed.notify_all()
 
     def _copied(self, capture: Capture, record_bytes: int) -> None:
         with self.session.changed:
@@ -220,6 +289,7 @@ class Job:
             self.session.send(captured)
 
     def _given_up(self, capture: Capture, reason: str) -> None:
+        self.session.leave_if_device_broke()
         with self.session.changed:
             missed = self.session.core.gave_up(capture, reason)
         if missed is not None:

@@ -93,6 +93,7 @@ def _run(session: Session, script: str, arguments: list[str]) -> int:
     except SystemExit as stop:
         return _exit_code(session, stop)
     except BaseException as error:
+        session.leave_if_device_broke()
         traceback.print_exc()
         session.send(Failed(error=f"{type(error).__name__}: {error}"))
         return 1

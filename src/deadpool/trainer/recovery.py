@@ -19,6 +19,7 @@ from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared,
 from deadpool.protocol.seal import Extent
 from deadpool.snapshot.slot import read_seal
 from deadpool.trainer.adapters import negotiators
+from deadpool.trainer.device import drain
 from deadpool.trainer.signals import Restart, Superseded
 
 if TYPE_CHECKING:
@@ -33,12 +34,15 @@ def come_back(job: Job) -> None:
     session.emit("unwound")
     job.step_log.tell()
     job.capturer.cancel()
+    drain()
+    session.leave_if_device_broke()  # before anything on it is promised to a plan
     if not job.in_place:
         session.emit("restarts")
         raise Restart  # the agent takes its end under the fence for what it is, and starts another
     session.prompting.unwound()
     for adapter in job.adapters:
         adapter.reset()
+    job.state.drain()  # nothing of the step that was cut off may still write when the state is put back
     while True:
         with session.changed:
             generation, live = session.core.aborted, session.core.rest()
@@ -118,6 +122,7 @@ def _rebuild(job: Job, connect: Connect) -> None:
         store = session.rendezvous(connect.store, connect.generation)
         session.groups.rebuild(store, "groups", after_abort=seen)
     except (GroupError, RuntimeError) as error:
+        session.leave_if_device_broke()
         session.emit("rebuild_failed", reason=str(error))
         session.await_halt(None)
         raise Superseded from error

@@ -24,6 +24,7 @@ def run(job: Job) -> Iterator[DryStep]:
     rehearsed = _dry_step_count(job)
     yield from _dry_steps(job, rehearsed)
     if isinstance(session.role, Rehearse):
+        session.groups.warm_up()
         session.send(Parked(rank=rank, geometry=job.state.measure()))
         session.emit("rehearsed")
     while True:
@@ -60,6 +61,7 @@ def _dry_steps(job: Job, count: int) -> Iterator[DryStep]:
             step = DryStep(job, number)
             yield step
         if step.error is not None:
+            job.session.leave_if_device_broke()
             job.session.emit("dry_step_failed", reason=f"{type(step.error).__name__}: {step.error}")
             break
     for adapter in job.adapters:

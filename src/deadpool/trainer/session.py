@@ -7,6 +7,7 @@ second; that order is the seal rule. The script's thread waits here for what it 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import traceback
@@ -15,14 +16,17 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from deadpool.backend.groups import Groups
+from deadpool.backend.nccl import ABORT_S
 from deadpool.events import Event
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
     Attach,
+    DeviceLost,
     End,
     Final,
     Grant,
     Halt,
+    Hung,
     Prompts,
     Rehearse,
     Report,
@@ -36,11 +40,13 @@ from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer import TrainerCore
 from deadpool.snapshot.arena import Segment
+from deadpool.trainer import device
 from deadpool.trainer.ambush import Ambushes
 from deadpool.trainer.prompting import Prompting
+from deadpool.trainer.registration import Registrar
 from deadpool.trainer.rendezvous import RendezvousStore
 from deadpool.trainer.signals import CODE_RESTART, Superseded
-from deadpool.trainer.stuck import STILL_S, UnwindWatch
+from deadpool.trainer.stuck import UnwindWatch
 from deadpool.wire.secret import read_secret
 from deadpool.wire.trainer_link import TrainerEnd
 
@@ -58,7 +64,9 @@ class Session:
         self.name, self._link = name, link
         self.store_address = store  # of this node: whichever survivor a plan names can host a generation
         self.core = TrainerCore()
-        self.groups = Groups(hostname=host, timeout_s=GROUP_TIMEOUT_S)
+        self.groups = Groups(
+            hostname=host, timeout_s=GROUP_TIMEOUT_S, on_torn_down=self._torn_down, on_hang=self._abort_hangs
+        )
         self.prompting = Prompting(self)
         self.changed = threading.Condition()  # guards everything below, and the core
         self.role: Seat | Rehearse | None = None  # as last told, at any moment
@@ -72,6 +80,7 @@ class Session:
         self.secret = read_secret()
         self.unwind_watch = UnwindWatch(self._stuck)
         self.ambushes = Ambushes(self)
+        self.registrar = Registrar(self.emit)
 
     @classmethod
     def from_environment(cls) -> Session | None:
@@ -114,6 +123,7 @@ class Session:
                     self.role = message
                 case Attach(segment=segment, geometry=geometry, count=count):
                     self.segments[segment] = Segment.attach(take_descriptor(), geometry, count)
+                    self.registrar.add(segment, self.segments[segment])
                     self.core.attach(segment, geometry)
                 case Grant(generation=generation, slot=slot):
                     self.core.grant(generation, slot)
@@ -135,12 +145,33 @@ class Session:
             self.emit("aborted", sockets=shut)
             self.unwind_watch.begin()
 
-    def _stuck(self) -> None:
+    def _torn_down(self, seconds: float) -> None:
+        self.emit("torn_down", seconds=seconds)
+
+    def _abort_hangs(self) -> None:
+        self.send(Hung(found=f"its communicators could not be aborted within {ABORT_S:g} s"))
+        os._exit(CODE_RESTART)
+
+    def _stuck(self, seconds: float) -> None:
         """An abort that does not get through is one more fault, of this process only."""
-        self.emit("stuck", after_s=STILL_S)
+        self.send(Hung(found=f"stood still inside torch for {seconds:.1f} s after the abort"))
         os._exit(CODE_RESTART)
 
     # --- the script's thread -----------------------------------------------------------------------------------------
+
+    def leave_if_device_broke(self) -> None:
+        """Wherever an exception may have been the device's: then nothing in this process can go on, and another one
+        takes its place. At once: what the script holds on the device cannot even be given back."""
+        error = device.what_broke()
+        if error is None:
+            return
+        if sys.exception() is not None:
+            traceback.print_exc()
+        self.emit("device_lost", reason=error)
+        self.send(DeviceLost(error=error))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(CODE_RESTART)
 
     def send(self, message: Any) -> None:
         self._link.send(message)
@@ -186,6 +217,7 @@ class Session:
         return self.wait(lambda: True if self.core.is_aborted else None, timeout_s=timeout_s) is not None
 
     def slot(self, ref: SlotRef) -> tuple[memoryview, Geometry]:
+        self.registrar.await_ready(ref.segment)
         segment = self.segments[ref.segment]
         return segment.slot(ref.index), segment.geometry
 

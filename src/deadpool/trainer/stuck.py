@@ -6,6 +6,8 @@ another, which takes the rank from the node's own memory.
 
 Standing still is judged by the main thread's CPU time. A rank that computes goes on; one that waits for something else
 than torch, such as its data, is left alone.
+
+On a GPU the host may be ahead by two steps: it may wait, rightly, while the device comes to the end of what is queued.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from pathlib import Path
 import torch
 
 STILL_S = 2.0
+STILL_STEPS = 3
+"""No main thread is stuck before it has stood still for STILL_S and for as long as so many steps take."""
+
 _LOOK_S = 0.25
 _ACTIVE_SHARE = 0.02  # of the time between two looks; waking up to look at a flag costs less
 _TORCH = str(Path(torch.__file__).parent)
@@ -26,11 +31,17 @@ _DATA = str(Path(torch.__file__).parent / "utils" / "data")
 
 
 class UnwindWatch:
-    """`on_stuck` is called in a thread of its own, once the main thread has stood still for STILL_S."""
+    """`on_stuck` is called in a thread of its own, once the main thread has stood still for `limit_s`; it is told how
+    long that was. `step_s` is the time of a recent step, kept up to date by whoever takes it."""
 
-    def __init__(self, on_stuck: Callable[[], None]) -> None:
+    def __init__(self, on_stuck: Callable[[float], None]) -> None:
         self._on_stuck = on_stuck
         self._unwound = threading.Event()
+        self.step_s = 0.0
+
+    @property
+    def limit_s(self) -> float:
+        return max(STILL_S, STILL_STEPS * self.step_s)
 
     def begin(self) -> None:
         """Every group was aborted; the main thread should be on its way."""
@@ -50,8 +61,8 @@ class UnwindWatch:
             now_s = time.clock_gettime(clock)
             is_still = now_s - used_s < _ACTIVE_SHARE * _LOOK_S and _is_inside_torch(main)
             still_s, used_s = (still_s + _LOOK_S if is_still else 0.0), now_s
-            if still_s >= STILL_S:
-                self._on_stuck()
+            if still_s >= self.limit_s:
+                self._on_stuck(still_s)
                 return
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -40,6 +41,9 @@ class UnprotectedJob:
 
     def steps(self, count: int) -> Iterator[UnprotectedStep]:
         return (UnprotectedStep(number) for number in range(count))
+
+    def pause(self, reason: str) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def on_final(self, step: int, action: Callable[[], None]) -> None:
         action()

@@ -1,0 +1,276 @@
+"""The lane of one CUDA device: copies on a side stream beside the script's own work. Nothing here blocks the host
+except waiting for a mark, which sleeps without the GIL.
+
+Small tensors are gathered on the device: one call per run into a staging buffer, one copy from there. Everything else
+is addresses, planned once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deadpool.errors import DeviceError
+from deadpool.snapshot.cuda import Addresses, runtime
+from deadpool.snapshot.lanes import COMPLETE, Batch, Mark, Trip
+from deadpool.snapshot.moves import Moves, Piece, Run
+from deadpool.snapshot.pace import Figures, Pace
+
+BATCH_BYTES = 256 << 20
+"""What is issued together. Two batches are in flight at a time until the optimizer is reached."""
+
+_POOLED_EVENTS = 64
+
+
+class CudaMark:
+    """Its event goes back where it came from with the mark: who was told to wait for it waits for what it was then."""
+
+    def __init__(self, event: torch.cuda.Event, pool: list[torch.cuda.Event]) -> None:
+        self.event, self._pool = event, pool
+
+    def __del__(self) -> None:
+        if len(self._pool) < _POOLED_EVENTS:
+            self._pool.append(self.event)
+
+    def done(self) -> bool:
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        self.event.synchronize()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gather:
+    """Many small tensors and their places in a staging buffer; those that are not contiguous by themselves."""
+
+    staged: list[Tensor]
+    live: list[Tensor]
+    odd: list[tuple[Tensor, Tensor]]  # (staged, live)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CudaBatch:
+    gathers: list[Gather]
+    addresses: Addresses
+    strided: list[tuple[Tensor, Tensor]]  # (stored, live): large and not contiguous, left to torch
+    nbytes: int
+
+
+class CudaLane:
+    def __init__(self, device: torch.device, staging_limit_bytes: int) -> None:
+        self.device, self.pace = device, Pace()
+        self._limit_bytes = staging_limit_bytes
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._staging: dict[tuple[int, ...], Tensor] = {}
+        self._events: list[torch.cuda.Event] = []
+
+    @property
+    def device_bytes(self) -> int:
+        return sum(each.nbytes for each in self._staging.values())
+
+    # --- marks -------------------------------------------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        return self.record(torch.cuda.current_stream(self.device))
+
+    def record(self, stream: torch.cuda.Stream) -> CudaMark:
+        event = self._events.pop() if self._events else _new_event()
+        event.record(stream)
+        return CudaMark(event, self._events)
+
+    # --- captures ----------------------------------------------------------------------------------------------------
+
+    def plan(self, moves: Moves) -> list[Batch]:
+        pieces, gathers = list(moves.pieces), []
+        for run in moves.runs:
+            staging = self._stage(run)
+            if staging is None:
+                pieces.extend(run.pieces)
+            else:
+                gathers.append(_gather(run, staging))
+                pieces.append(Piece(run.stored, staging))
+        return list(_batches(pieces, gathers))
+
+    def open(self, start: Mark) -> Trip:
+        return CudaTrip(self, self._stream, start)
+
+    def ahead_s(self, began: float | None, now: float) -> float:
+        """The optimizer comes a window after the boundary, and the copy begins with the boundary."""
+        return self.pace.window_s if began is None else max(0.0, began + self.pace.window_s - now)
+
+    def store(self, batch: CudaBatch) -> None:
+        """Enqueue it on the side stream, whoever calls."""
+        with self._aside():
+            for gather in batch.gathers:
+                _fill(gather.staged, gather.live, gather.odd)
+            _issue(batch.addresses, self._stream, to_host=True)
+            for stored, live in batch.strided:
+                stored.copy_(live, non_blocking=True)
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream), torch.no_grad():
+            yield
+
+    def _stage(self, run: Run) -> Tensor | None:
+        """The staging buffer of these tensors: the same for every slot, since trips follow each other on one stream."""
+        tensors = tuple(piece.live.data_ptr() for piece in run.pieces)
+        if tensors not in self._staging:
+            if self.device_bytes + run.nbytes > self._limit_bytes:
+                return None
+            with torch.cuda.stream(self._stream):  # its memory is used there only
+                first = run.pieces[0].live
+                self._staging[tensors] = torch.empty(run.stored.size, dtype=first.dtype, device=first.device)
+        return self._staging[tensors]
+
+    def release(self) -> None:
+        """Other tensors from now on."""
+        self._staging.clear()
+
+    # --- restores ----------------------------------------------------------------------------------------------------
+
+    def load(self, moves: Moves) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))  # type: ignore[no-untyped-call]
+        batches = [batch for batch in self.plan(moves) if isinstance(batch, CudaBatch)]
+        with self._aside():
+            for batch in batches:
+                _issue(batch.addresses, self._stream, to_host=False)
+                for stored, live in batch.strided:
+                    live.copy_(stored, non_blocking=True)
+            for gather in (each for batch in batches for each in batch.gathers):
+                _fill(gather.live, gather.staged, [(live, staged) for staged, live in gather.odd])
+        torch.cuda.current_stream(self.device).wait_stream(self._stream)  # type: ignore[no-untyped-call]
+
+    def drain(self) -> None:
+        """First by a mark, so that whoever looks sees this thread sleeping inside torch (trainer/stuck.py)."""
+        for stream in (torch.cuda.current_stream(self.device), self._stream):
+            self.record(stream).wait()
+        torch.cuda.synchronize(self.device)
+
+
+class CudaTrip:
+    def __init__(self, lane: CudaLane, stream: torch.cuda.Stream, start: Mark) -> None:
+        assert isinstance(start, CudaMark)
+        self._lane, self._stream, self._boundary = lane, stream, start
+        self._begin: CudaMark | None = None
+        self._end: CudaMark | None = None
+        self._reached: CudaMark | None = None
+        self._released: CudaMark | None = None
+        self._held: set[int] = set()
+        self._copied_bytes = 0
+        self._figures: Figures | None = None
+
+    def issue(self, batch: Batch) -> Mark:
+        assert isinstance(batch, CudaBatch)
+        if self._begin is None:
+            self._stream.wait_event(self._boundary.event)
+            self._begin = self._lane.record(self._stream)
+        self._lane.store(batch)
+        self._copied_bytes += batch.nbytes
+        return self._lane.record(self._stream)
+
+    def close(self) -> Mark:
+        if self._begin is None:
+            return COMPLETE
+        self._end = self._lane.record(self._stream)
+        return self._end
+
+    def hold(self) -> None:
+        """What the script waits for is between two marks; both are there before they are looked at."""
+        stream = torch.cuda.current_stream(self._lane.device)
+        if stream.cuda_stream in self._held:
+            return
+        self._held.add(stream.cuda_stream)
+        reached = self._lane.record(stream)
+        if self._end is not None:
+            stream.wait_event(self._end.event)
+        if self._reached is None:
+            self._reached, self._released = reached, self._lane.record(stream)
+
+    def waited(self, seconds: float) -> None:
+        """The host's time is not the device's: what counts is measured there."""
+
+    def figures(self) -> Figures | None:
+        if self._figures is None and self._is_over():
+            self._figures = self._read()
+        return self._figures
+
+    def _is_over(self) -> bool:
+        return self._released is not None and self._released.done()
+
+    def _read(self) -> Figures:
+        assert self._reached is not None and self._released is not None
+        window_s = _between_s(self._boundary, self._reached)
+        self._lane.pace.note_window(window_s)
+        copy_s = 0.0
+        if self._begin is not None and self._end is not None:
+            copy_s = _between_s(self._begin, self._end)
+            self._lane.pace.note_copy(self._copied_bytes, copy_s)
+        stall_s = _between_s(self._reached, self._released) if self._end is not None else 0.0
+        return Figures(stall_s=stall_s, copied_bytes=self._copied_bytes, copy_s=copy_s)
+
+
+def _new_event() -> torch.cuda.Event:
+    """Blocking: a thread that waits for it sleeps, instead of taking a core from the script."""
+    return torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+
+
+def _between_s(first: CudaMark, second: CudaMark) -> float:
+    return float(first.event.elapsed_time(second.event)) / 1e3
+
+
+def _issue(addresses: Addresses, stream: torch.cuda.Stream, *, to_host: bool) -> None:
+    """The one place where copies are issued."""
+    if not len(addresses):
+        return
+    found = runtime()
+    if found is None:
+        raise DeviceError("the CUDA runtime that torch uses was not found in this process")
+    found.issue(addresses, stream.cuda_stream, to_host=to_host)
+
+
+def _gather(run: Run, staging: Tensor) -> Gather:
+    gather, start = Gather([], [], []), 0
+    for piece in run.pieces:
+        count = piece.live.numel()
+        place = staging[start : start + count]
+        start += count
+        if piece.live.is_contiguous():
+            gather.staged.append(place)
+            gather.live.append(piece.live.view(-1))
+        else:
+            gather.odd.append((place.view(piece.live.shape), piece.live))
+    return gather
+
+
+def _fill(targets: list[Tensor], sources: list[Tensor], odd: list[tuple[Tensor, Tensor]]) -> None:
+    if targets:
+        torch._foreach_copy_(targets, sources)
+    for target, source in odd:
+        target.copy_(source)
+
+
+def _batches(pieces: list[Piece], gathers: list[Gather]) -> Iterator[CudaBatch]:
+    """Gathers go with the first batch; every piece that comes from a staging buffer follows them on the stream."""
+    together, size = list[Piece](), 0
+    for piece in sorted(pieces, key=lambda piece: piece.nbytes):
+        if together and size + piece.nbytes > BATCH_BYTES:
+            yield _batch(together, gathers)
+            together, gathers, size = [], [], 0
+        together.append(piece)
+        size += piece.nbytes
+    if together:
+        yield _batch(together, gathers)
+
+
+def _batch(pieces: list[Piece], gathers: list[Gather]) -> CudaBatch:
+    plain = [piece for piece in pieces if piece.live.is_contiguous()]
+    strided = [(torch.from_numpy(piece.stored), piece.live) for piece in pieces if not piece.live.is_contiguous()]
+    moves = [(piece.stored.ctypes.data, piece.live.data_ptr(), piece.nbytes) for piece in plain]
+    registered = bool(plain) and torch.from_numpy(plain[0].stored).is_pinned()
+    addresses = Addresses.of(moves, registered=registered)
+    return CudaBatch(gathers, addresses, strided, sum(piece.nbytes for piece in pieces))

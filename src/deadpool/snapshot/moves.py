@@ -1,0 +1,136 @@
+"""What has to be moved between live tensors and one slot: planned once for both directions, executed by lanes.
+
+Small tensors lie side by side in a slot (layout.py), so that a device can gather them into one buffer and send that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deadpool.protocol.seal import Geometry
+from deadpool.snapshot.layout import SMALL_BYTES, Entry
+from deadpool.snapshot.objects import Key
+from deadpool.snapshot.tensors import integer_view
+
+Array = np.ndarray[Any, Any]
+
+_INTEGERS = {1: "u1", 2: "i2", 4: "i4", 8: "i8", 16: "c16"}  # as integer_view() has them
+
+PIECE_BYTES = 64 << 20
+"""Larger tensors are moved in pieces: between two of them a capture can be given up."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """The same elements in a slot and in live memory: integers of one size, equal shapes."""
+
+    stored: Array
+    live: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.stored.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Small tensors of one item size and device, side by side in a slot."""
+
+    stored: Array  # all of it, flat
+    pieces: tuple[Piece, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return self.stored.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moves:
+    """Everything between one slot and one device."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+
+
+def make_moves(
+    entries: Iterable[Entry], live: Mapping[Key, Tensor], whole: Array, geometry: Geometry
+) -> dict[torch.device, Moves]:
+    """`live` are local parts."""
+    moves: dict[torch.device, Moves] = {}
+    for neighbours in _neighbours([entry for entry in entries if entry.nbytes], live):
+        pieces = [Piece(window(whole, geometry, each), integer_view(live[each.key])) for each in neighbours]
+        of_device = moves.setdefault(pieces[0].live.device, Moves())
+        stored = _joined_window(whole, geometry, neighbours)
+        joined = _joined(pieces)
+        if joined is not None:
+            of_device.pieces.extend(_cut(Piece(stored, joined)))
+        elif len(pieces) == 1:
+            of_device.pieces.extend(_cut(pieces[0]))
+        else:
+            of_device.runs.append(Run(stored, tuple(pieces)))
+    return moves
+
+
+def window(whole: Array, geometry: Geometry, entry: Entry) -> Array:
+    """An entry's place in a slot, as integers of its item size."""
+    return _joined_window(whole, geometry, [entry]).reshape(entry.shape)
+
+
+def _joined_window(whole: Array, geometry: Geometry, entries: list[Entry]) -> Array:
+    first, last = entries[0], entries[-1]
+    start = geometry.offset(first.region)
+    item_bytes = first.dtype.itemsize
+    integers = np.dtype(_INTEGERS[item_bytes])
+    return whole[start + first.offset : start + last.offset + last.nbytes].view(integers)
+
+
+def _neighbours(entries: list[Entry], live: Mapping[Key, Tensor]) -> Iterator[list[Entry]]:
+    """Small entries that lie side by side in the slot and alike in memory, together; every other by itself."""
+    ordered = sorted(entries, key=lambda entry: (entry.region, entry.offset))
+    group: list[Entry] = []
+    for entry in ordered:
+        if group and not _continues(group[-1], entry, live):
+            yield group
+            group = []
+        group.append(entry)
+    if group:
+        yield group
+
+
+def _continues(before: Entry, entry: Entry, live: Mapping[Key, Tensor]) -> bool:
+    return (
+        before.region == entry.region
+        and before.offset + before.nbytes == entry.offset
+        and before.dtype.itemsize == entry.dtype.itemsize
+        and max(before.nbytes, entry.nbytes) < SMALL_BYTES
+        and live[before.key].device == live[entry.key].device
+    )
+
+
+def _joined(pieces: list[Piece]) -> Tensor | None:
+    """One flat tensor over all of them, where they are side by side in live memory too."""
+    first = pieces[0].live
+    address, storage = first.data_ptr(), first.untyped_storage().data_ptr()
+    for piece in pieces:
+        live = piece.live
+        same_storage = live.untyped_storage().data_ptr() == storage
+        if not (live.is_contiguous() and live.data_ptr() == address and same_storage):
+            return None
+        address += piece.nbytes
+    count = sum(piece.live.numel() for piece in pieces)
+    return first.as_strided((count,), (1,))
+
+
+def _cut(piece: Piece) -> Iterator[Piece]:
+    if piece.nbytes <= PIECE_BYTES or not piece.live.is_contiguous():
+        yield piece
+        return
+    stored, live, count = piece.stored.reshape(-1), piece.live.view(-1), PIECE_BYTES // piece.stored.itemsize
+    for start in range(0, stored.size, count):
+        yield Piece(stored[start : start + count], live[start : start + count])

@@ -1,0 +1,42 @@
+"""Whether this process's device can still be used, and when it is done. Who asks decides what follows.
+
+An illegal access or a failed assert on the device poisons the CUDA context of the process: from then on every call
+gives the error, and only another process can use the device again. So the device itself is asked, not the words of an
+exception, which may be a peer's doing, the script's, or a lack of memory that can be survived.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Protocol
+
+import torch
+
+
+class Stream(Protocol):
+    def query(self) -> bool: ...
+
+
+class Device(Protocol):
+    """What is needed of torch.cuda."""
+
+    def is_initialized(self) -> bool: ...
+    def current_stream(self) -> Stream: ...
+
+
+def what_broke(device: Device = torch.cuda) -> str | None:
+    """The error that every call gives; None: the device works, or was never used. Waits for nothing."""
+    if not device.is_initialized():
+        return None
+    try:
+        device.current_stream().query()  # busy is no error
+    except RuntimeError as error:  # torch.AcceleratorError, where torch has it, is one
+        return str(error).strip().partition("\n")[0]  # what follows is advice
+    return None
+
+
+def drain() -> None:
+    """What was enqueued before an abort ends, as garbage, before anything is put in its place."""
+    if torch.cuda.is_initialized():
+        with contextlib.suppress(RuntimeError):  # broken: whoever asks will be told
+            torch.cuda.synchronize()

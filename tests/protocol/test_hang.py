@@ -1,0 +1,115 @@
+"""When a running job is taken for one that hangs, and when not. What follows is in the transcripts."""
+
+from __future__ import annotations
+
+from deadpool.protocol.progress import HANG_AT_LEAST_S, HangWatch, Standstill
+
+
+class Watched:
+    """A watch over two ranks that is told of their steps every second."""
+
+    def __init__(self, hang_s: float = 0.0) -> None:
+        self.watch = HangWatch(hang_s, world_size=2)
+        self.now = 0.0
+        self.watch.begin(self.now)
+
+    def stand(self, seconds: int, *steps: int, paused: bool = False) -> Standstill | None:
+        """Nothing new for so long; what was said of it, if anything, the first time."""
+        found = None
+        for _ in range(seconds):
+            self.now += 1
+            said = self.watch.look(dict(enumerate(steps)), self.now, paused=paused)
+            assert not (found and said), "told once"
+            found = found or said
+        return found
+
+    def steps(self, first: int, count: int, each_s: int) -> int:
+        """As many steps, of so many seconds. The number of the last one."""
+        for step in range(first, first + count):
+            assert self.stand(each_s, step, step) is None
+        return first + count - 1
+
+
+def test_rank_that_is_behind_is_named() -> None:
+    found = Watched(hang_s=30).stand(40, 5, 4)
+    assert found is not None and found.is_hang
+    assert found.reason == "no step for 30 s; behind: ranks 1"
+
+
+def test_progress_of_any_rank_is_progress() -> None:
+    job = Watched(hang_s=30)
+    assert job.stand(29, 5, 4) is None
+    assert job.stand(29, 5, 5) is None
+    assert job.stand(32, 5, 5) is not None
+
+
+def test_quick_job_hangs_after_a_minute() -> None:
+    job = Watched()
+    last = job.steps(1, count=20, each_s=1)
+    assert job.stand(int(HANG_AT_LEAST_S) - 1, last, last) is None
+    assert job.stand(2, last, last) is not None
+
+
+def test_slow_job_hangs_after_ten_slow_steps() -> None:
+    job = Watched()
+    last = job.steps(1, count=5, each_s=20)
+    assert job.stand(199, last + 1, last + 1) is None
+    assert job.stand(3, last + 1, last + 1) is not None
+
+
+def test_step_that_was_slow_long_ago_is_forgotten() -> None:
+    job = Watched()
+    last = job.steps(job.steps(1, count=2, each_s=20) + 1, count=200, each_s=1)
+    assert job.stand(70, last, last) is not None
+
+
+def test_first_step_may_take_long() -> None:
+    found = Watched().stand(1000, 5, 0)
+    assert found is not None and not found.is_hang, "people are told, nothing is done"
+    assert found.behind == (1,)
+
+
+def test_first_step_under_a_limit_set_on_purpose() -> None:
+    found = Watched(hang_s=30).stand(40, 0, 0)
+    assert found is not None and found.is_hang
+
+
+def test_rank_that_is_not_in_its_loop_yet() -> None:
+    job = Watched(hang_s=30)
+    found = job.stand(40, 0)
+    assert found is not None and not found.is_hang
+    assert found.behind == (1,)
+
+
+def test_pause_is_not_counted() -> None:
+    job = Watched(hang_s=30)
+    assert job.stand(20, 5, 5) is None
+    assert job.stand(1000, 5, 5, paused=True) is None
+    assert job.stand(29, 5, 5) is None
+    assert job.stand(2, 5, 5) is not None
+
+
+def test_pause_makes_no_slow_step() -> None:
+    job = Watched()
+    last = job.steps(1, count=5, each_s=1)
+    job.stand(100, last, last, paused=True)
+    job.steps(last + 1, count=1, each_s=1)
+    assert job.watch.limit_s == HANG_AT_LEAST_S
+
+
+def test_recovery_makes_no_slow_step() -> None:
+    job = Watched()
+    last = job.steps(1, count=5, each_s=1)
+    job.now += 100
+    job.watch.begin(job.now)
+    job.steps(last, count=5, each_s=1)
+    assert job.watch.limit_s == HANG_AT_LEAST_S
+
+
+def test_silence_of_the_coordinators_own_is_nobodys_hang() -> None:
+    job = Watched(hang_s=30)
+    job.stand(20, 5, 5)
+    job.now += 100
+    job.watch.excuse(100)
+    assert job.stand(9, 5, 5) is None
+    assert job.stand(3, 5, 5) is not None

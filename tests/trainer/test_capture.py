@@ -1,0 +1,230 @@
+"""Captures beside a device that is late: what is declared, what is given up, how far the host runs ahead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from capture_stage import FIRST, Stage
+from device_twin import DeviceTwin
+
+from deadpool.errors import Unwind
+from deadpool.protocol.identity import Version
+from deadpool.protocol.messages import Captured, Missed
+from deadpool.snapshot.slot import read_seal
+from deadpool.trainer.capture import Capturer, Observation
+
+
+@pytest.fixture
+def twin() -> DeviceTwin:
+    return DeviceTwin()
+
+
+@pytest.fixture
+def make_stage() -> Iterator[Callable[..., Stage]]:
+    stages: list[Stage] = []
+
+    def make(*arguments: Any, **options: Any) -> Stage:
+        stages.append(Stage(*arguments, **options))
+        return stages[-1]
+
+    yield make
+    for stage in stages:
+        stage.close()
+
+
+def in_thread(action: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_device_that_keeps_up_has_every_version_captured_and_clean(make_stage, twin):
+    stage = make_stage(twin)
+    stage.step()
+    stage.step()
+    stage.await_said(Captured, 3)
+    assert stage.captured() == [0, 1, 2]
+    assert stage.session.core.clean
+
+
+def test_version_is_declared_only_when_the_device_has_come_that_far(make_stage, twin):
+    stage = make_stage(twin)
+    stage.await_said(Captured, 1)
+    twin.computing = True
+    stage.step()
+    assert stage.captured() == [0] and not stage.session.core.clean
+    twin.catch_up()
+    stage.await_said(Captured, 2)
+    assert stage.session.core.clean
+
+
+def reach_garbage(stage: Stage, twin: DeviceTwin) -> None:
+    """A step is enqueued, the fence comes, the aborted collective lets the device go on, with garbage."""
+    stage.await_said(Captured, 1)
+    twin.computing = True
+    stage.step()
+    stage.session.halt()
+    twin.catch_up()
+    stage.job.capturer.cancel()
+
+
+def test_garbage_after_an_abort_is_neither_sealed_nor_clean(make_stage, twin):
+    stage = make_stage(twin)
+    reach_garbage(stage, twin)
+    assert stage.captured() == [0] and stage.missed() == []
+    live = stage.session.core.rest()
+    assert live.version == Version(FIRST, 1) and not live.clean
+
+
+def test_control_who_looks_at_the_flag_first_takes_garbage_for_clean(make_stage, twin, monkeypatch):
+    def observe_hastily(self: Capturer, task: Observation) -> None:
+        self._on_observed(task.version)
+        task.boundary.wait()
+
+    monkeypatch.setattr(Capturer, "_observe", observe_hastily)
+    stage = make_stage(twin)
+    stage.await_said(Captured, 1)
+    twin.computing = True
+    stage.step()
+    assert stage.session.wait(lambda: stage.session.core.clean or None, timeout_s=20.0)
+    stage.session.halt()
+    twin.catch_up()
+    assert stage.session.core.rest().clean
+
+
+def test_copy_that_outlives_its_generation_is_not_declared(make_stage, twin):
+    stage = make_stage(twin)
+    stage.await_said(Captured, 1)
+    twin.copying = False
+    stage.step()
+    assert stage.session.wait(lambda: twin.issued[1:] or None, timeout_s=20.0)
+    stage.session.halt()
+    twin.copy()
+    stage.job.capturer.finish()
+    assert stage.captured() == [0]
+
+
+def test_optimizer_does_not_wait_on_the_host_and_the_copy_is_of_the_boundary(make_stage, twin):
+    stage = make_stage(twin)
+    stage.await_said(Captured, 1)
+    twin.computing, twin.copying = True, False
+    stage.step()
+    twin.issued, twin.holds = [], 0
+    digest = stage.job.digest()
+    with torch.no_grad():
+        stage.model[1].running_mean.fill_(7.0)  # forward goes on: it writes buffers, whose clones are copied
+    stage.job.capturer.settle()
+    assert sum(twin.issued) == sum(each.nbytes for each in stage.state._plan.locals.values()) and twin.holds == 1
+    assert stage.captured() == [0]
+    twin.computing = False
+    twin.catch_up()
+    twin.copy()
+    stage.restore(stage.await_said(Captured, 2)[1])
+    assert stage.job.digest() == digest
+
+
+def test_capture_that_would_stall_is_given_up_in_the_middle(make_stage, twin, monkeypatch):
+    monkeypatch.setattr("deadpool.snapshot.lanes.PIECE_BYTES", 64)
+    stage = make_stage(twin)
+    stage.await_said(Captured, 1)
+    twin.copying = False
+    stage.step()
+    twin.pace.note_copy(1, 1.0)  # a byte per second
+    stage.job._step_s = 0.001
+    stage.session.wait(lambda: len(twin.issued) or None, timeout_s=20.0)
+    before = len(twin.issued)
+    twin.copy(1)
+    stage.job.capturer.settle()
+    assert not stage.session.of_kind(Missed)  # what is in flight is still being written
+    twin.copy()
+    missed = stage.await_said(Missed, 1)[0]
+    assert missed.number == 1 and "would have waited" in missed.reason
+    assert len(twin.issued) < before + 8
+    assert stage.captured() == [0]
+    assert all(read_seal(slot) is None for slot in stage.session.slots.values())
+
+
+def test_capture_whose_copy_fits_before_the_optimizer_is_committed(make_stage):
+    twin = DeviceTwin(window_s=1000.0)
+    stage = make_stage(twin)
+    twin.pace.note_copy(100, 1.0)
+    twin.computing = True
+    stage.job._step_s = 0.001
+    stage.job.capturer.settle()
+    twin.catch_up()
+    stage.await_said(Captured, 1)
+
+
+def test_host_stays_one_step_ahead_of_the_device(make_stage, twin):
+    stage = make_stage(twin)
+    twin.computing = True
+    stage.step()
+    assert stage.job.number == 1
+    ahead = in_thread(stage.step)
+    ahead.join(0.2)
+    assert ahead.is_alive() and stage.job.number == 1
+    twin.catch_up()
+    ahead.join(20.0)
+    assert not ahead.is_alive() and stage.job.number == 2
+
+
+def test_abort_ends_the_waiting_for_the_device(make_stage, twin):
+    stage = make_stage(twin)
+    twin.computing = True
+    stage.step()
+    stage.train()
+    ahead = in_thread(lambda: stage.job.leave_step(None))
+    ahead.join(0.2)
+    assert ahead.is_alive()
+    stage.session.halt()
+    ahead.join(20.0)
+    assert not ahead.is_alive() and stage.job.number == 1
+    with pytest.raises(Unwind):
+        stage.optimizer.step()
+
+
+@pytest.mark.parametrize("why", ["no slot", "not scheduled", "switched off"])
+def test_versions_that_are_not_captured_are_observed_too(make_stage, twin, why):
+    stage = make_stage(twin, granted=0 if why == "no slot" else 3, every=4 if why == "not scheduled" else 1)
+    stage.job.enabled = why != "switched off"
+    twin.computing = True
+    for number in (1, 2, 3):
+        stage.step()
+        twin.catch_up()
+        stage.await_observed(number)
+    assert stage.session.core.clean == (why != "switched off")  # without a boundary record there is nothing to keep
+
+
+def test_device_error_ends_the_waiting_and_is_raised(make_stage, twin):
+    stage = make_stage(twin)
+    stage.job._device_failed(RuntimeError("device-side assert"))
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        stage.step()
+
+
+def test_step_without_an_optimizer_step_settles_at_the_boundary(make_stage, twin):
+    """Gradients are accumulated: the copy of the version before must not read clones of the next."""
+    stage = make_stage(twin)
+    stage.await_said(Captured, 1)
+    twin.copying = False
+    stage.job.leave_step(None)
+    twin.copying = True
+    with torch.no_grad():
+        stage.model[1].running_mean.fill_(7.0)
+    twin.copy()
+    stage.job.leave_step(None)
+    stage.await_said(Captured, 3)
+    assert stage.captured() == [0, 1, 2]
+
+
+def test_what_a_capture_cost_is_told_once(make_stage, twin):
+    stage = make_stage(twin)
+    stage.step()
+    stage.await_said(Captured, 2)
+    ((number, figures),) = stage.job.capturer.costs()
+    assert number == 0 and figures.copied_bytes > 0
+    assert list(stage.job.capturer.costs()) == []
