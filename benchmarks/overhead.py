@@ -15,6 +15,7 @@ CUDA events. Cases, with the time that a plain copy of the whole state into pinn
     rivals      beside it: torch.distributed.checkpoint.async_save in every step to memory-backed storage, and a
                 blocking copy into pinned memory in every step, on the same model and steps as `fits`
 
+Where whole states are replicated, which takes many steps, stretches are three times as long and half as many.
 `ratio` is protected over unprotected: the mean over pairs of neighbouring stretches, with a 95 % bootstrap interval.
 """
 
@@ -37,8 +38,8 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=2, help="snapshots kept per side: each as large as the state")
     parser.add_argument("--budget", type=float, help="overhead budget, as a share of the step time; 0: no limit")
     parser.add_argument("--layout", choices=("fsdp2", "ddp", "plain"), default="fsdp2", help="of the four CPU ranks")
-    parser.add_argument("--stretch", type=int, default=6, help="steps between switches")
-    parser.add_argument("--stretches", type=int, default=24)
+    parser.add_argument("--stretch", type=int, help="steps between switches: 6, with cases 5")
+    parser.add_argument("--stretches", type=int, help="24, with cases 14")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     give_out(measure(args), args.json)
@@ -48,7 +49,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     if args.device == "cpu" and args.case is None:
         import overhead_ranks
 
-        return overhead_ranks.measure(args.layout, args.stretch, args.stretches)
+        return overhead_ranks.measure(args.layout, args.stretch or 6, args.stretches or 24)
     import overhead_solo
 
     parameters = args.parameters or (1.4e9 if args.device == "cuda" else 2e6)
@@ -58,8 +59,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         parameters=parameters,
         slots=args.slots,
         budget=args.budget,
-        stretch=args.stretch,
-        stretches=args.stretches,
+        stretch=args.stretch or 5,
+        stretches=args.stretches or 14,
     )
     return overhead_solo.measure(plan, cases)
 

@@ -46,8 +46,10 @@ class Measurement:
             settings["overhead_budget"] = self.budget
         return JobConfig(**settings)
 
-    def chapter(self, case: str) -> str:
-        return f"{case}:{LENGTHS[case]}:{self.stretch}:{self.stretches}"
+    def chapter(self, case: str, *, longer: bool) -> str:
+        """Replicating a whole state takes many steps: of those, a stretch has to have some."""
+        stretch, stretches = (3 * self.stretch, self.stretches // 2) if longer else (self.stretch, self.stretches)
+        return f"{case}:{LENGTHS[case]}:{stretch}:{stretches}"
 
 
 def measure(plan: Measurement, cases: Sequence[str]) -> dict[str, Any]:
@@ -68,10 +70,10 @@ def measure(plan: Measurement, cases: Sequence[str]) -> dict[str, Any]:
 def run_job(plan: Measurement, cases: Sequence[str], *, holders: int, share: float = 1.0) -> dict[str, Any]:
     arguments = ["--device", plan.device, "--parameters", str(plan.parameters), "--share", str(share)]
     for case in cases:
-        arguments += ["--chapter", plan.chapter(case)]
+        arguments += ["--chapter", plan.chapter(case, longer=holders > 0 and share == 1.0)]
     with temporary_folder("deadpool-benchmark-") as folder:
         trial = Trial(plan.config(holders), arguments, folder, deadline_s=DEADLINE_S, script=SCRIPT)
-        watch = Watch(trial, cases, plan.stretches)
+        watch = Watch(trial, cases)
         trial.run(lambda _: watch.follow())
         machine = json.loads((trial.out / "speeds.json").read_text())
         return {case: report(case, watch, machine) | {"holders": holders} for case in cases}
@@ -80,21 +82,18 @@ def run_job(plan: Measurement, cases: Sequence[str], *, holders: int, share: flo
 class Watch:
     """Looks at a running job: says how far it is, and keeps what `deadpool status` tells, by chapter."""
 
-    def __init__(self, trial: Trial, cases: Sequence[str], stretches: int) -> None:
-        self.trial, self._cases, self._stretches = trial, cases, stretches
+    def __init__(self, trial: Trial, cases: Sequence[str]) -> None:
+        self.trial, self._cases = trial, cases
         self.looks: list[dict[str, Any]] = []
 
     def follow(self) -> None:
         shown = -1
-        total = len(self._cases) * self._stretches
         while self.trial.job.coordinator is not None and self.trial.job.coordinator.poll() is None:
             self._look()
             done = len(self.stretches())
             if done != shown:
                 shown = done
-                print(f"{', '.join(self._cases)}: stretch {done} of {total}", file=sys.stderr, flush=True)
-            if done >= total:
-                return
+                print(f"{', '.join(self._cases)}: {done} stretches", file=sys.stderr, flush=True)
             time.sleep(_LOOK_S)
 
     def stretches(self, case: str | None = None) -> list[dict[str, Any]]:
@@ -130,12 +129,12 @@ def report(case: str, watch: Watch, machine: dict[str, Any]) -> dict[str, Any]:
         "copy_s": machine["state_bytes"] / machine["plain_bytes_per_s"],
         "micro_batches": stretches[-1]["micro_batches"],
         "stretches": len(stretches),
-        **captures(watch, stretches),
+        **captures(watch, stretches, machine),
         **machine,
     }
 
 
-def captures(watch: Watch, stretches: list[dict[str, Any]]) -> dict[str, Any]:
+def captures(watch: Watch, stretches: list[dict[str, Any]], machine: dict[str, Any]) -> dict[str, Any]:
     """What was captured meanwhile, by the events of the job and what its coordinator said at the time."""
     first = stretches[0]
     began, ended = first["ended"] - sum(first["steps_s"]), stretches[-1]["ended"]
@@ -148,10 +147,21 @@ def captures(watch: Watch, stretches: list[dict[str, Any]]) -> dict[str, Any]:
         "protected_steps": sum(len(each["steps_s"]) + 1 for each in stretches if each["protected"]),
         "versions_committed": max(0, len(committed) - 1),
         "captures_missed": {reason: n for reason, n in Counter(missed).items() if reason != "switched off"},
+        **copy_speed(looks, machine),
         "interval": intervals[-1]["every"] if intervals else 1,
         "interval_reason": intervals[-1].get("reason") if intervals else None,
         "rank_0": looks[-1]["ranks"][0] if looks and looks[-1].get("ranks") else None,
     }
+
+
+def copy_speed(looks: list[dict[str, Any]], machine: dict[str, Any]) -> dict[str, float]:
+    """Of the copies into the arena while training went on, against the plain copy before."""
+    times = [ranks[0].get("copy_s") for look in looks if (ranks := look.get("ranks"))]
+    known = [each for each in times if each]
+    if not known:
+        return {}
+    speed = machine["state_bytes"] / statistics.median(known)
+    return {"arena_bytes_per_s": speed, "arena_against_plain": speed / machine["plain_bytes_per_s"]}
 
 
 def run_rivals(plan: Measurement) -> dict[str, Any]:

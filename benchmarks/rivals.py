@@ -78,6 +78,14 @@ class AsyncSave:
             self._last.result()
 
 
+def free_pinned_memory() -> None:
+    """torch keeps it for later, and it is as large as the state."""
+    for name in ("_host_emptyCache", "_accelerator_emptyHostCache"):
+        if torch.cuda.is_available() and hasattr(torch._C, name):
+            getattr(torch._C, name)()
+            return
+
+
 def storage_for(total_bytes: int) -> Path:
     """Where a checkpoint of this size fits twice: memory, or where there is little of it the disk."""
     roomy = MEMORY_BACKED.is_dir() and shutil.disk_usage(MEMORY_BACKED).free > 2 * total_bytes
@@ -96,6 +104,7 @@ def compare(solo: Solo, length: float, steps: int) -> dict[str, Any]:
     blocking = BlockingCopy(solo)
     blocking_s = step_s(solo, count, steps, blocking)
     del blocking
+    free_pinned_memory()
     say(f"with a blocking copy {blocking_s:.3f} s")
     storage = storage_for(solo.state_bytes)
     with tempfile.TemporaryDirectory(prefix="deadpool-rivals-", dir=storage) as folder:

@@ -25,6 +25,7 @@ import deadpool
 
 STEP_LIMIT = 1_000_000  # never reached: rank 0 says when it is enough
 WARM_STEPS = 8
+REST_S = 6.0
 WARM_S = 60.0  # for the first snapshot to be committed: memory for it has to be found and registered
 
 
@@ -65,6 +66,8 @@ class Leader:
             yield from self._warm_up(job, count)
             for stretch in range(chapter.stretches):
                 job.enabled = stretch % 2 == 0
+                if not job.enabled:
+                    yield from self._rest(job, count)
                 yield from self._time(chapter, count, protected=job.enabled)
             job.enabled = True
 
@@ -73,11 +76,21 @@ class Leader:
         self.solo.update()
 
     def _warm_up(self, job: Any, count: int) -> Iterator[int]:
-        """Until a version of this chapter is safe, or never will be."""
+        began = job.number
+        yield from self._until_safe(job, count, WARM_S)
+        while job.number < began + WARM_STEPS:
+            yield count
+
+    def _rest(self, job: Any, count: int) -> Iterator[int]:
+        """What was captured last is on its way to its holder: that belongs to the protected stretch."""
+        yield from self._until_safe(job, count, REST_S)
+
+    def _until_safe(self, job: Any, count: int, patience_s: float) -> Iterator[int]:
+        """The version reached by now, if it ever will be."""
         safe: list[bool] = []
-        deadline, began = time.monotonic() + WARM_S, job.number
-        job.on_final(job.number, lambda: safe.append(True))
-        while job.number < began + WARM_STEPS or (not safe and time.monotonic() < deadline):
+        deadline = time.monotonic() + patience_s
+        job.on_final(job.number - 1, lambda: safe.append(True))
+        while not safe and time.monotonic() < deadline:
             yield count
 
     def _time(self, chapter: Chapter, count: int, *, protected: bool) -> Iterator[int]:
