@@ -5,6 +5,7 @@ tests/e2e/test_broken_device.py has the same with a twin of the device, tests/e2
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from deadpool.workload.results import differences
 pytestmark = pytest.mark.gpu
 
 SCRIPT = Path(__file__).with_name("device_faults_script.py")
-BACKENDS = ("gloo",)
+BACKENDS = ("gloo", "nccl") if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1" else ("gloo",)
 HANG_S, UNWIND_S = 20.0, 10.0  # first steps load kernels
 
 Make = Callable[..., Stage]

@@ -18,6 +18,7 @@ from deadpool.trainer.ambush import Ambushes
 from deadpool.trainer.job import Job
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.session import Session
+from deadpool.trainer.stuck import UnwindWatch
 
 FIRST, SECOND = Generation(1, 1), Generation(1, 2)
 SLOTS = 3
@@ -46,11 +47,13 @@ class SessionTwin:
         self.ambushes = Ambushes(self)  # type: ignore[arg-type]
         self.registrar = Registrar(self.emit)
         self.prompting = Quiet()
+        self.unwind_watch = UnwindWatch(lambda _: None)
         self.said: list[Any] = []
         self.slots: dict[SlotRef, memoryview] = {}
 
     wait = Session.wait
     await_halt = Session.await_halt
+    leave_if_device_broke = Session.leave_if_device_broke
 
     def send(self, message: Any) -> None:
         with self.changed:

@@ -146,7 +146,7 @@ def _capture_optimizer(optimizer: ProtectedOptimizer) -> bytes:
     """Hyperparameters, and the part of its state that is not tensors."""
     groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.outer.param_groups]
     sizes = [len(group["params"]) for group in optimizer.outer.param_groups]
-    values = {index: _host_values(state) for index, _, state in states_of(optimizer)}
+    values = {index: found for index, _, state in states_of(optimizer) if (found := _host_values(state))}
     by_name = {key: value for key, value in optimizer.inner.state.items() if not isinstance(key, Tensor)}
     state = {"groups": groups, "sizes": sizes, "values": values, "by_name": by_name}
     return encode(state, f"{optimizer.name}.state_dict()")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 
 import pytest
-import torch
 from matrix import Matrix, Shape, extent_of
 
 SHARED = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
@@ -24,11 +23,7 @@ MATRIX = Matrix(
     ("--clip", "1.0", "--dropout", "0.1", "--checkpoint", "--ema", "0.9", "--device", "cuda"),
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    pytest.mark.skipif(not SHARED, reason="needs an NCCL that lets ranks share a GPU: docs/gpu.md"),
-]
+pytestmark = pytest.mark.skipif(not SHARED, reason="needs an NCCL that lets ranks share a GPU: docs/gpu.md")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
