@@ -1,89 +1,68 @@
 """What protection costs while nothing fails: protected and unprotected stretches alternate in one run.
 
-    python benchmarks/overhead.py --json out/overhead.json
+    python benchmarks/overhead.py --json out/overhead.json                       # four ranks on the CPU
+    python benchmarks/overhead.py --device cuda --case all --json out/overhead.json
 
-Per step and rank: wall time and CPU time of the trainer's process (all its threads). `*_ratio` is protected over
-unprotected, the median over pairs of neighbouring stretches, with the range that holds half of the pairs. Agents have
-CPU time of their own; on a machine with fewer cores than processes it shows in the wall time.
+With --device cuda, or with --case: one rank that trains a GPT of --parameters in bf16, with master weights and moments
+in fp32 (12 bytes more per parameter), and a second node that holds its copies. A step's time is what lies between two
+CUDA events. Cases, with the time that a plain copy of the whole state into pinned memory takes as the measure of steps:
+
+    fits        steps of twice the copy, the whole state is protected
+    fits-local  the same without a second node to hold copies: every step can be captured
+    short       steps of half the copy
+    shard       steps of the copy, of which 1/8 of parameters and optimizer state is protected: what one rank of
+                8-way ZeRO has. The other 7/8 are trained beside it, unprotected.
+    rivals      beside it: torch.distributed.checkpoint.async_save in every step to memory-backed storage, and a
+                blocking copy into pinned memory in every step, on the same model and steps as `fits`
+
+Where whole states are replicated, which takes many steps, stretches are three times as long and half as many.
+`ratio` is protected over unprotected: the mean over pairs of neighbouring stretches, with a 95 % bootstrap interval.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 from pathlib import Path
 from typing import Any
 
 from output import give_out
 
-from deadpool.config import JobConfig
-from deadpool.control.janitor import temporary_folder
-from deadpool.workload.harness import Trial
-from deadpool.workload.results import Results, StepTimes
-
-WARM_UP_STRETCHES = 1
-
-
-def stretches(steps: list[StepTimes], length: int) -> list[tuple[float, float]]:
-    """Wall and CPU time per step of each stretch, its first step left out: it pays for the switch."""
-    found = []
-    for start in range(0, len(steps) - length + 1, length):
-        first, last = steps[start], steps[start + length - 1]
-        count = length - 1
-        found.append(((last.ended - first.ended) / count, (last.cpu_s - first.cpu_s) / count))
-    return found[2 * WARM_UP_STRETCHES :]
-
-
-def ratios(per_step: list[float]) -> dict[str, float]:
-    """Protected stretches are the even ones; each is held against the mean of its unprotected neighbours."""
-    pairs = [per_step[i] / statistics.mean([per_step[i - 1], per_step[i + 1]]) for i in range(2, len(per_step) - 1, 2)]
-    low, median, high = statistics.quantiles(pairs, n=4)
-    return {"median": median, "low": low, "high": high}
-
-
-def report(results: Results, length: int) -> dict[str, Any]:
-    by_rank = [stretches(results.steps[rank], length) for rank in sorted(results.steps)]
-    wall = [statistics.mean(rank[i][0] for rank in by_rank) for i in range(len(by_rank[0]))]
-    cpu = [statistics.mean(rank[i][1] for rank in by_rank) for i in range(len(by_rank[0]))]
-    wall_ratio, cpu_ratio = ratios(wall), ratios(cpu)
-    return {
-        "wall_ratio": wall_ratio["median"],
-        "wall_ratio_spread": [wall_ratio["low"], wall_ratio["high"]],
-        "cpu_ratio": cpu_ratio["median"],
-        "cpu_ratio_spread": [cpu_ratio["low"], cpu_ratio["high"]],
-        "step_s": statistics.median(wall),
-        "trainer_cpu_s_per_step": statistics.median(cpu),
-        "stretches": len(wall),
-    }
+CASES = ("fits", "fits-local", "short", "shard", "rivals")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layout", choices=("fsdp2", "ddp", "plain"), default="fsdp2")
-    parser.add_argument("--stretch", type=int, default=6, help="steps between switches")
-    parser.add_argument("--stretches", type=int, default=24)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--case", choices=(*CASES, "all"))
+    parser.add_argument("--parameters", type=float, help="of the model: 1.4e9 on cuda, 2e6 on the CPU")
+    parser.add_argument("--slots", type=int, default=2, help="snapshots kept per side: each as large as the state")
+    parser.add_argument("--budget", type=float, help="overhead budget, as a share of the step time; 0: no limit")
+    parser.add_argument("--layout", choices=("fsdp2", "ddp", "plain"), default="fsdp2", help="of the four CPU ranks")
+    parser.add_argument("--stretch", type=int, help="steps between switches: 6, with cases 5")
+    parser.add_argument("--stretches", type=int, help="24, with cases 14")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    steps = args.stretch * args.stretches
-    arguments = ["--layout", args.layout, "--steps", str(steps), "--alternate", str(args.stretch)]
-    with temporary_folder("deadpool-benchmark-") as folder:
-        trial = Trial(JobConfig(nodes=4), arguments, folder, deadline_s=1800)
-        shown = [-1]
+    give_out(measure(args), args.json)
 
-        def show_progress(trial: Trial) -> None:
-            def done() -> bool:
-                newest = trial.results().newest_step()
-                if newest // 10 > shown[0] // 10:
-                    print(f"step {newest} of {steps}", flush=True)
-                    shown[0] = newest
-                return newest >= steps - 1
 
-            trial.await_true(done, "the last step", 1800)
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    if args.device == "cpu" and args.case is None:
+        import overhead_ranks
 
-        results = trial.run(show_progress)
-        missed = sum(e["what"] == "missed" and e["reason"] != "switched off" for e in trial.events())
-    summary = {**report(results, args.stretch), "captures_missed": missed}
-    give_out(summary, args.json)
+        return overhead_ranks.measure(args.layout, args.stretch or 6, args.stretches or 24)
+    import overhead_solo
+
+    parameters = args.parameters or (1.4e9 if args.device == "cuda" else 2e6)
+    cases = CASES if args.case in (None, "all") else (args.case,)
+    plan = overhead_solo.Measurement(
+        device=args.device,
+        parameters=parameters,
+        slots=args.slots,
+        budget=args.budget,
+        stretch=args.stretch or 5,
+        stretches=args.stretches or 14,
+    )
+    return overhead_solo.measure(plan, cases)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,25 @@
 """How long a job stands still when a node dies: SIGKILL to a random node, again and again, against an undisturbed run.
 
     python benchmarks/recovery.py --layout fsdp2 --faults 10 --json out/recovery.json
+    LD_PRELOAD=libnccl.so.2 NCCL_MULTI_RANK_GPU_ENABLE=1 python benchmarks/recovery.py --device cuda --faults 10
 
 4 nodes of one trainer (3d: of two) and one warm spare node; a new one joins after each kill. Per fault, from the kill:
-`first_step_s` until every rank has done a step begun after it, `net_recovery_s` the same less one median step of
-the undisturbed run. With --understudies 4 the spare has rehearsed all four ranks, with 1 only one of them: when another
-is lost, the script is run again in the warm process.
+`first_step_s` until every rank has done a step begun after it, `net_recovery_s` the same less one median step of the
+undisturbed run, which comes last and does as many steps as the other did. With --understudies 4 the spare has rehearsed
+all four ranks, with 1 only one of them: when another is lost, the script is run again in the warm process.
+
+With --device cuda ranks and understudies share the GPUs of this machine; where there are fewer GPUs than ranks, NCCL
+has to be told that they may be shared. Trainers have the environment of this command. Unknown options go to the
+workload, e.g. --layers 2.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import random
+import shutil
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,11 +29,15 @@ from output import give_out
 
 from deadpool.config import JobConfig
 from deadpool.control.janitor import temporary_folder
+from deadpool.control.run_dir import RunDir
 from deadpool.workload.comparison import Strike, kill_in_mid_step
 from deadpool.workload.harness import Trial
 from deadpool.workload.layouts import NAMES
 from deadpool.workload.results import Results, differences
 
+STEP_LIMIT = 100_000  # never reached
+LAST_STEPS = 10  # after the last recovery: so far ahead that no rank is there yet
+DEADLINE_S = 1800.0
 QUIET_STEPS = 3  # between the rehearsal of a new spare and the next kill
 
 
@@ -34,8 +46,8 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     return {"median": statistics.median(ordered), "worst": ordered[-1]}
 
 
-def disturb(trial: Trial, faults: int, step_s: float, seed: int) -> list[tuple[str, float]]:
-    """Kills, each once its replacement is warm; returns who and when."""
+def disturb(trial: Trial, faults: int, seed: int, stop: Path) -> list[tuple[str, float]]:
+    """Kills, each once its replacement is warm; returns who and when. Then the job may end."""
     choose, kills = random.Random(seed), []
     config = trial.config
     seated = [f"n{i}" for i in range(config.nodes)]
@@ -45,12 +57,13 @@ def disturb(trial: Trial, faults: int, step_s: float, seed: int) -> list[tuple[s
         trial.await_step(trial.results().newest_step() + QUIET_STEPS)
         position = choose.randrange(len(seated))
         victim, seated[position] = seated[position], f"n{config.nodes + index}"
-        kills.append((victim, kill_in_mid_step(trial, victim, step_s, rehearsals)))
+        kills.append((victim, kill_in_mid_step(trial, victim, trial.results().median_step_s(), rehearsals)))
         print(f"fault {index + 1} of {faults}: killed {victim}", flush=True)
         # Before a new spare takes CPU time away.
         trial.await_event("resumed", (index + 1) * config.nodes * config.nproc_per_node)
         if index + 1 < faults:
             trial.job.add_node(f"n{config.nodes + index + 1}", spare=True)
+    stop.write_text(str(trial.results().newest_step() + LAST_STEPS))
     return kills
 
 
@@ -70,32 +83,46 @@ def report(strikes: list[Strike], undisturbed: Results, disturbed: Results, unde
     }
 
 
+def keep(run_dir: RunDir, kills: list[tuple[str, float]], folder: Path) -> None:
+    """With the kills among the events: they came from outside, so the job itself knows only when it noticed."""
+    shutil.copytree(run_dir.path, folder, dirs_exist_ok=True)
+    with RunDir(folder).events.open("a") as events:
+        for victim, at in kills:
+            events.write(json.dumps({"t": at, "what": "struck", "node": victim}) + "\n")
+
+
+def settings(args: argparse.Namespace) -> JobConfig:
+    per_node = 2 if args.layout == "3d" else 1
+    return JobConfig(nodes=4, nproc_per_node=per_node, spares=1, understudies=args.understudies, overhead_budget=0.0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layout", choices=NAMES, default="fsdp2")
     parser.add_argument("--faults", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps-per-fault", type=int, default=30, help="must last until a new spare is warm")
     parser.add_argument("--understudies", type=int, default=4, help="ranks that the spare rehearses")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--keep", type=Path, help="copy the run folder of the disturbed run here, for a picture of it")
     parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    steps = args.steps_per_fault * args.faults
-    arguments = ["--layout", args.layout, "--steps", str(steps)]
+    args, further = parser.parse_known_args()
+    config = settings(args)
     with temporary_folder("deadpool-benchmark-") as folder:
-        print(f"undisturbed run of {steps} steps", flush=True)
-        shape = {"nodes": 4, "nproc_per_node": 2 if args.layout == "3d" else 1, "overhead_budget": 0.0}
-        undisturbed = Trial(JobConfig(**shape), arguments, folder / "undisturbed", deadline_s=1800).run()
+        stop = folder / "stop"
+        arguments = ["--layout", args.layout, "--device", args.device, "--steps", str(STEP_LIMIT), "--stop", str(stop)]
+        trial = Trial(config, arguments + further, folder / "disturbed", deadline_s=DEADLINE_S)
         kills: list[tuple[str, float]] = []
-        config = JobConfig(**shape, spares=1, understudies=args.understudies)
-        trial = Trial(config, arguments, folder / "disturbed", deadline_s=1800)
-        step_s = undisturbed.median_step_s()
-        disturbed = trial.run(lambda t: kills.extend(disturb(t, args.faults, step_s, args.seed)))
+        disturbed = trial.run(lambda t: kills.extend(disturb(t, args.faults, args.seed, stop)))
+        if args.keep is not None:
+            keep(trial.job.run_dir, kills, args.keep)
         strikes = [
             Strike(victim=victim, killed_at=at, recovery=recovery)
             for (victim, at), recovery in zip(kills, trial.recoveries(), strict=True)
         ]
-    summary = report(strikes, undisturbed, disturbed, args.understudies)
-    give_out(summary, args.json)
+        print(f"the same {stop.read_text()} steps undisturbed", flush=True)
+        calm = dataclasses.replace(config, spares=0)
+        undisturbed = Trial(calm, arguments + further, folder / "undisturbed", deadline_s=DEADLINE_S).run()
+    give_out(report(strikes, undisturbed, disturbed, args.understudies), args.json)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,13 @@ import socket
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from output import give_out
+from plain_sockets import STREAMS, receive_all, send_all
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal
@@ -34,38 +34,13 @@ from deadpool.snapshot.transfer import TransferClient, TransferServer
 
 GENERATION = Generation(1, 1)
 RECORD_BYTES = 20_000
-PLAIN_STREAMS = 2
-PLAIN_CALL_BYTES = 4 << 20  # what is fastest on loopback, of 256 KiB to all at once
 
 
 def geometry_for(payload_bytes: int) -> Geometry:
     return Geometry(record_capacity=1 << 16, unique_bytes=payload_bytes, replica_bytes=0)
 
 
-def halves(view: memoryview) -> list[memoryview]:
-    middle = len(view) // PLAIN_STREAMS
-    return [view[:middle], view[middle:]]
-
-
-def in_threads(work: Any, arguments: list[tuple[Any, ...]]) -> None:
-    threads = [threading.Thread(target=work, args=each) for each in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 # --- the holder's process
-
-
-def plain_receive(sock: socket.socket, view: memoryview) -> None:
-    done = 0
-    while done < len(view):
-        count = sock.recv_into(view[done : done + PLAIN_CALL_BYTES])
-        if count == 0:
-            raise EOFError
-        done += count
-    sock.sendall(b"!")
 
 
 def serve(payload_bytes: int, secret: bytes) -> None:
@@ -82,21 +57,15 @@ def serve(payload_bytes: int, secret: bytes) -> None:
     )
     listener = socket.create_server(("127.0.0.1", 0))
     print(json.dumps([server.start(), listener.getsockname()]), flush=True)
-    socks = [listener.accept()[0] for _ in range(PLAIN_STREAMS)]
+    socks = [listener.accept()[0] for _ in range(STREAMS)]
     extent = Extent(record_bytes=0, unique_bytes=payload_bytes, replica_bytes=0)
-    targets = halves(region(segment.slot(1), geometry, extent, "unique"))
+    target = region(segment.slot(1), geometry, extent, "unique")
     while sys.stdin.readline().strip() == "plain":
-        in_threads(plain_receive, list(zip(socks, targets, strict=True)))
+        receive_all(socks, target)
     server.close()
 
 
 # --- the owner's process
-
-
-def plain_send(sock: socket.socket, view: memoryview) -> None:
-    for start in range(0, len(view), PLAIN_CALL_BYTES):
-        sock.sendall(view[start : start + PLAIN_CALL_BYTES])
-    sock.recv(1)
 
 
 def filled_slot(segment: Segment, payload_bytes: int) -> Seal:
@@ -121,8 +90,8 @@ def measure(payload_bytes: int, repeats: int, streams: int) -> dict[str, Any]:
     client = TransferClient(secret=secret, streams=streams)
     try:
         address, plain_address = (tuple(each) for each in json.loads(holder.stdout.readline()))
-        socks = [socket.create_connection(plain_address) for _ in range(PLAIN_STREAMS)]
-        sources = halves(region(segment.slot(0), segment.geometry, seal.extent, "unique"))
+        socks = [socket.create_connection(plain_address) for _ in range(STREAMS)]
+        source = region(segment.slot(0), segment.geometry, seal.extent, "unique")
         push_s: list[float] = []
         plain_s: list[float] = []
         for repeat in range(repeats + 2):
@@ -132,7 +101,7 @@ def measure(payload_bytes: int, repeats: int, streams: int) -> dict[str, Any]:
             holder.stdin.write("plain\n")
             holder.stdin.flush()
             begin = time.perf_counter()
-            in_threads(plain_send, list(zip(socks, sources, strict=True)))
+            send_all(socks, source)
             plain_s.append(time.perf_counter() - begin)
             report_progress(repeat, repeats + 2, payload_bytes, push_s[-1], plain_s[-1])
         return summary(payload_bytes, push_s[2:], plain_s[2:])  # the first two warm sockets and page tables

@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": BASE,
     "parent": set(),
     "story": {"events", "errors"},
+    "picture": {"story", "errors"},
     "protocol": {"errors", "events"},
     "wire": {"protocol", "errors"},
     "control": SHARED | {"wire", "parent", "strikes"} | TORCH_FREE_SNAPSHOT,
@@ -38,7 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """Rooms, or single modules in them. Every room may import itself; cli may import anything; only cli imports sim."""
 
-TORCH_IN_WORKLOAD = {f"workload.{module}" for module in ("average", "device", "gpt", "layouts", "loader", "train")}
+TORCH_IN_WORKLOAD = {
+    f"workload.{module}" for module in ("average", "device", "gpt", "layouts", "loader", "master_weights", "train")
+}
 TORCH_ALLOWED = {"snapshot", "backend", "trainer"} | TORCH_IN_WORKLOAD
 PROTOCOL_FORBIDDEN = {"asyncio", "os", "random", "socket", "threading", "time", "uuid"}
 

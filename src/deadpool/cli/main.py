@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from deadpool.cli import agent, coordinator, demo, kill, run, sim, status, story
+from deadpool.cli import agent, coordinator, demo, kill, picture, run, sim, status, story
 from deadpool.errors import DeadPoolError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app.command(context_settings=SCRIPT_LAST)(agent.agent)
 app.command()(coordinator.coordinator)
 app.command()(status.status)
 app.command()(story.story)
+app.command()(picture.picture)
 app.command()(kill.kill)
 app.command()(demo.demo)
 app.command()(sim.sim)

@@ -25,6 +25,7 @@ from deadpool.trainer.capture import Capturer
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
 from deadpool.trainer.step import Step
+from deadpool.trainer.step_log import StepLog
 
 SLOT_WAIT_S = 30.0
 """For new slots when the state has grown: once before the first step and once after it, as Adam's state appears."""
@@ -47,6 +48,7 @@ class Job:
             on_error=self._device_failed,
         )
         self._device_error: Exception | None = None
+        self.step_log = StepLog(session)
         self._dry = False
         self._left_early = False
         self._step_began = time.monotonic()
@@ -120,6 +122,7 @@ class Job:
     def _everybody_done(self) -> bool:
         """False: a fault came first, and some rank has to redo something."""
         self.capturer.finish()
+        self.step_log.close()
         session = self.session
         session.send(Finished(generation=session.core.generation, rank=session.rank))
         try:
@@ -180,6 +183,7 @@ class Job:
             return
         self._reached(boundary)
         step_s = session.unwind_watch.step_s = time.monotonic() - self._step_began
+        self.step_log.completed(self.number - 1, step_s)
         self._tell_costs(step_s)
         session.prompting.step_completed()
         if self._resumed_from is not None:
@@ -313,6 +317,7 @@ class Job:
         """Steps from here on are computed again: what waited for their finality waits anew."""
         self._when_final = [(step, action) for step, action in self._when_final if step < number]
         self._resumed_from = number
+        self.step_log.resumed()
 
     def set_dry(self, dry: bool) -> None:
         self._dry = dry

@@ -27,6 +27,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layout", choices=layouts.NAMES, default="fsdp2")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--stop", type=Path, help="a file with the number of the step to stop before, once it is there")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batch", type=int, default=2, help="sequences per rank")
     parser.add_argument("--alternate", type=int, default=0, help="switch protection off and on every so many steps")
@@ -67,6 +68,11 @@ def open_data(loader: str, size: Size, built: Assembly) -> tuple[Any, Any]:
     return Epochs(source), source
 
 
+def is_over(stop: Path, number: int) -> bool:
+    """Whoever writes the file names a step that no rank has come to yet, so that all stop before the same one."""
+    return stop.exists() and number >= int(stop.read_text() or number + 1)
+
+
 def note(file: TextIO, **values: object) -> None:
     file.write(json.dumps(values) + "\n")
     file.flush()
@@ -94,6 +100,8 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
         for step in job.steps(args.steps):
+            if args.stop is not None and is_over(args.stop, step.number):
+                break
             if args.alternate:
                 job.enabled = step.number // args.alternate % 2 == 0
             with step:

@@ -1,0 +1,168 @@
+"""One large model on one device, its copies on a second node of the same machine: runs the cases, reads the figures."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pairs import interval_95, neighbour_ratios
+
+from deadpool.cli.asking import ask
+from deadpool.config import JobConfig
+from deadpool.control.janitor import temporary_folder
+from deadpool.errors import DeadPoolError
+from deadpool.workload.harness import Trial
+
+SCRIPT = Path(__file__).with_name("solo.py")
+RIVALS = Path(__file__).with_name("rivals.py")
+DEADLINE_S = 600.0
+LENGTHS = {"fits": 2.0, "short": 0.5, "shard": 1.0}  # of a step, in plain copies of the whole state
+SHARD = 1 / 8
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    device: str
+    parameters: float
+    slots: int
+    budget: float | None
+    stretch: int
+    stretches: int
+
+    def config(self, holders: int) -> JobConfig:
+        budget = {} if self.budget is None else {"overhead_budget": self.budget}
+        return JobConfig(nodes=2, slots=self.slots, holders=holders, **budget)
+
+    def chapter(self, case: str, *, longer: bool) -> str:
+        """Replicating a whole state takes many steps: of those, a stretch has to have some."""
+        stretch, stretches = (3 * self.stretch, self.stretches // 2) if longer else (self.stretch, self.stretches)
+        return f"{case}:{LENGTHS[case]}:{stretch}:{stretches}"
+
+
+def measure(plan: Measurement, cases: Sequence[str]) -> dict[str, Any]:
+    """`fits` and `short` share a job: what takes longest is to find and register the memory for their snapshots."""
+    found: dict[str, Any] = {}
+    whole = [case for case in ("fits", "short") if case in cases]
+    if whole:
+        found |= run_job(plan, whole, holders=1)
+    if "fits-local" in cases:
+        found["fits-local"] = run_job(plan, ["fits"], holders=0)["fits"]
+    if "shard" in cases:
+        found |= run_job(plan, ["shard"], holders=1, share=SHARD)
+    if "rivals" in cases:
+        found["rivals"] = run_rivals(plan)
+    return found
+
+
+def run_job(plan: Measurement, cases: Sequence[str], *, holders: int, share: float = 1.0) -> dict[str, Any]:
+    arguments = ["--device", plan.device, "--parameters", str(plan.parameters), "--share", str(share)]
+    for case in cases:
+        arguments += ["--chapter", plan.chapter(case, longer=holders > 0 and share == 1.0)]
+    with temporary_folder("deadpool-benchmark-") as folder:
+        trial = Trial(plan.config(holders), arguments, folder, deadline_s=DEADLINE_S, script=SCRIPT)
+        watch = Watch(trial, cases)
+        trial.run(lambda _: watch.follow())
+        machine = json.loads((trial.out / "speeds.json").read_text())
+        return {case: report(case, watch, machine) | {"holders": holders} for case in cases}
+
+
+class Watch:
+    """Looks at a running job: says how far it is, and keeps what `deadpool status` tells, by chapter."""
+
+    def __init__(self, trial: Trial, cases: Sequence[str]) -> None:
+        self.trial, self._cases = trial, cases
+        self.looks: list[dict[str, Any]] = []
+
+    def follow(self) -> None:
+        shown = -1
+        while self.trial.job.coordinator is not None and self.trial.job.coordinator.poll() is None:
+            self._look()
+            done = len(self.stretches())
+            if done != shown:
+                shown = done
+                print(f"{', '.join(self._cases)}: {done} stretches", file=sys.stderr, flush=True)
+            time.sleep(_LOOK_S)
+
+    def stretches(self, case: str | None = None) -> list[dict[str, Any]]:
+        path = self.trial.out / "stretches.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [each for each in found if case in (None, each["chapter"])]
+
+    def _look(self) -> None:
+        try:
+            self.looks.append({"t": time.time(), **ask(self.trial.job.run_dir, "status")})
+        except DeadPoolError:
+            return  # it comes up or goes
+
+    def looks_within(self, began: float, ended: float) -> list[dict[str, Any]]:
+        return [look for look in self.looks if began <= look["t"] <= ended]
+
+
+def report(case: str, watch: Watch, machine: dict[str, Any]) -> dict[str, Any]:
+    stretches = watch.stretches(case)
+    by_device = [statistics.mean(each["steps_s"]) for each in stretches]
+    switches = [bool(each["protected"]) for each in stretches]
+    ratios = neighbour_ratios(switches, by_device)
+    wall_ratios = neighbour_ratios(switches, [each["wall_s"] for each in stretches])
+    unprotected_s = statistics.mean(s for s, on in zip(by_device, switches, strict=True) if not on)
+    return {
+        "ratio": statistics.mean(ratios),
+        "ratio_95": list(interval_95(ratios)),
+        "wall_ratio": statistics.mean(wall_ratios),
+        "wall_ratio_95": list(interval_95(wall_ratios)),
+        "stall_ms_per_step": 1e3 * (statistics.mean(ratios) - 1) * unprotected_s,
+        "unprotected_step_s": unprotected_s,
+        "copy_s": machine["state_bytes"] / machine["plain_bytes_per_s"],
+        "micro_batches": stretches[-1]["micro_batches"],
+        "stretches": len(stretches),
+        **captures(watch, stretches, machine),
+        **machine,
+    }
+
+
+def captures(watch: Watch, stretches: list[dict[str, Any]], machine: dict[str, Any]) -> dict[str, Any]:
+    """What was captured meanwhile, by the events of the job and what its coordinator said at the time."""
+    first = stretches[0]
+    began, ended = first["ended"] - sum(first["steps_s"]), stretches[-1]["ended"]
+    events = watch.trial.events()
+    missed = [e["reason"] for e in events if e["what"] == "missed" and e["rank"] == 0 and began <= e["t"] <= ended]
+    intervals = [e for e in events if e["what"] == "interval" and e["t"] <= ended]
+    looks = watch.looks_within(began, ended)
+    committed = {look["watermark"] for look in looks if look.get("watermark") is not None}
+    return {
+        "protected_steps": sum(len(each["steps_s"]) + 1 for each in stretches if each["protected"]),
+        "versions_committed": max(0, len(committed) - 1),
+        "captures_missed": {reason: n for reason, n in Counter(missed).items() if reason != "switched off"},
+        **copy_speed(looks, machine),
+        "interval": intervals[-1]["every"] if intervals else 1,
+        "interval_reason": intervals[-1].get("reason") if intervals else None,
+        "rank_0": looks[-1]["ranks"][0] if looks and looks[-1].get("ranks") else None,
+    }
+
+
+def copy_speed(looks: list[dict[str, Any]], machine: dict[str, Any]) -> dict[str, float]:
+    """Of the copies into the arena while training went on, against the plain copy before."""
+    times = [ranks[0].get("copy_s") for look in looks if (ranks := look.get("ranks"))]
+    known = [each for each in times if each]
+    if not known:
+        return {}
+    speed = machine["state_bytes"] / statistics.median(known)
+    return {"arena_bytes_per_s": speed, "arena_against_plain": speed / machine["plain_bytes_per_s"]}
+
+
+def run_rivals(plan: Measurement) -> dict[str, Any]:
+    """In a process of its own, after the jobs: each of them keeps copies of the whole state in host memory."""
+    command = [sys.executable, str(RIVALS), "--device", plan.device, "--parameters", str(plan.parameters)]
+    command += ["--length", str(LENGTHS["fits"])]
+    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=True)
+    return dict(json.loads(finished.stdout.splitlines()[-1]))

@@ -1,0 +1,26 @@
+"""Protected against unprotected stretches, neighbour by neighbour, and how far the result is to be trusted."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+
+RESAMPLES = 5000
+
+
+def neighbour_ratios(protected: Sequence[bool], per_step: Sequence[float]) -> list[float]:
+    """Each protected stretch over the mean of the unprotected ones beside it: a slow drift cancels out."""
+    found = []
+    for index, value in enumerate(per_step):
+        beside = [per_step[i] for i in (index - 1, index + 1) if 0 <= i < len(per_step) and not protected[i]]
+        if protected[index] and beside:
+            found.append(value / statistics.mean(beside))
+    return found
+
+
+def interval_95(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """Of the mean, by bootstrap."""
+    draw = random.Random(seed)
+    means = sorted(statistics.mean(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]

@@ -1,0 +1,114 @@
+"""The two agents of the restore benchmark, each a process of its own: the holder, and the newcomer's agent.
+
+    restore_processes.py hold GEOMETRY SECRET       prints its addresses, then serves until its input ends
+    restore_processes.py fetch GEOMETRY SECRET FD   does what its input says, one word a line, and prints seconds
+
+The newcomer's arena has two slots: the first is what its trainer captured, the second what comes back from the holder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+from plain_sockets import STREAMS, receive_all, send_all
+
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.seal import Extent, Geometry, Seal
+from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.slot import region, seal_slot, write_seal
+from deadpool.snapshot.transfer import Found, TransferClient, TransferServer
+
+GENERATION = Generation(1, 1)
+VERSION = Version(GENERATION, 1)
+CAPTURED, FETCHED = 0, 1
+
+
+def hold(geometry: Geometry, secret: bytes) -> None:
+    segment = Segment.create("bench-held", geometry, 1)
+    segment.prefault()
+    held: list[Seal] = []
+    server = TransferServer(
+        host="127.0.0.1",
+        secret=secret,
+        open=lambda seal, generation, geometry: segment.slot(0),
+        stored=held.append,
+        dropped=lambda seal, reason: print(reason, file=sys.stderr),
+        find=lambda rank, version: Found(fd=segment.fd, offset=0, seal=held[-1], geometry=geometry),
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(json.dumps([server.start(), listener.getsockname()]), flush=True)
+    socks = [listener.accept()[0] for _ in range(STREAMS)]
+    while sys.stdin.readline():  # each line: send what is held, plainly
+        with bulk_of(segment, 0) as bulk:
+            send_all(socks, bulk)
+    server.close()
+
+
+class Fetcher:
+    """The newcomer's agent. Its arena is the trainer's too."""
+
+    def __init__(self, geometry: Geometry, secret: bytes, segment: Segment) -> None:
+        self._geometry, self._segment = geometry, segment
+        self._client = TransferClient(secret=secret)
+        self._seal: Seal | None = None
+        self._address, plain = (tuple(each) for each in json.loads(sys.stdin.readline()))
+        self._socks = [socket.create_connection(plain) for _ in range(STREAMS)]
+
+    def seal(self, record_bytes: int) -> None:
+        extent = Extent(record_bytes=record_bytes, unique_bytes=self._geometry.unique_bytes, replica_bytes=0)
+        self._seal = seal_slot(self._segment.slot(CAPTURED), self._geometry, rank=0, version=VERSION, extent=extent)
+
+    def push(self) -> None:
+        assert self._seal is not None
+        self._client.push(self._address, self._seal, self._geometry, self._segment.fd, 0, GENERATION, True)
+
+    def pull(self) -> None:
+        assert self._seal is not None
+        slot, digest = self._segment.slot(FETCHED), self._seal.digest
+        regions = ("record", "unique")
+        seal = self._client.pull(self._address, 0, VERSION, regions, digest, self._geometry, slot, GENERATION)
+        write_seal(slot, seal)
+
+    def plain(self) -> None:
+        with bulk_of(self._segment, FETCHED) as bulk:
+            receive_all(self._socks, bulk)
+
+    def close(self) -> None:
+        self._client.close()
+        for sock in self._socks:
+            sock.close()
+
+
+def fetch(geometry: Geometry, secret: bytes, fd: int) -> None:
+    fetcher = Fetcher(geometry, secret, Segment.attach(fd, geometry, 2))
+    for line in sys.stdin:
+        word, *numbers = line.split()
+        work: Callable[..., None] = getattr(fetcher, word)
+        began = time.perf_counter()
+        work(*map(int, numbers))
+        print(json.dumps(time.perf_counter() - began), flush=True)
+    fetcher.close()
+
+
+def bulk_of(segment: Segment, index: int) -> contextlib.AbstractContextManager[memoryview]:
+    geometry = segment.geometry
+    extent = Extent(record_bytes=0, unique_bytes=geometry.unique_bytes, replica_bytes=0)
+    return region(segment.slot(index), geometry, extent, "unique")
+
+
+def main() -> None:
+    role, geometry_text, secret, *more = sys.argv[1:]
+    geometry = Geometry(**json.loads(geometry_text))
+    if role == "hold":
+        hold(geometry, bytes.fromhex(secret))
+    else:
+        fetch(geometry, bytes.fromhex(secret), int(more[0]))
+
+
+if __name__ == "__main__":
+    main()

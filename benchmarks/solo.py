@@ -1,0 +1,171 @@
+"""The script under `deadpool run` whose overhead is measured: rank 0 trains, every other rank only keeps step.
+
+Rank 0 goes through chapters, each with steps of another length, and in each switches protection off and on between
+stretches. It writes one line per stretch into --out. Each step holds one tiny all-reduce over gloo between processes:
+it keeps ranks together, and tells the others when rank 0 is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from solo_model import Marks, Solo, Speeds, measure, size_for
+from torch import nn
+
+import deadpool
+
+STEP_LIMIT = 1_000_000  # never reached: rank 0 says when it is enough
+WARM_STEPS = 8
+REST_S = 6.0
+WARM_S = 60.0  # for the first snapshot to be committed: memory for it has to be found and registered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """`length`: of a step, in times that a plain copy of the whole state takes."""
+
+    name: str
+    length: float
+    stretch: int
+    stretches: int
+
+    @classmethod
+    def parse(cls, text: str) -> Chapter:
+        name, length, stretch, stretches = text.split(":")
+        return cls(name=name, length=float(length), stretch=int(stretch), stretches=int(stretches))
+
+
+class Leader:
+    """Rank 0: trains, decides what is protected when, and takes the time."""
+
+    def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
+        self.solo = Solo(size_for(args.parameters), device, args.share)
+        self._marks = Marks(device)
+        self._speeds = measure(self.solo)
+        self._chapters: list[Chapter] = args.chapter
+        self._whole_copy_s = self.solo.state_bytes / args.share / self._speeds.plain_bytes_per_s
+        self._out = args.out
+        self._note("speeds.json", self._describe(args, self._speeds))
+
+    def protect(self, pool: Any) -> Any:
+        return pool.protect(own=self.solo.own, optimizer=self.solo.optimizer)
+
+    def play(self, job: Any) -> Iterator[int]:
+        """How many micro-batches the next step has; ends when all chapters are told."""
+        for chapter in self._chapters:
+            count = self._speeds.micro_batches(chapter.length * self._whole_copy_s)
+            yield from self._warm_up(job, count)
+            for stretch in range(chapter.stretches):
+                job.enabled = stretch % 2 == 0
+                if not job.enabled:
+                    yield from self._rest(job, count)
+                yield from self._time(chapter, count, protected=job.enabled)
+            job.enabled = True
+
+    def do_step(self, micro_batches: int) -> None:
+        self.solo.train_step(micro_batches)
+        self.solo.update()
+
+    def _warm_up(self, job: Any, count: int) -> Iterator[int]:
+        began = job.number
+        yield from self._until_safe(job, count, WARM_S)
+        while job.number < began + WARM_STEPS:
+            yield count
+
+    def _rest(self, job: Any, count: int) -> Iterator[int]:
+        """What was captured last is on its way to its holder: that belongs to the protected stretch."""
+        yield from self._until_safe(job, count, REST_S)
+
+    def _until_safe(self, job: Any, count: int, patience_s: float) -> Iterator[int]:
+        """The version reached by now, if it ever will be."""
+        safe: list[bool] = []
+        deadline = time.monotonic() + patience_s
+        job.on_final(job.number - 1, lambda: safe.append(True))
+        while not safe and time.monotonic() < deadline:
+            yield count
+
+    def _time(self, chapter: Chapter, count: int, *, protected: bool) -> Iterator[int]:
+        """The first step is left out: it pays for the switch."""
+        yield count
+        marks, began = [self._marks.set()], time.perf_counter()
+        for _ in range(chapter.stretch):
+            yield count
+            marks.append(self._marks.set())
+        self._marks.finish()
+        wall_s = (time.perf_counter() - began) / chapter.stretch
+        steps_s = [self._marks.between_s(*pair) for pair in itertools.pairwise(marks)]
+        line = {"chapter": chapter.name, "protected": protected, "steps_s": steps_s, "wall_s": wall_s}
+        self._note("stretches.jsonl", line | {"micro_batches": count, "ended": time.time()})
+
+    def _describe(self, args: argparse.Namespace, speeds: Speeds) -> dict[str, Any]:
+        return {
+            "parameters": sum(each.numel() for each in self.solo.model.parameters()),
+            "state_bytes": self.solo.state_bytes,
+            "share": args.share,
+            "micro_batch_s": speeds.micro_batch_s,
+            "update_s": speeds.update_s,
+            "plain_bytes_per_s": speeds.plain_bytes_per_s,
+        }
+
+    def _note(self, name: str, values: dict[str, Any]) -> None:
+        self._out.mkdir(parents=True, exist_ok=True)
+        with (self._out / name).open("a") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+class Follower:
+    """Every other rank: has next to nothing, and is never late."""
+
+    def __init__(self) -> None:
+        self._model = nn.Linear(1, 1)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.0)
+
+    def protect(self, pool: Any) -> Any:
+        return pool.protect(own=self._model, optimizer=self._optimizer)
+
+    def play(self, job: Any) -> Iterator[int]:
+        while True:
+            yield 0
+
+    def do_step(self, micro_batches: int) -> None:
+        self._optimizer.step()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--parameters", type=float, default=2e6)
+    parser.add_argument("--share", type=float, default=1.0, help="of the state that is protected")
+    parser.add_argument("--chapter", type=Chapter.parse, action="append", metavar="NAME:LENGTH:STRETCH:STRETCHES")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    pool = deadpool.join(backend="gloo")
+    player = Leader(args, torch.device(args.device)) if pool.rank == 0 else Follower()
+    job = player.protect(pool)
+    play, over = player.play(job), torch.zeros(1)
+    for step in job.steps(STEP_LIMIT):
+        micro_batches = next(play, None)
+        with step:
+            over.fill_(micro_batches is None)
+            dist.all_reduce(over, op=dist.ReduceOp.MAX)
+            player.do_step(micro_batches or 0)
+        if over.item():
+            break
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""`deadpool picture`: a recovery as an SVG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def picture(
+    run_dir: Annotated[Path | None, typer.Argument(help="the job's run folder; default: the newest one here")] = None,
+    out: Annotated[Path, typer.Option(help="where the SVG goes")] = Path("recovery.svg"),
+    cause: Annotated[str | None, typer.Option(help="which fault, e.g. fault-1; default: the last one")] = None,
+) -> None:
+    """Draw step times around a fault, and its recovery phase by phase. Also after the job has ended."""
+    from deadpool.cli.asking import find_run_dir
+    from deadpool.events import read_events
+    from deadpool.picture.page import draw_page
+
+    drawn = draw_page(read_events(find_run_dir(run_dir).events), cause)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(drawn, encoding="utf-8")
+    print(f"drawn into {out}")

@@ -1,0 +1,119 @@
+"""The upper panel: how long each step of each rank took around a fault, from the `steps` events of the log.
+
+A step's time is counted from the end of the one before, so the first step after a fault has the standstill in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from dataclasses import dataclass
+
+from deadpool.picture.axis import Axis, tick_words
+from deadpool.picture.svg import Canvas
+from deadpool.story import Record, Recovery
+
+HEIGHT = 190.0
+_STEPS_SHOWN = 14  # on each side, at most
+_SHARE_BEFORE = 1.2  # of the recovery's length that is shown before it, at least
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    t: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """By rank, in unbroken stretches, around one recovery."""
+
+    by_rank: dict[int, list[list[StepEnd]]]
+    usual_s: float
+
+    def window(self, recovery: Recovery) -> tuple[float, float]:
+        """From and to when it is worth looking, in seconds since the fault."""
+        lasted = recovery.first_step_s or 0.0
+        wide = min(_STEPS_SHOWN * self.usual_s, max(_SHARE_BEFORE * lasted, 6 * self.usual_s))
+        return -wide, lasted + wide
+
+
+def read_steps(records: list[Record], recovery: Recovery) -> Steps | None:
+    """None where the log has no steps of both before and after."""
+    ends, lost, went_on = _ends_by_rank(records), set(recovery.fault["ranks"]), _went_on(recovery)
+    before = {rank: [t for t in times if t <= went_on] for rank, times in ends.items()}
+    after = {rank: [t for t in times if t > went_on] for rank, times in ends.items()}
+    last_ends = [times[-1] for rank, times in before.items() if times and rank not in lost]
+    quiet = [each.seconds for times in before.values() for each in _steps(times)]
+    if not (last_ends and quiet and any(after.values())):
+        return None
+    by_rank = {
+        # What the old process of a lost rank knew is gone: the others were with it, step by step.
+        rank: [_steps(before[rank]), _steps([max(last_ends), *after[rank]])]
+        if rank in lost
+        else [_steps(before[rank] + after[rank])]
+        for rank in ends
+    }
+    return Steps(by_rank, statistics.median(quiet))
+
+
+def _went_on(recovery: Recovery) -> float:
+    return max(float(record["t"]) for record in recovery.records if record["what"] == "go")
+
+
+def _steps(ends: list[float]) -> list[StepEnd]:
+    return [StepEnd(later, later - earlier) for earlier, later in itertools.pairwise(ends)]
+
+
+def _ends_by_rank(records: list[Record]) -> dict[int, list[float]]:
+    """In order; a step done again ends again."""
+    ends: dict[int, list[float]] = {}
+    for record in records:
+        if record["what"] == "steps":
+            took = itertools.accumulate(record["seconds"], initial=record["began"])
+            ends.setdefault(record["rank"], []).extend(itertools.islice(took, 1, None))
+    return {rank: sorted(times) for rank, times in sorted(ends.items())}
+
+
+def draw(canvas: Canvas, steps: Steps, recovery: Recovery, left: float, right: float, top: float) -> None:
+    bottom = top + HEIGHT
+    low, high = steps.window(recovery)
+    lost = set(recovery.fault["ranks"])
+    shown = [
+        (rank in lost, [(at, each.seconds) for each in stretch if low <= (at := each.t - recovery.began) <= high])
+        for rank, stretches in steps.by_rank.items()
+        for stretch in stretches
+    ]
+    highest = max(seconds for _, points in shown for _, seconds in points)
+    x, y = Axis(low, high, left, right), Axis(0.0, 1.12 * highest, bottom, top)
+    _draw_grid(canvas, x, y)
+    _draw_standstill(canvas, x, top, bottom, recovery)
+    canvas.line(left, y.at(steps.usual_s), right, y.at(steps.usual_s), "quiet", stroke_dasharray="4 4")
+    for is_lost, points in sorted(shown, key=lambda each: each[0]):  # who was replaced lies on top
+        _draw_stretch(canvas, x, y, points, "newcomer" if is_lost else "survivor")
+
+
+def _draw_grid(canvas: Canvas, x: Axis, y: Axis) -> None:
+    in_s = y.high > 0.5
+    for value in y.ticks(4):
+        canvas.line(x.start, y.at(value), x.end, y.at(value), "rule")
+        canvas.text(x.start - 8, y.at(value) + 4, tick_words(value, in_s), "quiet", size="small", anchor="end")
+    canvas.text(x.start - 8, y.end - 8, "s" if in_s else "ms", "quiet", size="small", anchor="end")
+    for value in x.ticks(8):
+        canvas.line(x.at(value), y.start, x.at(value), y.start + 4, "quiet")
+        words = f"{value:+g} s".replace("-", "−") if value else "0"
+        canvas.text(x.at(value), y.start + 18, words, "quiet", size="small", anchor="middle")
+
+
+def _draw_standstill(canvas: Canvas, x: Axis, top: float, bottom: float, recovery: Recovery) -> None:
+    lasted = recovery.first_step_s or 0.0
+    canvas.rect(x.at(0), top, x.at(lasted) - x.at(0), bottom - top, "fault", opacity=0.08)
+    canvas.line(x.at(0), top - 6, x.at(0), bottom, "fault", stroke_width=1.5)
+    canvas.text(x.at(0) - 6, top + 8, "fault", "fault", size="head", anchor="end")
+
+
+def _draw_stretch(canvas: Canvas, x: Axis, y: Axis, points: list[tuple[float, float]], colour: str) -> None:
+    placed = [(x.at(t), y.at(seconds)) for t, seconds in points]
+    canvas.path(placed, colour, stroke_width=1.5, opacity=0.55)
+    for px, py in placed:
+        canvas.dot(px, py, 2.6, colour, opacity=0.85)
