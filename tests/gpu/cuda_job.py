@@ -22,7 +22,7 @@ DEVICE = "cuda"
 class MasterSgd(torch.optim.Optimizer):
     """bf16 parameters, fp32 master copies and momentum: as large models are trained."""
 
-    def __init__(self, params: Any, lr: float = 0.01) -> None:
+    def __init__(self, params: Any, lr: float = 1e-5) -> None:
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()

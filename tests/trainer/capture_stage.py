@@ -49,11 +49,13 @@ class SessionTwin:
         self.prompting = Quiet()
         self.unwind_watch = UnwindWatch(lambda _: None)
         self.said: list[Any] = []
+        self._released: list[int] = []
         self.slots: dict[SlotRef, memoryview] = {}
 
     wait = Session.wait
     await_halt = Session.await_halt
     leave_if_device_broke = Session.leave_if_device_broke
+    let_go_of_segments = Session.let_go_of_segments
 
     def send(self, message: Any) -> None:
         with self.changed:

@@ -31,6 +31,7 @@ from deadpool.protocol.effects import (
     PushFailed,
     Received,
     ReceiveFailed,
+    ReleaseSegment,
     StopAsked,
     StreamsCut,
     Tick,
@@ -43,6 +44,7 @@ from deadpool.protocol.messages import (
     Connect,
     Connected,
     Declare,
+    Detach,
     DeviceLost,
     End,
     Ended,
@@ -110,9 +112,19 @@ class Agent:
     def step(self, input: AgentInput, *, now: float) -> list[AgentEffect]:
         if not self.ending:
             self._dispatch(input, now)
+        self._detach_released()
         effects = list(self._effects)
         self._effects.clear()
         return effects
+
+    def _detach_released(self) -> None:
+        """Whoever has mapped a segment keeps its memory, whatever the agent does with it."""
+        released = [effect.segment for effect in self._effects if isinstance(effect, ReleaseSegment)]
+        for segment in released:
+            for trainer in self.crew.trainers.values():
+                if segment in trainer.attached:
+                    trainer.attached.remove(segment)
+                    self.crew.tell(trainer, Detach(segment=segment))
 
     def deadline(self) -> float | None:
         wakes = [wake for wake in (self._halt_deadline, self._heartbeat_due) if wake is not None]

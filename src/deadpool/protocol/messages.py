@@ -6,8 +6,8 @@ older generation drops it at the door. Three conversations, in the order in whic
     agent -> coordinator    Join Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored
                             FenceAck PlanAck Prepared Connected Finished Ended Report
     coordinator -> agent    Welcome Refused Prompts Rehearse Fence Plan Connect Go Permit Release Shutdown Strike
-    agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Grant Halt Restore Connect Go Final Reschedule
-                            Release End Strike
+    agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Detach Grant Halt Restore Connect Go Final
+                            Reschedule Release End Strike
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Finished Report
                             Failed DeviceLost Hung Sprung
 """
@@ -398,6 +398,13 @@ class Attach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Detach:
+    """The agent has given the segment up: its memory comes back when the trainer lets go of it too."""
+
+    segment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """The trainer owns this slot until it says Captured or Missed, or unwinds."""
 
@@ -534,11 +541,11 @@ class Sprung:
 
 
 ALL: tuple[type, ...] = (
-    Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Costs, Declare, DeviceLost, Digest, End, Ended,
-    Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt, Halted,
-    Heartbeat, Holder, Hung, Inventory, Join, Layout, Live, Missed, Parked, Paused, Permit, Plan, PlanAck, Prepared,
-    Prompts, RankOrder, Refused, Rehearse, Release, Report, Reschedule, Restore, Schedule, Seal, Sealed, Seat, Settings,
-    Shutdown, SlotRef, Source, Sprung, Stepped, Stored, Strike, TrainerHello, TrainerInfo, TrainerLost, Trainers,
-    Version, Welcome,
+    Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Costs, Declare, Detach, DeviceLost, Digest, End,
+    Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt,
+    Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Live, Missed, Parked, Paused, Permit, Plan, PlanAck,
+    Prepared, Prompts, RankOrder, Refused, Rehearse, Release, Report, Reschedule, Restore, Schedule, Seal, Sealed, Seat,
+    Settings, Shutdown, SlotRef, Source, Sprung, Stepped, Stored, Strike, TrainerHello, TrainerInfo, TrainerLost,
+    Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ ArenaKey = tuple[str, int]
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MADV_POPULATE_WRITE = 23
 _PREFAULT_STRIDE_BYTES = 256 << 20
+_PREFAULT_THREADS = 8  # one clears 1 to 2 GB/s
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -83,10 +85,13 @@ class Segment:
         """Back every page with memory now (first writes into cold pages are ten times slower). Gives up the GIL."""
         wanted = range(self.count) if slots is None else slots
         first, end = wanted.start * self.geometry.slot_bytes, wanted.stop * self.geometry.slot_bytes
-        for start in range(first, end, _PREFAULT_STRIDE_BYTES):
-            size = min(_PREFAULT_STRIDE_BYTES, end - start)
-            with memoryview(self._map) as whole, whole[start : start + size] as stride:
-                _populate(stride, self.total_bytes)
+        starts = range(first, end, _PREFAULT_STRIDE_BYTES)
+        with ThreadPoolExecutor(min(_PREFAULT_THREADS, os.cpu_count() or 1), "prefault") as threads:
+            list(threads.map(lambda start: self._prefault(start, min(_PREFAULT_STRIDE_BYTES, end - start)), starts))
+
+    def _prefault(self, start: int, size: int) -> None:
+        with memoryview(self._map) as whole, whole[start : start + size] as stride:
+            _populate(stride, self.total_bytes)
 
     def close(self) -> None:
         """Close the descriptor and unmap. A slot still in someone's hands keeps the mapping until it is let go."""

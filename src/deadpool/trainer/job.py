@@ -237,6 +237,7 @@ class Job:
 
     def take_snapshot(self) -> None:
         """Starts the capture of the version just reached, and returns at once."""
+        self.session.let_go_of_segments(self.state.release_slots)
         self._see_to_room()
         with self.session.changed:
             decision = self.session.core.plan_capture()

@@ -19,7 +19,7 @@ from deadpool.snapshot.cuda import runtime
 
 
 class Registrar:
-    """Segments stay registered as long as they are mapped, which in a trainer is to its end."""
+    """Segments stay registered as long as they are mapped."""
 
     def __init__(self, emit: Callable[..., None]) -> None:
         self._emit = emit

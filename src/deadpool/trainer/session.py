@@ -21,6 +21,7 @@ from deadpool.events import Event
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
     Attach,
+    Detach,
     DeviceLost,
     End,
     Final,
@@ -76,6 +77,7 @@ class Session:
         self.settings: Settings | None = None
         self.prompts: dict[int, Prompts] = {}  # by rank, as last told
         self.segments: dict[int, Segment] = {}
+        self._released: list[int] = []  # segments to let go of
         self.final_number = 0
         self._latest: dict[type, Any] = {}
         self._cause: str | None = None
@@ -128,6 +130,8 @@ class Session:
                     self.segments[segment] = Segment.attach(take_descriptor(), geometry, count)
                     self.registrar.add(segment, self.segments[segment])
                     self.core.attach(segment, geometry)
+                case Detach(segment=segment):
+                    self._released.append(segment)
                 case Grant(generation=generation, slot=slot):
                     self.core.grant(generation, slot)
                 case Final(number=number):
@@ -227,6 +231,16 @@ class Session:
         self.registrar.await_ready(ref.segment)
         segment = self.segments[ref.segment]
         return segment.slot(ref.index), segment.geometry
+
+    def let_go_of_segments(self, forget_slots: Callable[[], None]) -> None:
+        """Of those that the agent has given up. Main thread: what is mapped here may be planned for by the copier."""
+        with self.changed:
+            released, self._released = self._released, []
+        if released:
+            forget_slots()
+        for number in released:
+            self.registrar.remove(number)
+            self.segments.pop(number).close()
 
     def rendezvous(self, address: Address, generation: Generation) -> RendezvousStore:
         timeout = timedelta(seconds=GROUP_TIMEOUT_S)
