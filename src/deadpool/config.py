@@ -43,11 +43,19 @@ class JobConfig:
     topology: str = ""  # TOML file that says which node of `deadpool run` stands in which rack
     host: str = "127.0.0.1"  # address that peers reach this process at
     port: int = 0  # of the coordinator; 0: any free one
+    coordinators: str = ""  # HOST:PORT of each, with commas in between, where there are several; the first one begins
+    standby_coordinators: int = 0  # that `deadpool run` starts beside the first
+    isolation_timeout_s: float = 600.0  # without any coordinator, after which a node ends its trainers
     faults: tuple[str, ...] = ()  # to be injected, known from the start, e.g. "at=backward step=0 node=n1"
 
     @property
     def heartbeat_s(self) -> float:
         return self.node_timeout_s / 5
+
+    @property
+    def coordinator_places(self) -> tuple[str, ...]:
+        """HOST:PORT of each. Empty: there is one only."""
+        return tuple(place.strip() for place in self.coordinators.split(",") if place.strip())
 
     @property
     def node_names(self) -> list[str]:
@@ -65,12 +73,13 @@ class JobConfig:
         """Refuses what cannot work, with the reason."""
         for name in ("nodes", "nproc_per_node", "slots", "capture_every", "understudies"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "a number of at least 1")
-        for name in ("spares", "holders", "standby"):
+        for name in ("spares", "holders", "standby", "standby_coordinators"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")
         _require("slots", self.slots, self.slots >= 2, "at least 2: one kept, one being written")
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
+        self._check_coordinators()
         hang, beats = self.hang_timeout_s, 2 * self.heartbeat_s
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
         budget = self.overhead_budget
@@ -82,6 +91,18 @@ class JobConfig:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
             _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")
         return self
+
+    def _check_coordinators(self) -> None:
+        """Of several, one may act only with most of the nodes that ran; of two nodes, both are most."""
+        several = max(self.standby_coordinators, len(self.coordinator_places) - 1)
+        accepted = "none with fewer than 3 nodes: with most of them gone nobody could be sure to be the only one"
+        _require("standby_coordinators", several, several == 0 or self.nodes > 2, accepted)
+        for place in self.coordinator_places:
+            host, _, port = place.rpartition(":")
+            _require("coordinators", place, bool(host) and port.isdigit(), "HOST:PORT of each, with commas in between")
+        isolation, silence = self.isolation_timeout_s, 2 * self.node_timeout_s
+        accepted = f"at least {silence:g} s: two node timeouts, for another coordinator to be found"
+        _require("isolation_timeout_s", isolation, isolation >= silence, accepted)
 
 
 def _require(name: str, value: Any, good: bool, accepted: str) -> None:

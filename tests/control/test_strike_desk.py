@@ -29,7 +29,7 @@ class Desk:
         self.sent: list[tuple[str, Strike]] = []
         self.records: list[dict[str, Any]] = []
         self.desk = StrikeDesk(
-            core,
+            lambda: core,
             [parse_order(order) for order in orders],
             send=lambda node, strike: self.sent.append((node, strike)),
             record=self.records.append,

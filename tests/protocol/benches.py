@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from notation import address, copies, copy, generation, geometry, lives, options, replicated, slot, version
@@ -12,7 +12,9 @@ from deadpool.protocol import messages as msg
 from deadpool.protocol.agent import Agent
 from deadpool.protocol.coordinator import Coordinator, Phase
 from deadpool.protocol.deadlines import Deadlines
+from deadpool.protocol.footing import Footing, Promise
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.office import Charter, Office
 from deadpool.protocol.seal import Digest
 from deadpool.protocol.topology import Layout, Schedule
 
@@ -65,8 +67,11 @@ class CoordinatorBench(Bench):
         schedule = Schedule(every=int(named.get("every", 1)))
         deadlines = replace(DEADLINES, hang_s=float(named.get("hang", 0)))
         told = settings(layout, int(named.get("slots", 2)), float(named.get("budget", 0)))
-        self.core: Coordinator = Coordinator(settings=told, deadlines=deadlines, schedule=schedule)
+        self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
+
+    def _make_core(self, named: dict[str, str], told: msg.Settings, deadlines: Deadlines, schedule: Schedule) -> Any:
+        return Coordinator(settings=told, deadlines=deadlines, schedule=schedule)
 
     def inputs(self, words: list[str]) -> list[Any]:
         match words:
@@ -76,15 +81,17 @@ class CoordinatorBench(Bench):
                 return [fx.StopAsked(reason="asked to")]
             case ["lost", node]:
                 return [fx.LinkLost(node=node, reason="closed")]
+            case ["stalled", seconds]:
+                return [fx.Stalled(seconds=float(seconds))]
             case ["everybody", *rest]:
-                return [i for node in list(self.core.seats) for i in self._of_seat(node, rest)]
+                return [i for node in list(self.coordinator.seats) for i in self._of_seat(node, rest)]
             case [who, *rest]:
                 return [fx.FromAgent(node=who.rstrip(":"), message=self._message(rest))]
         raise ValueError(words)
 
     def _of_seat(self, node: str, words: list[str]) -> list[Any]:
         """`everybody connected`: for each rank of each seat. `everybody has v1@1.1`: sealed, and stored where held."""
-        layout, position = self._layout, self.core.seats.index(node)
+        layout, position = self._layout, self.coordinator.seats.index(node)
         own = list(layout.ranks_at(position))
         if words[0] == "plan-ack":
             said = [words]
@@ -93,21 +100,28 @@ class CoordinatorBench(Bench):
         elif words[0] == "heartbeat":
             said = [[words[0], *(f"{rank}:{step}" for rank in own for step in words[1:])]]
         elif words[0] == "has":
-            held = [r for p in self.core.commits.placement.held_by(position) for r in layout.ranks_at(p)]
+            held = [r for p in self.coordinator.commits.placement.held_by(position) for r in layout.ranks_at(p)]
             said = [["sealed", str(r), words[1]] for r in own] + [["stored", str(r), words[1]] for r in held]
         else:
             said = [[words[0], str(rank), *words[1:]] for rank in own]
         return [fx.FromAgent(node=node, message=self._message(line)) for line in said]
 
+    @property
+    def coordinator(self) -> Coordinator:
+        return self.core
+
     def _message(self, words: list[str]) -> Any:
-        now_in: Generation = self.core.generation
+        now_in: Generation = self.coordinator.generation
         if words[0].startswith("@"):
             now_in, words = generation(words[0][1:]), words[1:]
         plain, named = options(words)
         match plain:
             case ["join", *spare]:
-                rack = named.get("rack")
-                return msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare), rack=rack)
+                footing, rack = _footing(named), named.get("rack")
+                joined = msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare), rack=rack)
+                return replace(joined, footing=footing)
+            case ["testify", term]:
+                return _testimony(int(term), named)
             case ["heartbeat", *ranks] if "step" in named:
                 return self._heartbeat(now_in, [int(rank) for rank in ranks], named)
             case ["heartbeat", *steps]:
@@ -144,7 +158,7 @@ class CoordinatorBench(Bench):
         raise ValueError(words)
 
     def _heartbeat(self, now_in: Generation, ranks: list[int], named: dict[str, str]) -> msg.Heartbeat:
-        every = int(named.get("every", self.core.commits.timetable.newest.every))
+        every = int(named.get("every", self.coordinator.commits.timetable.newest.every))
         told = {name: float(named[name]) if name in named else None for name in ("stall_s", "commit_s")}
         step_s = float(named.get("step_s", 1))
         return msg.Heartbeat(
@@ -152,6 +166,67 @@ class CoordinatorBench(Bench):
             steps=tuple((rank, int(named["step"])) for rank in ranks),
             costs=tuple(msg.Costs(rank=rank, every=every, step_s=step_s, **told) for rank in ranks),
         )
+
+
+class OfficeBench(CoordinatorBench):
+    """As of a coordinator; and `n0: join position=0 in=1.3 promised=1:c0`, where `gone=1.2` (of others) and
+    `fenced=1.4` say what differs; `n0: testify 2` with the same words, and
+    `permit=v4@1.1,5 own=... held=... holders=n1`.
+    A core that `succeeds` was not the first one of its job; `standbys` are the others there are."""
+
+    def _make_core(self, named: dict[str, str], told: msg.Settings, deadlines: Deadlines, schedule: Schedule) -> Any:
+        places = [address(f"c{index}") for index in range(1 + int(named.get("standbys", 0)))]
+        charter = Charter(settings=replace(told, coordinators=tuple(places)), deadlines=deadlines, schedule=schedule)
+        return Office(charter, name="c1", founds="succeeds" not in named)
+
+    @property
+    def coordinator(self) -> Coordinator:
+        coordinator: Coordinator = self.core.coordinator
+        return coordinator
+
+
+def _footing(named: dict[str, str]) -> Footing:
+    term, _, to = named.get("promised", "0:").partition(":")
+    promise = Promise(term=int(term), to=to)
+    if "in" not in named:
+        return Footing(promise=promise)
+    planned = generation(named["in"])
+    position = int(named["position"]) if "position" in named else None
+    electorate = generation(named["gone"]) if "gone" in named else planned
+    newest = generation(named["fenced"]) if "fenced" in named else planned
+    return Footing(
+        promise=promise,
+        generation=newest,
+        planned=planned,
+        position=position,
+        electorate=electorate,
+        votes=position is not None and "gone" not in named,
+    )
+
+
+def _testimony(term: int, named: dict[str, str]) -> msg.Testimony:
+    footing = _footing(named)
+    watermark, _, keep_from = named.get("permit", "").partition(",")
+    schedule = Schedule(every=int(named.get("every", 1)))
+    return msg.Testimony(
+        term=term,
+        footing=footing,
+        running="fenced" not in named and "gone" not in named,
+        resume=version(named["resume"]) if "resume" in named else None,
+        permit=msg.Permit(
+            generation=footing.planned,
+            watermark=version(watermark) if watermark else None,
+            keep_from=int(keep_from or 0),
+            schedule=schedule,
+        ),
+        schedules=(schedule,),
+        holders=tuple(named.get("holders", "").split(",")),
+        inventory=_inventory(named),
+        trainers=(),
+        missed=tuple(int(word) for word in named.get("missed", "").split(",") if word),
+        finished=tuple(int(word) for word in named.get("finished", "").split(",") if word),
+        lost=_by_rank(named.get("lost")),
+    )
 
 
 def _missed(now_in: Generation, rank: int, number: int, named: dict[str, str]) -> msg.Missed:
@@ -183,9 +258,17 @@ def prompts(rank: int, complete: list[str]) -> msg.Prompts:
     return msg.Prompts(rank=rank, start=Generation(1, 1), complete=bool(complete), book=b"")
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """By the coordinator."""
+
+    message: Any
+
+
 class AgentBench(Bench):
     """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`,
-    `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`."""
+    `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
+    `welcome 2 c1` asks for term 2."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
@@ -194,27 +277,45 @@ class AgentBench(Bench):
         self._slots = int(named.get("slots", 2))
 
     def inputs(self, words: list[str]) -> list[Any]:
+        term = self.core.footing.promise.term
+        if words[0].startswith("by-"):
+            term, words = int(words[0][3:]), words[1:]
+        return [
+            fx.FromCoordinator(term=term, message=input.message) if isinstance(input, _Said) else input
+            for input in self._news(words)
+        ]
+
+    def _news(self, words: list[str]) -> list[Any]:
         plain, named = options(words)
         match plain:
             case ["tick"]:
                 return [fx.Tick()]
-            case ["welcome"]:
-                return [_from(msg.Welcome(term=1, settings=settings(self._layout, self._slots)))]
+            case ["welcome", *asked]:
+                term, by = (int(asked[0]), asked[1]) if asked else (1, "")
+                return [_Said(msg.Welcome(term=term, settings=settings(self._layout, self._slots), by=by))]
+            case ["found"]:
+                return [fx.CoordinatorFound()]
+            case ["coordinator-lost"]:
+                return [fx.CoordinatorLost(reason="closed")]
+            case ["stalled", seconds]:
+                return [fx.Stalled(seconds=float(seconds))]
+            case ["pulse"]:
+                return [_Said(msg.Pulse())]
             case ["fence", name]:
-                return [_from(msg.Fence(generation=generation(name), cause="fault"))]
+                return [_Said(msg.Fence(generation=generation(name), cause="fault"))]
             case ["plan", name]:
-                return [_from(self._plan(generation(name), named))]
+                return [_Said(self._plan(generation(name), named))]
             case ["go", name]:
-                return [_from(msg.Go(generation=generation(name), cause="fault"))]
+                return [_Said(msg.Go(generation=generation(name), cause="fault"))]
             case ["prompts", rank, *complete]:
-                return [_from(prompts(int(rank), complete))]
+                return [_Said(prompts(int(rank), complete))]
             case ["rehearse", name, rank]:
-                return [_from(msg.Rehearse(generation=self.core.generation, trainer=name, rank=int(rank)))]
+                return [_Said(msg.Rehearse(generation=self.core.generation, trainer=name, rank=int(rank)))]
             case ["permit", name, number]:
                 schedule = Schedule(every=int(named.get("every", 1)), start=int(named.get("from", 0)))
-                return [_from(self._permit(self.core.generation, version(name), int(number), schedule))]
+                return [_Said(self._permit(self.core.generation, version(name), int(number), schedule))]
             case ["release"]:
-                return [_from(msg.Release(generation=self.core.generation))]
+                return [_Said(msg.Release(generation=self.core.generation))]
             case ["exited", name, code]:
                 return [fx.TrainerExited(trainer=name, code=int(code), reason=f"exit code {code}")]
             case [name, *_] if name.endswith(":"):
@@ -309,12 +410,13 @@ class AgentBench(Bench):
         )
 
 
-def _from(message: Any) -> fx.FromCoordinator:
-    return fx.FromCoordinator(message=message)
-
-
 def make(kind: str, named: dict[str, str]) -> Bench:
-    return CoordinatorBench(named) if kind == "coordinator" else AgentBench(named)
+    benches: dict[str, type[CoordinatorBench] | type[AgentBench]] = {
+        "coordinator": CoordinatorBench,
+        "office": OfficeBench,
+        "agent": AgentBench,
+    }
+    return benches[kind](named)
 
 
 __all__ = ["Bench", "Phase", "make"]

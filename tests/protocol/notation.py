@@ -10,6 +10,7 @@ from typing import Any
 
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
+from deadpool.protocol.footing import Footing, Promise
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.protocol.topology import Address, Schedule
@@ -118,8 +119,10 @@ def _message(message: Any) -> str:
             return _plan(message)
         case msg.Permit():
             return f"Permit {_permit(message)}"
-        case msg.Welcome() | msg.Settings():
+        case msg.Settings():
             return type(message).__name__
+        case msg.Welcome(term=term):
+            return "Welcome" if term == 1 else f"Welcome to term {term}"
         case _:
             return _named(type(message).__name__, _told(message))
 
@@ -170,6 +173,12 @@ def _value(value: Any) -> str:
             return node
         case msg.Fetch(copy=wanted, groups=groups):
             return f"{_value(wanted)}<{'|'.join(source.node for source in groups[0])}"
+        case Promise(term=term, to=to):
+            return f"{term}:{to}"
+        case Footing():
+            return f"({_named('', _told(value)).strip()})"
+        case msg.Permit():
+            return f"({_permit(value)})"
         case msg.TrainerInfo(trainer=trainer, state=state, rank=rank):
             return f"{trainer}:{state}" + ("" if rank is None else f":{rank}")
         case msg.Inventory(live=live, own=own, held=held):

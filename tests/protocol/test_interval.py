@@ -14,7 +14,7 @@ LAYOUT = Layout(positions=2, per_node=1, holders=1)
 
 def chosen(every: int = 1, slots: int = 3, budget: float = 0.001, **costs: float) -> Change | None:
     """With one rank at rest and the other at these costs."""
-    interval = Interval(Commits(LAYOUT, Schedule(every=every), Outbox()), budget=budget, slots=slots)
+    interval = Interval(Commits(LAYOUT, Schedule(every=every), Outbox(1)), budget=budget, slots=slots)
     free, taxed = {"stall_s": 0.0, "commit_s": 0.0}, {"stall_s": None, "commit_s": None, **costs}
     interval.hear([Costs(rank=0, every=every, step_s=1.0, **free), Costs(rank=1, every=every, step_s=1.0, **taxed)])
     return interval.choose()

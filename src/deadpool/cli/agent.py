@@ -20,7 +20,7 @@ _PATIENCE_S = 60.0
 
 def agent(
     script: Annotated[list[str], typer.Argument(help="the training script and its arguments")],
-    join: Annotated[str, typer.Option(help="the coordinator's HOST:PORT")],
+    join: Annotated[str, typer.Option(help="the coordinator's HOST:PORT; of several, with commas in between")],
     name: Annotated[str | None, typer.Option(help="this node's name; default: host name and process id")] = None,
     rack: Annotated[str | None, typer.Option(help="what this node may fail with; default: a rack of its own")] = None,
     spare: Annotated[bool, typer.Option(help="join as a spare")] = False,
@@ -40,23 +40,23 @@ def agent(
     node = name or f"{socket.gethostname()}-{os.getpid()}"
     courtesy = Courtesy(bulk_nice, parse_cpus(bulk_cpus))
     failed = asyncio.run(
-        _serve(_address(join), node, rack, spare, standby, understudies, script, host, logs, courtesy, nursery)
+        _serve(_addresses(join), node, rack, spare, standby, understudies, script, host, logs, courtesy, nursery)
     )
     raise typer.Exit(1 if failed else 0)
 
 
-def _address(text: str) -> Address:
+def _addresses(text: str) -> list[Address]:
     from deadpool.errors import ConfigError
     from deadpool.protocol.topology import Address
 
     try:
-        return Address.parse(text)
+        return [Address.parse(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"join={text!r} cannot be used: give HOST:PORT of the coordinator") from None
 
 
 async def _serve(
-    coordinator: Address,
+    coordinators: list[Address],
     node: str,
     rack: str | None,
     spare: bool,
@@ -88,9 +88,10 @@ async def _serve(
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, process.stop, f"agent got {sig.name}")
     try:
-        outcome = await process.run(coordinator, patience_s=_PATIENCE_S)
+        outcome = await process.run(coordinators, patience_s=_PATIENCE_S)
     except TimeoutError:
-        raise ConfigError(f"no coordinator answered at {coordinator} within {_PATIENCE_S:g} s") from None
+        places = ", ".join(map(str, coordinators))
+        raise ConfigError(f"no coordinator answered at {places} within {_PATIENCE_S:g} s") from None
     if outcome.failed:
         print(f"[deadpool] node {node} ends: {outcome.reason}", flush=True)
     return outcome.failed

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +18,8 @@ _END_S = 10.0  # for a killed process to be gone: its device and its pinned memo
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
     from deadpool.control.run_dir import RunDir
+    from deadpool.protocol.office import Office
+    from deadpool.protocol.topology import Address
 
 
 def coordinator(
@@ -42,11 +46,21 @@ def coordinator(
     ] = None,
     host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
     port: Annotated[int | None, typer.Option(help="port to listen on; 0: any free one")] = None,
+    coordinators: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of all coordinators of this job, this one among them; the others stand by"),
+    ] = None,
+    isolation_timeout_s: Annotated[
+        float | None, typer.Option(help="without any coordinator, after which a node ends its trainers")
+    ] = None,
     fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
     config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
     quiet: Annotated[bool, typer.Option(help="do not narrate events")] = False,
 ) -> None:
-    """Coordinate a job whose nodes join with `deadpool agent --join`. Exits 0 if the job completed, else 1."""
+    """Coordinate a job whose nodes join with `deadpool agent --join`. Exits 0 if the job completed, else 1.
+
+    Started again with the same folder it takes the running job over. With --coordinators the same can be started on
+    several machines: the first one begins, and nodes that lose it turn to the next."""
     from deadpool.config import resolve
     from deadpool.control.run_dir import RunDir
 
@@ -59,36 +73,62 @@ def coordinator(
 _SETTINGS = (
     "nodes", "nproc_per_node", "holders", "slots", "capture_every", "overhead_budget", "node_timeout_s",
     "unwind_timeout_s", "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "hang_timeout_s", "in_place", "host",
-    "port",
+    "port", "coordinators", "isolation_timeout_s",
 )  # fmt: skip
 
 
 async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
+    from deadpool.control.colleagues import dismiss
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.events import EventLog
     from deadpool.strikes import parse_order
 
+    places = _places(config)
+    own = f"{config.host}:{config.port}"
+    founds = not folder.is_known and (not places or str(places[0]) == own)
     secret = folder.secret_file.read_bytes() if folder.secret_file.exists() else folder.make_secret()
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]
-    server = CoordinatorServer(_core(config), secret=secret, log=log, orders=orders, narrate=not quiet)
+    server = CoordinatorServer(
+        _office(config, founds),
+        secret=secret,
+        log=log,
+        orders=orders,
+        took_office=lambda: folder.announce(
+            address, pid=os.getpid(), nodes=config.nodes, nproc_per_node=config.nproc_per_node
+        ),
+        narrate=not quiet,
+    )
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
     address = await server.start(config.host, config.port)
-    folder.announce(address, nodes=config.nodes, nproc_per_node=config.nproc_per_node)
+    server.open()
     try:
         outcome = await server.wait()
+        if outcome.in_office:
+            await dismiss([place for place in places if str(place) != own], secret, outcome.reason)
         return outcome.failed
     finally:
         await server.close()
         log.close()
 
 
-def _core(config: JobConfig) -> Any:
-    from deadpool.protocol.coordinator import Coordinator
+def _places(config: JobConfig) -> tuple[Address, ...]:
+    from deadpool.errors import ConfigError
+    from deadpool.protocol.topology import Address
+
+    places = config.coordinator_places
+    own = f"{config.host}:{config.port}"
+    if places and own not in places:
+        raise ConfigError(f"coordinators={config.coordinators!r} cannot be used: give {own}, this one, among them")
+    return tuple(Address.parse(place) for place in places)
+
+
+def _office(config: JobConfig, founds: bool) -> Office:
     from deadpool.protocol.deadlines import Deadlines
     from deadpool.protocol.messages import Settings
+    from deadpool.protocol.office import Charter, Office
     from deadpool.protocol.topology import Layout, Schedule
 
     settings = Settings(
@@ -98,6 +138,9 @@ def _core(config: JobConfig) -> Any:
         unwind_s=config.unwind_timeout_s,
         in_place=config.in_place,
         overhead_budget=config.overhead_budget,
+        coordinators=_places(config),
+        silence_s=config.node_timeout_s,
+        isolation_s=config.isolation_timeout_s,
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,
@@ -107,4 +150,8 @@ def _core(config: JobConfig) -> Any:
         spare_wait_s=config.spare_wait_s,
         hang_s=config.hang_timeout_s,
     )
-    return Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule(every=config.capture_every))
+    charter = Charter(settings=settings, deadlines=deadlines, schedule=Schedule(every=config.capture_every))
+    name = (
+        f"{config.host}:{config.port}/{secrets.token_hex(4)}"  # of this process: one that is started again is another
+    )
+    return Office(charter, name=name, founds=founds)

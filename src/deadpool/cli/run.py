@@ -28,6 +28,9 @@ def run(
         float | None, typer.Option(help="share of the step time that snapshots may cost; 0: no limit, none is left out")
     ] = None,
     node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
+    standby_coordinators: Annotated[
+        int | None, typer.Option(help="coordinators that stand by; else one that is killed is started again")
+    ] = None,
     spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare when none is left")] = None,
     bulk_nice: Annotated[int | None, typer.Option(help="niceness of the agents' threads that move copies")] = None,
     bulk_cpus: Annotated[str | None, typer.Option(help="CPUs that these threads keep to, as in 0-3,8")] = None,
@@ -69,7 +72,7 @@ def run(
 _SETTINGS = (
     "nodes", "spares", "nproc_per_node", "holders", "standby", "understudies", "slots", "capture_every",
     "overhead_budget", "node_timeout_s", "spare_wait_s", "hang_timeout_s", "bulk_nice", "bulk_cpus", "in_place",
-    "topology",
+    "topology", "standby_coordinators",
 )  # fmt: skip
 
 

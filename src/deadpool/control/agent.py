@@ -8,10 +8,13 @@ import secrets
 import signal
 import socket
 import time
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from deadpool.control.ambushes import Ambushes
+from deadpool.control.calling import Calling
 from deadpool.control.courtesy import Courtesy
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.figures import rank_figures
@@ -22,13 +25,13 @@ from deadpool.events import Event
 from deadpool.protocol.agent import Agent
 from deadpool.protocol.crew import State
 from deadpool.protocol.effects import (
-    CoordinatorLost,
     CutStreams,
     Emit,
     Finish,
-    FromCoordinator,
     FromTrainer,
     KillTrainer,
+    LookElsewhere,
+    Stalled,
     StartTrainer,
     StopAsked,
     Tick,
@@ -36,10 +39,13 @@ from deadpool.protocol.effects import (
     ToTrainer,
     TrainerExited,
 )
-from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Seat, Sprung, Strike, TrainerHello
+from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Seat, Sprung, TrainerHello
 from deadpool.protocol.topology import Address
-from deadpool.wire.control_link import ControlLink, connect
 from deadpool.wire.trainer_link import AgentEnd, TrainerDoor
+
+_STALL_S = 0.5  # a timer that fires later than this means that this process did not run
+_UNTOLD_AT_MOST = 1000
+"""Events that are kept for the next coordinator's log."""
 
 
 class AgentProcess:
@@ -60,9 +66,12 @@ class AgentProcess:
     ) -> None:
         self._core = Agent(node=node, standby=standby, spare=spare, understudies=understudies)
         self._node, self._rack, self._spare, self._host, self._secret = node, rack, spare, host, secret
-        self._link: ControlLink | None = None
+        self._incarnation = secrets.token_hex(4)
+        self._calling: Calling | None = None
+        self._untold: deque[Report] = deque(maxlen=_UNTOLD_AT_MOST)
+        self._data_address: Address | None = None
         self._ends: dict[str, AgentEnd] = {}
-        self._rhythm = Rhythm(self._core, perform=self._perform, wake=lambda late_s: Tick())
+        self._rhythm = Rhythm(self._core, perform=self._perform, wake=_woken)
         self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._ambushes = Ambushes(
             self._core.crew, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
@@ -90,54 +99,60 @@ class AgentProcess:
             nursery=nursery,
         )
 
-    async def run(self, coordinator: Address, *, patience_s: float) -> Finish:
+    async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:
         """Joins the job and stays until it ends."""
-        self._link = await self._connect(coordinator, patience_s)
-        if self._link is None:
+        calling = Calling(coordinators, self._secret, join=self._join, feed=self._feed, order=self._ambushes.order)
+        if not await self._reach(calling, patience_s):
             return await self._outcome
-        data = self._data.start()
+        self._calling = calling
+        self._data_address = self._data.start()
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
-        incarnation = secrets.token_hex(4)
-        self._link.send(Join(node=self._node, incarnation=incarnation, data=data, spare=self._spare, rack=self._rack))
-        listening = asyncio.get_running_loop().create_task(self._listen(self._link))
+        keeping = asyncio.get_running_loop().create_task(calling.keep())
         try:
-            return await asyncio.shield(self._outcome)
+            either: list[asyncio.Future[Any]] = [keeping, self._outcome]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if keeping.done():
+                keeping.result()  # a bug: it keeps at it for ever
+            return self._outcome.result()
         finally:
-            listening.cancel()
-            await self._close()
+            keeping.cancel()
+            await self._close(calling)
 
-    async def _connect(self, coordinator: Address, patience_s: float) -> ControlLink | None:
-        """None: told to stop before there was a coordinator to be told by."""
-        connecting = asyncio.ensure_future(connect(coordinator, self._secret, patience_s=patience_s))
-        either: list[asyncio.Future[Any]] = [connecting, self._outcome]
+    async def _reach(self, calling: Calling, patience_s: float) -> bool:
+        """False: told to stop before there was a coordinator to be told by."""
+        reaching = asyncio.ensure_future(calling.reach(patience_s))
+        either: list[asyncio.Future[Any]] = [reaching, self._outcome]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not connecting.done():
-            connecting.cancel()
-            return None
-        return await connecting
+        if not reaching.done():
+            reaching.cancel()
+            return False
+        await reaching
+        return True
+
+    def _join(self) -> Join:
+        assert self._data_address is not None
+        return Join(
+            node=self._node,
+            incarnation=self._incarnation,
+            data=self._data_address,
+            spare=self._spare,
+            rack=self._rack,
+            footing=self._core.footing,
+        )
 
     def stop(self, reason: str) -> None:
         self._feed(StopAsked(reason=reason))
 
-    async def _close(self) -> None:
+    async def _close(self, calling: Calling) -> None:
         self._rhythm.stop()
         await self._trainers.close()
         self._door.close()
         await self._rendezvous.close()
         await asyncio.to_thread(self._data.close)
-        if self._link is not None:
-            await self._link.close()
+        await calling.close()
 
     # --- inputs ------------------------------------------------------------------------------------------------------
-
-    async def _listen(self, link: ControlLink) -> None:
-        async for message in link.messages():
-            if isinstance(message, Strike):
-                self._ambushes.order(message)
-            else:
-                self._feed(FromCoordinator(message=message))
-        self._feed(CoordinatorLost(reason=link.lost_reason))
 
     def _trainer_said(self, end: AgentEnd, message: Any) -> None:
         if isinstance(message, TrainerHello):
@@ -171,6 +186,9 @@ class AgentProcess:
         match effect:
             case ToCoordinator(message=message):
                 self._to_coordinator(message)
+            case LookElsewhere():
+                if self._calling is not None:
+                    self._calling.hang_up()
             case ToTrainer(trainer=name, message=message, segment=segment):
                 self._to_trainer(name, message, segment)
                 if isinstance(message, Seat):
@@ -197,11 +215,15 @@ class AgentProcess:
         self._to_coordinator(Report(records=({"node": self._node, **event.record(t=time.time())},)))
 
     def _to_coordinator(self, message: Any) -> None:
-        if self._link is None:
-            return
-        self._link.send(message)
-        if isinstance(message, Heartbeat):
-            self._link.send(Facts(facts=self._facts()))
+        if isinstance(message, Report):
+            self._untold.append(message)
+        elif self._calling is not None:
+            self._calling.send(message)
+        if self._calling is not None and self._calling.is_welcome:
+            while self._untold:
+                self._calling.send(self._untold.popleft())
+            if isinstance(message, Heartbeat):
+                self._calling.send(Facts(facts=self._facts()))
 
     def _facts(self) -> dict[str, Any]:
         sent = self._data.sent
@@ -221,3 +243,8 @@ class AgentProcess:
         if trainer is None or trainer.state is not State.SEATED:
             return None
         return f"[{self._node} r{trainer.rank}]"
+
+
+def _woken(late_s: float) -> Tick | Stalled:
+    """Rule 20: a stall of our own is nobody else's silence."""
+    return Stalled(seconds=late_s) if late_s > _STALL_S else Tick()

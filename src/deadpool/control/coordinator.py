@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from deadpool.control.colleagues import DISMISS
 from deadpool.control.rhythm import Rhythm
 from deadpool.control.status import describe
 from deadpool.control.strikes import StrikeDesk
 from deadpool.errors import WireError
 from deadpool.events import EventLog
-from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,
@@ -26,7 +27,8 @@ from deadpool.protocol.effects import (
     Tick,
     ToAgent,
 )
-from deadpool.protocol.messages import Answer, Ask, Facts, Join, Plan, Refused, Report
+from deadpool.protocol.messages import Answer, Ask, Facts, Join, Order, Plan, Refused, Report
+from deadpool.protocol.office import Office
 from deadpool.protocol.topology import Address
 from deadpool.strikes import StrikeOrder
 from deadpool.wire.control_link import ControlLink, authenticated
@@ -38,29 +40,34 @@ STALL_S = 0.1  # a timer that fires later than this means that this process did 
 class Outcome:
     failed: bool
     reason: str
+    in_office: bool  # else it is not the job's outcome, only this process's
 
 
 @dataclass(slots=True)
 class Peer:
     link: ControlLink
+    incarnation: str
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 class CoordinatorServer:
     def __init__(
         self,
-        core: Coordinator,
+        office: Office,
         *,
         secret: bytes,
         log: EventLog,
         orders: list[StrikeOrder],
+        took_office: Callable[[], None],
         narrate: bool = True,
     ) -> None:
-        self._core, self._secret, self._log, self._narrate = core, secret, log, narrate
+        """`took_office` is called when it becomes the coordinator, also at the start if it founds the job."""
+        self._office, self._secret, self._log, self._narrate = office, secret, log, narrate
+        self._took_office, self._was_in_office = took_office, False
         self._peers: dict[str, Peer] = {}
-        self._strikes = StrikeDesk(core, orders, send=self._send, record=self._record)
+        self._strikes = StrikeDesk(lambda: office.coordinator, orders, send=self._send, record=self._record)
         self._server: asyncio.Server | None = None
-        self._rhythm = Rhythm(core, perform=self._perform, wake=_woken)
+        self._rhythm = Rhythm(office, perform=self._perform, wake=_woken)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._conversations: set[asyncio.Task[None]] = set()
 
@@ -68,6 +75,10 @@ class CoordinatorServer:
         self._server = await asyncio.start_server(self._welcome, host, port)
         bound = self._server.sockets[0].getsockname()
         return Address(host=host, port=bound[1])
+
+    def open(self) -> None:
+        """From here on it may be in office."""
+        self._feed(Tick())
 
     async def wait(self) -> Outcome:
         return await asyncio.shield(self._outcome)
@@ -115,19 +126,33 @@ class CoordinatorServer:
             match message:
                 case Ask():
                     link.send(self._answer(message))
-                case Join() if message.node in self._peers:
-                    link.send(Refused(reason=f"a node named {message.node} is in the job already"))
+                case Join() if node is None and self._is_another(message):
+                    refused = Refused(reason=f"a node named {message.node} is in the job already")
+                    link.send(Order(term=self._office.term, message=refused))
                 case Join() if node is None:
                     node = message.node
-                    self._peers[node] = Peer(link)
+                    self._supersede(node)
+                    self._peers[node] = Peer(link, message.incarnation)
                     self._feed(FromAgent(node=node, message=message))
                     self._strikes.joined(node)
-                case _ if node is not None:
+                case _ if node is not None and self._is_current(node, link):
                     self._hear(node, message)
-        if node is not None and self._peers.get(node, None) and self._peers[node].link is link:
+        if node is not None and self._is_current(node, link):
             del self._peers[node]
             self._feed(LinkLost(node=node, reason=link.lost_reason))
         link.abort()
+
+    def _is_current(self, node: str, link: ControlLink) -> bool:
+        return node in self._peers and self._peers[node].link is link
+
+    def _is_another(self, join: Join) -> bool:
+        return join.node in self._peers and self._peers[join.node].incarnation != join.incarnation
+
+    def _supersede(self, node: str) -> None:
+        """The agent calls again: it has given up its last link, whatever we have heard of that."""
+        if (peer := self._peers.pop(node, None)) is not None:
+            peer.link.abort()
+            self._feed(LinkLost(node=node, reason="the agent called again"))
 
     def _hear(self, node: str, message: Any) -> None:
         match message:
@@ -141,15 +166,18 @@ class CoordinatorServer:
 
     def _feed(self, input: CoordinatorInput) -> None:
         self._rhythm.feed(input)
+        if self._office.in_office and not self._was_in_office:
+            self._took_office()
+        self._was_in_office = self._office.in_office
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
     def _perform(self, effect: CoordinatorEffect) -> None:
         match effect:
-            case ToAgent(node=node, message=message):
+            case ToAgent(node=node, term=term, message=message):
                 if isinstance(message, Plan):
                     self._strikes.planned(node, message)
-                self._send(node, message)
+                self._send(node, Order(term=term, message=message))
             case Drop(node=node):
                 peer = self._peers.pop(node, None)
                 if peer is not None:
@@ -158,7 +186,8 @@ class CoordinatorServer:
                 self._record(event.record(t=time.time()))
             case Finish(failed=failed, reason=reason):
                 if not self._outcome.done():
-                    self._outcome.set_result(Outcome(failed=failed, reason=reason))
+                    in_office = self._office.in_office
+                    self._outcome.set_result(Outcome(failed=failed, reason=reason, in_office=in_office))
 
     def _send(self, node: str, message: Any) -> None:
         if node in self._peers:
@@ -173,10 +202,15 @@ class CoordinatorServer:
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def _answer(self, ask: Ask) -> Answer:
+        if ask.what == DISMISS and not self._office.in_office:
+            self.stop(str(ask.arguments.get("reason")))
+            return Answer(body={})
+        if not self._office.in_office:
+            return Answer(body={}, error="this coordinator is not in office; its run folder says who is")
         match ask.what:
             case "status":
                 facts = {node: peer.facts for node, peer in self._peers.items()}
-                return Answer(body=describe(self._core, facts))
+                return Answer(body=describe(self._office.coordinator, facts))
             case "kill":
                 return self._strikes.order(ask.arguments)
             case "stop":
@@ -196,6 +230,10 @@ _TOLD = {
     "armed": "armed: signal {signal} for node {node} {when}",
     "ambush": "ambush: rank {rank} has reached {at}, signal {signal}",
     "ambush_missed": "ambush MISSED: {at} did not come to rank {rank} when it was due",
+    "took_over": "coordinator of term {term}: nodes {nodes} are here",
+    "let_go": "no longer coordinator of term {term}: {reason}",
+    "no_majority": "NO MAJORITY: {reason}",
+    "isolated": "node {node} ended its trainers: {reason}",
     "fault": "FAULT {reason} (ranks {ranks})",
     "planned": "plan: seats {seats}, resume at step {step}",
     "same_rack": "copies of nodes {nodes} lie in their own rack: no other has room for them",

@@ -17,15 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deadpool.config import JobConfig
+from deadpool.control.coordinator_processes import Coordinators
 from deadpool.control.nursery import SharedNursery, socket_pair
 from deadpool.control.run_dir import RunDir
-from deadpool.errors import ConfigError
 from deadpool.parent import end_with_parent, interrupts_held
 from deadpool.wire.secret import SECRET_FILE_VARIABLE
 
-_START_S = 30.0
-_STOP_S = 10.0
 _GRACE_S = 2.0
+_TEND_S = 0.05
 
 
 def new_run_dir(parent: Path | None = None) -> RunDir:
@@ -44,15 +43,15 @@ class LocalJob:
     environment: dict[str, str] = field(default_factory=dict)
     nursery: SharedNursery | None = None  # given: somebody else's, who also closes it
     _own_nursery: SharedNursery | None = None
-    coordinator: subprocess.Popen[bytes] | None = None
+    coordinators: Coordinators | None = None
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self) -> None:
         self.run_dir.make_secret()
         if self.nursery is None:
             self.nursery = self._own_nursery = SharedNursery()
-        self.coordinator = self._spawn(self._coordinator_command(), signal.SIGTERM)
-        self._await_coordinator()
+        self.coordinators = Coordinators(self.config, self.run_dir, self._spawn)
+        self.coordinators.start()
         racks = self.config.racks()
         for index, name in enumerate(self.config.node_names):
             self.add_node(name, spare=index >= self.config.nodes, rack=racks.get(name))
@@ -67,9 +66,23 @@ class LocalJob:
             self.nursery.bear(theirs, node.pid, self._variables())
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """The coordinator's exit code is the job's."""
-        assert self.coordinator is not None
-        return self.coordinator.wait(timeout_s)
+        """The exit code of whoever is coordinator in the end is the job's. TimeoutExpired, as of a process."""
+        deadline = time.monotonic() + timeout_s if timeout_s is not None else None
+        while (code := self.tend()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("the job", timeout_s or 0.0)
+            time.sleep(_TEND_S)
+        return code
+
+    def tend(self) -> int | None:
+        """Looks after the coordinators. The job's exit code, once it has ended."""
+        assert self.coordinators is not None
+        return self.coordinators.tend()
+
+    @property
+    def coordinator(self) -> subprocess.Popen[bytes] | None:
+        """The process of whoever is in office, or was last."""
+        return self.coordinators.in_office() if self.coordinators is not None else None
 
     def kill_node(self, name: str) -> float:
         """SIGKILL to the whole node, agent and trainers together. Returns when."""
@@ -79,8 +92,8 @@ class LocalJob:
 
     def stop(self) -> None:
         """Asks first; what does not go is killed. Safe to call at any time and more than once."""
-        if self.coordinator is not None:
-            _end(self.coordinator, signal.SIGTERM, _STOP_S)
+        if self.coordinators is not None:
+            self.coordinators.stop()
         for process in self.nodes.values():
             process.terminate()  # who never reached the coordinator does not know; the others are leaving
         deadline = time.monotonic() + _GRACE_S  # for all together
@@ -94,40 +107,14 @@ class LocalJob:
             self._own_nursery.close()
             self._own_nursery = None
 
-    def _await_coordinator(self) -> None:
-        assert self.coordinator is not None
-        deadline = time.monotonic() + _START_S
-        while not (self.run_dir.path / "job.json").exists():
-            if self.coordinator.poll() is not None or time.monotonic() > deadline:
-                raise ConfigError(f"the coordinator did not start; its log is in {self.run_dir.path}")
-            time.sleep(0.01)
-
-    def _coordinator_command(self) -> list[str]:
-        config = self.config
-        flags = {
-            "nodes": config.nodes,
-            "nproc-per-node": config.nproc_per_node,
-            "holders": config.holders,
-            "slots": config.slots,
-            "capture-every": config.capture_every,
-            "overhead-budget": config.overhead_budget,
-            "node-timeout-s": config.node_timeout_s,
-            "unwind-timeout-s": config.unwind_timeout_s,
-            "prepare-timeout-s": config.prepare_timeout_s,
-            "connect-timeout-s": config.connect_timeout_s,
-            "spare-wait-s": config.spare_wait_s,
-            "hang-timeout-s": config.hang_timeout_s,
-            "in-place": config.in_place,
-            "host": config.host,
-            "port": config.port,
-            "run-dir": self.run_dir.path,
-        }
-        faults = [f"--fault={text}" for text in config.faults]
-        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *faults]
-
     def _agent_command(self, name: str, spare: bool, rack: str | None, *, nursery: int) -> list[str]:
-        address = self.run_dir.coordinator()
-        command = ["agent", f"--join={address}", f"--name={name}", f"--standby={self.config.standby}"]
+        assert self.coordinators is not None
+        command = [
+            "agent",
+            f"--join={','.join(self.coordinators.places)}",
+            f"--name={name}",
+            f"--standby={self.config.standby}",
+        ]
         command += [f"--understudies={self.config.understudies}"] if spare else []
         command += [f"--rack={rack}"] if rack is not None else []
         command += [f"--bulk-nice={self.config.bulk_nice}", f"--bulk-cpus={self.config.bulk_cpus}"]
@@ -154,16 +141,6 @@ class LocalJob:
                 pass_fds=pass_fds,
                 preexec_fn=end_with_parent(end_signal),
             )
-
-
-def _end(process: subprocess.Popen[bytes], sig: signal.Signals, patience_s: float) -> None:
-    if process.poll() is None:
-        process.send_signal(sig)
-        try:
-            process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 @contextlib.contextmanager

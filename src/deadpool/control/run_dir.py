@@ -42,15 +42,32 @@ class RunDir:
             file.write(secrets.token_hex(32))
         return self.secret_file.read_bytes()
 
+    @property
+    def is_known(self) -> bool:
+        """Somebody has been in office here."""
+        return (self.path / "job.json").exists()
+
+    def forget(self) -> None:
+        """A new job begins in this folder."""
+        (self.path / "job.json").unlink(missing_ok=True)
+
     def announce(self, address: Address, **facts: Any) -> None:
-        """Written at once and whole: a command may look at any moment."""
-        draft = self.path / "job.json.new"
+        """By whoever takes office. Written at once and whole: a command may look at any moment."""
+        draft = self.path / f"job.json.{os.getpid()}"
         draft.write_text(json.dumps({"host": address.host, "port": address.port, **facts}), encoding="utf-8")
         draft.replace(self.path / "job.json")
 
     def coordinator(self) -> Address:
+        """Who is in office, or was last."""
+        job = self._announced()
+        return Address(host=job["host"], port=job["port"])
+
+    def coordinator_pid(self) -> int:
+        return int(self._announced()["pid"])
+
+    def _announced(self) -> dict[str, Any]:
         try:
             job = json.loads((self.path / "job.json").read_text(encoding="utf-8"))
-            return Address(host=job["host"], port=job["port"])
+            return {name: job[name] for name in ("host", "port", "pid")}
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"{self.path} is not the folder of a job: {error}") from error

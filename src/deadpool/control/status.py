@@ -14,6 +14,7 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
     newest = max((step for m in core.members.values() for step in m.steps.values()), default=0)
     return {
         "phase": core.phase.value,
+        "term": core.term,
         "generation": str(core.generation),
         "cause": core.cause,
         "world_size": core.layout.world_size,
@@ -50,6 +51,10 @@ def _rank(core: Coordinator, rank: int, facts: dict[str, dict[str, Any]]) -> dic
     }
 
 
+def _holders(core: Coordinator, position: int) -> list[str]:
+    return [core.seats[holder] for holder in core.commits.placement.of(position)]
+
+
 def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str, Any]:
     position = member.position
     ranks = list(core.layout.ranks_at(position)) if position is not None else []
@@ -61,7 +66,7 @@ def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str,
         "ranks": ranks,
         "steps": {str(rank): member.steps.get(rank) for rank in ranks},
         "paused": {str(rank): reason for rank, reason in member.paused.items()},
-        "holders": [core.seats[p] for p in core.commits.placement.of(position)] if position is not None else [],
+        "holders": _holders(core, position) if position is not None and core.seats else [],
         "trainers": [{"trainer": t.trainer, "state": t.state, "rank": t.rank} for t in member.trainers],
         **{name: fact for name, fact in facts.items() if name != "rank_figures"},
     }

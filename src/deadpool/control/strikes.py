@@ -17,12 +17,13 @@ from deadpool.strikes import StrikeOrder
 class StrikeDesk:
     def __init__(
         self,
-        core: Coordinator,
+        core: Callable[[], Coordinator],
         orders: list[StrikeOrder],
         *,
         send: Callable[[str, Strike], None],
         record: Callable[[dict[str, Any]], None],
     ) -> None:
+        """`core` gives whoever is the coordinator now: it may become another one."""
         self._core, self._send, self._record = core, send, record
         self._pending = list(orders)
 
@@ -61,7 +62,7 @@ class StrikeDesk:
         self._send(node, strike)
 
     def _node_of(self, order: StrikeOrder) -> str:
-        core = self._core
+        core = self._core()
         if order.rank is None:
             if order.node not in core.members:
                 raise ConfigError(f"there is no node {order.node!r}: known are {', '.join(sorted(core.members))}")
@@ -75,7 +76,7 @@ class StrikeDesk:
 
     def _refuse_past(self, order: StrikeOrder, node: str) -> None:
         """As far as is known here; a step that is over by the time the trainer hears of it is told as missed."""
-        steps = self._core.members[node].steps
+        steps = self._core().members[node].steps
         stands = [step for rank, step in steps.items() if order.rank in (None, rank)]
         if order.step is not None and stands and min(stands) > order.step:
             raise ConfigError(f"step={order.step} is past: {order.place()} has completed {min(stands)} steps")

@@ -2,7 +2,8 @@
 
 Trainers are processes that come and go; ranks are seats that stay. Which process takes a seat of this node is decided
 here, never by the coordinator. The trainers are kept by `crew.py`, the copies by `storehouse.py`, what they cost by
-`costs.py`, a plan is carried out by `seating.py`.
+`costs.py`, a plan is carried out by `seating.py`; `reach.py` knows whether a coordinator can be reached, `witness.py`
+what the next one would have to be told.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from deadpool.protocol.effects import (
     AgentInput,
     Allocated,
     AllocationFailed,
+    CoordinatorFound,
     CoordinatorLost,
     CutStreams,
     Emit,
@@ -26,18 +28,21 @@ from deadpool.protocol.effects import (
     FromCoordinator,
     FromTrainer,
     Hashed,
+    LookElsewhere,
     Offered,
     Pushed,
     PushFailed,
     Received,
     ReceiveFailed,
     ReleaseSegment,
+    Stalled,
     StopAsked,
     StreamsCut,
     Tick,
     ToCoordinator,
     TrainerExited,
 )
+from deadpool.protocol.footing import Footing, Promise
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import (
     Captured,
@@ -80,8 +85,10 @@ from deadpool.protocol.messages import (
     Welcome,
 )
 from deadpool.protocol.prompts import NodePrompts
+from deadpool.protocol.reach import Reach, Verdict
 from deadpool.protocol.seating import Seating
 from deadpool.protocol.storehouse import Storehouse
+from deadpool.protocol.witness import Witness
 
 START_ATTEMPTS = 3
 
@@ -104,6 +111,8 @@ class Agent:
         self.crew = Crew(node, self._effects)
         self.store = Storehouse(self._effects)
         self.costs = CostBook()
+        self._reach = Reach()
+        self._witness = Witness()
         self._prompts = NodePrompts(self.crew)
         self._seating = Seating(self.crew, self.store, self._prompts, self._effects)
 
@@ -113,6 +122,9 @@ class Agent:
         if not self.ending:
             self._dispatch(input, now)
         self._detach_released()
+        for effect in self._effects:
+            if isinstance(effect, ToCoordinator):
+                self._witness.told(effect.message)
         effects = list(self._effects)
         self._effects.clear()
         return effects
@@ -127,8 +139,13 @@ class Agent:
                     self.crew.tell(trainer, Detach(segment=segment))
 
     def deadline(self) -> float | None:
-        wakes = [wake for wake in (self._halt_deadline, self._heartbeat_due) if wake is not None]
-        return min(wakes) if wakes and not self.ending else None
+        wakes = (self._halt_deadline, self._heartbeat_due, self._reach.deadline())
+        return min((wake for wake in wakes if wake is not None), default=None) if not self.ending else None
+
+    @property
+    def footing(self) -> Footing:
+        """For the Join that begins every link."""
+        return self._witness.footing(self.generation)
 
     def check(self) -> None:
         ranks = [trainer.rank for trainer in self.crew.seated()]
@@ -137,16 +154,20 @@ class Agent:
 
     def _dispatch(self, input: AgentInput, now: float) -> None:
         match input:
-            case FromCoordinator(message=message):
-                self._obey(message, now)
+            case CoordinatorFound(patience=patience):
+                self._reach.found(now, patience)
+            case FromCoordinator(term=term, message=message):
+                self._admit(term, message, now)
+            case CoordinatorLost():
+                self._reach.lost(now)
             case FromTrainer(trainer=name, message=message):
                 self._hear(name, message, now)
             case TrainerExited(trainer=name, code=code, reason=reason):
                 self._exited(name, code, reason)
             case Tick():
                 self._tick(now)
-            case CoordinatorLost(reason=reason):
-                self._end(f"lost the coordinator: {reason}", failed=True)
+            case Stalled(seconds=seconds):
+                self._reach.excuse(seconds)
             case StopAsked(reason=reason):
                 self._end(reason, failed=True)
             case _:
@@ -186,12 +207,24 @@ class Agent:
 
     # --- the coordinator's orders ------------------------------------------------------------------------------------
 
+    def _admit(self, term: int, message: Any, now: float) -> None:
+        """Rule 18: a lower term than the one promised is refused, whatever it says; a higher one has to ask first."""
+        if isinstance(message, Welcome):
+            if self._promise.allows(message.term, message.by):
+                self._reach.heard(now)
+                self._welcomed(message, now)
+        elif term == self._promise.term or (term > self._promise.term and isinstance(message, Refused | Shutdown)):
+            self._reach.heard(now)
+            self._obey(message, now)
+
+    @property
+    def _promise(self) -> Promise:
+        return self._witness.promise
+
     def _obey(self, message: Any, now: float) -> None:
         if getattr(message, "generation", self.generation) < self.generation:
             return  # an order of a generation that is over
         match message:
-            case Welcome(settings=settings):
-                self._welcomed(settings, now)
             case Refused(reason=reason):
                 self._end(f"the coordinator refused node {self.node}: {reason}", failed=True)
             case Prompts():
@@ -205,6 +238,7 @@ class Agent:
             case Connect() if not self.fenced:
                 self.crew.tell_seated(message)
             case Go() if not self.fenced and self._seating.plan is not None:
+                self._witness.went()
                 self._seating.go(message)
             case Permit() if not self.fenced:
                 self._permit(message, now)
@@ -215,13 +249,38 @@ class Agent:
             case Shutdown(reason=reason, failed=failed):
                 self._end(reason, failed=failed)
 
-    def _welcomed(self, settings: Settings, now: float) -> None:
+    def _welcomed(self, welcome: Welcome, now: float) -> None:
+        """First the promise, then the testimony: it must not be overtaken by an order of somebody else."""
+        settings, first = welcome.settings, self.settings is None
+        self._witness.promise = Promise(term=welcome.term, to=welcome.by)
+        self._reach.welcomed(settings)
         self.settings = settings
         self.store.slots_per_shelf = settings.slots
         self._heartbeat_due = now + settings.heartbeat_s
-        seats = settings.layout.per_node
-        for _ in range(seats * self.understudies if self.spare else seats + self.standby):
-            self.crew.hire()
+        if first:
+            seats = settings.layout.per_node
+            for _ in range(seats * self.understudies if self.spare else seats + self.standby):
+                self.crew.hire()
+        else:
+            self._testify()
+
+    def _testify(self) -> None:
+        inventory, trainers = self.store.inventory(()), self.crew.infos()
+        if self.generation == NO_GENERATION:
+            self._report_trainers()  # all there is to say
+            return
+        self._to_coordinator(
+            self._witness.testify(
+                self.generation,
+                fenced=self.fenced,
+                permit=self.store.permit,
+                inventory=inventory,
+                trainers=trainers,
+            )
+        )
+        for trainer in self.crew.seated():
+            if trainer.rank is not None and (prompts := self._prompts.of(trainer.rank)) is not None:
+                self._to_coordinator(prompts)
 
     def _rehearse(self, order: Rehearse) -> None:
         trainer = self.crew.trainers.get(order.trainer)
@@ -236,6 +295,7 @@ class Agent:
     def _permit(self, permit: Permit, now: float) -> None:
         before = self.store.permit
         self.store.obey(permit)
+        self._witness.permitted(permit)
         if before is None or before.schedule != permit.schedule:
             self.costs.begin(permit.schedule)
             self.crew.tell_seated(Reschedule(generation=permit.generation, schedule=permit.schedule))
@@ -297,11 +357,12 @@ class Agent:
     # --- plan --------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, plan: Plan) -> None:
-        if plan.generation == self.generation and not self.fenced:
+        if self.settings is None or (plan.generation == self.generation and not self.fenced):
             return  # said twice
         self.generation, self._cause, self.fenced = plan.generation, plan.cause, False
         self._hung.clear()
         self.store.adopt(plan)
+        self._witness.planned(plan, self.settings.layout)
         self.costs.begin(plan.permit.schedule)
         self._to_coordinator(PlanAck(generation=plan.generation))
         if plan.resume is None:
@@ -414,6 +475,24 @@ class Agent:
             self._heartbeat_due = now + self.settings.heartbeat_s
             self._beat()
             self.store.retry()
+        self._look_for_coordinator(now)
+
+    def _look_for_coordinator(self, now: float) -> None:
+        match self._reach.look(now):
+            case Verdict.SILENT:
+                self._effects.append(LookElsewhere(reason="the coordinator is silent"))
+            case Verdict.ISOLATED:
+                self._isolate()
+            case Verdict.FORSAKEN:
+                self._end(f"node {self.node} found no coordinator, also after it had ended its trainers", failed=True)
+
+    def _isolate(self) -> None:
+        """Rule 19. The others have gone on without these ranks, or wait for them in vain; what they left is kept."""
+        assert self.settings is not None
+        reason = f"no coordinator for {self.settings.isolation_s:g} s"
+        self._emit("isolated", reason=reason)
+        for trainer in self.crew.seated():
+            self.crew.kill(trainer, reason)
 
     def _end_restless(self) -> None:
         assert self.settings is not None

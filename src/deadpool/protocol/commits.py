@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from deadpool.protocol.copies import Ledger
+from deadpool.protocol.estate import Estate
 from deadpool.protocol.identity import NO_GENERATION, Version
 from deadpool.protocol.members import Member
 from deadpool.protocol.messages import Copy, Inventory, Permit
@@ -87,6 +88,40 @@ class Commits:
         if untenable is None:
             self._renew_permit()
         return untenable
+
+    # --- taking over -------------------------------------------------------------------------------------------------
+
+    def inherit(self, estate: Estate) -> None:
+        """What was committed under others. Nothing is decided by it yet.
+
+        Whether the watermark is only where a young job resumed is not known any more: it counts as committed.
+        """
+        if estate.permit is None:
+            return
+        self.permit, self._resume = estate.permit, estate.resume
+        self.timetable = Timetable(*estate.schedules)
+        self.committed, self.count = estate.permit.watermark is not None, TRIAL_COMMITS
+        if not estate.is_running:
+            self.ledger = Ledger(self.layout, (), estate.placement)
+            return
+        self.ledger = Ledger(self.layout, tuple(node for node in estate.seats if node), estate.placement)
+        self.ledger.missed = estate.missed
+        for node, copy in estate.own:
+            if estate.seats[self.layout.position_of(copy.seal.rank)] == node:
+                self.ledger.add_sealed(copy)
+        for node, copy in estate.held:
+            self.ledger.add_stored(copy.seal.rank, node, copy.seal.version)
+        self.ledger.obey(self.permit)
+
+    def take_up(self) -> str | None:
+        """Rule 18: the highest permit, then the watermark, and only then may versions be passed over."""
+        self._running = True
+        self._out.send_each(self.ledger.nodes, self.permit)
+        for version in sorted(self.ledger.places, key=lambda version: version.number):
+            if untenable := self._advance(version):
+                return untenable
+        self._renew_permit()
+        return None
 
     # --- news of copies ----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ phases, and a fault in any of them is simply the next generation:
     FORMING -> PREPARING -> CONNECTING -> RUNNING -> FENCING -> (WAITING ->) PREPARING -> ...
 
 Which versions are complete is kept by `commits.py`, which ones are captured by `interval.py`, whether the job gets
-anywhere by `progress.py`, who rehearses what by `rehearsals.py`.
+anywhere by `progress.py`, who rehearses what by `rehearsals.py`. How one becomes coordinator is `office.py`'s business.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from deadpool.protocol.effects import (
     StopAsked,
     Tick,
 )
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.estate import Estate
+from deadpool.protocol.footing import Quorum
+from deadpool.protocol.identity import FOUNDING, Generation
 from deadpool.protocol.interval import Pace
 from deadpool.protocol.members import Member, natural, steps_lost
 from deadpool.protocol.messages import (
@@ -50,6 +52,7 @@ from deadpool.protocol.messages import (
     Settings,
     Shutdown,
     Stored,
+    Testimony,
     TrainerLost,
     Trainers,
     Welcome,
@@ -69,15 +72,27 @@ class Phase(Enum):
     PREPARING = "preparing"
     CONNECTING = "connecting"
     RUNNING = "running"
+    RESIGNED = "resigned"  # without a majority: somebody else may be in office
     ENDED = "ended"
 
 
 class Coordinator:
-    def __init__(self, *, settings: Settings, deadlines: Deadlines, schedule: Schedule, term: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        deadlines: Deadlines,
+        schedule: Schedule,
+        term: int = 1,
+        name: str = "",
+        alone: bool = True,
+    ) -> None:
+        """`name` tells two apart who ask for the same term; one that is not `alone` plans only with a majority."""
         self.settings, self.deadlines = settings, deadlines
         self.layout = settings.layout
-        self.term = term
-        self._out = Outbox()
+        self.term, self.name = term, name
+        self._quorum = Quorum(self.layout.positions, alone)
+        self._out = Outbox(term)
         self.commits = Commits(self.layout, schedule, self._out)
         self.phase = Phase.FORMING
         self.members: dict[str, Member] = {}
@@ -188,8 +203,8 @@ class Coordinator:
                 self._reach("finished", rank, True, now)
             case Ended(rank=rank, code=code):
                 self._reach("ended", rank, code, now)
-            case Report():
-                pass  # the driver writes records to the log; nothing is decided by them
+            case Report() | Testimony():
+                pass  # for the log; and what we have seen for ourselves
             case _:
                 self._out.emit("refused", node=member.node, message=type(message).__name__)
 
@@ -203,7 +218,7 @@ class Coordinator:
         member = Member(node, join.incarnation, join.data, join.spare, heard=now, rack=join.rack)
         self.members[node] = member
         self._out.emit("joined", node=node, spare=join.spare or self.phase is not Phase.FORMING)
-        self._out.send(node, Welcome(term=self.term, settings=self.settings))
+        self._out.send(node, Welcome(term=self.term, settings=self.settings, by=self.name))
         if self.phase is Phase.FORMING:
             self._maybe_form(now)
         elif self.phase in (Phase.FENCING, Phase.WAITING):
@@ -218,7 +233,8 @@ class Coordinator:
             member.position = position
         for member in self.members.values():
             member.inventory = Inventory()
-        self._out.generation, self._out.cause = Generation(self.term, 1), "start"
+        self._out.generation, self._out.cause = Generation(self.term, FOUNDING), "start"
+        self._quorum.pass_to(member.node for member in ready[: self.layout.positions])
         self._plan(now)
 
     def _lose_node(self, node: str, reason: str, now: float) -> None:
@@ -271,7 +287,7 @@ class Coordinator:
         self._fence(now)
 
     def _fence(self, now: float) -> None:
-        self._out.generation = self.generation.next()
+        self._out.generation = self.generation.next(self.term)
         self.commits.fence()
         self.pace.fence()
         self.reached = {}
@@ -307,7 +323,20 @@ class Coordinator:
             if self.phase is Phase.FENCING:
                 self._out.emit("fenced")
                 self._acquit()
-            self._plan(now)
+            if self.has_majority:
+                self._plan(now)
+            else:
+                self._wait_for_majority(now)
+
+    @property
+    def has_majority(self) -> bool:
+        """Rule 18: those who are with us are so many that nobody else can have been elected without them."""
+        return self._quorum.has(self.members)
+
+    def _wait_for_majority(self, now: float) -> None:
+        if self.phase is not Phase.WAITING:
+            self._out.emit("no_majority", reason="most of the nodes that ran do not answer", nodes=sorted(self.members))
+            self._enter(Phase.WAITING, now, self.deadlines.node_s)
 
     def _acquit(self) -> None:
         if self._suspected:
@@ -400,14 +429,60 @@ class Coordinator:
             return
         if not all(member.plan_acked for member in self.members.values() if member.node in self.seats):
             return
-        self.phase, self.phase_deadline = Phase.RUNNING, None
+        self._run(now)
         for member in self.members.values():
             member.steps, member.paused = {}, {}
-        self._hang_watch.begin(now)
+        self._quorum.pass_to(self.seats)
         self._out.emit("go")
         self._tell_seats(Go(generation=self.generation, cause=self.cause))
         self._rehearsals.assign(list(self.members.values()))
         self._end_if(self.commits.go())
+
+    def _run(self, now: float) -> None:
+        self.phase, self.phase_deadline = Phase.RUNNING, None
+        self._hang_watch.begin(now)
+
+    # --- taking over from a coordinator that is gone -----------------------------------------------------------------
+
+    def take_over(self, estate: Estate, *, now: float) -> list[CoordinatorEffect]:
+        """Rule 18. The only other door: the first that a successor hears of the job."""
+        self.members = {member.node: member for member in estate.members(now)}
+        self._out.generation, self._out.cause = estate.generation, f"term-{self.term}"
+        self._fault_count = estate.newest.n  # no cause has been called by a higher number
+        self._quorum.electorates = estate.electorates
+        self.commits.inherit(estate)
+        self.pace.fence()
+        self._out.emit("took_over", term=self.term, running=estate.is_running, nodes=sorted(self.members))
+        for node in estate.superseded:
+            self._out.send(node, Refused(reason="its ranks were given to another node"))
+            self._out.drop(node)
+        if estate.is_running:
+            self._carry_on(estate, now)
+        else:
+            self._take_up_pieces(estate, now)
+        return self._out.take()
+
+    def _carry_on(self, estate: Estate, now: float) -> None:
+        """Nobody has to stop: all are where they were left. What was said in between is heard now."""
+        self.seats = tuple(node for node in estate.seats if node is not None)
+        self._run(now)
+        for member in self.members.values():
+            for trainer in member.trainers:
+                if trainer.rank is not None:
+                    self.prompts.is_read_by(member.node, trainer.rank)
+        self._end_if(self.commits.take_up())
+        self._rehearsals.assign(list(self.members.values()))
+        for said in estate.unheard():
+            if self.phase is not Phase.ENDED:
+                self._dispatch(said, now)
+
+    def _take_up_pieces(self, estate: Estate, now: float) -> None:
+        """Somebody is lost, or a recovery was under way: what is there is fenced, and planned with."""
+        lost = [position for position, node in enumerate(estate.seats) if node is None]
+        self.phase = Phase.PREPARING
+        reason = f"nothing was heard from positions {', '.join(map(str, lost))}" if lost else "a recovery was cut short"
+        self._fault(now, reason=reason, ranks=[rank for p in lost for rank in self.layout.ranks_at(p)])
+        self._suspected = False
 
     # --- deadlines and the end ---------------------------------------------------------------------------------------
 
@@ -432,6 +507,8 @@ class Coordinator:
                 self._lose_each(self._late_nodes("prepared"), "did not prepare in time", now)
             case Phase.CONNECTING:
                 self._lose_each(self._late_nodes("connected"), "did not connect in time", now)
+            case Phase.WAITING if not self.has_majority:
+                self.phase, self.phase_deadline = Phase.RESIGNED, None
             case Phase.WAITING:
                 self._end("no spare node joined in time; start one with: deadpool agent --join", failed=True)
             case _:

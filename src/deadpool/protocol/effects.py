@@ -36,7 +36,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stalled:
-    """The coordinator itself did not run for so long: all its deadlines move by as much."""
+    """This process itself did not run for so long: its deadlines for others move by as much."""
 
     seconds: float
 
@@ -54,12 +54,22 @@ CoordinatorInput = FromAgent | LinkLost | Tick | Stalled | StopAsked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorFound:
+    """There is a link to somebody who may be the coordinator; a Join with our footing was sent."""
+
+    patience: float = 1.0  # for a welcome, in terms of the usual silence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FromCoordinator:
+    term: int
     message: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorLost:
+    """The link has ended. Another one is being looked for."""
+
     reason: str
 
 
@@ -152,8 +162,9 @@ class ReceiveFailed:
 
 
 AgentInput = (
-    FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | Allocated | AllocationFailed | Hashed | Pushed
-    | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received | ReceiveFailed | Tick | StopAsked
+    CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | Allocated | AllocationFailed
+    | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received | ReceiveFailed | Tick
+    | Stalled | StopAsked
 )  # fmt: skip
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -162,6 +173,7 @@ AgentInput = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToAgent:
     node: str
+    term: int
     message: Any
 
 
@@ -191,6 +203,13 @@ CoordinatorEffect = ToAgent | Drop | Emit | Finish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToCoordinator:
     message: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookElsewhere:
+    """Close the link to this coordinator and try the next one."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +292,6 @@ class RefuseOffer:
 
 
 AgentEffect = (
-    ToCoordinator | ToTrainer | StartTrainer | KillTrainer | Allocate | ReleaseSegment | HashSlot | WriteSeal | PushCopy
-    | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | Emit | Finish
+    ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | Allocate | ReleaseSegment | HashSlot
+    | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | Emit | Finish
 )  # fmt: skip

@@ -16,13 +16,20 @@ class Generation:
     term: int
     n: int
 
-    def next(self) -> Generation:
-        return Generation(self.term, self.n + 1)
+    def next(self, term: int) -> Generation:
+        """Under a coordinator of that term, which comes after everything of a lower one."""
+        return Generation(term, self.n + 1)
 
     def __str__(self) -> str:
         return f"{self.term}.{self.n}"
 
+    @property
+    def is_founding(self) -> bool:
+        """The first of a job: its plan needs no fence, for nobody holds anything yet."""
+        return self.n == FOUNDING
 
+
+FOUNDING = 1
 NO_GENERATION = Generation(0, 0)
 
 

@@ -3,9 +3,10 @@
 A message that depends on who holds which rank carries the generation it was said in, and whoever receives one of an
 older generation drops it at the door. Three conversations, in the order in which a recovery speaks them:
 
-    agent -> coordinator    Join Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored
+    agent -> coordinator    Join Testimony Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored
                             FenceAck PlanAck Prepared Connected Finished Ended Report
-    coordinator -> agent    Welcome Refused Prompts Rehearse Fence Plan Connect Go Permit Release Shutdown Strike
+    coordinator -> agent    Welcome Refused Pulse Prompts Rehearse Fence Plan Connect Go Permit Release Shutdown
+                            (each in an Order, which names the term), Strike
     agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Detach Grant Halt Restore Connect Go Final
                             Reschedule Release End Strike
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Finished Report
@@ -14,9 +15,10 @@ older generation drops it at the door. Three conversations, in the order in whic
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from deadpool.protocol.footing import Footing, Promise
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.protocol.topology import Address, Layout, Schedule
@@ -144,6 +146,9 @@ class Settings:
     unwind_s: float
     in_place: str = "auto"  # whether survivors keep their processes: auto, always or never
     overhead_budget: float = 0.0  # share of the step time that captures may cost; 0: no limit
+    coordinators: tuple[Address, ...] = ()  # where one may be found, in this order; more than one: they need a majority
+    silence_s: float = 5.0  # of a coordinator, after which another one is looked for
+    isolation_s: float = 600.0  # without any coordinator, after which a node ends its trainers
 
 
 # --- agent -> coordinator --------------------------------------------------------------------------------------------
@@ -156,6 +161,27 @@ class Join:
     data: Address
     spare: bool
     rack: str | None = None  # None: a rack of its own
+    footing: Footing = field(default_factory=Footing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Testimony:
+    """The answer to a Welcome of somebody who was elsewhere: all that a coordinator has to know of this node and has
+    not seen for itself. Whoever gives it has promised `term` and obeys no lower one from here on."""
+
+    term: int
+    footing: Footing
+    running: bool  # Go was heard of its plan, and no fence since
+    resume: Version | None
+    permit: Permit | None
+    schedules: tuple[Schedule, ...]
+    holders: tuple[str, ...]  # of what this node's ranks seal
+    inventory: Inventory  # not frozen, and without live state
+    trainers: tuple[TrainerInfo, ...]
+    missed: tuple[int, ...] = ()  # of this generation, as far as no permit has passed them
+    finished: tuple[int, ...] = ()
+    ended: tuple[tuple[int, int], ...] = ()  # rank, exit code
+    lost: tuple[tuple[int, str], ...] = ()  # seats whose process is gone: rank, why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,8 +303,16 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
+    """Also the question whether the node will follow `by` in this term."""
+
     term: int
     settings: Settings
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """The answer to a heartbeat: the coordinator is there, and in office."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +378,14 @@ class Release:
 class Shutdown:
     reason: str
     failed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a coordinator says, and in which term: who has promised a higher one refuses it at the door."""
+
+    term: int
+    message: Welcome | Refused | Pulse | Prompts | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Shutdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -542,10 +584,10 @@ class Sprung:
 
 ALL: tuple[type, ...] = (
     Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Costs, Declare, Detach, DeviceLost, Digest, End,
-    Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt,
-    Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Live, Missed, Parked, Paused, Permit, Plan, PlanAck,
-    Prepared, Prompts, RankOrder, Refused, Rehearse, Release, Report, Reschedule, Restore, Schedule, Seal, Sealed, Seat,
-    Settings, Shutdown, SlotRef, Source, Sprung, Stepped, Stored, Strike, TrainerHello, TrainerInfo, TrainerLost,
-    Trainers, Version, Welcome,
+    Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Footing, Generation, Geometry, Go, Grant,
+    Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Live, Missed, Order, Parked, Paused, Permit, Plan,
+    PlanAck, Prepared, Promise, Prompts, Pulse, RankOrder, Refused, Rehearse, Release, Report, Reschedule, Restore,
+    Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Sprung, Stepped, Stored, Strike, Testimony,
+    TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

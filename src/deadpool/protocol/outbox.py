@@ -14,7 +14,8 @@ from deadpool.protocol.identity import NO_GENERATION, Generation
 
 
 class Outbox:
-    def __init__(self) -> None:
+    def __init__(self, term: int) -> None:
+        self.term = term
         self.generation: Generation = NO_GENERATION  # in whose name it speaks
         self.cause = ""
         self._effects: list[CoordinatorEffect] = []
@@ -25,7 +26,7 @@ class Outbox:
         return effects
 
     def send(self, node: str, message: Any) -> None:
-        self._effects.append(ToAgent(node=node, message=message))
+        self._effects.append(ToAgent(node=node, term=self.term, message=message))
 
     def send_each(self, nodes: Iterable[str], message: Any) -> None:
         for node in nodes:

@@ -34,6 +34,10 @@ class PromptShelf:
         readers.add(node)
         return self._of_rank.get(rank)
 
+    def is_read_by(self, node: str, rank: int) -> None:
+        """The node rehearses or seats it, and was told what there was by somebody before us."""
+        self._readers.setdefault(rank, set()).add(node)
+
     def void(self) -> None:
         """The script begins at its first line; agents void theirs when they hear the plan."""
         self._of_rank.clear()
@@ -55,6 +59,9 @@ class NodePrompts:
         for trainer in self._crew.trainers.values():
             if trainer.rank == prompts.rank and trainer.state in (State.REHEARSING, State.PARKED):
                 self._crew.tell(trainer, prompts)
+
+    def of(self, rank: int) -> Prompts | None:
+        return self._of_rank.get(rank)
 
     def void(self, start: Generation) -> None:
         """The script begins at its first line: peers may tell each other something else this time."""

@@ -14,8 +14,12 @@ MAX_EVERY = 4096
 
 
 class Timetable:
-    def __init__(self, first: Schedule) -> None:
-        self._schedules = [first]
+    def __init__(self, first: Schedule, *others: Schedule) -> None:
+        self._schedules = [first, *others]
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        return tuple(self._schedules)
 
     @property
     def newest(self) -> Schedule:

@@ -3,23 +3,27 @@
 Each carries the letter it has in the protocol: (a) one birth per resume, (b) no garbage resumed, (c) protected stays
 protected until the next loss, (d) protected and one loss give a plan at the watermark or newer, (e) overwritten means
 permitted, (f) no commit below what is kept, (g) the watermark grows once faults have ended, (h) one holder of a rank
-per generation, (k) Go means that everything newer than the resume version is gone, (l) one writer per slot; and rules
-4, 7, 14, 16 and 17 themselves: a schedule begins where nobody is known to be yet, the permit passes nothing that is on
-its way, a newcomer pulls the floor, a holder without the floor is sent nothing newer, a copy shares its rank's rack
-only where other racks have no room. Beside the protocol: (prompts) nobody was told what an earlier start of the job was
-told.
+per generation, and no two generations that run, (i) no order of a lower term is obeyed after a promise, (k) Go means
+that everything newer than the resume version is gone, (l) one writer per slot; and rules 4, 7, 14, 16, 17 and 18
+themselves: a schedule begins where nobody is known to be yet, the permit passes nothing that is on its way, a newcomer
+pulls the floor, a holder without the floor is sent nothing newer, a copy shares its rank's rack only where other racks
+have no room, a successor permits no less than was permitted. Beside the protocol: (prompts) nobody was told what an
+earlier start of the job was told.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Go, Missed, Permit, Plan, SlotRef
+from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.messages import Go, Missed, Order, Permit, Plan, SlotRef, Testimony
 from deadpool.protocol.topology import Schedule
 from deadpool.sim.history import State
 
 if TYPE_CHECKING:
+    from deadpool.sim.hosts import Host
     from deadpool.sim.machine import Machine
     from deadpool.sim.process import Process
     from deadpool.sim.world import World
@@ -44,14 +48,24 @@ class Checkers:
         self._missed: set[tuple[Generation, int]] = set()
         self._runners: dict[tuple[Generation, int], int] = {}
         self._promised: Version | None = None  # a loss was survivable: the next plan is here or newer
+        self._disturbed = False  # coordinators come and go: nobody can tell how many losses that is
+        self._ran: Generation = NO_GENERATION  # the newest in which all ranks met
+        self.last_seats: tuple[str, ...] = ()  # of the last generation that went
         self.finished_ranks: set[int] = set()
 
     # --- the coordinator's words, as they leave it -------------------------------------------------------------------
 
-    def said(self, message: Any) -> None:
+    def said(self, host: Host, message: Any) -> None:
+        """One that was replaced may say what it likes: nobody obeys it, which is looked at elsewhere."""
+        if isinstance(message, Plan):
+            self._world.history.planned(message.generation, message.resume)
+        if host.coordinator is not self._world.coordinator:
+            return
         match message:
             case Plan(generation=generation) if generation != self._generation:
                 self._planned(message)
+            case Permit() if self._permit is None:
+                self._adopted(message)
             case Permit() if message != self._permit:
                 self._committed(message)
             case Go(generation=generation):
@@ -59,11 +73,28 @@ class Checkers:
             case _:
                 pass
 
+    def took_over(self, coordinator: Coordinator, *, running: bool) -> None:
+        """What the last one said of late may have reached nobody."""
+        if coordinator is self._world.coordinator:
+            self._permit = None
+            self._disturbed = not running
+
+    def _adopted(self, permit: Permit) -> None:
+        """Rule 18: it keeps no less from being overwritten than what any seat has been told to keep."""
+        for node in self._world.coordinator.seats:
+            obeyed = self._world.machines[node].arena.permit
+            if obeyed is not None and obeyed.keep_from > permit.keep_from:
+                fail("18", f"{permit} is adopted, {node} was told {obeyed}")
+        self._permit = permit
+        if permit.schedule in self._schedules:
+            self._schedules = self._schedules[: self._schedules.index(permit.schedule) + 1]
+
     def _planned(self, plan: Plan) -> None:
         self._generation, self._resume, self._permit = plan.generation, plan.resume, plan.permit
         self._schedules = [plan.permit.schedule]
+        if plan.generation.is_founding:
+            self.last_seats = self._world.coordinator.seats
         self._start = plan.generation if plan.resume is None else self._start
-        self._world.history.planned(plan.generation, plan.resume)
         promised, self._promised = self._promised, None
         if promised is not None and (plan.resume is None or plan.resume.number < promised.number):
             fail("d", f"{promised} was protected, one loss, and the plan resumes from {plan.resume}")
@@ -102,10 +133,15 @@ class Checkers:
 
     def heard(self, message: Any) -> None:
         """What the coordinator is told, as it arrives."""
-        if isinstance(message, Missed):
-            self._missed.add((message.generation, message.number))
+        match message:
+            case Missed(generation=generation, number=number):
+                self._missed.add((generation, number))
+            case Testimony(footing=footing, missed=missed):
+                self._missed |= {(footing.planned, number) for number in missed}
 
     def _went(self, generation: Generation) -> None:
+        self._disturbed = False
+        self.last_seats = self._world.coordinator.seats
         for node in self._world.coordinator.seats:
             for rank, version in self._on_shelves(node):
                 if self._resume is None or version.number > self._resume.number:
@@ -116,7 +152,7 @@ class Checkers:
     def before_loss(self, *, nodes: int) -> None:
         """Called just before machines or processes die."""
         coordinator = self._world.coordinator
-        if self._promised is not None:
+        if self._promised is not None or self._disturbed:
             self._promised = None  # a second loss before the plan
             return
         if not coordinator.commits.protected or coordinator.phase.value != "running":
@@ -127,6 +163,10 @@ class Checkers:
             if missing := self._missing(watermark):
                 fail("c", f"{watermark} is called protected, but {missing} is not there")
             self._promised = watermark if nodes <= 1 else None
+
+    def disturbed(self) -> None:
+        """A coordinator dies or cannot be reached: who is late to find the next one is lost, and nobody counts that."""
+        self._promised, self._disturbed = None, True
 
     def no_plan(self, ranks: list[int]) -> None:
         watermark = self._world.coordinator.commits.permit.watermark
@@ -139,6 +179,23 @@ class Checkers:
 
     # --- what machines and processes do ------------------------------------------------------------------------------
 
+    def obeying(self, machine: Machine, order: Order, obey: Callable[[], None]) -> None:
+        """Checker (i): an order of a lower term than was promised changes nothing."""
+        before = self._obedience(machine)
+        obey()
+        if order.term < machine.promised and self._obedience(machine) != before:
+            fail("i", f"{machine.name} obeys {order}, and had promised term {machine.promised}")
+
+    def _obedience(self, machine: Machine) -> tuple[object, ...]:
+        agent = machine.agent
+        return (machine.alive, agent.generation, agent.fenced, agent.store.permit, agent.store.running)
+
+    def met(self, generation: Generation) -> None:
+        """All ranks have come to a collective: checker (h), once a newer generation runs this cannot happen."""
+        if generation < self._ran:
+            fail("h", f"generation {generation} still runs, and {self._ran} runs too")
+        self._ran = generation
+
     def one_writer(self, node: str, slot: SlotRef, writer: object) -> None:
         if writer is not None:
             fail("l", f"{slot} of {node} has two writers")
@@ -150,7 +207,8 @@ class Checkers:
     def floor_first(self, machine: Machine, rank: int, version: Version) -> None:
         """Rule 16: a holder that lacks the floor is sent nothing newer."""
         floor = machine.arena.permit.watermark if machine.arena.permit else None
-        home = self._world.coordinator.seats[self._world.layout.position_of(rank)]
+        seats = self._world.coordinator.seats or self.last_seats
+        home = seats[self._world.layout.position_of(rank)]
         if floor is None or version.number <= floor.number or (rank, floor) not in self._sealed(home):
             return
         if (rank, floor) not in machine.arena.sealed.values():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.messages import TrainerLost
 from deadpool.sim.options import WITHIN_S, FaultPlan
+from deadpool.sim.reigns import Reigns
 
 if TYPE_CHECKING:
     from deadpool.sim.machine import Machine
@@ -17,14 +19,20 @@ if TYPE_CHECKING:
 class Faults:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._waiting = {when: [plan for plan in world.options.faults if plan.when == when] for when in WITHIN_S}
+        options = world.options
+        self.reigns = Reigns(world)
+        self._orders: list[tuple[FaultPlan, Callable[[FaultPlan], None]]] = [
+            *((plan, self._strike) for plan in options.faults),
+            *((plan, self.reigns.strike) for plan in options.reign_faults),
+        ]
+        self._waiting = {when: [order for order in self._orders if order[0].when == when] for when in WITHIN_S}
         self.struck = 0
 
     def arm(self) -> None:
         world = self._world
-        for plan in world.options.faults:
+        for plan, strike in self._orders:
             if plan.when == "time":
-                world.clock.at(plan.after_s, partial(self._strike, plan))
+                world.clock.at(plan.after_s, partial(strike, plan))
         for index, at_s in enumerate(world.options.joins_s):
             world.clock.at(at_s, partial(world.add_machine, f"j{index}", spare=True))
         if world.options.hang_s is not None:
@@ -34,8 +42,8 @@ class Faults:
     def _on_event(self, what: str) -> None:
         """Faults that strike in the middle of a recovery, or right after it."""
         if self._waiting.get(what):
-            plan = self._waiting[what].pop(0)
-            self._world.clock.after(plan.after_s, partial(self._strike, plan))
+            plan, strike = self._waiting[what].pop(0)
+            self._world.clock.after(plan.after_s, partial(strike, plan))
 
     def _strike(self, plan: FaultPlan) -> None:
         if self._world.calm or self._world.outcome is not None:
@@ -75,6 +83,7 @@ class Faults:
         self._world.checkers.before_loss(nodes=len(machines))
         for machine in machines:
             self._world.tell("world", "machine dies", {"node": machine.name})
+            machine.fallen = True
             machine.die()
 
     def _silence(self, machines: list[Machine]) -> None:
@@ -83,7 +92,9 @@ class Faults:
             self.struck += 1
             self._world.checkers.before_loss(nodes=1)
             self._world.tell("world", "machine cut off", {"node": machine.name})
-            machine.uplink.cut = machine.downlink.cut = True
+            machine.fallen = True
+            for host in self._world.hosts:
+                self._world.cut_off(machine.name, host.name)
 
     def _kill_trainer(self) -> None:
         processes = [p for machine in self._alive() for p in machine.processes.values() if p.alive]

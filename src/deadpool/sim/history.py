@@ -27,7 +27,7 @@ class State:
 
 
 def initial(generation: Generation, rank: int) -> State:
-    return State(mix(generation.n, rank, 1), mix(generation.n, 2))
+    return State(mix(generation.term, generation.n, rank, 1), mix(generation.term, generation.n, 2))
 
 
 def total_of(states: list[State]) -> int:
@@ -36,8 +36,9 @@ def total_of(states: list[State]) -> int:
 
 def stepped(state: State, total: int, version: Version, rank: int) -> State:
     """The state after the last step of `version`: it depends on every rank's state before."""
-    unique = mix(state.unique, total, version.born.n, version.number, rank)
-    return State(unique, mix(state.replica, total, version.born.n, version.number))
+    born = version.born
+    unique = mix(state.unique, total, born.term, born.n, version.number, rank)
+    return State(unique, mix(state.replica, total, born.term, born.n, version.number))
 
 
 class History:

@@ -1,7 +1,8 @@
-"""A machine: the real agent core, its processes, its memory, its link to the coordinator. It dies all at once."""
+"""A machine: the real agent core, its processes, its memory, its link to a coordinator. It dies all at once."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.agent import Agent
@@ -11,6 +12,8 @@ from deadpool.protocol.effects import (
     Allocate,
     Allocated,
     AllocationFailed,
+    CoordinatorFound,
+    CoordinatorLost,
     CutStreams,
     Emit,
     FetchCopy,
@@ -20,6 +23,7 @@ from deadpool.protocol.effects import (
     Hashed,
     HashSlot,
     KillTrainer,
+    LookElsewhere,
     PushCopy,
     RefuseOffer,
     ReleaseSegment,
@@ -31,10 +35,11 @@ from deadpool.protocol.effects import (
     WriteSeal,
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.messages import Join, Permit, Plan
+from deadpool.protocol.messages import Join, Order, Permit, Plan, Refused, Welcome
+from deadpool.protocol.search import Search
 from deadpool.protocol.topology import Address
 from deadpool.sim.arena import Arena
-from deadpool.sim.clock import Link
+from deadpool.sim.hosts import Connection
 from deadpool.sim.process import Process
 from deadpool.sim.streams import Stream
 
@@ -52,28 +57,73 @@ class Machine:
         self.doors_closed: Generation = NO_GENERATION  # streams older than this are not let in
         self.streams_cut: Generation = NO_GENERATION  # streams older than this have ended
         self.alive = True
+        self.fallen = False  # by a fault: dead, cut off for ever, or taken for either
         self._wakes_at: float | None = None
-        self.uplink = Link(world.clock, world.rng, world.latency_s, lambda message: world.hear(self, message))
-        self.downlink = Link(world.clock, world.rng, world.latency_s, self._obey)
+        self._search = Search()
+        self._connection: Connection | None = None
+        self._calls = 0  # attempts to connect, so that an old one does not go on beside a new one
+        self.promised = 0  # the highest term that it was asked to follow
 
     @property
     def address(self) -> Address:
         return Address(host=self.name, port=1)
 
+    # --- coordinators ------------------------------------------------------------------------------------------------
+
     def join(self) -> None:
+        """Tries one after the other until somebody lets it in."""
+        self._calls += 1
+        call = self._calls
+        self.world.after(0.1, lambda: self._call() if call == self._calls and self.alive else None)
+
+    def _call(self) -> None:
+        hosts = self.world.hosts
+        host = hosts[self._search.choose(len(hosts))]
+        cut = {(self.name, host.name), (host.name, self.name)} & self.world.cuts
+        if cut or not host.alive:
+            pause_s = (0.5 if self._search.is_over(len(hosts)) else 0.01) + (0.5 if cut else 0.0)
+            call = self._calls
+            self.world.after(pause_s, lambda: self._call() if call == self._calls and self.alive else None)
+            return
+        self._connection = Connection(self.world, self, host)
         rack = self.world.options.rack_of(self.name)
-        self.uplink.send(Join(node=self.name, incarnation=self.name, data=self.address, spare=self.spare, rack=rack))
+        join = Join(node=self.name, incarnation=self.name, data=self.address, spare=self.spare, rack=rack)
+        self._connection.send_up(replace(join, footing=self.agent.footing))
+        self.feed(CoordinatorFound(patience=self._search.accepted(len(hosts))))
+
+    def hear(self, connection: Connection, message: Any) -> None:
+        """Also, on a link that it has left, what was still on its way: the agent has to tell by the term."""
+        if not self.alive:
+            return
+        if message is None:
+            if connection is self._connection:
+                self._connection = None
+                self.feed(CoordinatorLost(reason="closed"))
+                self.join()
+        elif not isinstance(message.message, Welcome):
+            self.fallen |= isinstance(message.message, Refused)
+            self.world.checkers.obeying(self, message, lambda: self._obey(message))
+        elif connection is self._connection:
+            self.promised = max(self.promised, message.term)
+            self._search.start_over()
+            self._obey(message)
+
+    def _leave(self) -> None:
+        if self._connection is not None:
+            self._connection.send_up(None)
+            self._connection = None
+        self.join()
 
     def die(self) -> None:
         """Power off. The coordinator notices when the link's end arrives, or by silence."""
         if not self.alive:
             return
         self.alive = False
-        self.downlink.cut = True
         for process in self.processes.values():
             process.die()
         self.world.streams.machine_died(self)
-        self.uplink.send(None)
+        if self._connection is not None:
+            self._connection.send_up(None)
 
     # --- the agent's driver ------------------------------------------------------------------------------------------
 
@@ -97,18 +147,23 @@ class Machine:
             self._wakes_at = None
             self.feed(Tick())
 
-    def _obey(self, message: Any) -> None:
-        if isinstance(message, Permit | Plan) and message.generation >= self.agent.generation:
-            self.arena.obey(message)
-        if isinstance(message, Plan) and message.generation == self.agent.generation:
-            self.world.checkers.ordered(self, message)
-            self.world.checkers.placed(self, message)
-        self.feed(FromCoordinator(message=message))
+    def _obey(self, order: Order) -> None:
+        message = order.message
+        if order.term == self.promised:
+            if isinstance(message, Permit | Plan) and message.generation >= self.agent.generation:
+                self.arena.obey(message)
+            if isinstance(message, Plan) and message.generation == self.agent.generation:
+                self.world.checkers.ordered(self, message)
+                self.world.checkers.placed(self, message)
+        self.feed(FromCoordinator(term=order.term, message=message))
 
     def _perform(self, effect: AgentEffect) -> None:
         match effect:
             case ToCoordinator(message=message):
-                self.uplink.send(message)
+                if self._connection is not None:
+                    self._connection.send_up(message)
+            case LookElsewhere():
+                self._leave()
             case ToTrainer(trainer=name, message=message):
                 if name in self.processes:
                     self.processes[name].inbox.send(message)

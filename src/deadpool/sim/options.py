@@ -21,7 +21,9 @@ KINDS = (
     "newcomer",
 )
 WHENS = ("time", "fault", "fence", "fence", "go")
-WITHIN_S = {"fault": 6.0, "fence": 1.5, "go": 6.0}
+WITHIN_S = {"fault": 6.0, "fence": 1.5, "planned": 2.0, "go": 6.0}
+REIGN_KINDS = ("die", "die", "die", "stall", "cut", "cut", "half")
+REIGN_WHENS = ("time", "time", "fault", "fence", "planned", "go")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class Options:
     budget: float  # share of the step time that captures may cost; 0: the interval stays
     copy_s: float  # for a capture, now and then
     deaf_s: float  # until a trainer heeds a change of the interval
+    standbys: int = 0  # further places where a coordinator runs
+    reign_faults: tuple[FaultPlan, ...] = ()  # of coordinators
 
     def rack_of(self, node: str) -> str | None:
         """By chance, and uneven; whoever joins has one too."""
@@ -93,7 +97,21 @@ def draw(seed: int) -> Options:
         copy_s=0.5,
         deaf_s=0.1,
     )
-    return _with_budget(options, rng) if rng.random() < 0.5 else options
+    options = _with_budget(options, rng) if rng.random() < 0.5 else options
+    return _with_reign_faults(options, random.Random(f"reign {seed}"))
+
+
+def _with_reign_faults(options: Options, rng: random.Random) -> Options:
+    """More than one coordinator needs a majority of the nodes, and a majority of two is both of them."""
+    if rng.random() < 0.6:
+        return options
+    standbys = rng.choice((0, 1, 2)) if options.nodes > 2 else 0
+    plans = []
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        when = rng.choice(REIGN_WHENS)
+        after_s = 1 + (options.calm_s - 1) * rng.random() if when == "time" else WITHIN_S[when] * rng.random() ** 2
+        plans.append(FaultPlan(kind=rng.choice(REIGN_KINDS), when=when, after_s=after_s))
+    return replace(options, standbys=standbys, reign_faults=tuple(plans), calm_s=options.calm_s + 15.0)
 
 
 def _with_budget(options: Options, rng: random.Random) -> Options:

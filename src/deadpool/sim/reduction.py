@@ -36,6 +36,7 @@ class Reductions:
         reduction.states[rank], reduction.inside[rank] = state, completion
         self._where[who] = reduction
         if len(reduction.states) == self._world.layout.world_size:
+            self._world.checkers.met(key[0])
             for inside in list(reduction.inside):
                 self._world.after(0.05, partial(self._leave, reduction, inside))
 

@@ -47,7 +47,7 @@ def run_seed(seed: int, *, story: bool = False) -> Result:
         seed=seed,
         violation=violation,
         outcome=world.outcome.reason if world.outcome else "not ended",
-        faults=faults.struck,
+        faults=faults.struck + faults.reigns.struck,
         steps=world.steps,
         events=world.clock.events,
         virtual_s=world.clock.now,
@@ -67,20 +67,22 @@ def _where(error: BaseException) -> str:
 
 def _play(world: World, faults: Faults) -> None:
     options = world.options
+    world.start()
     for index in range(options.nodes):
         world.add_machine(f"n{index}", spare=False)
     for index in range(options.spares):
         world.add_machine(f"s{index}", spare=True)
     faults.arm()
-    world.clock.at(options.calm_s, lambda: _bring_peace(world))
+    world.clock.at(options.calm_s, lambda: _bring_peace(world, faults))
     while world.outcome is None and world.clock.events < EVENTS_AT_MOST:
         if not world.clock.advance() or world.clock.now > options.calm_s + PATIENCE_S:
             break
 
 
-def _bring_peace(world: World) -> None:
+def _bring_peace(world: World, faults: Faults) -> None:
     """No more faults, and spares enough: from here on only the protocol itself could stand in the way."""
     world.calm = True
+    faults.reigns.end()
     narrowing = STEPS_TO_NARROW + 3 * world.every if world.options.budget else 0
     world.last_step = world.newest + STEPS_IN_PEACE + narrowing
     world.tell("world", "peace", {"last_step": world.last_step})
@@ -98,6 +100,8 @@ def _relieve(world: World) -> None:
 
 def _judge(world: World) -> None:
     outcome = world.outcome
+    if outcome is None and world.has_lost_majority:
+        return
     if outcome is None:
         phase = world.coordinator.phase.value
         fail("g", f"not ended after {world.clock.now:.0f} s: {phase}, newest step {world.newest} of {world.last_step}")
@@ -106,6 +110,9 @@ def _judge(world: World) -> None:
         if missing:
             fail("b", f"completed, but ranks {sorted(missing)} never ended")
         world.checkers.grew()
+    elif "none of the nodes that ran" in outcome.reason:
+        if world.seats_there:
+            fail("d", f"{outcome.reason}; but {world.seats_there} are there")
     elif not _is_excused(outcome.reason):
         fail("g", f"the job failed: {outcome.reason}")
 

@@ -1,4 +1,4 @@
-"""The world of one seed: the real coordinator, machines, links between them, and virtual time."""
+"""The world of one seed: coordinators, machines, what can be reached from where, and virtual time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.deadlines import Deadlines
-from deadpool.protocol.effects import Drop, Emit, Finish, FromAgent, LinkLost, Tick, ToAgent
+from deadpool.protocol.effects import Finish, FromAgent
 from deadpool.protocol.messages import Settings
-from deadpool.protocol.topology import Layout, Schedule
+from deadpool.protocol.office import Charter
+from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool.sim.checkers import Checkers
 from deadpool.sim.clock import Clock
 from deadpool.sim.history import History
+from deadpool.sim.hosts import Connection, Host
 from deadpool.sim.machine import Machine
 from deadpool.sim.options import Options
 from deadpool.sim.reduction import Reductions
@@ -25,6 +27,8 @@ UNWIND_S = 6.0
 ENDLESS = 1_000_000
 SLOW_AND_FAST_S = 16.0
 DEAF_IN_PEACE_S = 6.0
+SILENCE_S = 5.0
+ISOLATION_S = 60.0
 
 
 class World:
@@ -38,7 +42,11 @@ class World:
         self.reductions = Reductions(self)
         self.streams = Streams(self)
         self.machines: dict[str, Machine] = {}
-        self.coordinator = self._coordinator()
+        self.hosts = [Host(self, f"c{index}") for index in range(1 + options.standbys)]
+        self.cuts: set[tuple[str, str]] = set()  # from whom to whom nothing gets through
+        self.over: set[Connection] = set()  # closed by one side
+        self.present = self.hosts[0]  # where the coordinator of the highest term was or is
+        self.coordinator: Coordinator  # of the highest term, dead or alive
         self.calm = False
         self.last_step = ENDLESS
         self.newest = 0
@@ -50,16 +58,25 @@ class World:
         self._numbers = 0
         self._wakes_at: float | None = None
 
-    def _coordinator(self) -> Coordinator:
+    def start(self) -> None:
+        self.hosts[0].start(self.charter, founds=True)
+        for host in self.hosts[1:]:
+            host.start(self.charter, founds=False)
+        self.coordinator = self.hosts[0].coordinator
+
+    @property
+    def charter(self) -> Charter:
         settings = Settings(
             layout=self.layout,
             slots=self.options.slots,
             heartbeat_s=HEARTBEAT_S,
             unwind_s=UNWIND_S,
             overhead_budget=self.options.budget,
+            coordinators=tuple(Address(host=host.name, port=1) for host in self.hosts),
+            silence_s=SILENCE_S,
+            isolation_s=ISOLATION_S,
         )
-        schedule = Schedule(every=self.options.every)
-        return Coordinator(settings=settings, deadlines=DEADLINES, schedule=schedule)
+        return Charter(settings=settings, deadlines=DEADLINES, schedule=Schedule(every=self.options.every))
 
     # --- chance and time ---------------------------------------------------------------------------------------------
 
@@ -121,63 +138,48 @@ class World:
         self.machines[name] = Machine(self, name, spare=spare)
         self.machines[name].join()
 
-    # --- the coordinator's driver ------------------------------------------------------------------------------------
+    # --- coordinators ------------------------------------------------------------------------------------------------
 
-    def hear(self, machine: Machine, message: Any) -> None:
-        """None is the end of the link."""
-        if message is None:
-            self.feed(LinkLost(node=machine.name, reason="closed"))
+    def took_office(self, host: Host) -> None:
+        """Who is in office in the highest term is the coordinator."""
+        if host.office.in_office and host.coordinator.term >= self.coordinator.term:
+            self.present, self.coordinator = host, host.coordinator
+
+    def feed(self, input: FromAgent) -> None:
+        """As if a node had said so."""
+        if self.present.alive and self.present.coordinator is self.coordinator:
+            self.present.feed(input)
+
+    def finished(self, host: Host, finish: Finish) -> None:
+        """One that somebody else has replaced ends only itself."""
+        if host.coordinator is self.coordinator or not self.options.standbys:
+            self.outcome = finish
         else:
-            self.checkers.heard(message)
-            self.feed(FromAgent(node=machine.name, message=message))
+            host.die()
 
-    def feed(self, input: Any) -> None:
-        if self.outcome is not None:
-            return
-        effects = self.coordinator.step(input, now=self.clock.now)
-        self.coordinator.check()
-        for effect in effects:
-            self._perform(effect)
-        self._arm()
-
-    def _perform(self, effect: Any) -> None:
-        match effect:
-            case ToAgent(node=node, message=message):
-                self.checkers.said(message)
-                self.machines[node].downlink.send(message)
-            case Drop(node=node):
-                self._dropped(self.machines[node])
-            case Emit(event=event):
-                detail = {"rank": event.rank, "step": event.step, "node": event.node, **event.detail}
-                self.tell("coordinator", event.what, {"gen": event.generation, **detail})
-                self._look_at(event.what, event.detail)
-            case Finish():
-                self.outcome = effect
-
-    def _look_at(self, what: str, detail: dict[str, Any]) -> None:
+    def look_at(self, host: Host, what: str, detail: dict[str, Any]) -> None:
         if what == "no_plan":
             self.checkers.no_plan(detail["ranks"])
+        if what == "took_over":
+            self.checkers.took_over(host.coordinator, running=detail["running"])
         self.on_event(what)
         if what == "waiting":
             self.on_waiting()
 
-    def _dropped(self, machine: Machine) -> None:
-        """Its link is closed. An agent that lives on finds out, and ends."""
-        machine.uplink.cut = True
-        if machine.alive:
-            self.after(2.0, machine.die)
+    @property
+    def has_lost_majority(self) -> bool:
+        """Of those that ran last: then no coordinator of several can know that it is the only one. Who was cut off
+        before it heard of its seat cannot vote."""
+        voters = [name for name in self.seats_there if not self.machines[name].agent.footing.is_new]
+        return self.options.standbys > 0 and 2 * len(voters) <= self.layout.positions
 
-    def _arm(self) -> None:
-        wake = self.coordinator.deadline()
-        if wake is not None and (self._wakes_at is None or wake < self._wakes_at):
-            self._wakes_at = wake
-            self.clock.at(wake, self._tick)
+    @property
+    def seats_there(self) -> list[str]:
+        """Of the last generation that went, or was founded: whom no fault has taken. Who gave up by itself is there."""
+        return [name for name in self.checkers.last_seats if not self.machines[name].fallen]
 
-    def _tick(self) -> None:
-        if self._wakes_at is not None and self.clock.now >= self._wakes_at:
-            self._wakes_at = None
-            self.feed(Tick())
-            self._arm()
+    def cut_off(self, machine: str, host: str) -> None:
+        self.cuts |= {(machine, host), (host, machine)}
 
     # --- the story ---------------------------------------------------------------------------------------------------
 

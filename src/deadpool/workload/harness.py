@@ -81,7 +81,7 @@ class Trial:
     def await_true(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not ready():
-            if self.job.coordinator is not None and self.job.coordinator.poll() is not None:
+            if self.job.tend() is not None:
                 raise JobFailed(f"the job ended while waiting for {what}:\n{self.console()}")
             if time.monotonic() > deadline:
                 raise JobFailed(f"{what} did not come within {timeout_s:g} s:\n{self.console()}")

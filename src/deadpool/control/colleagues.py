@@ -1,0 +1,32 @@
+"""The other coordinator processes of a job: who are they, and how they learn that the job is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from deadpool.errors import WireError
+from deadpool.protocol.messages import Answer, Ask
+from deadpool.protocol.topology import Address
+from deadpool.wire.control_link import connect
+
+DISMISS = "dismiss"
+_ATTEMPT_S = 1.0
+
+
+async def dismiss(colleagues: Iterable[Address], secret: bytes, reason: str) -> None:
+    """Who cannot be told stays, in vain."""
+    await asyncio.gather(*(_dismiss(address, secret, reason) for address in colleagues))
+
+
+async def _dismiss(address: Address, secret: bytes, reason: str) -> None:
+    try:
+        async with asyncio.timeout(2 * _ATTEMPT_S):
+            link = await connect(address, secret, patience_s=_ATTEMPT_S)
+            link.send(Ask(what=DISMISS, arguments={"reason": reason}))
+            async for message in link.messages():
+                if isinstance(message, Answer):
+                    break
+            link.abort()
+    except (TimeoutError, WireError, OSError):
+        return

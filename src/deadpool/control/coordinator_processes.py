@@ -1,0 +1,135 @@
+"""The coordinator processes that a launcher starts: the first one, its standbys, and whoever replaces a dead one."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deadpool.config import JobConfig
+from deadpool.control.run_dir import RunDir
+from deadpool.errors import ConfigError
+
+Process = subprocess.Popen[bytes]
+_START_S = 30.0
+_STOP_S = 10.0
+_RESTARTS = 20
+"""Deaths after which a coordinator is not started again: something kills it each time."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    place: str  # HOST:PORT
+    process: Process
+
+
+class Coordinators:
+    """Whoever dies by a signal is started again at the same place. It takes the job over, or stands by."""
+
+    def __init__(
+        self, config: JobConfig, run_dir: RunDir, spawn: Callable[[list[str], signal.Signals], Process]
+    ) -> None:
+        self._config, self._run_dir, self._spawn = config, run_dir, spawn
+        self._seats: list[_Seat] = []
+        self._restarts = 0
+        self._code: int | None = None
+
+    @property
+    def places(self) -> list[str]:
+        return [seat.place for seat in self._seats]
+
+    def start(self) -> None:
+        """The first one listens when this returns."""
+        self._run_dir.forget()
+        ports = [self._config.port] if not self._config.standby_coordinators else self._free_ports()
+        places = [f"{self._config.host}:{port}" for port in ports]
+        for place in places:
+            command = self._command(place, places if len(places) > 1 else [], faults=place == places[0])
+            self._seats.append(_Seat(place, self._spawn(command, signal.SIGTERM)))
+        self._await(self._seats[0].process)
+        self._seats[0].place = str(self._run_dir.coordinator())  # its port may have been any free one
+
+    def tend(self) -> int | None:
+        """The job's exit code, once it has one."""
+        for seat in self._seats:
+            code = seat.process.poll()
+            if code is None or self._code is not None:
+                continue
+            if code >= 0 and self._is_in_office(seat):
+                self._code = code
+            elif code < 0 and self._restarts < _RESTARTS:
+                self._restarts += 1
+                places = self.places if len(self._seats) > 1 else []
+                seat.process = self._spawn(self._command(seat.place, places, faults=False), signal.SIGTERM)
+        if self._code is None and all(seat.process.poll() is not None for seat in self._seats):
+            self._code = 1
+        return self._code
+
+    def in_office(self) -> Process:
+        """The process of whoever is the coordinator, or was last."""
+        return next((seat.process for seat in self._seats if self._is_in_office(seat)), self._seats[0].process)
+
+    def stop(self) -> None:
+        """Whoever is in office first: it tells the others that the job is over."""
+        if self._seats:
+            first = self.in_office()
+            for process in (first, *(seat.process for seat in self._seats if seat.process is not first)):
+                _end(process)
+
+    def _is_in_office(self, seat: _Seat) -> bool:
+        return self._run_dir.is_known and self._run_dir.coordinator_pid() == seat.process.pid
+
+    def _await(self, process: Process) -> None:
+        deadline = time.monotonic() + _START_S
+        while not self._run_dir.is_known:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise ConfigError(f"the coordinator did not start; its log is in {self._run_dir.path}")
+            time.sleep(0.01)
+
+    def _free_ports(self) -> list[int]:
+        """Known beforehand: each has to know where the others are."""
+        listeners = [socket.create_server((self._config.host, 0)) for _ in range(1 + self._config.standby_coordinators)]
+        ports = [listener.getsockname()[1] for listener in listeners]
+        for listener in listeners:
+            listener.close()
+        return [self._config.port or ports[0], *ports[1:]]
+
+    def _command(self, place: str, places: list[str], *, faults: bool) -> list[str]:
+        """Faults are injected once, not again by whoever takes over."""
+        config = self._config
+        host, _, port = place.rpartition(":")
+        flags = {
+            "nodes": config.nodes,
+            "nproc-per-node": config.nproc_per_node,
+            "holders": config.holders,
+            "slots": config.slots,
+            "capture-every": config.capture_every,
+            "overhead-budget": config.overhead_budget,
+            "node-timeout-s": config.node_timeout_s,
+            "unwind-timeout-s": config.unwind_timeout_s,
+            "prepare-timeout-s": config.prepare_timeout_s,
+            "connect-timeout-s": config.connect_timeout_s,
+            "spare-wait-s": config.spare_wait_s,
+            "hang-timeout-s": config.hang_timeout_s,
+            "isolation-timeout-s": config.isolation_timeout_s,
+            "in-place": config.in_place,
+            "host": host,
+            "port": port,
+            "run-dir": self._run_dir.path,
+        }
+        listed = [f"--coordinators={','.join(places)}"] if places else []
+        struck = [f"--fault={text}" for text in config.faults] if faults else []
+        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *listed, *struck]
+
+
+def _end(process: Process) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

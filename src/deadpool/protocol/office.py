@@ -1,0 +1,212 @@
+"""The door of a coordinator process: who is not in office stands for it, who is in office may be deposed. No I/O.
+
+Every coordinator process of a job is alike. Nodes turn to the first one that they can reach; whoever is turned to by
+enough of them becomes the coordinator of a new term, takes over what they testify to and carries on (`estate.py`). One
+that hears of a higher term than its own, or cannot gather a majority, lets go of its nodes and stands again.
+
+Terms are asked for by `candidacy.py`; the coordinator itself, `coordinator.py`, knows nothing of all this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from deadpool.protocol.candidacy import Candidacy
+from deadpool.protocol.coordinator import Coordinator, Phase
+from deadpool.protocol.deadlines import Deadlines
+from deadpool.protocol.effects import (
+    CoordinatorEffect,
+    CoordinatorInput,
+    FromAgent,
+    LinkLost,
+    Stalled,
+    StopAsked,
+    Tick,
+)
+from deadpool.protocol.estate import inherit
+from deadpool.protocol.messages import Heartbeat, Join, Pulse, Refused, Settings, Shutdown, Welcome
+from deadpool.protocol.outbox import Outbox
+from deadpool.protocol.topology import Schedule
+
+FIRST_TERM = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charter:
+    """What every coordinator of this job would work by."""
+
+    settings: Settings
+    deadlines: Deadlines
+    schedule: Schedule
+
+    @property
+    def is_alone(self) -> bool:
+        """There is one place only where a coordinator can be found, so there is never more than one."""
+        return len(self.settings.coordinators) <= 1
+
+
+class Office:
+    def __init__(self, charter: Charter, *, name: str, founds: bool) -> None:
+        """`name` is this process's alone. `founds`: nobody was in office before, so it is at once."""
+        self._charter, self._name = charter, name
+        self._out = Outbox(FIRST_TERM)
+        self.coordinator = self._make_coordinator(FIRST_TERM)
+        self.candidacy: Candidacy | None = None if founds else self._stand(FIRST_TERM)
+
+    def _make_coordinator(self, term: int) -> Coordinator:
+        charter = self._charter
+        return Coordinator(
+            settings=charter.settings,
+            deadlines=charter.deadlines,
+            schedule=charter.schedule,
+            term=term,
+            name=self._name,
+            alone=charter.is_alone,
+        )
+
+    def _stand(self, term: int) -> Candidacy:
+        charter = self._charter
+        return Candidacy(self._name, charter.settings.layout, alone=charter.is_alone, term=term)
+
+    @property
+    def in_office(self) -> bool:
+        return self.candidacy is None
+
+    @property
+    def term(self) -> int:
+        return self.candidacy.term if self.candidacy else self.coordinator.term
+
+    # --- the contract of a core --------------------------------------------------------------------------------------
+
+    def step(self, input: CoordinatorInput, *, now: float) -> list[CoordinatorEffect]:
+        if self.candidacy is not None:
+            effects = self._campaign(self.candidacy, input, now)
+        elif isinstance(input, FromAgent) and isinstance(input.message, Join):
+            effects = self._receive(input.node, input.message, now)
+        else:
+            effects = self.coordinator.step(input, now=now) + self._pulse(input)
+        if self.coordinator.phase is Phase.RESIGNED:
+            effects += self._let_go("no majority of the nodes that ran", self.coordinator.members)
+        return effects
+
+    def deadline(self) -> float | None:
+        if self.candidacy is None:
+            return self.coordinator.deadline()
+        given_up_at = self._given_up_at(self.candidacy)
+        return given_up_at if self.candidacy.decides_at is None else self.candidacy.decides_at
+
+    def check(self) -> None:
+        self.coordinator.check()
+
+    # --- in office ---------------------------------------------------------------------------------------------------
+
+    def _pulse(self, input: CoordinatorInput) -> list[CoordinatorEffect]:
+        match input:
+            case FromAgent(node=node, message=Heartbeat()) if node in self.coordinator.members:
+                self._out.term = self.coordinator.term
+                self._out.send(node, Pulse())
+        return self._out.take()
+
+    def _receive(self, node: str, join: Join, now: float) -> list[CoordinatorEffect]:
+        """A node that is new, or a spare, is welcome; one that had a seat says that something happened without us."""
+        coordinator, footing = self.coordinator, join.footing
+        if coordinator.phase is Phase.ENDED:
+            return coordinator.step(FromAgent(node=node, message=join), now=now)
+        if not footing.promise.allows(coordinator.term, self._name):
+            return self._let_go(f"node {node} has promised term {footing.promise.term}", [node, *coordinator.members])
+        if footing.position is None:
+            return coordinator.step(FromAgent(node=node, message=join), now=now)
+        if coordinator.phase is Phase.FORMING or not coordinator.has_majority:
+            return self._let_go(f"node {node} is part of a job already", [node, *coordinator.members])
+        self._out.term = coordinator.term
+        self._out.send(node, Refused(reason="it was taken for lost, and its ranks were given to others"))
+        self._out.drop(node)
+        return self._out.take()
+
+    def _let_go(self, reason: str, nodes: Iterable[str]) -> list[CoordinatorEffect]:
+        """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term."""
+        self._out.generation, self._out.cause = self.coordinator.generation, f"term-{self.coordinator.term}"
+        self._out.emit("let_go", term=self.coordinator.term, reason=reason)
+        for node in nodes:
+            self._out.drop(node)
+        self.candidacy = self._stand(self.coordinator.term + 1)
+        self.coordinator = self._make_coordinator(self.candidacy.term)
+        return self._out.take()
+
+    # --- not in office -----------------------------------------------------------------------------------------------
+
+    def _campaign(self, candidacy: Candidacy, input: CoordinatorInput, now: float) -> list[CoordinatorEffect]:
+        if candidacy.began_at is None:
+            candidacy.began_at = now
+        match input:
+            case FromAgent(node=node, message=Join() as join):
+                candidacy.come(node, join)
+            case FromAgent():
+                candidacy.hear(input)
+                self._sustain(candidacy, input)
+            case LinkLost(node=node):
+                candidacy.leave(node)
+            case Stalled(seconds=seconds):
+                candidacy.excuse(seconds)
+            case StopAsked(reason=reason):
+                self._out.finish(f"not in office: {reason}", failed=False)
+            case Tick():
+                pass
+        self._ask(candidacy)
+        return self._out.take() + self._decide(candidacy, now)
+
+    def _sustain(self, candidacy: Candidacy, said: FromAgent) -> None:
+        """Once elected it is as good as in office: nobody should look elsewhere while the last ones are waited for."""
+        if isinstance(said.message, Heartbeat) and candidacy.decides_at is not None:
+            self._out.term = candidacy.term
+            self._out.send(said.node, Pulse())
+
+    def _ask(self, candidacy: Candidacy) -> None:
+        wanted = candidacy.to_ask()
+        self._out.term = candidacy.term
+        welcome = Welcome(term=candidacy.term, settings=self._charter.settings, by=self._name)
+        self._out.send_each(wanted, welcome)
+
+    def _decide(self, candidacy: Candidacy, now: float) -> list[CoordinatorEffect]:
+        """Who has not testified when the time is up is lost as usual."""
+        if not candidacy.is_elected:
+            candidacy.decides_at = None
+            return self._form(candidacy, now) if candidacy.can_form else self._give_up(candidacy, now)
+        if candidacy.decides_at is None:
+            candidacy.decides_at = now + self._charter.deadlines.node_s
+        if now < candidacy.decides_at and not candidacy.has_all:
+            return []
+        self.coordinator = self._make_coordinator(candidacy.term)
+        self.candidacy = None
+        estate = inherit(self._charter.settings.layout, candidacy.joins, candidacy.testimonies)
+        return self.coordinator.take_over(estate, now=now) + self._catch_up(candidacy, now)
+
+    def _given_up_at(self, candidacy: Candidacy) -> float | None:
+        """Where there is a majority to be had, others may have it; else nobody but us can say that the job is over."""
+        if candidacy.began_at is None or not self._charter.is_alone:
+            return None
+        return candidacy.began_at + self._charter.deadlines.spare_wait_s
+
+    def _give_up(self, candidacy: Candidacy, now: float) -> list[CoordinatorEffect]:
+        given_up_at = self._given_up_at(candidacy)
+        if given_up_at is None or now < given_up_at:
+            return []
+        reason = "none of the nodes that ran came back, and with them every copy is lost"
+        self._out.emit("failed", reason=reason)
+        self._out.send_each(candidacy.joins, Shutdown(reason=reason, failed=True))
+        self._out.finish(reason, failed=True)
+        return self._out.take()
+
+    def _form(self, candidacy: Candidacy, now: float) -> list[CoordinatorEffect]:
+        """Whoever was in office before did not live to make a plan."""
+        self.coordinator = self._make_coordinator(candidacy.term)
+        self.candidacy = None
+        effects: list[CoordinatorEffect] = []
+        for node, join in candidacy.joins.items():
+            effects += self.coordinator.step(FromAgent(node=node, message=join), now=now)
+        return effects + self._catch_up(candidacy, now)
+
+    def _catch_up(self, candidacy: Candidacy, now: float) -> list[CoordinatorEffect]:
+        """What was said while others were waited for."""
+        return [effect for said in candidacy.news for effect in self.coordinator.step(said, now=now)]
