@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import succession_mutations
 
 from deadpool.protocol import copies, planner, storehouse
 from deadpool.protocol.agent import Agent
@@ -22,12 +23,13 @@ from deadpool.protocol.messages import Missed, Permit
 from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer import TrainerCore
+from deadpool.sim.options import draw
 from deadpool.sim.process import Process
 from deadpool.sim.run import run_seed
 from deadpool.sim.streams import Streams
 
 Patch = pytest.MonkeyPatch
-SEEDS = 800  # the rarest of those that are run is noticed once in about 150
+SEEDS = 1000  # the rarest of those that are run is noticed once in about 400
 
 
 def overwrite_the_watermark(patch: Patch) -> None:
@@ -196,3 +198,11 @@ resume_version_was_complete.txt among the transcripts."""
 def test_mutation_is_caught(name: str, monkeypatch: Patch) -> None:
     MUTATIONS[name](monkeypatch)
     assert any(run_seed(seed).violation for seed in range(SEEDS)), f"{name}: not caught within {SEEDS} seeds"
+
+
+@pytest.mark.parametrize("name", list(succession_mutations.MUTATIONS))
+def test_mutation_of_succession_is_caught(name: str, monkeypatch: Patch) -> None:
+    """Seeds in which nothing happens to a coordinator could not tell."""
+    succession_mutations.MUTATIONS[name](monkeypatch)
+    seeds = [seed for seed in range(SEEDS) if draw(seed).reign_faults]
+    assert any(run_seed(seed).violation for seed in seeds), f"{name}: not caught within {len(seeds)} seeds"

@@ -10,8 +10,8 @@ from enum import Enum, auto
 
 from deadpool.protocol.messages import Settings
 
-UNKNOWN_SILENCE_S = 5.0
-"""For somebody to answer a Join, before we have been told what is usual in this job."""
+UNKNOWN_SILENCE_S = 30.0
+"""For somebody to answer a Join, before we were told what is usual in this job: at its start thousands may call."""
 
 
 class Verdict(Enum):

@@ -170,7 +170,7 @@ class World:
     def has_lost_majority(self) -> bool:
         """Of those that ran last: then no coordinator of several can know that it is the only one. Who was cut off
         before it heard of its seat cannot vote."""
-        voters = [name for name in self.seats_there if not self.machines[name].agent.footing.is_new]
+        voters = [name for name in self.seats_there if self.machines[name].agent.footing.planned.n]
         return self.options.standbys > 0 and 2 * len(voters) <= self.layout.positions
 
     @property
