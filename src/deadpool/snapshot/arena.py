@@ -38,6 +38,7 @@ class Segment:
         self.total_bytes = geometry.slot_bytes * count
         self._fd = fd
         self._map = mmap.mmap(fd, self.total_bytes)
+        self._closing = threading.Lock()
 
     @classmethod
     def create(cls, name: str, geometry: Geometry, count: int) -> Segment:
@@ -80,20 +81,25 @@ class Segment:
         return memoryview(self._map)
 
     def prefault(self, slots: range | None = None) -> None:
-        """Back every page with memory now (first writes into cold pages are ten times slower). Gives up the GIL."""
+        """Back every page with memory now (first writes into cold pages are ten times slower). Gives up the GIL, and
+        stops where the segment is closed meanwhile."""
         wanted = range(self.count) if slots is None else slots
         first, end = wanted.start * self.geometry.slot_bytes, wanted.stop * self.geometry.slot_bytes
         for start in range(first, end, _PREFAULT_STRIDE_BYTES):
-            size = min(_PREFAULT_STRIDE_BYTES, end - start)
-            with memoryview(self._map) as whole, whole[start : start + size] as stride:
+            with self._closing:
+                if self._fd < 0:
+                    return
+                whole = memoryview(self._map)
+            with whole, whole[start : min(start + _PREFAULT_STRIDE_BYTES, end)] as stride:
                 _populate(stride, self.total_bytes)
 
     def close(self) -> None:
         """Close the descriptor and unmap. A slot still in someone's hands keeps the mapping until it is let go."""
-        if self._fd < 0:
-            return
-        os.close(self._fd)
-        self._fd = -1
+        with self._closing:
+            if self._fd < 0:
+                return
+            os.close(self._fd)
+            self._fd = -1
         try:
             self._map.close()
         except BufferError:
