@@ -10,6 +10,7 @@ that attempt, whatever became of the slot in between, and words that an earlier 
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from deadpool.snapshot.slot import REGIONS, Region
@@ -31,11 +32,20 @@ class Progress:
     """The words of one slot. Each is read and written whole, by one instruction."""
 
     def __init__(self, slot: memoryview) -> None:
+        self._lock = threading.Lock()
         self._words = slot[_START : _START + len(REGIONS) * _WORD_BYTES].cast("Q")
 
     def tell(self, name: Region, arrived: Arrived) -> None:
+        self._keep_order()  # the bytes are there before the word is
         self._words[REGIONS.index(name)] = arrived.attempt << _BYTES_BITS | arrived.leading_bytes
 
     def look(self, name: Region) -> Arrived:
         word = self._words[REGIONS.index(name)]
+        self._keep_order()  # the bytes are read after the word was
         return Arrived(word >> _BYTES_BITS, word & ((1 << _BYTES_BITS) - 1))
+
+    def _keep_order(self) -> None:
+        """For machines that reorder accesses to memory: a lock let go (release) and taken again (acquire)."""
+        for _ in range(2):
+            with self._lock:
+                pass
