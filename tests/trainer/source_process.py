@@ -1,0 +1,55 @@
+"""A node that gives a snapshot out, in a process of its own.
+
+    source_process.py FILE GEOMETRY SECRET READS honest|die|hang
+
+FILE is a sealed slot. After so many reads it kills itself, or falls silent, or neither. Prints its address.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from deadpool.protocol.identity import Version
+from deadpool.protocol.seal import Geometry
+from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.slot import read_seal
+from deadpool.snapshot.transfer import Found, TransferServer
+
+
+def main() -> None:
+    file, geometry_text, secret, reads, end = sys.argv[1:]
+    geometry = Geometry(**json.loads(geometry_text))
+    segment = Segment.create("source", geometry, 1)
+    segment.slot(0)[:] = Path(file).read_bytes()
+    seal = read_seal(segment.slot(0))
+    assert seal is not None
+    asked: list[int] = []
+
+    def find(rank: int, version: Version) -> Found:
+        asked.append(rank)
+        if len(asked) > int(reads):
+            if end == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if end == "hang":
+                threading.Event().wait()
+        return Found(fd=segment.fd, offset=0, seal=seal, geometry=geometry)
+
+    server = TransferServer(
+        host="127.0.0.1",
+        secret=bytes.fromhex(secret),
+        open=lambda *_: memoryview(b""),
+        stored=lambda _: None,
+        dropped=lambda *_: None,
+        find=find,
+    )
+    print(json.dumps(server.start()), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+
+
+main()
