@@ -1,15 +1,14 @@
 """A node that gives a snapshot out, in a process of its own.
 
-    source_process.py FILE GEOMETRY SECRET READS honest|die|hang
+    source_process.py FILE GEOMETRY SECRET READS
 
-FILE is a sealed slot. After so many reads it kills itself, or falls silent, or neither. Prints its address.
+FILE is a sealed slot. After so many reads it answers none until a line comes in. Prints its address.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -22,21 +21,18 @@ from deadpool.snapshot.transfer import Found, TransferServer
 
 
 def main() -> None:
-    file, geometry_text, secret, reads, end = sys.argv[1:]
+    file, geometry_text, secret, reads = sys.argv[1:]
     geometry = Geometry(**json.loads(geometry_text))
     segment = Segment.create("source", geometry, 1)
     segment.slot(0)[:] = Path(file).read_bytes()
     seal = read_seal(segment.slot(0))
     assert seal is not None
-    asked: list[int] = []
+    asked, go_on = list[int](), threading.Event()
 
     def find(rank: int, version: Version) -> Found:
         asked.append(rank)
         if len(asked) > int(reads):
-            if end == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if end == "hang":
-                threading.Event().wait()
+            go_on.wait()
         return Found(fd=segment.fd, offset=0, seal=seal, geometry=geometry)
 
     server = TransferServer(
@@ -48,6 +44,8 @@ def main() -> None:
         find=find,
     )
     print(json.dumps(server.start()), flush=True)
+    if sys.stdin.readline():
+        go_on.set()
     sys.stdin.read()
     os._exit(0)
 

@@ -44,7 +44,6 @@ from deadpool.protocol.messages import Arriving, Copy, Fetch, Restore, SlotRef, 
 from deadpool.protocol.seal import Seal
 from deadpool.protocol.topology import Address, Schedule
 from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.progress import Progress
 from deadpool.snapshot.slot import seal_slot
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import recovery
@@ -57,7 +56,7 @@ BORN, PLANNED, NEXT = Generation(1, 1), Generation(1, 2), Generation(1, 3)
 VERSION = Version(BORN, 5)
 SLOT = SlotRef(segment=1, index=0)
 WAIT_S = 30.0
-ALL_READS = 1 << 20
+ALL_READS, SOME_READS = 1 << 20, 7
 
 
 class Script:
@@ -146,6 +145,28 @@ class Trainer(SessionTwin):
         return next(detail for what, detail in reversed(self.said) if what == "restored")
 
 
+class SourceProcess:
+    def __init__(self, *arguments: str) -> None:
+        script = Path(__file__).with_name("source_process.py")
+        command = [sys.executable, str(script), *arguments]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        host, port = json.loads(self._process.stdout.readline())
+        self.source = Source(node="n", address=Address(host=host, port=port), rank=0, regions=("record", "unique"))
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go on\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self.kill()
+        self._process.communicate(timeout=WAIT_S)
+
+
 class Scene:
     def __init__(self, stack: ExitStack, folder: Path, lane: DeviceTwin | None = None) -> None:
         self._stack, self._folder = stack, folder
@@ -174,20 +195,16 @@ class Scene:
         (self._folder / "slot").write_bytes(slot)
         return seal
 
-    def source(self, end: str = "honest", reads: int = ALL_READS) -> Source:
+    def source(self, reads: int = ALL_READS) -> SourceProcess:
+        """A node with the snapshot; it gives so much of it and waits."""
         geometry = json.dumps(dataclasses.asdict(self.geometry))
-        script = Path(__file__).with_name("source_process.py")
-        command = [sys.executable, str(script), str(self._folder / "slot"), geometry, SECRET.hex(), str(reads), end]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._stack.callback(process.communicate, timeout=WAIT_S)
-        self._stack.callback(process.kill)
-        assert process.stdout is not None
-        host, port = json.loads(process.stdout.readline())
-        address = Address(host=host, port=port)
-        return Source(node=end, address=address, rank=0, regions=("record", "unique"))
+        made = SourceProcess(str(self._folder / "slot"), geometry, SECRET.hex(), str(reads))
+        self._stack.callback(made.close)
+        return made
 
-    def fetch(self, *sources: Source, generation: Generation = PLANNED) -> None:
-        fetch = Fetch(copy=Copy(seal=self.seal, geometry=self.geometry), groups=(sources,))
+    def fetch(self, *sources: SourceProcess, generation: Generation = PLANNED) -> None:
+        group = tuple(each.source for each in sources)
+        fetch = Fetch(copy=Copy(seal=self.seal, geometry=self.geometry), groups=(group,))
         self.agent.perform(FetchCopy(slot=SLOT, rank=0, fetch=fetch, generation=generation))
         self.trainer.hear(Arriving(generation=generation, slot=SLOT, seal=self.seal))
 
@@ -206,9 +223,14 @@ class Scene:
         thread.start()
         self._stack.callback(thread.join, WAIT_S)
 
-    def arrived_bytes(self) -> int:
-        """So much of the bulk has arrived, by the words in the slot."""
-        return Progress(self.trainer.segments[1].slot(0)).look("unique").leading_bytes
+    def await_first_portion(self) -> None:
+        """A tensor of the newcomer's is what it will be."""
+        pairs = list(zip(self.newcomer.model, self.script.model, strict=True))
+        await_true(lambda: any(torch.equal(mine, wanted) for mine, wanted in pairs))
+
+    @property
+    def is_restored(self) -> bool:
+        return self.newcomer.state.digest() == self.digest
 
 
 @pytest.fixture
@@ -220,34 +242,41 @@ def make_scene(tmp_path, monkeypatch) -> Iterator[Callable[..., Scene]]:
 
 def test_loaded_while_it_arrives(make_scene):
     scene = make_scene()
-    source = scene.source()
+    source = scene.source(SOME_READS)
     scene.restore_when_fetched()
     scene.fetch(source)
-    said = scene.trainer.stand(PLANNED)
-    assert scene.newcomer.state.digest() == scene.digest
-    assert said["early_bytes"] > 0
+    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
+    scene.await_first_portion()
+    source.go_on()
+    assert standing.get(timeout=WAIT_S)["early_bytes"] > 0
+    assert scene.is_restored
 
 
-@pytest.mark.parametrize("reads", [2, 7])
-def test_source_dies_in_the_middle_and_another_one_finishes(make_scene, reads):
+def test_source_dies_in_the_middle_and_another_one_finishes(make_scene):
     scene = make_scene()
-    dying, honest = scene.source("die", reads), scene.source()
+    dying, other = scene.source(SOME_READS), scene.source(2)
     scene.restore_when_fetched()
-    scene.fetch(dying, honest)
-    said = scene.trainer.stand(PLANNED)
-    assert scene.newcomer.state.digest() == scene.digest
-    assert said["early_bytes"] > 0
+    scene.fetch(dying, other)
+    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
+    scene.await_first_portion()
+    dying.kill()
+    other.go_on()
+    standing.get(timeout=WAIT_S)
+    assert scene.is_restored
 
 
 def test_all_sources_die_and_nothing_is_stood_at(make_scene):
     scene = make_scene()
-    scene.fetch(scene.source("die", 5))
-    begun = in_thread(lambda: scene.trainer.stand(PLANNED))
+    source = scene.source(SOME_READS)
+    scene.fetch(source)
+    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
+    scene.await_first_portion()
+    source.kill()
     scene.agent.hear(FetchFailed)
     with pytest.raises(queue.Empty):
-        begun.get(timeout=0.1)
+        standing.get(timeout=0.1)
     scene.trainer.halt()
-    assert isinstance(begun.get(timeout=WAIT_S), Superseded)
+    assert isinstance(standing.get(timeout=WAIT_S), Superseded)
 
 
 def test_fence_while_a_survivor_loads_and_the_next_plan_succeeds(make_scene):
@@ -255,36 +284,36 @@ def test_fence_while_a_survivor_loads_and_the_next_plan_succeeds(make_scene):
     scene = make_scene()
     core = scene.trainer.core
     core.live, core.clean = Version(BORN, 7), True
-    scene.fetch(scene.source("hang", 6))
-    begun = in_thread(lambda: scene.trainer.stand(PLANNED))
-    await_true(lambda: scene.arrived_bytes() > 0 and not core.clean)
+    scene.fetch(scene.source(SOME_READS))
+    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
+    scene.await_first_portion()
+    assert not core.clean
     scene.agent.perform(CutStreams(generation=NEXT))
     scene.trainer.halt()
-    assert isinstance(begun.get(timeout=WAIT_S), Superseded)
+    assert isinstance(standing.get(timeout=WAIT_S), Superseded)
     assert not core.rest().clean
     scene.agent.hear(StreamsCut)
     source = scene.source()
     scene.restore_when_fetched(NEXT)
     scene.fetch(source, generation=NEXT)
-    said = scene.trainer.stand(NEXT)
-    assert scene.newcomer.state.digest() == scene.digest
-    assert said["early_bytes"] > 0
+    scene.trainer.stand(NEXT)
+    assert core.rest().clean and scene.is_restored
 
 
 def test_fence_while_the_device_still_reads_the_slot(make_scene):
     """It is let go only when the device has done what it was told."""
     lane = DeviceTwin()
     scene = make_scene(lane=lane)
-    scene.fetch(scene.source("hang", 6))
+    scene.fetch(scene.source(SOME_READS))
     lane.computing = True
-    begun = in_thread(lambda: scene.trainer.stand(PLANNED))
-    await_true(lambda: scene.arrived_bytes() > 0)
+    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
+    scene.await_first_portion()
     scene.trainer.halt()
     with pytest.raises(queue.Empty):
-        begun.get(timeout=0.3)
+        standing.get(timeout=0.3)
     lane.computing = False
     lane.catch_up()
-    assert isinstance(begun.get(timeout=WAIT_S), Superseded)
+    assert isinstance(standing.get(timeout=WAIT_S), Superseded)
     scene.agent.perform(CutStreams(generation=NEXT))
     scene.agent.hear(StreamsCut)
 
@@ -296,7 +325,7 @@ def test_small_state_is_loaded_when_it_is_there(make_scene, monkeypatch):
     scene.restore_when_fetched()
     scene.fetch(source)
     assert scene.trainer.stand(PLANNED)["early_bytes"] == 0
-    assert scene.newcomer.state.digest() == scene.digest
+    assert scene.is_restored
 
 
 def in_thread(work: Callable[[], Any]) -> queue.Queue[BaseException | Any]:
