@@ -13,8 +13,8 @@ from deadpool.workload.results import differences
 
 SCRIPT = Path(__file__).with_name("heavy_script.py")
 GATE = 3
-ARGUMENTS = ["--steps", "5", "--tensors", "16"]
-BALLAST_BYTES = 16 << 22
+ARGUMENTS = ["--steps", "5", "--tensors", "24"]
+BALLAST_BYTES = 24 << 22
 
 
 def make_stage(tmp_path, nursery, **config):
