@@ -7,29 +7,26 @@ from typing import Any
 
 import pytest
 
-from deadpool.protocol.agent import Agent
+from deadpool.protocol.allegiance import Allegiance
 from deadpool.protocol.candidacy import Candidacy
 from deadpool.protocol.commits import Commits
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.estate import Estate
 from deadpool.protocol.footing import Footing, Promise, Quorum
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Fence, Permit, Plan, Welcome
+from deadpool.protocol.messages import Fence, Permit, Plan
 from deadpool.protocol.witness import Witness
 
 Patch = pytest.MonkeyPatch
 
 
 def _let_in(patch: Patch, *kinds: type) -> None:
-    real = Agent._admit
+    real = Allegiance.admits
 
-    def admit(self: Agent, term: int, message: Any, now: float) -> None:
-        if isinstance(message, kinds) and not isinstance(message, Welcome):
-            self._obey(message, now)
-        else:
-            real(self, term, message, now)
+    def admits(self: Allegiance, term: int, message: Any) -> bool:
+        return isinstance(message, kinds) or real(self, term, message)
 
-    patch.setattr(Agent, "_admit", admit)
+    patch.setattr(Allegiance, "admits", admits)
 
 
 def permits_of_any_term(patch: Patch) -> None:

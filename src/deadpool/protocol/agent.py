@@ -2,8 +2,7 @@
 
 Trainers are processes that come and go; ranks are seats that stay. Which process takes a seat of this node is decided
 here, never by the coordinator. The trainers are kept by `crew.py`, the copies by `storehouse.py`, what they cost by
-`costs.py`, a plan is carried out by `seating.py`; `reach.py` knows whether a coordinator can be reached, `witness.py`
-what the next one would have to be told.
+`costs.py`, a plan is carried out by `seating.py`; whom to follow is `allegiance.py`'s business.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from deadpool.events import Event
+from deadpool.protocol.allegiance import Allegiance
 from deadpool.protocol.costs import CostBook
 from deadpool.protocol.crew import Crew, State, Trainer
 from deadpool.protocol.effects import (
@@ -42,7 +42,7 @@ from deadpool.protocol.effects import (
     ToCoordinator,
     TrainerExited,
 )
-from deadpool.protocol.footing import Footing, Promise
+from deadpool.protocol.footing import Footing
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import (
     Captured,
@@ -85,10 +85,9 @@ from deadpool.protocol.messages import (
     Welcome,
 )
 from deadpool.protocol.prompts import NodePrompts
-from deadpool.protocol.reach import Reach, Verdict
+from deadpool.protocol.reach import Verdict
 from deadpool.protocol.seating import Seating
 from deadpool.protocol.storehouse import Storehouse
-from deadpool.protocol.witness import Witness
 
 START_ATTEMPTS = 3
 
@@ -111,8 +110,8 @@ class Agent:
         self.crew = Crew(node, self._effects)
         self.store = Storehouse(self._effects)
         self.costs = CostBook()
-        self._reach = Reach()
-        self._witness = Witness()
+        allegiance = Allegiance()
+        self._allegiance, self._reach, self._witness = allegiance, allegiance.reach, allegiance.witness
         self._prompts = NodePrompts(self.crew)
         self._seating = Seating(self.crew, self.store, self._prompts, self._effects)
 
@@ -145,7 +144,7 @@ class Agent:
     @property
     def footing(self) -> Footing:
         """For the Join that begins every link."""
-        return self._witness.footing(self.generation)
+        return self._allegiance.footing(self.generation)
 
     def check(self) -> None:
         ranks = [trainer.rank for trainer in self.crew.seated()]
@@ -157,7 +156,9 @@ class Agent:
             case CoordinatorFound(patience=patience):
                 self._reach.found(now, patience)
             case FromCoordinator(term=term, message=message):
-                self._admit(term, message, now)
+                if self._allegiance.admits(term, message):
+                    self._reach.heard(now)
+                    self._obey(message, now)
             case CoordinatorLost():
                 self._reach.lost(now)
             case FromTrainer(trainer=name, message=message):
@@ -208,24 +209,12 @@ class Agent:
 
     # --- the coordinator's orders ------------------------------------------------------------------------------------
 
-    def _admit(self, term: int, message: Any, now: float) -> None:
-        """Rule 18: a lower term than the one promised is refused, whatever it says; a higher one has to ask first."""
-        if isinstance(message, Welcome):
-            if self._promise.allows(message.term, message.by):
-                self._reach.heard(now)
-                self._welcomed(message, now)
-        elif term == self._promise.term or (term > self._promise.term and isinstance(message, Refused | Shutdown)):
-            self._reach.heard(now)
-            self._obey(message, now)
-
-    @property
-    def _promise(self) -> Promise:
-        return self._witness.promise
-
     def _obey(self, message: Any, now: float) -> None:
         if getattr(message, "generation", self.generation) < self.generation:
             return  # an order of a generation that is over
         match message:
+            case Welcome():
+                self._welcomed(message, now)
             case Refused(reason=reason):
                 self._end(f"the coordinator refused node {self.node}: {reason}", failed=True)
             case Prompts():
@@ -251,10 +240,8 @@ class Agent:
                 self._end(reason, failed=failed)
 
     def _welcomed(self, welcome: Welcome, now: float) -> None:
-        """First the promise, then the testimony: it must not be overtaken by an order of somebody else."""
         settings, first = welcome.settings, self.settings is None
-        self._witness.promise = Promise(term=welcome.term, to=welcome.by)
-        self._reach.welcomed(settings)
+        self._allegiance.pledge(welcome)
         self.settings = settings
         self.store.slots_per_shelf = settings.slots
         self._heartbeat_due = now + settings.heartbeat_s
@@ -266,19 +253,14 @@ class Agent:
             self._testify()
 
     def _testify(self) -> None:
-        inventory, trainers = self.store.inventory(()), self.crew.infos()
         if self.generation == NO_GENERATION:
             self._report_trainers()  # all there is to say
             return
-        self._to_coordinator(
-            self._witness.testify(
-                self.generation,
-                fenced=self.fenced,
-                permit=self.store.permit,
-                inventory=inventory,
-                trainers=trainers,
-            )
+        inventory, trainers = self.store.inventory(()), self.crew.infos()
+        testimony = self._witness.testify(
+            self.generation, fenced=self.fenced, permit=self.store.permit, inventory=inventory, trainers=trainers
         )
+        self._to_coordinator(testimony)
         for trainer in self.crew.seated():
             if trainer.rank is not None and (prompts := self._prompts.of(trainer.rank)) is not None:
                 self._to_coordinator(prompts)

@@ -57,6 +57,7 @@ from deadpool.protocol.messages import (
     Trainers,
     Welcome,
 )
+from deadpool.protocol.milestones import Milestones
 from deadpool.protocol.outbox import Outbox
 from deadpool.protocol.planner import Blueprint, NoPlan, View, choose_seats, plan
 from deadpool.protocol.progress import FUTILE_LIMIT, HangWatch, Setbacks
@@ -100,7 +101,7 @@ class Coordinator:
         self.blueprint: Blueprint | None = None
         self.prompts = PromptShelf()
         self._rehearsals = Rehearsals(self.layout, self.prompts, self._out)
-        self.reached: dict[str, dict[int, Any]] = {}  # per milestone of a recovery: rank -> what it said
+        self._milestones = Milestones(self.layout.world_size)
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self.phase_deadline: float | None = None
         self._hang_watch = HangWatch(deadlines.hang_s, self.layout.world_size)
@@ -271,7 +272,7 @@ class Coordinator:
         if self.released:
             self._out.emit("lost_after_release", node=node, rank=rank, reason=reason, ranks=ranks)
             for lost in ranks:
-                self._reach("ended", lost, self.reached.get("ended", {}).get(lost, 1), now)
+                self._reach("ended", lost, self._milestones.said("ended").get(lost, 1), now)
             return
         self._fault_count += 1
         self._out.cause = f"fault-{self._fault_count}"
@@ -290,7 +291,7 @@ class Coordinator:
         self._out.generation = self.generation.next(self.term)
         self.commits.fence()
         self.pace.fence()
-        self.reached = {}
+        self._milestones.clear()
         self._enter(Phase.FENCING, now, self.deadlines.fence_s)
         for member in self.members.values():
             member.inventory, member.plan_acked = None, False
@@ -393,9 +394,7 @@ class Coordinator:
     # --- prepare, connect, go ----------------------------------------------------------------------------------------
 
     def _reach(self, milestone: str, rank: int, what: Any, now: float) -> None:
-        reached = self.reached.setdefault(milestone, {})
-        reached[rank] = what
-        if len(reached) < self.layout.world_size:
+        if not self._milestones.reach(milestone, rank, what):
             return
         match milestone:
             case "prepared" if self.phase is Phase.PREPARING:
@@ -407,13 +406,13 @@ class Coordinator:
                 self._out.emit("finished")
                 self._tell_seats(Release(generation=self.generation))
             case "ended":
-                codes = {r: code for r, code in reached.items() if code}
+                codes = {r: code for r, code in self._milestones.said("ended").items() if code}
                 reason = f"ranks ended with codes {codes}" if codes else "all ranks ended"
                 self._end(reason, failed=bool(codes))
 
     def _connect(self, now: float) -> None:
         assert self.blueprint is not None
-        prepared: dict[int, Prepared] = self.reached["prepared"]
+        prepared: dict[int, Prepared] = self._milestones.said("prepared")
         agreed = len({each.agreement for each in prepared.values()}) == 1
         self._out.emit("prepared")
         if not agreed:
@@ -424,8 +423,7 @@ class Coordinator:
 
     def _maybe_go(self, now: float) -> None:
         """Rule 15: every seat connected, and every node has dropped what is newer than the resume version."""
-        connected = len(self.reached.get("connected", {})) == self.layout.world_size
-        if self.phase is not Phase.CONNECTING or not connected:
+        if self.phase is not Phase.CONNECTING or not self._milestones.is_reached("connected"):
             return
         if not all(member.plan_acked for member in self.members.values() if member.node in self.seats):
             return
@@ -466,12 +464,8 @@ class Coordinator:
         """Nobody has to stop: all are where they were left. What was said in between is heard now."""
         self.seats = tuple(node for node in estate.seats if node is not None)
         self._run(now)
-        for member in self.members.values():
-            for trainer in member.trainers:
-                if trainer.rank is not None:
-                    self.prompts.is_read_by(member.node, trainer.rank)
         self._end_if(self.commits.take_up())
-        self._rehearsals.assign(list(self.members.values()))
+        self._rehearsals.inherit(list(self.members.values()))
         for said in estate.unheard():
             if self.phase is not Phase.ENDED:
                 self._dispatch(said, now)
@@ -532,8 +526,7 @@ class Coordinator:
             self._out.emit("slow_start", ranks=list(still.behind), seconds=round(still.seconds))
 
     def _late_nodes(self, milestone: str) -> list[str]:
-        reached = self.reached.get(milestone, {})
-        positions = {self.layout.position_of(r) for r in range(self.layout.world_size) if r not in reached}
+        positions = {self.layout.position_of(rank) for rank in self._milestones.missing(milestone)}
         late = [self.seats[position] for position in sorted(positions)]
         return late or [node for node in self.seats if not self.members[node].plan_acked]
 

@@ -18,6 +18,14 @@ class Rehearsals:
         for member, casting in castings(members, self._layout):
             self._order(member, casting)
 
+    def inherit(self, members: list[Member]) -> None:
+        """Somebody else has told them until now who they are."""
+        for member in members:
+            for trainer in member.trainers:
+                if trainer.rank is not None:
+                    self._prompts.is_read_by(member.node, trainer.rank)
+        self.assign(members)
+
     def hint(self, member: Member, position: int) -> None:
         """The node will be seated there: it builds for these ranks while survivors are still unwinding."""
         self._order(member, cast(member, list(self._layout.ranks_at(position))))
