@@ -47,6 +47,8 @@ class Bench:
         if words[0] == "wait":
             self.now += float(words[1])
             words = ["tick"]
+        elif words[0] == "stalled":  # the core's own process did not run for so long
+            self.now += float(words[1])
         effects = []
         for input in self.inputs(words):
             effects += self.core.step(input, now=self.now)

@@ -1,4 +1,4 @@
-"""Of whom a majority is needed, as nodes report it. Most were found by the simulator: they stopped a job or split it."""
+"""Of whom a majority is needed, as nodes report it. Most were found by the simulator: jobs that stopped or split."""
 
 from __future__ import annotations
 

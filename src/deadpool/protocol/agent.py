@@ -169,6 +169,7 @@ class Agent:
                 self._tick(now)
             case Stalled(seconds=seconds):
                 self._reach.excuse(seconds)
+                self._tick(now)  # what is due is due all the same: others wait for our heartbeat
             case StopAsked(reason=reason):
                 self._end(reason, failed=True)
             case _:
