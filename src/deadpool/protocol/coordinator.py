@@ -451,8 +451,8 @@ class Coordinator:
         self.commits.inherit(estate)
         self.pace.fence()
         self._out.emit("took_over", term=self.term, running=estate.is_running, nodes=sorted(self.members))
-        for node in estate.superseded:
-            self._out.send(node, Refused(reason="its ranks were given to another node"))
+        for node in estate.unseated:
+            self._out.send(node, Refused(reason="its ranks are given to another node"))
             self._out.drop(node)
         if estate.is_running:
             self._carry_on(estate, now)

@@ -24,7 +24,7 @@ class Estate:
     plan: Generation  # the newest that anybody was seated in
     seats: tuple[str | None, ...]  # the node at each position; None: it did not testify
     electorates: tuple[frozenset[str], ...]
-    superseded: tuple[str, ...]  # hold a seat that another node has been given since
+    unseated: tuple[str, ...]  # hold a seat that another node was given since, or were too late to testify to it
     joins: Mapping[str, Join]
     testimonies: Mapping[str, Testimony]
     is_running: bool  # every seat is there, and has gone
@@ -70,7 +70,7 @@ class Estate:
         return self.plan if self.is_running else self.newest
 
     def members(self, now: float) -> list[Member]:
-        """All who are there, but for those whose seat is no longer theirs."""
+        """All who are there, but for those whose seat is no longer theirs: a spare holds no rank's live state."""
         positions = {node: position for position, node in enumerate(self.seats)}
         return [
             Member(
@@ -84,7 +84,7 @@ class Estate:
                 trainers=self.testimonies[node].trainers if node in self.testimonies else (),
             )
             for node, join in self.joins.items()
-            if node not in self.superseded
+            if node not in self.unseated
         ]
 
     def unheard(self) -> list[FromAgent]:
@@ -112,13 +112,14 @@ def inherit(layout: Layout, joins: Mapping[str, Join], testimonies: Mapping[str,
     footings = {node: testimony.footing for node, testimony in testimonies.items()}
     plan = newest_plan(footings.values())
     seats, superseded = _seats(layout, testimonies)
+    late = [node for node, join in joins.items() if join.footing.position is not None and node not in testimonies]
     seated = [testimonies[node] for node in seats if node is not None]
     return Estate(
         newest=max((footing.generation for footing in footings.values()), default=NO_GENERATION),
         plan=plan,
         seats=seats,
         electorates=electorates(footings),
-        superseded=superseded,
+        unseated=(*superseded, *late),
         joins=joins,
         testimonies=testimonies,
         is_running=len(seated) == layout.positions and all(_runs(testimony, plan) for testimony in seated),
