@@ -203,6 +203,8 @@ def _footing(named: dict[str, str]) -> Footing:
         position=position,
         electorate=electorate,
         votes=position is not None and "gone" not in named,
+        seated=(planned,) if position is not None and "gone" in named else (),
+        unheard=(newest,) if position is not None and "fenced" in named else (),
     )
 
 

@@ -37,10 +37,11 @@ class Footing:
     position: int | None = None  # in that plan; None: a spare
     electorate: Generation = NO_GENERATION  # the newest that it has heard Go of, or the founding one
     votes: bool = False  # it sits in that
+    seated: tuple[Generation, ...] = ()  # newer plans that it has heard, and has a seat in
+    unheard: tuple[Generation, ...] = ()  # newer ones that it was fenced for, and would have a seat in
 
     def sits_in(self, generation: Generation) -> bool:
-        sits = self.planned == generation and self.position is not None
-        return sits or (self.electorate == generation and self.votes)
+        return generation in self.seated or (self.electorate == generation and self.votes)
 
     @property
     def is_new(self) -> bool:
@@ -53,22 +54,18 @@ def newest_plan(footings: Iterable[Footing]) -> Generation:
 
 
 def electorates(footings: Mapping[str, Footing]) -> tuple[frozenset[str], ...]:
-    """Of each of which a majority is needed: those seated in the last generation that went; and where a newer plan was
-    heard of, those seated in it too, if it may have gone without these nodes having heard so."""
+    """Of each of which a majority is needed: those seated in the last generation that went, as far as these nodes have
+    heard, and those seated in each newer one that they have heard the plan of, and that may have gone unheard.
+
+    Go needs that every seat has heard the plan. So it has not gone if one of these nodes has a seat in it and has not
+    heard it; and it never will, since these nodes promise to listen to somebody else."""
     went = max((footing.electorate for footing in footings.values()), default=NO_GENERATION)
-    planned = newest_plan(footings.values())
-    wanted = {went, planned} if _may_have_gone(planned, went, footings) else {went}
+    heard = {generation for footing in footings.values() for generation in footing.seated if generation > went}
+    impossible = {generation for footing in footings.values() for generation in footing.unheard}
     return tuple(
         frozenset(node for node, footing in footings.items() if footing.sits_in(generation))
-        for generation in sorted(wanted - {NO_GENERATION})
+        for generation in sorted({went, *heard} - impossible - {NO_GENERATION})
     )
-
-
-def _may_have_gone(plan: Generation, went: Generation, footings: Mapping[str, Footing]) -> bool:
-    """Go needs that every seat has heard the plan. Who ran until then, was fenced for it and has not heard it has a
-    seat in it, and by the promise that it gives now will never hear it."""
-    voters = (footing for footing in footings.values() if footing.sits_in(went))
-    return not any(footing.generation >= plan > footing.planned for footing in voters)
 
 
 @dataclass(slots=True)

@@ -32,17 +32,27 @@ class Witness:
         self._position: int | None = None
         self._electorate: Generation = NO_GENERATION
         self._votes = self._running = False
+        self._seated: list[Generation] = []  # both since that electorate
+        self._unheard: list[Generation] = []
         self._timetable: Timetable | None = None
         self._missed: set[int] = set()
         self._finished: set[int] = set()
         self._ended: dict[int, int] = {}
         self._lost: dict[int, str] = {}
 
+    def fenced(self, generation: Generation) -> None:
+        """Who has a seat keeps it for as long as it is with its coordinator: the plan to come has one for it."""
+        if self._position is not None:
+            self._unheard.append(generation)
+
     def planned(self, plan: Plan, layout: Layout) -> None:
         self._plan, self._running = plan, False
         self._position = layout.position_of(plan.orders[0].rank) if plan.orders else None
+        self._unheard = [generation for generation in self._unheard if generation != plan.generation]
         if plan.generation.is_founding:
             self._vote_in(plan.generation)
+        elif self._position is not None:
+            self._seated.append(plan.generation)
         self._timetable = Timetable(plan.permit.schedule)
         for seen in (self._missed, self._finished, self._ended, self._lost):
             seen.clear()
@@ -54,6 +64,8 @@ class Witness:
 
     def _vote_in(self, generation: Generation) -> None:
         self._electorate, self._votes = generation, self._position is not None
+        self._seated.clear()
+        self._unheard.clear()
 
     def permitted(self, permit: Permit) -> None:
         if self._timetable is not None and permit.schedule != self._timetable.newest:
@@ -80,6 +92,8 @@ class Witness:
             position=self._position,
             electorate=self._electorate,
             votes=self._votes,
+            seated=tuple(self._seated),
+            unheard=tuple(self._unheard),
         )
 
     def testify(
