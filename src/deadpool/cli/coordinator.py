@@ -40,26 +40,32 @@ def coordinator(
     in_place: Annotated[
         str | None, typer.Option(help="survivors keep their processes: auto (where this torch is known), always, never")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
+    host: Annotated[str | None, typer.Option(help="address to listen on; default: 127.0.0.1")] = None,
+    interface: Annotated[str | None, typer.Option(help="network interface whose address to listen on")] = None,
+    tls: Annotated[
+        str | None, typer.Option(help="off, ephemeral, or a folder with cert.pem, key.pem and ca.pem; default: off")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="port to listen on; 0: any free one")] = None,
     fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
     config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
     quiet: Annotated[bool, typer.Option(help="do not narrate events")] = False,
 ) -> None:
     """Coordinate a job whose nodes join with `deadpool agent --join`. Exits 0 if the job completed, else 1."""
+    from deadpool.cli.addresses import at_interface
     from deadpool.config import resolve
     from deadpool.control.run_dir import RunDir
 
     flags = {name: value for name, value in locals().items() if name in _SETTINGS}
     flags["faults"] = tuple(fault) if fault else None
-    failed = asyncio.run(_serve(resolve(flags, file=config), RunDir.create(run_dir), quiet))
+    settings = at_interface(resolve(flags, file=config))
+    failed = asyncio.run(_serve(settings, RunDir.create(run_dir), quiet))
     raise typer.Exit(1 if failed else 0)
 
 
 _SETTINGS = (
     "nodes", "nproc_per_node", "holders", "slots", "capture_every", "overhead_budget", "node_timeout_s",
     "unwind_timeout_s", "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "hang_timeout_s", "in_place", "host",
-    "port",
+    "interface", "port", "tls",
 )  # fmt: skip
 
 
@@ -67,16 +73,23 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.events import EventLog
     from deadpool.strikes import parse_order
+    from deadpool.wire.credentials import read_credentials
+    from deadpool.wire.secret import secret_is_given
+    from deadpool.wire.tls import settled
 
-    secret = folder.secret_file.read_bytes() if folder.secret_file.exists() else folder.make_secret()
+    if not secret_is_given() and not folder.secret_file.exists():
+        folder.make_secret()
+    credentials = read_credentials(serving=True, tls=config.tls, default_secret=folder.secret_file)
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]
-    server = CoordinatorServer(_core(config), secret=secret, log=log, orders=orders, narrate=not quiet)
+    server = CoordinatorServer(_core(config), credentials=credentials, log=log, orders=orders, narrate=not quiet)
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
     address = await server.start(config.host, config.port)
-    folder.announce(address, nodes=config.nodes, nproc_per_node=config.nproc_per_node)
+    folder.announce(address, nodes=config.nodes, nproc_per_node=config.nproc_per_node, tls=settled(config.tls))
+    if not quiet:
+        print(f"[deadpool] the coordinator listens on {address}, TLS {config.tls}", flush=True)
     try:
         outcome = await server.wait()
         return outcome.failed

@@ -39,6 +39,7 @@ from deadpool.protocol.effects import (
 from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Seat, Sprung, Strike, TrainerHello
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink, connect
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.trainer_link import AgentEnd, TrainerDoor
 
 
@@ -54,12 +55,13 @@ class AgentProcess:
         script: list[str],
         host: str,
         logs: Path,
-        secret: bytes,
+        credentials: Credentials,
         courtesy: Courtesy,
         nursery: socket.socket | None = None,
     ) -> None:
         self._core = Agent(node=node, standby=standby, spare=spare, understudies=understudies)
-        self._node, self._rack, self._spare, self._host, self._secret = node, rack, spare, host, secret
+        self._node, self._rack, self._spare, self._host = node, rack, spare, host
+        self._credentials = credentials
         self._link: ControlLink | None = None
         self._ends: dict[str, AgentEnd] = {}
         self._rhythm = Rhythm(self._core, perform=self._perform, wake=lambda late_s: Tick())
@@ -70,7 +72,7 @@ class AgentProcess:
         self._data = DataPlane(
             self._core,
             host=host,
-            secret=secret,
+            credentials=credentials,
             post=self._feed,
             note=self._report,
             midway=self._ambushes.midway,
@@ -79,7 +81,7 @@ class AgentProcess:
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
         self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)
-        self._rendezvous = RendezvousServer(secret)
+        self._rendezvous = RendezvousServer(credentials)
         self._trainers = TrainerProcesses(
             script=script,
             door=door,
@@ -109,7 +111,7 @@ class AgentProcess:
 
     async def _connect(self, coordinator: Address, patience_s: float) -> ControlLink | None:
         """None: told to stop before there was a coordinator to be told by."""
-        connecting = asyncio.ensure_future(connect(coordinator, self._secret, patience_s=patience_s))
+        connecting = asyncio.ensure_future(connect(coordinator, self._credentials, patience_s=patience_s))
         either: list[asyncio.Future[Any]] = [connecting, self._outcome]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not connecting.done():

@@ -20,8 +20,11 @@ from deadpool.config import JobConfig
 from deadpool.control.nursery import SharedNursery, socket_pair
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
+from deadpool.owner_only import open_private
 from deadpool.parent import end_with_parent, interrupts_held
-from deadpool.wire.secret import SECRET_FILE_VARIABLE
+from deadpool.wire.interfaces import collective_variables
+from deadpool.wire.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.wire.tls import TLS_VARIABLE
 
 _START_S = 30.0
 _STOP_S = 10.0
@@ -120,6 +123,7 @@ class LocalJob:
             "in-place": config.in_place,
             "host": config.host,
             "port": config.port,
+            "tls": config.tls,
             "run-dir": self.run_dir.path,
         }
         faults = [f"--fault={text}" for text in config.faults]
@@ -136,13 +140,15 @@ class LocalJob:
 
     def _variables(self) -> dict[str, str]:
         variables = {**os.environ, **self.environment, SECRET_FILE_VARIABLE: str(self.run_dir.secret_file)}
+        variables.pop(SECRET_VARIABLE, None)  # that of another job
+        variables = {**collective_variables(self.config.interface), **variables, TLS_VARIABLE: self.config.tls}
         variables.setdefault("OMP_NUM_THREADS", "1")  # of each trainer: a machine's cores are shared by many
         return variables
 
     def _spawn(
         self, command: list[str], end_signal: signal.Signals, *, pass_fds: tuple[int, ...] = ()
     ) -> subprocess.Popen[bytes]:
-        console = (self.run_dir.path / "console.log").open("ab") if self.quiet else contextlib.nullcontext()
+        console = open_private(self.run_dir.path / "console.log", "ab") if self.quiet else contextlib.nullcontext()
         with console as output, interrupts_held():
             return subprocess.Popen(
                 [sys.executable, "-m", "deadpool.cli.main", *command],

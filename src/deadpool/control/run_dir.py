@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deadpool.errors import ConfigError
+from deadpool.owner_only import make_private_folder, open_private
 from deadpool.protocol.topology import Address
+from deadpool.wire.tls import OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,9 @@ class RunDir:
 
     @classmethod
     def create(cls, path: Path) -> RunDir:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(path)
         run_dir = cls(path)
-        run_dir.logs.mkdir(exist_ok=True, mode=0o700)
+        make_private_folder(run_dir.logs)
         return run_dir
 
     @property
@@ -37,20 +38,28 @@ class RunDir:
         return self.path / "secret"
 
     def make_secret(self) -> bytes:
-        descriptor = os.open(self.secret_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
-        return self.secret_file.read_bytes()
+        secret = secrets.token_hex(32)
+        with open_private(self.secret_file, "w") as file:
+            file.write(secret)
+        return secret.encode()
 
     def announce(self, address: Address, **facts: Any) -> None:
         """Written at once and whole: a command may look at any moment."""
         draft = self.path / "job.json.new"
-        draft.write_text(json.dumps({"host": address.host, "port": address.port, **facts}), encoding="utf-8")
+        with open_private(draft, "w") as file:
+            json.dump({"host": address.host, "port": address.port, **facts}, file)
         draft.replace(self.path / "job.json")
 
     def coordinator(self) -> Address:
+        return self._job()[0]
+
+    def tls(self) -> str:
+        """How connections to this job are encrypted."""
+        return self._job()[1]
+
+    def _job(self) -> tuple[Address, str]:
         try:
             job = json.loads((self.path / "job.json").read_text(encoding="utf-8"))
-            return Address(host=job["host"], port=job["port"])
+            return Address(host=job["host"], port=job["port"]), job.get("tls", OFF)
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"{self.path} is not the folder of a job: {error}") from error

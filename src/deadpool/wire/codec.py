@@ -1,6 +1,7 @@
 """Messages <-> bytes: msgpack, with every record type as an extension named by its class. No code-carrying format.
 
-Only types that `protocol.messages.ALL` lists can be made from bytes; anything else is a WireError.
+Only types that `protocol.messages.ALL` lists can be made from bytes, with fields of the types that they declare;
+anything else is a WireError.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import msgpack
 
 from deadpool.errors import WireError
 from deadpool.protocol import messages
+from deadpool.wire.shapes import Check, checks_of
 
 _RECORD = 1
 _TYPES: dict[str, type] = {cls.__name__: cls for cls in messages.ALL}
 _FIELDS: dict[type, tuple[str, ...]] = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in messages.ALL}
+_CHECKS: dict[type, tuple[Check, ...]] = {cls: checks_of(cls) for cls in messages.ALL}
 
 
 def encode(message: Any) -> bytes:
@@ -48,4 +51,7 @@ def _unpack_record(code: int, data: bytes) -> Any:
     cls = _TYPES.get(name)
     if cls is None or len(values) != len(_FIELDS[cls]):
         raise WireError(f"{name!r} with {len(values)} fields is not a message of this version")
+    for field, check, value in zip(_FIELDS[cls], _CHECKS[cls], values, strict=True):
+        if not check(value):
+            raise WireError(f"{name}.{field} is not what was agreed: a {type(value).__name__}")
     return cls(**dict(zip(_FIELDS[cls], values, strict=True)))

@@ -1,0 +1,30 @@
+"""What a process needs to be one of the job: its secret, and how connections are encrypted, if they are."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deadpool.wire.handshake import PLAIN
+from deadpool.wire.secret import read_secret
+from deadpool.wire.tls import OFF, TLS_VARIABLE, Tls, load_tls
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    secret: bytes = field(repr=False)
+    tls: Tls | None = None
+
+    @property
+    def carrier(self) -> bytes:
+        """Of the connections that this process serves."""
+        return self.tls.carrier if self.tls is not None else PLAIN
+
+
+def read_credentials(
+    *, serving: bool = False, tls: str | None = None, default_secret: Path | None = None
+) -> Credentials:
+    """`tls` where it is known already; else from the environment that the agent or the launcher has made."""
+    mode = tls if tls is not None else os.environ.get(TLS_VARIABLE, OFF)
+    return Credentials(read_secret(default_secret), load_tls(mode, serving=serving))
