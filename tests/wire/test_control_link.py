@@ -2,46 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 
 import pytest
+from front import MEMBER, STATUS, Front, listening
 
 from deadpool.errors import WireError
-from deadpool.protocol.messages import Ask, Refused
+from deadpool.protocol.messages import Refused
 from deadpool.protocol.topology import Address
 from deadpool.wire import asyncio_streams
 from deadpool.wire.control_link import ControlLink, connect
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import LIMIT_BYTES
-from deadpool.wire.reception import Reception
-
-MEMBER = Credentials(b"the job's own secret")
-STATUS = Ask(what="status", arguments={})
-
-
-class Front:
-    """A reception that hands its links to the test, and what it refused."""
-
-    def __init__(self, credentials: Credentials = MEMBER) -> None:
-        self.links: asyncio.Queue[ControlLink] = asyncio.Queue()
-        self.refusals: asyncio.Queue[str] = asyncio.Queue()
-        self.reception = Reception(credentials, "control", self._converse, self._refused)
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self.links.put(ControlLink(reader, writer))
-        await asyncio.Event().wait()
-
-    def _refused(self, reason: str, count: int) -> None:
-        self.refusals.put_nowait(reason)
-
-
-@contextlib.asynccontextmanager
-async def listening(front: Front) -> AsyncIterator[Address]:
-    address = await front.reception.start("127.0.0.1", 0)
-    try:
-        yield address
-    finally:
-        await front.reception.close()
 
 
 def test_messages_pass_both_ways_and_end_with_the_peer():

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from test_control_link import MEMBER, STATUS, Front, listening
+from front import MEMBER, STATUS, Front, heard_by_stranger, listening
 
 from deadpool.protocol.topology import Address
 from deadpool.wire import reception
@@ -24,22 +24,6 @@ async def is_let_in(front: Front, address: Address) -> bool:
     heard = await anext(server.messages())
     link.abort()
     return heard == STATUS
-
-
-async def heard_by_stranger(address: Address, *words: bytes) -> bytes:
-    """All that a stranger gets for its words until it is thrown out."""
-    reader, writer = await asyncio.open_connection(address.host, address.port)
-    heard = b""
-    try:
-        for word in words:
-            writer.write(word)
-        async with asyncio.timeout(5.0):
-            while data := await reader.read(1000):
-                heard += data
-    except ConnectionError:
-        pass
-    writer.transport.abort()
-    return heard
 
 
 @pytest.mark.parametrize(
