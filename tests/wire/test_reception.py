@@ -130,5 +130,6 @@ def test_stranger_who_knocks_all_day_does_not_fill_the_log():
             for _ in range(20):
                 await heard_by_stranger(address, bytes(100))
             assert front.refusals.qsize() == 1
+        assert front.refusals.qsize() == 2, "the others are told together"
 
     asyncio.run(scenario())

@@ -44,7 +44,7 @@ class Reception:
         self._accepting: asyncio.Task[None] | None = None
         self._strangers: Strangers[Visit] = Strangers()
         self._visits: set[Visit] = set()
-        self._untold, self._told_at = 0, -_TELL_EVERY_S
+        self._untold, self._newest, self._told_at = 0, "", -_TELL_EVERY_S
 
     async def start(self, host: str, port: int) -> Address:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -59,6 +59,7 @@ class Reception:
             await asyncio.gather(self._accepting, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
+        self._tell()
 
     async def close(self) -> None:
         """Ends all conversations. May be called twice."""
@@ -109,7 +110,7 @@ class Reception:
                 reader, writer = await self._let_in(sock)
         except (TimeoutError, OSError, WireError) as error:
             sock.close()
-            self._tell(f"peer {peer} is not one of this job: {str(error) or 'it is too slow'}")
+            self._note(f"peer {peer} is not one of this job: {str(error) or 'it is too slow'}")
             return
         except asyncio.CancelledError:
             sock.close()  # crowded out, or we are closing
@@ -139,13 +140,16 @@ class Reception:
         transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock, ssl=tls.server if tls else None)
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    def _tell(self, reason: str) -> None:
-        """Not about each: a stranger who knocks all day must not fill the disk."""
-        self._untold += 1
-        now = time.monotonic()
-        if self._refused is not None and now >= self._told_at + _TELL_EVERY_S:
-            self._refused(reason, self._untold)
-            self._untold, self._told_at = 0, now
+    def _note(self, reason: str) -> None:
+        """Not told each time: a stranger who knocks all day must not fill the disk."""
+        self._untold, self._newest = self._untold + 1, reason
+        if time.monotonic() >= self._told_at + _TELL_EVERY_S:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._refused is not None and self._untold:
+            self._refused(self._newest, self._untold)
+        self._untold, self._told_at = 0, time.monotonic()
 
 
 def _name(sock: socket.socket) -> str:
