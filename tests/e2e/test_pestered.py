@@ -34,3 +34,5 @@ def test_node_lost_among_strangers(make_stage, play, tls):
     assert fault["node"] == "n1"
     refused = stage.events("refused")
     assert sum(event["count"] for event in refused) > 2 * len(refused), "told now and then, not each time"
+    (bandwidth,) = stage.events("bandwidth")
+    assert bandwidth["bytes_pushed"] > 0 and all(rate > 0 for rate in bandwidth["push_gbps"].values())

@@ -16,6 +16,7 @@ import msgpack
 from deadpool.errors import WireError
 from deadpool.protocol.topology import Address
 from deadpool.wire.asyncio_streams import payloads
+from deadpool.wire.codec import LENGTH_LIMITS
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import frame
 from deadpool.wire.reception import Reception
@@ -92,7 +93,7 @@ class RendezvousServer:
 
 def _request(payload: bytes) -> tuple[str, list[Any]]:
     try:
-        operation, *arguments = msgpack.unpackb(payload)
+        operation, *arguments = msgpack.unpackb(payload, **LENGTH_LIMITS)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise WireError(f"not a request: {error}") from error
     return operation, arguments
