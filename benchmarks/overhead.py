@@ -16,7 +16,8 @@ CUDA events. Cases, with the time that a plain copy of the whole state into pinn
                 blocking copy into pinned memory in every step, on the same model and steps as `fits`
 
 Where whole states are replicated, which takes many steps, stretches are three times as long and half as many.
-`ratio` is protected over unprotected: the mean over pairs of neighbouring stretches, with a 95 % bootstrap interval.
+`ratio` is protected over unprotected: the median over stretches, each against its neighbours, with a 95 % bootstrap
+interval. `rank_0.stall_share` is what the optimizer waited for captures, measured on the device.
 """
 
 from __future__ import annotations

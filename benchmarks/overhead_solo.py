@@ -116,11 +116,12 @@ def report(case: str, watch: Watch, machine: dict[str, Any]) -> dict[str, Any]:
     wall_ratios = neighbour_ratios(switches, [each["wall_s"] for each in stretches])
     unprotected_s = statistics.mean(s for s, on in zip(by_device, switches, strict=True) if not on)
     return {
-        "ratio": statistics.mean(ratios),
+        "ratio": statistics.median(ratios),
         "ratio_95": list(interval_95(ratios)),
-        "wall_ratio": statistics.mean(wall_ratios),
+        "wall_ratio": statistics.median(wall_ratios),
         "wall_ratio_95": list(interval_95(wall_ratios)),
-        "stall_ms_per_step": 1e3 * (statistics.mean(ratios) - 1) * unprotected_s,
+        "cost_ms_per_step": 1e3 * (statistics.median(ratios) - 1) * unprotected_s,
+        "each_ratio": ratios,
         "unprotected_step_s": unprotected_s,
         "copy_s": machine["state_bytes"] / machine["plain_bytes_per_s"],
         "micro_batches": stretches[-1]["micro_batches"],

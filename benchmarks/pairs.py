@@ -20,7 +20,7 @@ def neighbour_ratios(protected: Sequence[bool], per_step: Sequence[float]) -> li
 
 
 def interval_95(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """Of the mean, by bootstrap."""
+    """Of the median, by bootstrap."""
     draw = random.Random(seed)
-    means = sorted(statistics.mean(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    return means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return medians[round(0.025 * RESAMPLES)], medians[round(0.975 * RESAMPLES) - 1]

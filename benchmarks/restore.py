@@ -4,7 +4,8 @@
 
 A holder, the newcomer's agent and its trainer (this process) are three processes on this machine, with the package's
 own server, client and arena between them. For each size in GB: the trainer captures its state (bf16 parameters, fp32
-master weights and moments) into the arena, the agent pushes it to the holder; then it is wiped, pulled back, restored.
+master weights and moments) into the arena, the agent pushes it to the holder; then it is wiped, pulled back, restored:
+`one_by_one`, and as a newcomer does it, loading what has arrived while the rest is on its way (`whole`).
 Each leg is held against the limit of the machine in the same run: two plain sockets, a plain copy of pinned memory.
 `whole_against_slower_leg` is 1 where the way from the holder to the device is as fast as the slower of these two.
 """
@@ -16,6 +17,7 @@ import dataclasses
 import json
 import os
 import secrets
+import select
 import statistics
 import subprocess
 import sys
@@ -31,6 +33,8 @@ from torch import Tensor, nn
 
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.snapshot.arena import Segment, available_bytes
+from deadpool.snapshot.progress import Progress
+from deadpool.snapshot.slot import region
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer.registration import Registrar
 from deadpool.wire.secret import SECRET_VARIABLE
@@ -41,6 +45,7 @@ PROCESSES = Path(__file__).with_name("restore_processes.py")
 BYTES_PER_PARAMETER = 14  # bf16, and master weight and two moments in fp32
 MATRIX = 4 << 20  # parameters
 _PLAIN_BYTES = 1 << 30
+_LOOK_S = 0.001
 
 
 class Trainer:
@@ -69,6 +74,9 @@ class Trainer:
         states = (self.optimizer.state[parameter] for parameter in self.model)
         return [*(each.detach() for each in self.model), *(value for state in states for value in state.values())]
 
+    def holds(self, expected: list[Tensor]) -> bool:
+        return all(torch.equal(now, then) for now, then in zip(self.tensors(), expected, strict=True))
+
     def capture(self) -> None:
         record = self.state.record()
         slot, start = self.arena.slot(CAPTURED), self.geometry.offset("record")
@@ -76,11 +84,30 @@ class Trainer:
         self.record_bytes = len(record)
         assert self.state.copy_bulk(slot, self.geometry, cancelled=lambda: False)
 
+    @property
+    def extent(self) -> Extent:
+        return Extent(record_bytes=self.record_bytes, unique_bytes=self.geometry.unique_bytes, replica_bytes=0)
+
     def restore(self, index: int) -> None:
-        unique = self.geometry.unique_bytes
-        extent = Extent(record_bytes=self.record_bytes, unique_bytes=unique, replica_bytes=0)
-        self.state.restore(self.arena.slot(index), self.geometry, extent)
+        self.state.restore(self.arena.slot(index), self.geometry, self.extent)
         self.finish()
+
+    def restore_while(self, arrives: Callable[[], bool]) -> int:
+        """As trainer/early_load.py does it, until the agent has verified all of it; how much was loaded by then."""
+        slot = self.arena.slot(FETCHED)
+        progress, record = Progress(slot), region(slot, self.geometry, self.extent, "record")
+        before, restoring = progress.look("record").attempt, None
+        while arrives():
+            arrived = progress.look("record")
+            if restoring is None and arrived.attempt != before and arrived.leading_bytes == self.record_bytes:
+                restoring = self.state.begin_restore(bytes(record), slot, self.geometry, self.extent)
+            if restoring is None or not restoring.load.advance(progress):
+                time.sleep(_LOOK_S)
+        if restoring is None:
+            restoring = self.state.begin_restore(bytes(record), slot, self.geometry, self.extent)
+        early_bytes = self.state.finish_restore(restoring, progress)
+        self.finish()
+        return early_bytes
 
     def finish(self) -> None:
         if self.device.type != "cpu":
@@ -106,9 +133,20 @@ class Agents:
 
     def do(self, word: str) -> float:
         """Seconds, by the clock of the agent that does it."""
+        self.begin(word)
+        return self.end(word)
+
+    def begin(self, word: str) -> None:
         if word == "plain":
             self._say(self._holder, "plain")
         self._say(self._fetcher, word)
+
+    @property
+    def is_busy(self) -> bool:
+        """With what was begun and not ended."""
+        return not select.select([self._fetcher.stdout], [], [], 0)[0]
+
+    def end(self, word: str) -> float:
         answer = self._fetcher.stdout.readline()  # type: ignore[union-attr]
         if not answer:
             raise RuntimeError(f"the newcomer's agent ended at {word!r}")
@@ -171,10 +209,21 @@ def _measure(trainer: Trainer, agents: Agents, repeats: int) -> dict[str, Any]:
     torch._foreach_zero_(trainer.tensors())
     pull_s = median(lambda: agents.do("pull"), repeats)
     restore_s = timed(lambda: trainer.restore(FETCHED))
-    same = all(torch.equal(now, then) for now, then in zip(trainer.tensors(), expected, strict=True))
+    same = trainer.holds(expected)
     restore_s = min(restore_s, median(lambda: timed(lambda: trainer.restore(FETCHED)), repeats))
     rollback_s = median(lambda: timed(lambda: trainer.restore(CAPTURED)), repeats)
-    whole_s = median(lambda: timed(lambda: (agents.do("pull"), trainer.restore(FETCHED))[-1]), repeats)
+    one_by_one_s = median(lambda: timed(lambda: (agents.do("pull"), trainer.restore(FETCHED))[-1]), repeats)
+    torch._foreach_zero_(trainer.tensors())
+    early_bytes = 0
+
+    def whole() -> None:
+        nonlocal early_bytes
+        agents.begin("pull")
+        early_bytes = trainer.restore_while(lambda: agents.is_busy)
+        agents.end("pull")
+
+    whole_s = median(lambda: timed(whole), repeats)
+    same = same and trainer.holds(expected)
     sockets_s = median(lambda: agents.do("plain"), repeats)
     to_device, from_device = plain_copies(trainer, repeats)
     rates = {
@@ -183,6 +232,7 @@ def _measure(trainer: Trainer, agents: Agents, repeats: int) -> dict[str, Any]:
         "arena_to_device": size / restore_s,
         "plain_to_device": to_device,
         "whole": size / whole_s,
+        "one_by_one": size / one_by_one_s,
         "rollback": size / rollback_s,
         "capture": size / capture_s,
         "plain_from_device": from_device,
@@ -191,6 +241,7 @@ def _measure(trainer: Trainer, agents: Agents, repeats: int) -> dict[str, Any]:
         "bytes": size,
         "bit_identical": same,
         "whole_s": whole_s,
+        "loaded_early": round(early_bytes / size, 3),
         **{f"{name}_gbps": round(rate / 1e9, 3) for name, rate in rates.items()},
         "holder_to_arena_ratio": round(sockets_s / pull_s, 3),
         "arena_to_device_ratio": round(size / restore_s / to_device, 3),

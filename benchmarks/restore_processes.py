@@ -9,6 +9,7 @@ The newcomer's arena has two slots: the first is what its trainer captured, the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 import sys
@@ -20,6 +21,7 @@ from plain_sockets import STREAMS, receive_all, send_all
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.slot import region, seal_slot, write_seal
 from deadpool.snapshot.transfer import Found, TransferClient, TransferServer
 from deadpool.wire.credentials import read_credentials
@@ -57,6 +59,7 @@ class Fetcher:
         self._geometry, self._segment = geometry, segment
         self._client = TransferClient(credentials=read_credentials())
         self._seal: Seal | None = None
+        self._attempts = itertools.count(1)
         self._address, plain = (tuple(each) for each in json.loads(sys.stdin.readline()))
         self._socks = [socket.create_connection(plain) for _ in range(STREAMS)]
 
@@ -71,8 +74,18 @@ class Fetcher:
     def pull(self) -> None:
         assert self._seal is not None
         slot, digest = self._segment.slot(FETCHED), self._seal.digest
-        regions = ("record", "unique")
-        seal = self._client.pull(self._address, 0, VERSION, regions, digest, self._geometry, slot, GENERATION)
+        regions, progress, attempt = ("record", "unique"), Progress(slot), next(self._attempts)
+        seal = self._client.pull(
+            self._address,
+            0,
+            VERSION,
+            regions,
+            digest,
+            self._geometry,
+            slot,
+            GENERATION,
+            lambda name, leading_bytes: progress.tell(name, Arrived(attempt, leading_bytes)),
+        )
         write_seal(slot, seal)
 
     def plain(self) -> None:

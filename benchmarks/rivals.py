@@ -26,6 +26,7 @@ from solo_model import Marks, Solo, measure, size_for
 
 MEMORY_BACKED = Path("/dev/shm")
 WRITERS = 8  # threads of the checkpoint's writer
+ASYNC_STEPS = 2  # each waits until the one before is written
 
 
 def step_s(solo: Solo, micro_batches: int, steps: int, save: Callable[[], None]) -> float:
@@ -110,7 +111,7 @@ def compare(solo: Solo, length: float, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="deadpool-rivals-", dir=storage) as folder:
         saving = AsyncSave(solo, Path(folder))
         step_s(solo, count, 1, saving)  # the first one makes the memory for its copy
-        async_s = step_s(solo, count, steps, saving)
+        async_s = step_s(solo, count, ASYNC_STEPS, saving)
         saving.wait()
     say(f"with async_save {async_s:.3f} s")
     plain.append(step_s(solo, count, steps, lambda: None))

@@ -15,15 +15,16 @@ from torch import nn
 
 import deadpool
 
-TENSORS, FLOATS = 12, 1 << 20
+FLOATS = 1 << 20
 
 parser = make_parser()
+parser.add_argument("--tensors", type=int, default=12)
 parser.add_argument("--steps", type=int, required=True)
 args = parser.parse_args()
 pool = deadpool.join(backend="gloo")
 torch.manual_seed(0)
 model = Block()
-ballast = nn.ParameterList(nn.Parameter(torch.randn(FLOATS), requires_grad=False) for _ in range(TENSORS))
+ballast = nn.ParameterList(nn.Parameter(torch.randn(FLOATS), requires_grad=False) for _ in range(args.tensors))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 torch.manual_seed(1 + pool.rank)
 job = pool.protect(model=model, ballast=ballast, optimizer=optimizer)
@@ -39,7 +40,7 @@ with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
             optimizer.step()
             optimizer.zero_grad()
             with torch.no_grad():
-                ballast[step.number % TENSORS][step.number] += loss
+                ballast[step.number % args.tensors][step.number] += loss
             if not step.dry:
                 note = {"step": step.number, "loss": loss.item().hex(), "ended": 0.0, "cpu_s": 0.0}
                 print(json.dumps(note), file=file, flush=True)

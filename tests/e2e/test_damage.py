@@ -9,24 +9,27 @@ from pathlib import Path
 from deadpool.snapshot.slot import HEADER_BYTES, read_seal
 
 
-def damage_copies(agent: int, rank: int) -> list[int]:
-    """Flips a byte in every snapshot of `rank` that the agent process holds; of which versions."""
+def damage_copies(agent: int, rank: int, behind_bytes: int = 0) -> list[int]:
+    """Flips a byte in every snapshot of `rank` that the agent process holds, so far behind the header; of which
+    versions."""
     links = (link for link in Path(f"/proc/{agent}/fd").iterdir() if str(link.readlink()).startswith("/memfd:deadpool"))
     memories = {link.stat().st_ino: link for link in links}  # a mapping keeps a second descriptor of the same memory
     found = []
     for link in memories.values():
+        if not link.exists():
+            continue  # given up meanwhile: the state has outgrown it
         with link.open("r+b", buffering=0) as file, mmap.mmap(file.fileno(), 0) as memory:
-            found += _damage(memory, rank)
+            found += _damage(memory, rank, HEADER_BYTES + behind_bytes)
     return found
 
 
-def _damage(memory: mmap.mmap, rank: int) -> list[int]:
+def _damage(memory: mmap.mmap, rank: int, place: int) -> list[int]:
     found = []
     for start in range(0, len(memory), os.sysconf("SC_PAGE_SIZE")):
         with memoryview(memory) as whole, whole[start : start + HEADER_BYTES] as header:
             seal = read_seal(header)
         if seal is not None and seal.rank == rank:
-            memory[start + HEADER_BYTES] ^= 0xFF
+            memory[start + place] ^= 0xFF
             found.append(seal.version.number)
     return found
 

@@ -11,6 +11,7 @@ import torch
 from cuda_job import OPTIMIZERS, CudaJob, RegisteredSlot, registered_slot
 
 from deadpool.snapshot import copying, cuda, cuda_lane
+from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.slot import clear_seal, read_seal
 
 pytestmark = pytest.mark.gpu
@@ -66,6 +67,33 @@ def test_rollback_and_takeover_continue_to_the_bit(kind):
             assert target.state.digest() == at_capture
             assert target.train(3) == expected
             assert target.state.digest() == after
+        newcomer.state.release_slots()
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_loaded_while_it_arrives_also_from_a_second_attempt(kind, monkeypatch):
+    """The first attempt brings garbage and is loaded all the same; half of the second one comes before the end."""
+    monkeypatch.setattr("deadpool.snapshot.slot_load.PORTION_BYTES", 1 << 20)
+    job = CudaJob(kind)
+    job.train(3)
+    with registered_slot(job.state) as slot:
+        assert slot.open(job.state).advance(lambda: False)
+        assert slot.extent is not None
+        digest, expected, size = job.state.digest(), job.train(3), slot.extent.unique_bytes
+        newcomer, progress = CudaJob(kind, seed=2), Progress(slot.slot)
+        newcomer.inputs = job.inputs
+        start = slot.geometry.offset("unique")
+        right = bytes(slot.slot[start : start + size])
+        restoring = newcomer.state.begin_restore(slot.record, slot.slot, slot.geometry, slot.extent)
+        for attempt, arrived, content in ((1, size, bytes(size)), (2, size // 2, right)):
+            slot.slot[start : start + size] = content
+            progress.tell("unique", Arrived(attempt, arrived))
+            while restoring.load.advance(progress):
+                pass
+            newcomer.state.leave_restore()  # the device has read it: the slot may be written
+        assert 0 < newcomer.state.finish_restore(restoring, progress) < size
+        assert newcomer.state.digest() == digest
+        assert newcomer.train(3) == expected
         newcomer.state.release_slots()
 
 

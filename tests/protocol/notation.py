@@ -160,7 +160,7 @@ def _value(value: Any) -> str:
             return "none"
         case msg.SlotRef(segment=segment, index=index):
             return f"{segment}/{index}"
-        case msg.Copy(seal=seal):
+        case msg.Copy(seal=seal) | (Seal() as seal):
             return f"{seal.rank}:{seal.version}"
         case msg.Live(rank=rank, version=name, clean=clean):
             return f"{rank}:{name}{'' if clean else '~'}"

@@ -59,14 +59,15 @@ def adamw(params):
 class Job:
     """A small training run and its protected state."""
 
-    def __init__(self, make_optimizer=adamw, make_model=Net, make_scheduler=None, seed=1, replicas=()) -> None:
+    def __init__(self, make_optimizer=adamw, make_model=Net, make_scheduler=None, seed=1, replicas=(), own=()) -> None:
+        """`own` are parameters that no other rank has."""
         torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
         self.model = make_model()
         self.optimizer = make_optimizer([param for param in self.model.parameters() if param.requires_grad])
         self.scheduler = (make_scheduler or (lambda o: CosineAnnealingLR(o, 20)))(self.optimizer)
         self.data = Data()
         objects = {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler, "data": self.data}
-        ranks = {id(param): tuple(replicas) for param in self.model.parameters()}
+        ranks = {id(param): tuple(replicas) for name, param in self.model.named_parameters() if name not in own}
         self.state = ProtectedState(objects, replicas=ranks, rank=0, node_of=lambda rank: rank)
 
     def loss(self):

@@ -67,3 +67,20 @@ def test_arena_counts_and_frees():
     assert arena.bytes_in_use == GEOMETRY.slot_bytes
     arena.close()
     assert arena.bytes_in_use == 0
+
+
+def test_closed_while_its_memory_is_being_made(monkeypatch):
+    """State that grows gives up the segments it had, however young they are."""
+    segment, populated = Segment.create("test", GEOMETRY, 100), []
+
+    def populate(stride, total_bytes):
+        populated.append(len(stride))
+        segment.close()
+
+    monkeypatch.setattr("deadpool.snapshot.arena._populate", populate)
+    monkeypatch.setattr("deadpool.snapshot.arena._PREFAULT_STRIDE_BYTES", GEOMETRY.slot_bytes)
+    segment.prefault()
+    assert 0 < len(populated) < 50  # those that other threads were at
+    populated.clear()
+    segment.prefault(range(1, 3))
+    assert populated == []

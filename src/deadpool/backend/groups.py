@@ -10,6 +10,7 @@ of the boundary record: a newcomer returns to the mark of the rank it takes.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -47,7 +48,8 @@ class Groups:
         self._gloo = GlooFactory(hostname)
         self._supervisor = Supervisor()
         self._door = Door({"ProcessGroupGloo": self._make_gloo, "ProcessGroupNCCL": self._make_nccl}, self._finish)
-        self._communicators: tuple[Any, ...] = ()  # NCCL backends that may have any; replaced, never changed
+        self._adding = threading.Lock()
+        self._communicators: list[Any] = []  # NCCL backends that may have any
         self._nccl_options: dict[str, Any] = {}  # by group, as it was made
         self._used: set[str] = set()  # groups that NCCL has carried something for
         self._store: ReleasableStore | None = None
@@ -100,7 +102,8 @@ class Groups:
         talk to a peer. Communicators of NCCL are torn down meanwhile; nobody need wait for it.
         """
         shut = self._supervisor.abort()
-        communicators, self._communicators = self._communicators, ()
+        with self._adding:
+            communicators, self._communicators = self._communicators, []
         if communicators:
             nccl.Teardown(communicators, self._on_torn_down, self._on_hang).start()
         return shut
@@ -161,7 +164,7 @@ class Groups:
         self._detached = False
         self._swap_count = 0
         self._marked = {}
-        self._communicators, self._nccl_options, self._used = (), {}, set()
+        self._communicators, self._nccl_options, self._used = [], {}, set()
 
     def _connect(self, store: Any) -> dist.Store:
         # A client of our own: an abort ends waiting in it without cutting anybody else off from the store.
@@ -192,7 +195,8 @@ class Groups:
     def _nccl(self, store: dist.Store, rank: int, size: int, options: Any) -> Any:
         """Known before it can connect, so that no abort misses it."""
         backend = nccl.make(store, rank, size, options)
-        self._communicators += (backend,)
+        with self._adding:
+            self._communicators.append(backend)
         return backend
 
     def _finish(self, group: Any) -> None:

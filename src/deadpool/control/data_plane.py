@@ -50,6 +50,7 @@ from deadpool.protocol.messages import Copy, SlotRef, Source
 from deadpool.protocol.seal import Extent, Geometry, Region, Seal
 from deadpool.protocol.topology import Address
 from deadpool.snapshot.arena import Arena, Segment
+from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.slot import compute_digest, write_seal
 from deadpool.snapshot.transfer import Found, Refused, TransferClient, TransferServer
 from deadpool.wire.credentials import Credentials
@@ -94,6 +95,7 @@ class DataPlane:
         self._offer_numbers = itertools.count(1)
         self._offers: dict[int, concurrent.futures.Future[SlotRef | Refused]] = {}
         self._arriving: dict[tuple[int, Version], tuple[SlotRef, Copy]] = {}
+        self._attempts = itertools.count(1)  # of all fetches: no number is used twice
         self._lock = threading.Lock()
         self.sent = SentBytes()
 
@@ -219,24 +221,30 @@ class DataPlane:
     def _fetch_part(self, effect: FetchCopy, sources: tuple[Source, ...]) -> None:
         """The first source whose bytes verify; each is checked against the digest of the lost rank itself."""
         failures = []
-        copy = effect.fetch.copy
         for source in sources:
             try:
-                self._client.pull(
-                    (source.address.host, source.address.port),
-                    source.rank,
-                    copy.seal.version,
-                    cast(tuple[Region, ...], source.regions),
-                    copy.seal.digest,
-                    copy.geometry,
-                    self._slot(effect.slot),
-                    effect.generation,
-                )
+                self._pull(effect, source, next(self._attempts))
                 return
             except DeadPoolError as error:
                 failures.append(f"{source.node}: {error}")
                 self._note_failed(effect, source, str(error))
         raise TransferError("; ".join(failures) or "no source is left")
+
+    def _pull(self, effect: FetchCopy, source: Source, attempt: int) -> None:
+        """The rank's trainer sees how far it is, and may load what there is at its own risk."""
+        copy, slot = effect.fetch.copy, self._slot(effect.slot)
+        progress = Progress(slot)
+        self._client.pull(
+            (source.address.host, source.address.port),
+            source.rank,
+            copy.seal.version,
+            cast(tuple[Region, ...], source.regions),
+            copy.seal.digest,
+            copy.geometry,
+            slot,
+            effect.generation,
+            lambda name, leading_bytes: progress.tell(name, Arrived(attempt, leading_bytes)),
+        )
 
     def _note_failed(self, effect: FetchCopy, source: Source, reason: str) -> None:
         event = Event(

@@ -183,6 +183,7 @@ class Agent:
             case ReceiveFailed(slot=slot):
                 self.store.arrival_failed(slot)
         self._seating.grant_all()
+        self._seating.announce_all()
 
     # --- the coordinator's orders ------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class Trainer:
     store: Address | None = None
     under_real_groups: bool = False  # seated at the start of a job: cannot be moved to another rank
     live: Live | None = None  # what it rests at; None while it runs or if it never had state
+    arriving_in: Generation | None = None  # the generation whose Arriving it has been told
     restored_in: Generation | None = None  # the generation whose Restore it has been told
     has_state: bool = False  # stands in its training loop: a fence must wait for it to come to rest
     halting: bool = False

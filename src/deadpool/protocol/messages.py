@@ -6,8 +6,8 @@ older generation drops it at the door. Three conversations, in the order in whic
     agent -> coordinator    Join Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored
                             FenceAck PlanAck Prepared Connected Finished Ended Report
     coordinator -> agent    Welcome Refused Prompts Rehearse Fence Plan Connect Go Permit Release Shutdown Strike
-    agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Detach Grant Halt Restore Connect Go Final
-                            Reschedule Release End Strike
+    agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Detach Grant Halt Arriving Restore Connect Go
+                            Final Reschedule Release End Strike
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Finished Report
                             Failed DeviceLost Hung Sprung
 """
@@ -421,6 +421,16 @@ class Halt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arriving:
+    """The resume version is on its way into `slot`; Restore follows when it is there and as sealed. Whoever loads from
+    it meanwhile gives up what it stood at, and has nothing before Restore. No promise: a fence may come instead."""
+
+    generation: Generation
+    slot: SlotRef
+    seal: Seal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
     """Stand at `version`. `slot` None: the live state is clean and stays."""
 
@@ -541,7 +551,8 @@ class Sprung:
 
 
 ALL: tuple[type, ...] = (
-    Address, Answer, Ask, Attach, Captured, Connect, Connected, Copy, Costs, Declare, Detach, DeviceLost, Digest, End,
+    Address, Answer, Arriving, Ask, Attach, Captured, Connect, Connected, Copy, Costs, Declare, Detach, DeviceLost,
+    Digest, End,
     Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Generation, Geometry, Go, Grant, Halt,
     Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Live, Missed, Parked, Paused, Permit, Plan, PlanAck,
     Prepared, Prompts, RankOrder, Refused, Rehearse, Release, Report, Reschedule, Restore, Schedule, Seal, Sealed, Seat,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from deadpool.protocol.crew import Crew, State, Trainer
 from deadpool.protocol.effects import AgentEffect, ToCoordinator, ToTrainer
-from deadpool.protocol.identity import Version
+from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
+    Arriving,
     Attach,
     Fetch,
     Final,
@@ -40,6 +41,7 @@ class Seating:
         self._unseat_strangers(plan)
         for order in plan.orders:
             self._seat(order, plan)
+        self.announce_all()
 
     def _unseat_strangers(self, plan: Plan) -> None:
         """A start from the first line needs fresh processes; a seat that moved away needs none here."""
@@ -83,6 +85,7 @@ class Seating:
         order = next((order for order in self.plan.orders if order.rank == trainer.rank), None)
         if order and self.plan.resume:
             self._restore(order, self.plan, self.plan.resume)
+        self.announce_all()
 
     def snapshot_came(self, rank: int) -> None:
         assert self.plan is not None and self.plan.resume is not None
@@ -113,6 +116,25 @@ class Seating:
             fetches.pop(0)  # a floor that is one no longer
         if fetches:
             self._store.fetch(rank, fetches.pop(0))
+
+    def announce_all(self) -> None:
+        """Once per plan: a process whose state is on its way here may begin to load what there is of it."""
+        if self._store.fenced or self.plan is None or self.plan.resume is None:
+            return
+        for trainer in self._crew.seated():
+            known = self.plan.generation in (trainer.arriving_in, trainer.restored_in)
+            if trainer.store is not None and not known:
+                self._announce(trainer, self.plan.generation, self.plan.resume)
+
+    def _announce(self, trainer: Trainer, generation: Generation, resume: Version) -> None:
+        assert trainer.rank is not None
+        coming = self._store.find_arriving(trainer.rank, resume)
+        if coming is None:
+            return
+        slot, seal = coming
+        trainer.arriving_in = generation
+        self._attach(trainer, slot.segment)
+        self._crew.tell(trainer, Arriving(generation=generation, slot=slot, seal=seal))
 
     def _restore(self, order: RankOrder, plan: Plan, resume: Version) -> None:
         """Once per plan, as soon as both the process and the resume version are there."""

@@ -80,7 +80,7 @@ class Storehouse:
         self._making: dict[int, tuple[Shelf, Geometry]] = {}
         self._captures: dict[SlotRef, Captured] = {}
         self._offers: list[Offered] = []  # wait for a segment
-        self._fetching: dict[SlotRef, Version] = {}
+        self._fetching: dict[SlotRef, Seal] = {}
         self._held_geometry: dict[int, Geometry] = {}  # of the latest offer
         self._fetches: list[tuple[int, Fetch]] = []  # wait for a segment or a slot
 
@@ -394,7 +394,7 @@ class Storehouse:
         if slot is None:
             self._fetches.append((rank, fetch))
             return
-        self._fetching[slot.ref] = fetch.copy.seal.version
+        self._fetching[slot.ref] = fetch.copy.seal
         self._out.append(FetchCopy(slot=slot.ref, rank=rank, fetch=fetch, generation=self.generation))
 
     def fetched(self, ref: SlotRef, copy: Copy) -> bool:
@@ -412,9 +412,14 @@ class Storehouse:
 
     def fetch_failed(self, ref: SlotRef) -> bool:
         """Whether it matters: the sources of a version that the permit has passed may well be gone."""
-        version = self._fetching.pop(ref, None)
+        seal = self._fetching.pop(ref, None)
         self.arrival_failed(ref)
-        return not self.fenced and version is not None and not self.is_dead(version)
+        return not self.fenced and seal is not None and not self.is_dead(seal.version)
+
+    def find_arriving(self, rank: int, version: Version) -> tuple[SlotRef, Seal] | None:
+        """Where a snapshot of an own rank is being fetched into."""
+        coming = self._fetching.items()
+        return next(((ref, seal) for ref, seal in coming if (seal.rank, seal.version) == (rank, version)), None)
 
     def use_geometry_of(self, ref: SlotRef) -> None:
         """A trainer that loads a snapshot has state of its geometry from then on, until it declares another."""

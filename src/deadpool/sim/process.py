@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import (
+    Arriving,
     Attach,
     Connect,
     Connected,
@@ -142,7 +143,7 @@ class Process:
                 self.world.after(self.world.deaf_s, self.heed)
             case Halt(generation=generation):
                 self._halted(generation)
-            case Restore() | Connect() | Go() | Release():
+            case Arriving() | Restore() | Connect() | Go() | Release():
                 self._heard[type(message)] = message
                 self._walk()
             case End():
@@ -238,6 +239,8 @@ class Process:
             self._turn("loading")
             self.core.restoring()
             self.later(1.0, lambda: self._loaded(restore))
+        elif self.stage == "await_restore" and self._order(Arriving, generation):
+            self._load_early()
         elif self.stage == "prepared" and self._order(Connect, generation):
             self._turn("connecting")
             self.later(0.5, self._connected)
@@ -252,6 +255,11 @@ class Process:
     def _order(self, kind: type, generation: Generation) -> Any:
         message = self._heard.get(kind)
         return message if message is not None and message.generation == generation else None
+
+    def _load_early(self) -> None:
+        """Bytes that nobody has verified: what this process stood at is gone, and nothing else is there yet."""
+        self.core.restoring()
+        self.state = State(self.world.rng.getrandbits(60), self.world.rng.getrandbits(60))
 
     def _loaded(self, restore: Restore) -> None:
         if restore.slot is not None:

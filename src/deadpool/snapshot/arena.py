@@ -40,6 +40,7 @@ class Segment:
         self.total_bytes = geometry.slot_bytes * count
         self._fd = fd
         self._map = mmap.mmap(fd, self.total_bytes)
+        self._closing = threading.Lock()
 
     @classmethod
     def create(cls, name: str, geometry: Geometry, count: int) -> Segment:
@@ -82,23 +83,29 @@ class Segment:
         return memoryview(self._map)
 
     def prefault(self, slots: range | None = None) -> None:
-        """Back every page with memory now (first writes into cold pages are ten times slower). Gives up the GIL."""
+        """Back every page with memory now (first writes into cold pages are ten times slower). Gives up the GIL, and
+        stops where the segment is closed meanwhile."""
         wanted = range(self.count) if slots is None else slots
         first, end = wanted.start * self.geometry.slot_bytes, wanted.stop * self.geometry.slot_bytes
         starts = range(first, end, _PREFAULT_STRIDE_BYTES)
         with ThreadPoolExecutor(min(_PREFAULT_THREADS, os.cpu_count() or 1), "prefault") as threads:
-            list(threads.map(lambda start: self._prefault(start, min(_PREFAULT_STRIDE_BYTES, end - start)), starts))
+            list(threads.map(lambda start: self._prefault(start, min(start + _PREFAULT_STRIDE_BYTES, end)), starts))
 
-    def _prefault(self, start: int, size: int) -> None:
-        with memoryview(self._map) as whole, whole[start : start + size] as stride:
+    def _prefault(self, start: int, end: int) -> None:
+        with self._closing:
+            if self._fd < 0:
+                return
+            whole = memoryview(self._map)
+        with whole, whole[start:end] as stride:
             _populate(stride, self.total_bytes)
 
     def close(self) -> None:
         """Close the descriptor and unmap. A slot still in someone's hands keeps the mapping until it is let go."""
-        if self._fd < 0:
-            return
-        os.close(self._fd)
-        self._fd = -1
+        with self._closing:
+            if self._fd < 0:
+                return
+            os.close(self._fd)
+            self._fd = -1
         try:
             self._map.close()
         except BufferError:

@@ -78,10 +78,12 @@ class BulkCopier:
         batches = self._batches(plan, slot, geometry)
         return SlotCopy([self._share(device, each, start) for device, each in batches.items()], plan)
 
-    def load(self, moves: dict[torch.device, Moves]) -> None:
-        """From a slot into live memory. It is there when this returns."""
-        for device, each in moves.items():
-            self._lane(device).load(each)
+    def load(self, device: torch.device, moves: Moves) -> None:
+        """From a slot into live memory. It may be there only after await_loaded()."""
+        self._lane(device).load(moves)
+
+    def await_loaded(self) -> None:
+        """Until everything is there that was loaded so far, and no slot is read any more."""
         self.mark().wait()
 
     def drain(self) -> None:

@@ -59,19 +59,23 @@ class Moves:
 
 
 def make_moves(
-    entries: Iterable[Entry], live: Mapping[Key, Tensor], whole: Array, geometry: Geometry
+    entries: Iterable[Entry],
+    live: Mapping[Key, Tensor],
+    whole: Array,
+    geometry: Geometry,
+    limit_bytes: int | None = None,
 ) -> dict[torch.device, Moves]:
-    """`live` are local parts."""
+    """`live` are local parts. Neither pieces nor runs are longer than the limit, where one is given."""
     moves: dict[torch.device, Moves] = {}
-    for neighbours in _neighbours([entry for entry in entries if entry.nbytes], live):
+    for neighbours in _neighbours([entry for entry in entries if entry.nbytes], live, limit_bytes):
         pieces = [Piece(window(whole, geometry, each), integer_view(live[each.key])) for each in neighbours]
         of_device = moves.setdefault(pieces[0].live.device, Moves())
         stored = _joined_window(whole, geometry, neighbours)
         joined = _joined(pieces)
         if joined is not None:
-            of_device.pieces.extend(_cut(Piece(stored, joined)))
+            of_device.pieces.extend(_cut(Piece(stored, joined), limit_bytes or PIECE_BYTES))
         elif len(pieces) == 1:
-            of_device.pieces.extend(_cut(pieces[0]))
+            of_device.pieces.extend(_cut(pieces[0], limit_bytes or PIECE_BYTES))
         else:
             of_device.runs.append(Run(stored, tuple(pieces)))
     return moves
@@ -90,12 +94,13 @@ def _joined_window(whole: Array, geometry: Geometry, entries: list[Entry]) -> Ar
     return whole[start + first.offset : start + last.offset + last.nbytes].view(integers)
 
 
-def _neighbours(entries: list[Entry], live: Mapping[Key, Tensor]) -> Iterator[list[Entry]]:
+def _neighbours(entries: list[Entry], live: Mapping[Key, Tensor], limit_bytes: int | None) -> Iterator[list[Entry]]:
     """Small entries that lie side by side in the slot and alike in memory, together; every other by itself."""
     ordered = sorted(entries, key=lambda entry: (entry.region, entry.offset))
     group: list[Entry] = []
     for entry in ordered:
-        if group and not _continues(group[-1], entry, live):
+        full = limit_bytes is not None and group and entry.offset + entry.nbytes - group[0].offset > limit_bytes
+        if group and (full or not _continues(group[-1], entry, live)):
             yield group
             group = []
         group.append(entry)
@@ -127,10 +132,10 @@ def _joined(pieces: list[Piece]) -> Tensor | None:
     return first.as_strided((count,), (1,))
 
 
-def _cut(piece: Piece) -> Iterator[Piece]:
-    if piece.nbytes <= PIECE_BYTES or not piece.live.is_contiguous():
+def _cut(piece: Piece, limit_bytes: int) -> Iterator[Piece]:
+    if piece.nbytes <= limit_bytes or not piece.live.is_contiguous():
         yield piece
         return
-    stored, live, count = piece.stored.reshape(-1), piece.live.view(-1), PIECE_BYTES // piece.stored.itemsize
+    stored, live, count = piece.stored.reshape(-1), piece.live.view(-1), limit_bytes // piece.stored.itemsize
     for start in range(0, stored.size, count):
         yield Piece(stored[start : start + count], live[start : start + count])

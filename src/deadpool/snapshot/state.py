@@ -1,6 +1,6 @@
 """One rank's protected training state: captured into slots, restored from them. What pool.protect() makes.
 
-mark(), record(), measure(), restore() and restore_record() belong to the main thread, between steps. It also opens a
+mark(), record(), measure() and everything that restores belong to the main thread, between steps. It also opens a
 copy, of the tensors that the last record() found; another thread may advance it until the optimizer steps again.
 Nothing at a boundary waits for a device.
 """
@@ -8,11 +8,12 @@ Nothing at a boundary waits for a device.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xxhash
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deadpool.errors import StateError
@@ -22,15 +23,25 @@ from deadpool.snapshot.bulk import BulkScanner, Plan, find_live
 from deadpool.snapshot.copying import Boundary, BulkCopier, MakeLane, make_lane
 from deadpool.snapshot.host import HostState
 from deadpool.snapshot.layout import decode_layout, join_record, split_record
-from deadpool.snapshot.moves import make_moves
-from deadpool.snapshot.objects import ModuleTrees, describe, sort_objects
+from deadpool.snapshot.objects import Key, ModuleTrees, describe, sort_objects
+from deadpool.snapshot.progress import Progress
 from deadpool.snapshot.rebuild import announce_write, prepare_targets, require_complete
 from deadpool.snapshot.replicas import choose_peers
 from deadpool.snapshot.slot_copy import SlotCopy
+from deadpool.snapshot.slot_load import SlotLoad, make_portions
 from deadpool.snapshot.tensors import local_part, to_bytes
 
 _SMALLEST_RECORD_CAPACITY = 256 << 10
 _RECORD_HEADROOM = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Restoring:
+    """A restore that was begun: `load` takes the bulk to the targets, the host part follows in the end."""
+
+    load: SlotLoad
+    targets: dict[Key, Tensor]
+    host: dict[str, dict[str, bytes]]
 
 
 class ProtectedState:
@@ -143,18 +154,35 @@ class ProtectedState:
     def restore(self, slot: memoryview, geometry: Geometry, extent: Extent) -> None:
         """Make the live objects what the slot holds. StateError, and nothing changed, if it is of other objects."""
         start = geometry.offset("record")
-        encoded_layout, host = split_record(bytes(slot[start : start + extent.record_bytes]))
+        record = bytes(slot[start : start + extent.record_bytes])
+        self.finish_restore(self.begin_restore(record, slot, geometry, extent))
+
+    def begin_restore(self, record: bytes, slot: memoryview, geometry: Geometry, extent: Extent) -> Restoring:
+        """Make room for what the slot holds by its record, or will hold when it has arrived. What the live objects held
+        is gone, except on StateError."""
+        encoded_layout, host = split_record(record)
         layout = decode_layout(encoded_layout)
         require_complete(layout, extent)
         self._host.require_same_objects(host)
         self._trees.refresh()
         targets = prepare_targets(self._objects, self._trees, layout)
         live = {key: local_part(target) for key, target in targets.items()}
-        self._copier.load(make_moves(layout.entries, live, np.frombuffer(slot, np.uint8), geometry))
-        announce_write(targets.values())
-        self._host.restore(host)
-        self._stage.follow(frozenset(key for key in targets if key[0] == "buffer"))
+        portions = make_portions(layout.entries, live, np.frombuffer(slot, np.uint8), geometry)
+        return Restoring(SlotLoad(portions, self._copier.load), targets, host)
+
+    def finish_restore(self, restoring: Restoring, progress: Progress | None = None) -> int:
+        """The slot holds all of it; returns how many bytes were loaded before that was known."""
+        early_bytes = restoring.load.finish(progress)
+        self._copier.await_loaded()
+        announce_write(restoring.targets.values())
+        self._host.restore(restoring.host)
+        self._stage.follow(frozenset(key for key in restoring.targets if key[0] == "buffer"))
         self._stand()
+        return early_bytes
+
+    def leave_restore(self) -> None:
+        """It will not be finished. No slot is read any more when this returns."""
+        self._copier.await_loaded()
 
     def restore_record(self, record: bytes) -> None:
         """The host part and the buffers: for a rank that stands clean at the version and keeps its device memory."""

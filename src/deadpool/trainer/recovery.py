@@ -2,6 +2,7 @@
 
     rest      capture joined, frameworks reset, Halted
     restore   stand at the resume version: keep the device memory, or load it from a slot -> Prepared
+              (while it arrives there, early_load.py)
     rebuild   every group under the new generation                                        -> Connected
     go
 
@@ -14,12 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deadpool.errors import GroupError
-from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore, SlotRef
 from deadpool.protocol.seal import Extent
 from deadpool.snapshot.slot import read_seal
 from deadpool.trainer.adapters import negotiators
 from deadpool.trainer.device import drain
+from deadpool.trainer.early_load import EarlyLoad, load_what_arrives
 from deadpool.trainer.signals import Restart, Superseded
 
 if TYPE_CHECKING:
@@ -58,8 +60,9 @@ def come_back(job: Job) -> None:
 def walk(job: Job, generation: Generation) -> None:
     """From rest to Go. Superseded: a newer generation began meanwhile."""
     session = job.session
+    early = load_what_arrives(job, generation)
     restore = session.expect(Restore, generation)
-    _stand_at(job, restore, generation)
+    _stand_at(job, restore, generation, early)
     session.send(
         Prepared(
             generation=generation,
@@ -82,30 +85,36 @@ def walk(job: Job, generation: Generation) -> None:
         _capture_again(job)
 
 
-def _stand_at(job: Job, restore: Restore, generation: Generation) -> None:
+def _stand_at(job: Job, restore: Restore, generation: Generation, early: EarlyLoad | None) -> None:
     session = job.session
     with session.changed:
         session.core.restoring()
+    early_bytes = 0
     if restore.slot is None:
         job.state.restore_record(job.record)
     else:
-        job.record = _load(job, restore)
+        early_bytes = _load(job, restore.slot, restore.version, early)
     for adapter in job.adapters:
         adapter.seated(restore.version.number)
     with session.changed:
         session.core.restored(generation, restore.version, restore.schedule)
-    session.emit("restored", step=restore.version.number, kept=restore.slot is None)
+    session.emit("restored", step=restore.version.number, kept=restore.slot is None, early_bytes=early_bytes)
 
 
-def _load(job: Job, restore: Restore) -> bytes:
-    assert restore.slot is not None
-    slot, geometry = job.session.slot(restore.slot)
+def _load(job: Job, ref: SlotRef, version: Version, early: EarlyLoad | None) -> int:
+    """Returns how much of it had been loaded before it was complete."""
+    slot, geometry = job.session.slot(ref)
     seal = read_seal(slot)
-    assert seal is not None and seal.version == restore.version, (seal, restore)
-    job.state.restore(slot, geometry, seal.extent)
+    assert seal is not None and seal.version == version, (seal, version)
+    early_bytes = 0
+    if early is not None and early.is_of(ref, seal):
+        early_bytes = early.finish()
+    else:
+        job.state.restore(slot, geometry, seal.extent)
     with job.session.changed:
         job.session.core.declare(geometry)  # the agent knows: the slot is its own
-    return _record_of(slot, geometry.offset("record"), seal.extent)
+    job.record = _record_of(slot, geometry.offset("record"), seal.extent)
+    return early_bytes
 
 
 def _record_of(slot: memoryview, start: int, extent: Extent) -> bytes:

@@ -48,6 +48,12 @@ class Registrar:
         if thread is not None:
             thread.join()
 
+    def is_ready(self, number: int) -> bool:
+        """The segment is registered, or will not be."""
+        with self._lock:
+            thread = self._threads.get(number)
+        return thread is None or not thread.is_alive()
+
     def remove(self, number: int) -> None:
         """Before the segment is unmapped."""
         self.await_ready(number)

@@ -211,17 +211,17 @@ class Session:
 
     def expect(self, kind: type[T], generation: Generation) -> T:
         """The message of this kind and generation. Superseded: a newer fence or seat came instead."""
+        found = self.wait(lambda: self.look_for(kind, generation))
+        assert found is not None
+        return found
 
-        def ready() -> T | Superseded | None:
+    def look_for(self, kind: type[T], generation: Generation) -> T | None:
+        """The message of this kind and generation, if it has come. Superseded: it will not."""
+        with self.changed:
             if self.core.aborted > generation or (self.role is not None and _newer_seat(self.role, generation)):
-                return Superseded()
+                raise Superseded
             message = self._latest.get(kind)
             return message if message is not None and message.generation == generation else None
-
-        found = self.wait(ready)
-        if not isinstance(found, kind):
-            raise Superseded
-        return found
 
     def await_halt(self, timeout_s: float | None) -> bool:
         """Whether the fence that explains a failure has come."""
@@ -229,6 +229,10 @@ class Session:
 
     def slot(self, ref: SlotRef) -> tuple[memoryview, Geometry]:
         self.registrar.await_ready(ref.segment)
+        return self.unready_slot(ref)
+
+    def unready_slot(self, ref: SlotRef) -> tuple[memoryview, Geometry]:
+        """Its memory may not be registered yet."""
         segment = self.segments[ref.segment]
         return segment.slot(ref.index), segment.geometry
 

@@ -35,6 +35,10 @@ from deadpool.wire.credentials import Credentials
 
 _STREAM_WORTH_BYTES = 4 << 20  # below this per stream a second one costs more than it brings
 _READS_AHEAD = 2
+_PULL_PORTIONS = 32  # at least, where they are not less than a piece: so much of the way can be seen from outside
+
+Watch = Callable[[Region, int], None]
+"""Told how many leading bytes of a region have arrived: 0 before the first one is overwritten."""
 
 
 class TransferClient:
@@ -87,6 +91,7 @@ class TransferClient:
         geometry: Geometry,
         into: memoryview,
         generation: Generation,
+        watch: Watch = lambda name, leading_bytes: None,
     ) -> Seal:
         """Fetch regions of a snapshot into a slot and check them against `expect`; returns the source's seal.
 
@@ -98,19 +103,23 @@ class TransferClient:
             channel.lead.send(Kind.PULL, _name(rank, version))
             seal = unpack_seal(channel.lead.expect(Kind.FOUND).body)
             _check_found(seal, rank, version, regions, geometry)
-            self._fetch(channel, seal, regions, expect, {n: region(into, geometry, seal.extent, n) for n in regions})
+            targets = {name: region(into, geometry, seal.extent, name) for name in regions}
+            self._fetch(channel, seal, expect, targets, watch)
         return seal
 
     def _fetch(
         self,
         channel: Channel,
         seal: Seal,
-        regions: tuple[Region, ...],
         expect: Digest,
         targets: dict[Region, memoryview],
+        watch: Watch,
     ) -> None:
+        regions = tuple(targets)
         tally, lock = Tally(seal.extent, regions), threading.Lock()
-        todo = deque(chunks_of(seal.extent, regions))
+        todo = deque(chunks_of(seal.extent, regions, portions=_PULL_PORTIONS))
+        for name in regions:
+            watch(name, 0)
 
         def fetch(connection: Connection) -> None:
             for chunk in _ask_ahead(connection, seal, todo):
@@ -118,6 +127,7 @@ class TransferClient:
                 digests = connection.receive_pieces(target)
                 with lock:
                     tally.arrived(chunk, digests)
+                    watch(chunk.region, tally.leading_bytes(chunk.region))
 
         channel.run(self._stream_count(todo), fetch)
         mismatch = tally.mismatch(expect)

@@ -92,10 +92,10 @@ def unpack_body(data: bytes | bytearray) -> list[Any]:
     return body
 
 
-def chunks_of(extent: Extent, regions: tuple[Region, ...]) -> list[Chunk]:
+def chunks_of(extent: Extent, regions: tuple[Region, ...], *, portions: int = 4) -> list[Chunk]:
     """All bytes of some regions in portions: small enough that streams which share them end at the same time."""
     total_bytes = sum(extent_of(extent, name) for name in regions)
-    portion = min(CHUNK_BYTES, max(PIECE_BYTES, total_bytes // 4 // PIECE_BYTES * PIECE_BYTES))
+    portion = min(CHUNK_BYTES, max(PIECE_BYTES, total_bytes // portions // PIECE_BYTES * PIECE_BYTES))
     result = []
     for name in regions:
         size = extent_of(extent, name)

@@ -15,10 +15,13 @@ class Tally:
     def __init__(self, extent: Extent, regions: tuple[Region, ...]) -> None:
         self._digests: dict[Region, list[int]] = {}
         self._claimed: dict[Region, bytearray] = {}
+        self._there: dict[Region, bytearray] = {}
+        self._extent = extent
         for name in regions:
             count = -(-extent_of(extent, name) // PIECE_BYTES)
             self._digests[name] = [0] * count
             self._claimed[name] = bytearray(count)
+            self._there[name] = bytearray(count)
         self._missing = sum(len(digests) for digests in self._digests.values())
 
     @property
@@ -37,7 +40,13 @@ class Tally:
         first, last = self._pieces(chunk)
         assert len(digests) == last - first
         self._digests[chunk.region][first:last] = digests
+        self._there[chunk.region][first:last] = b"\1" * (last - first)
         self._missing -= len(digests)
+
+    def leading_bytes(self, name: Region) -> int:
+        """Of a region, without a gap from its beginning."""
+        gap = self._there[name].find(0)
+        return extent_of(self._extent, name) if gap < 0 else gap * PIECE_BYTES
 
     def mismatch(self, expect: Digest) -> str | None:
         """None where every region is what was expected; else which one is not, in words."""

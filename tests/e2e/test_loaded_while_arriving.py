@@ -1,0 +1,61 @@
+"""A state that is large enough to be loaded while it arrives, with real processes and kill -9, to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stage import EVERY_STEP, Stage, run_script_unprotected
+from test_damage import damage_copies
+
+from deadpool.config import JobConfig
+from deadpool.workload.results import differences
+
+SCRIPT = Path(__file__).with_name("heavy_script.py")
+GATE = 3
+ARGUMENTS = ["--steps", "5", "--tensors", "24"]
+BALLAST_BYTES = 24 << 22
+
+
+def make_stage(tmp_path, nursery, **config):
+    settings = JobConfig(**({"nodes": 2, "spares": 1, **EVERY_STEP} | config)).checked()
+    return Stage(settings, "plain", f"wait@{GATE}:0", tmp_path / "job", nursery, SCRIPT, ARGUMENTS)
+
+
+def run_to_the_end(stage, tmp_path, during):
+    results = stage.trial.run(lambda _: during())
+    reference = run_script_unprotected(SCRIPT, ARGUMENTS, stage.config.nodes, tmp_path / "reference")
+    assert differences(reference, results) == []
+    return {event["rank"]: event for event in stage.events("restored")}
+
+
+@pytest.mark.timeout(240)
+def test_newcomer_loads_while_its_snapshot_arrives(tmp_path, nursery):
+    stage = make_stage(tmp_path, nursery)
+
+    def during():
+        stage.await_gate(GATE)
+        stage.trial.await_event("rehearsed")
+        stage.await_committed(1)
+        stage.kill_node_at_gate("n0", GATE)
+
+    restored = run_to_the_end(stage, tmp_path, during)
+    assert 0 < restored[0]["early_bytes"] <= BALLAST_BYTES + (1 << 20)
+    assert restored[1]["early_bytes"] == 0  # from its own slot
+
+
+@pytest.mark.timeout(240)
+def test_first_source_is_damaged_and_what_was_loaded_from_it_is_loaded_again(tmp_path, nursery):
+    stage = make_stage(tmp_path, nursery, nodes=3, holders=2)
+
+    def during():
+        stage.await_gate(GATE)
+        stage.trial.await_event("rehearsed")
+        stage.await_committed(1)
+        first = next(node for node in stage.status()["nodes"] if node["node"] in ("n1", "n2"))
+        damage_copies(stage.trial.job.nodes[first["node"]].pid, rank=0, behind_bytes=BALLAST_BYTES // 2)
+        stage.kill_node_at_gate("n0", GATE)
+
+    restored = run_to_the_end(stage, tmp_path, during)
+    assert "region 'unique'" in stage.events("source_failed")[0]["reason"]
+    assert restored[0]["early_bytes"] > 0

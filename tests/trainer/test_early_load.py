@@ -1,0 +1,350 @@
+"""A trainer loads what arrives in its agent's arena: sources that die, a fence in the middle, bit for bit in the end.
+
+The agent's real data plane with its own thread and event loop, sources in processes of their own, the trainer here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import queue
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from capture_stage import SessionTwin
+from device_twin import DeviceTwin
+from torch import nn
+
+from deadpool.control.courtesy import Courtesy
+from deadpool.control.data_plane import DataPlane
+from deadpool.protocol.effects import (
+    Allocate,
+    Allocated,
+    CutStreams,
+    FetchCopy,
+    Fetched,
+    FetchFailed,
+    StreamsCut,
+    WriteSeal,
+)
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Arriving, Copy, Fetch, Restore, SlotRef, Source
+from deadpool.protocol.seal import Seal
+from deadpool.protocol.topology import Address, Schedule
+from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.slot import seal_slot
+from deadpool.snapshot.state import ProtectedState
+from deadpool.trainer import recovery
+from deadpool.trainer.early_load import load_what_arrives
+from deadpool.trainer.session import Session
+from deadpool.trainer.signals import Superseded
+from deadpool.wire.credentials import Credentials
+
+SECRET = secrets.token_bytes(32)
+BORN, PLANNED, NEXT = Generation(1, 1), Generation(1, 2), Generation(1, 3)
+VERSION = Version(BORN, 5)
+SLOT = SlotRef(segment=1, index=0)
+WAIT_S = 30.0
+ALL_READS, SOME_READS = 1 << 20, 7
+
+
+class Script:
+    """A model of 24 MiB with as much momentum: several pieces on the wire, and portions of 4 MiB."""
+
+    def __init__(self, seed: int, lane: DeviceTwin | None = None) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.ParameterList(torch.randn(1 << 20) for _ in range(6))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        more: dict[str, Any] = {"make_lane": lambda _: lane} if lane else {}
+        objects = {"model": self.model, "optimizer": self.optimizer}
+        self.state = ProtectedState(objects, replicas={}, rank=0, node_of=int, **more)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        sum(each.square().sum() for each in self.model).backward()  # type: ignore[union-attr]
+        self.optimizer.step()
+
+
+class Plane:
+    """The data plane of the newcomer's agent. News for its core come in a queue."""
+
+    def __init__(self) -> None:
+        self.news: queue.Queue[Any] = queue.Queue()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.plane: DataPlane = asyncio.run_coroutine_threadsafe(self._make(), self._loop).result(WAIT_S)
+
+    async def _make(self) -> DataPlane:
+        return DataPlane(
+            None,  # type: ignore[arg-type]
+            host="127.0.0.1",
+            credentials=Credentials(SECRET),
+            post=self.news.put,
+            note=self.news.put,
+            midway=lambda _: None,
+            deadline_s=WAIT_S,
+            courtesy=Courtesy(0),
+        )
+
+    def perform(self, effect: Any) -> None:
+        self._loop.call_soon_threadsafe(self.plane.perform, effect)
+
+    def hear(self, kind: type) -> Any:
+        while not isinstance(news := self.news.get(timeout=WAIT_S), kind):
+            pass
+        return news
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(WAIT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(WAIT_S)
+        self._loop.close()
+
+    async def _close(self) -> None:
+        await asyncio.to_thread(self.plane.close)
+
+
+class Trainer(SessionTwin):
+    """A session that the test talks to, in place of the agent."""
+
+    look_for, expect, slot, unready_slot = Session.look_for, Session.expect, Session.slot, Session.unready_slot
+
+    def __init__(self, script: Script, segment: Segment) -> None:
+        super().__init__()
+        self._latest: dict[type, Any] = {}
+        self.segments = {SLOT.segment: segment}
+        self.core.take_seat(PLANNED, 0, Schedule())
+        self.job: Any = SimpleNamespace(session=self, state=script.state, adapters=[], record=b"")
+
+    def halt(self) -> None:
+        with self.changed:
+            self.core.halt(NEXT)
+            self.changed.notify_all()
+
+    def hear(self, message: Any) -> None:
+        with self.changed:
+            self._latest[type(message)] = message
+            self.changed.notify_all()
+
+    def stand(self, generation: Generation) -> dict[str, Any]:
+        """The first part of the walk; what was said of it."""
+        early = load_what_arrives(self.job, generation)
+        recovery._stand_at(self.job, self.expect(Restore, generation), generation, early)
+        return next(detail for what, detail in reversed(self.said) if what == "restored")
+
+
+class SourceProcess:
+    def __init__(self, *arguments: str) -> None:
+        script = Path(__file__).with_name("source_process.py")
+        command = [sys.executable, str(script), *arguments]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        host, port = json.loads(self._process.stdout.readline())
+        self.source = Source(node="n", address=Address(host=host, port=port), rank=0, regions=("record", "unique"))
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go on\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self.kill()
+        self._process.communicate(timeout=WAIT_S)
+
+
+class Scene:
+    def __init__(self, stack: ExitStack, folder: Path, lane: DeviceTwin | None = None) -> None:
+        self._stack, self._folder = stack, folder
+        self.script = Script(seed=1)
+        self.script.step()
+        self.geometry = self.script.state.measure()
+        self.seal = self._capture()
+        self.digest = self.script.state.digest()
+        self.agent = Plane()
+        stack.callback(self.agent.close)
+        self.agent.perform(Allocate(segment=1, geometry=self.geometry, count=1))
+        self.agent.hear(Allocated)
+        mapped = Segment.attach(os.dup(self.agent.plane.descriptor(1)), self.geometry, 1)
+        stack.callback(mapped.close)
+        self.newcomer = Script(seed=2, lane=lane)
+        self.trainer = Trainer(self.newcomer, mapped)
+
+    def _capture(self) -> Seal:
+        slot, record = memoryview(bytearray(self.geometry.slot_bytes)), self.script.state.record()
+        start = self.geometry.offset("record")
+        slot[start : start + len(record)] = record
+        assert self.script.state.copy_bulk(slot, self.geometry, cancelled=lambda: False)
+        self.script.state.release_slots()
+        extent = self.script.state.extent(record)
+        seal = seal_slot(slot, self.geometry, rank=0, version=VERSION, extent=extent)
+        (self._folder / "slot").write_bytes(slot)
+        return seal
+
+    def source(self, reads: int = ALL_READS) -> SourceProcess:
+        """A node with the snapshot; it gives so much of it and waits."""
+        geometry = json.dumps(dataclasses.asdict(self.geometry))
+        made = SourceProcess(str(self._folder / "slot"), geometry, SECRET.hex(), str(reads))
+        self._stack.callback(made.close)
+        return made
+
+    def fetch(self, *sources: SourceProcess, generation: Generation = PLANNED) -> None:
+        group = tuple(each.source for each in sources)
+        fetch = Fetch(copy=Copy(seal=self.seal, geometry=self.geometry), groups=(group,))
+        self.agent.perform(FetchCopy(slot=SLOT, rank=0, fetch=fetch, generation=generation))
+        self.trainer.hear(Arriving(generation=generation, slot=SLOT, seal=self.seal))
+
+    def restore_when_fetched(self, generation: Generation = PLANNED) -> None:
+        """As the agent's core does it, in a thread."""
+
+        def follow() -> None:
+            fetched = self.agent.hear(Fetched)
+            self.agent.perform(WriteSeal(slot=SLOT, copy=fetched.copy))
+            self.agent._loop.call_soon_threadsafe(
+                self.trainer.hear,
+                Restore(generation=generation, version=VERSION, slot=SLOT, schedule=Schedule(), capture=False),
+            )
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        self._stack.callback(thread.join, WAIT_S)
+
+    def await_first_portion(self) -> None:
+        """A tensor of the newcomer's is what it will be."""
+        pairs = list(zip(self.newcomer.model, self.script.model, strict=True))
+        await_true(lambda: any(torch.equal(mine, wanted) for mine, wanted in pairs))
+
+    @property
+    def is_restored(self) -> bool:
+        return self.newcomer.state.digest() == self.digest
+
+
+@pytest.fixture
+def make_scene(tmp_path, monkeypatch) -> Iterator[Callable[..., Scene]]:
+    monkeypatch.setattr("deadpool.snapshot.slot_load.PORTION_BYTES", 4 << 20)
+    with ExitStack() as stack:
+        yield lambda **options: Scene(stack, tmp_path, **options)
+
+
+def test_loaded_while_it_arrives(make_scene):
+    scene = make_scene()
+    source = scene.source(SOME_READS)
+    scene.restore_when_fetched()
+    scene.fetch(source)
+    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
+    scene.await_first_portion()
+    source.go_on()
+    assert standing.get(timeout=WAIT_S)["early_bytes"] > 0
+    assert scene.is_restored
+
+
+def test_source_dies_in_the_middle_and_another_one_finishes(make_scene):
+    scene = make_scene()
+    dying, other = scene.source(SOME_READS), scene.source(2)
+    scene.restore_when_fetched()
+    scene.fetch(dying, other)
+    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
+    scene.await_first_portion()
+    dying.kill()
+    other.go_on()
+    standing.get(timeout=WAIT_S)
+    assert scene.is_restored
+
+
+def test_all_sources_die_and_nothing_is_stood_at(make_scene):
+    scene = make_scene()
+    source = scene.source(SOME_READS)
+    scene.fetch(source)
+    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
+    scene.await_first_portion()
+    source.kill()
+    scene.agent.hear(FetchFailed)
+    with pytest.raises(queue.Empty):
+        standing.get(timeout=0.1)
+    scene.trainer.halt()
+    assert isinstance(standing.get(timeout=WAIT_S), Superseded)
+
+
+def test_fence_while_a_survivor_loads_and_the_next_plan_succeeds(make_scene):
+    """It stood clean at a version that nobody resumes from: with its first portion it stands nowhere."""
+    scene = make_scene()
+    core = scene.trainer.core
+    core.live, core.clean = Version(BORN, 7), True
+    scene.fetch(scene.source(SOME_READS))
+    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
+    scene.await_first_portion()
+    assert not core.clean
+    scene.agent.perform(CutStreams(generation=NEXT))
+    scene.trainer.halt()
+    assert isinstance(standing.get(timeout=WAIT_S), Superseded)
+    assert not core.rest().clean
+    scene.agent.hear(StreamsCut)
+    source = scene.source()
+    scene.restore_when_fetched(NEXT)
+    scene.fetch(source, generation=NEXT)
+    scene.trainer.stand(NEXT)
+    assert core.rest().clean and scene.is_restored
+
+
+def test_fence_while_the_device_still_reads_the_slot(make_scene):
+    """It is let go only when the device has done what it was told."""
+    lane = DeviceTwin()
+    scene = make_scene(lane=lane)
+    scene.fetch(scene.source(SOME_READS))
+    lane.computing = True
+    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
+    scene.await_first_portion()
+    scene.trainer.halt()
+    with pytest.raises(queue.Empty):
+        standing.get(timeout=0.3)
+    lane.computing = False
+    lane.catch_up()
+    assert isinstance(standing.get(timeout=WAIT_S), Superseded)
+    scene.agent.perform(CutStreams(generation=NEXT))
+    scene.agent.hear(StreamsCut)
+
+
+def test_small_state_is_loaded_when_it_is_there(make_scene, monkeypatch):
+    monkeypatch.setattr("deadpool.trainer.early_load.WORTH_BYTES", 1 << 40)
+    scene = make_scene()
+    source = scene.source()
+    scene.restore_when_fetched()
+    scene.fetch(source)
+    assert scene.trainer.stand(PLANNED)["early_bytes"] == 0
+    assert scene.is_restored
+
+
+def in_thread(work: Callable[[], Any]) -> queue.Queue[BaseException | Any]:
+    """What comes of it."""
+    outcome: queue.Queue[Any] = queue.Queue()
+
+    def run() -> None:
+        try:
+            outcome.put(work())
+        except BaseException as error:
+            outcome.put(error)
+
+    threading.Thread(target=run).start()
+    return outcome
+
+
+def await_true(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
