@@ -6,4 +6,13 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the answers of protocol transcripts anew")
     parser.addoption("--all", action="store_true", help="every cell of the layout matrix, not only every pair")
-    parser.addoption("--sample", action="store_true", help="of the layout matrix every layout and every moment only")
+    parser.addoption(
+        "--sample", action="store_true", help="a sample of the layout matrix, and nothing that is marked as thorough"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--sample"):
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]

@@ -10,6 +10,8 @@ from stage import Stage, run_script_unprotected
 from deadpool.config import JobConfig
 from deadpool.workload.results import differences
 
+pytestmark = pytest.mark.thorough
+
 SCRIPT = Path(__file__).with_name("compile_script.py")
 
 

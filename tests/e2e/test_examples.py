@@ -15,6 +15,8 @@ from deadpool.control.nursery import SharedNursery
 from deadpool.control.run_dir import RunDir
 from deadpool.events import read_events
 
+pytestmark = pytest.mark.thorough
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 40
 KILL_AFTER = 12

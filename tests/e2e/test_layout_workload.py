@@ -29,6 +29,7 @@ def run_unprotected(layout: str, folder: Path) -> Results:
     return Results.read(folder / "out")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["ddp-unused", "tp-sp", "pp-interleaved"])
 def test_same_bits_each_time_and_under_deadpool(tmp_path, layout):
     first = run_unprotected(layout, tmp_path / "first")
@@ -39,6 +40,7 @@ def test_same_bits_each_time_and_under_deadpool(tmp_path, layout):
     assert len(set(first.losses[1].values())) == STEPS, "nothing was trained"
 
 
+@pytest.mark.thorough
 def test_every_layout_trains_the_same_model(tmp_path):
     names = [name for name in layouts.NAMES if name not in NOT_HERE]
     printed = torchrun(4, tmp_path, str(Path(__file__).with_name("first_steps.py")), *names)

@@ -35,6 +35,7 @@ def play(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Results]:
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_node_killed_in_the_second_epoch(play, kind):
     def during(stage: Stage) -> None:

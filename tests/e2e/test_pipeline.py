@@ -63,6 +63,7 @@ def await_protection(stage: Stage) -> None:
     stage.trial.await_true(lambda: stage.status()["watermark"] is not None, "a first version", 30.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "victim"), [("1f1b", 0), ("1f1b", 1), ("interleaved", 0), ("interleaved", 1)])
 def test_stage_killed_in_mid_step(perform, kind, victim):
     stage = perform(PIPELINE, f"--schedule {kind}", f"wait@4:{victim}", kill_node(victim))
@@ -88,6 +89,7 @@ def tokens_of(stage: Stage, rank: int) -> list[str]:
     return [json.loads(line)["token"] for line in lines if "step" in line]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("victim", [0, 1])
 def test_spare_is_told_what_the_lost_rank_was_told(perform, victim):
     stage = perform(TELLING, "", f"wait@4:{victim}", kill_node(victim))
@@ -101,6 +103,7 @@ def test_fresh_process_is_told_what_the_lost_one_was_told(perform):
     assert len({*tokens_of(stage, 0), *tokens_of(stage, 1)}) == 1
 
 
+@pytest.mark.thorough
 def test_lost_in_the_first_step_and_lost_again_later(perform):
     """The rank's prompts are begun by one process, completed by a second one and used by a third."""
 

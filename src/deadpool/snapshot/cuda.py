@@ -1,7 +1,7 @@
 """The CUDA runtime that torch has loaded, called directly: memory registered, many copies issued by one call.
 
-ctypes gives the GIL up for each call. Where the runtime cannot be found, nothing is registered and copies are issued
-through torch one by one.
+ctypes gives the GIL up for each call. Where the runtime cannot be found in the process, nothing can be captured,
+and each version is missed with that as its reason.
 """
 
 from __future__ import annotations
