@@ -1,8 +1,9 @@
 """The two agents of the restore benchmark, each a process of its own: the holder, and the newcomer's agent.
 
-    restore_processes.py hold GEOMETRY SECRET       prints its addresses, then serves until its input ends
-    restore_processes.py fetch GEOMETRY SECRET FD   does what its input says, one word a line, and prints seconds
+    restore_processes.py hold GEOMETRY       prints its addresses, then serves until its input ends
+    restore_processes.py fetch GEOMETRY FD   does what its input says, one word a line, and prints seconds
 
+The secret, and whether TLS is used, come with the environment.
 The newcomer's arena has two slots: the first is what its trainer captured, the second what comes back from the holder.
 """
 

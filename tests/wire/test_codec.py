@@ -9,14 +9,15 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deadpool.errors import WireError
 from deadpool.protocol import messages
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Ask, Fence
 from deadpool.wire.codec import decode, encode
+
+hypothesis = pytest.importorskip("hypothesis")
+given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies
 
 NUMBERS = st.integers(min_value=0, max_value=2**63)
 WORDS = st.text(max_size=20)

@@ -115,6 +115,19 @@ def test_man_in_the_middle_is_noticed_by_the_server_and_the_client(ephemeral):
     asyncio.run(scenario())
 
 
+def test_successor_is_believed_with_a_certificate_that_nobody_has_seen(ephemeral):
+    successor, asking = load_tls("ephemeral", serving=True), load_tls("ephemeral", serving=False)
+    assert successor is not None and successor.certificate != ephemeral.certificate
+
+    async def scenario() -> None:
+        for coordinator in (ephemeral, successor):
+            await talk(Credentials(SECRET, coordinator), Credentials(SECRET, asking))
+        with pytest.raises(WireError):
+            await talk(Credentials(b"another job's secret", successor), Credentials(SECRET, asking))
+
+    asyncio.run(scenario())
+
+
 def test_blocking_link_speaks_tls_too(ephemeral):
     async def scenario() -> None:
         front = Front(Credentials(SECRET, ephemeral))

@@ -67,10 +67,10 @@ def _address(text: str) -> Address:
 def _tell_children(interface: str | None, tls: str | None) -> None:
     """By the environment, as the secret is: trainers connect too."""
     from deadpool.wire.interfaces import collective_variables
-    from deadpool.wire.tls import TLS_VARIABLE
+    from deadpool.wire.tls import TLS_VARIABLE, settled
 
     if tls is not None:
-        os.environ[TLS_VARIABLE] = tls
+        os.environ[TLS_VARIABLE] = settled(tls)
     for name, value in collective_variables(interface or "").items():
         os.environ.setdefault(name, value)
 

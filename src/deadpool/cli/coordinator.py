@@ -73,13 +73,11 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.events import EventLog
     from deadpool.strikes import parse_order
-    from deadpool.wire.credentials import read_credentials
     from deadpool.wire.secret import secret_is_given
-    from deadpool.wire.tls import settled
 
     if not secret_is_given() and not folder.secret_file.exists():
         folder.make_secret()
-    credentials = read_credentials(serving=True, tls=config.tls, default_secret=folder.secret_file)
+    credentials = folder.credentials(serving=True, tls=config.tls)
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]
@@ -87,7 +85,7 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
     address = await server.start(config.host, config.port)
-    folder.announce(address, nodes=config.nodes, nproc_per_node=config.nproc_per_node, tls=settled(config.tls))
+    folder.announce(address, nodes=config.nodes, nproc_per_node=config.nproc_per_node, tls=config.tls)
     if not quiet:
         print(f"[deadpool] the coordinator listens on {address}, TLS {config.tls}", flush=True)
     try:

@@ -24,7 +24,7 @@ from deadpool.owner_only import open_private
 from deadpool.parent import end_with_parent, interrupts_held
 from deadpool.wire.interfaces import collective_variables
 from deadpool.wire.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE
-from deadpool.wire.tls import TLS_VARIABLE
+from deadpool.wire.tls import TLS_VARIABLE, settled
 
 _START_S = 30.0
 _STOP_S = 10.0
@@ -141,7 +141,7 @@ class LocalJob:
     def _variables(self) -> dict[str, str]:
         variables = {**os.environ, **self.environment, SECRET_FILE_VARIABLE: str(self.run_dir.secret_file)}
         variables.pop(SECRET_VARIABLE, None)  # that of another job
-        variables = {**collective_variables(self.config.interface), **variables, TLS_VARIABLE: self.config.tls}
+        variables = {**collective_variables(self.config.interface), **variables, TLS_VARIABLE: settled(self.config.tls)}
         variables.setdefault("OMP_NUM_THREADS", "1")  # of each trainer: a machine's cores are shared by many
         return variables
 

@@ -11,7 +11,8 @@ from typing import Any
 from deadpool.errors import ConfigError
 from deadpool.owner_only import make_private_folder, open_private
 from deadpool.protocol.topology import Address
-from deadpool.wire.tls import OFF
+from deadpool.wire.credentials import Credentials, read_credentials
+from deadpool.wire.tls import OFF, settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,16 @@ class RunDir:
             file.write(secret)
         return secret.encode()
 
-    def announce(self, address: Address, **facts: Any) -> None:
+    def credentials(self, *, serving: bool = False, tls: str | None = None) -> Credentials:
+        """To be one of this job: with `serving` also its coordinator. `tls` where it is known, else as announced."""
+        mode = tls if tls is not None else self.tls()
+        return read_credentials(serving=serving, tls=mode, default_secret=self.secret_file)
+
+    def announce(self, address: Address, *, tls: str, **facts: Any) -> None:
         """Written at once and whole: a command may look at any moment."""
         draft = self.path / "job.json.new"
         with open_private(draft, "w") as file:
-            json.dump({"host": address.host, "port": address.port, **facts}, file)
+            json.dump({"host": address.host, "port": address.port, "tls": settled(tls), **facts}, file)
         draft.replace(self.path / "job.json")
 
     def coordinator(self) -> Address:

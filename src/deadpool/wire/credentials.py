@@ -25,6 +25,11 @@ class Credentials:
 def read_credentials(
     *, serving: bool = False, tls: str | None = None, default_secret: Path | None = None
 ) -> Credentials:
-    """`tls` where it is known already; else from the environment that the agent or the launcher has made."""
+    """Of this process's job; its environment is enough in any process that an agent or the launcher has started.
+
+    `serving`: for a process that also takes connections, as an agent and every coordinator does, the first as well as a
+    successor on another node: ephemeral certificates are each process's own, so nothing is handed over with an office.
+    `tls` is used instead of the environment's, `default_secret` where the environment names none.
+    """
     mode = tls if tls is not None else os.environ.get(TLS_VARIABLE, OFF)
     return Credentials(read_secret(default_secret), load_tls(mode, serving=serving))
