@@ -213,7 +213,7 @@ class Job:
         """What captures cost is known when the device has come that far: of the last one, or the one before."""
         costs = list(self.capturer.costs())
         for cost in costs:
-            self.budget.spend(cost.figures.stall_s, self.session.core.every)
+            self.budget.spend(cost.figures.cost_s, self.session.core.every)
         newest = next((cost for cost in reversed(costs) if not cost.given_up), None)
         self.budget.earn(step_s)
         self.session.send(
@@ -221,7 +221,7 @@ class Job:
                 generation=self.session.core.generation,
                 number=self.number,
                 step_s=step_s,
-                stall_s=sum(cost.figures.stall_s for cost in costs),
+                stall_s=sum(cost.figures.cost_s for cost in costs),
                 captured=newest.number if newest else None,
                 copy_s=newest.figures.copy_s if newest else None,
             )
