@@ -182,7 +182,8 @@ class Job:
         if not counts:
             return
         self._reached(boundary)
-        step_s = session.unwind_watch.step_s = time.monotonic() - self._step_began
+        step_s = time.monotonic() - self._step_began
+        session.unwind_watch.stepped(step_s)
         self.step_log.completed(self.number - 1, step_s)
         self._tell_costs(step_s)
         session.prompting.step_completed()

@@ -152,6 +152,7 @@ class Session:
         for missed in overlooked:
             self.send(missed)
         if isinstance(message, Halt):
+            self.unwind_watch.tell_where_if_long()
             shut = self.groups.abort()
             self.emit("aborted", sockets=shut)
             self.unwind_watch.begin()
