@@ -14,6 +14,7 @@ from deadpool.protocol.messages import Join, Order, Welcome
 from deadpool.protocol.search import Search
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink, connect
+from deadpool.wire.credentials import Credentials
 
 _ATTEMPT_S = 1.0  # for a coordinator to answer, before the next one is tried
 _PAUSE_S = 0.2  # between two rounds
@@ -23,14 +24,14 @@ class Calling:
     def __init__(
         self,
         coordinators: Sequence[Address],
-        secret: bytes,
+        credentials: Credentials,
         *,
         join: Callable[[], Join],
         feed: Callable[[Any], None],
         order: Callable[[Any], None],
     ) -> None:
         """`join` is what a link begins with, `feed` takes inputs for the core, `order` what is said in no term."""
-        self._coordinators, self._secret = tuple(coordinators), secret
+        self._coordinators, self._credentials = tuple(coordinators), credentials
         self._join, self._feed, self._order = join, feed, order
         self._search = Search()
         self._link: ControlLink | None = None
@@ -74,7 +75,7 @@ class Calling:
         count = len(self._coordinators)
         address = self._coordinators[self._search.choose(count)]
         try:
-            return await connect(address, self._secret, patience_s=_ATTEMPT_S)
+            return await connect(address, self._credentials, patience_s=_ATTEMPT_S)
         except (TimeoutError, WireError, OSError):
             if self._search.is_over(count):
                 await asyncio.sleep(_PAUSE_S)
