@@ -1,6 +1,14 @@
 """Options of the whole test suite."""
 
+import contextlib
+
 import pytest
+
+with contextlib.suppress(ImportError):  # the machine with the GPU need not have it
+    import hypothesis
+
+    hypothesis.settings.register_profile("deadpool", deadline=None, database=None)  # a busy machine is no failure
+    hypothesis.settings.load_profile("deadpool")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

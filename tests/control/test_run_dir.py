@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -47,7 +48,8 @@ def test_folder_of_certificates_is_announced_for_processes_that_work_elsewhere(r
     monkeypatch.chdir(tmp_path)
     run_dir.announce(ADDRESS, tls="certificates", nodes=2)
     job = json.loads((run_dir.path / "job.json").read_text())
-    assert job == {"host": "127.0.0.1", "port": 7, "tls": str(tmp_path / "certificates"), "nodes": 2}
+    announced = {"host": "127.0.0.1", "port": 7, "pid": os.getpid(), "tls": str(tmp_path / "certificates"), "nodes": 2}
+    assert job == announced
     assert run_dir.tls() == str(tmp_path / "certificates") and run_dir.coordinator() == ADDRESS
 
 

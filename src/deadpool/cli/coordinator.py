@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import signal
 from pathlib import Path
@@ -105,7 +104,7 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
         log=log,
         orders=orders,
         took_office=lambda: folder.announce(
-            address, tls=config.tls, pid=os.getpid(), nodes=config.nodes, nproc_per_node=config.nproc_per_node
+            address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node
         ),
         narrate=not quiet,
     )

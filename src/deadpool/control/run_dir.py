@@ -63,7 +63,8 @@ class RunDir:
         """By whoever takes office. Written at once and whole: a command may look at any moment."""
         draft = self.path / f"job.json.{os.getpid()}"
         with open_private(draft, "w") as file:
-            json.dump({"host": address.host, "port": address.port, "tls": settled(tls), **facts}, file)
+            place = {"host": address.host, "port": address.port, "pid": os.getpid(), "tls": settled(tls)}
+            json.dump(place | facts, file)
         draft.replace(self.path / "job.json")
 
     def coordinator(self) -> Address:
