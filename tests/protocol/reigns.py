@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from deadpool.protocol.footing import Footing, Promise, Quorum, electorates
+from deadpool.protocol.footing import Changes, Footing, Promise, Quorum, Voter, electorates
 from deadpool.protocol.identity import FOUNDING, NO_GENERATION, Generation
 from deadpool.protocol.messages import Fence, Go, Permit, Plan, RankOrder
 from deadpool.protocol.topology import Layout, Schedule
@@ -44,11 +44,12 @@ class Reign:
         self.generation = NO_GENERATION
         self.mail: dict[str, deque[Order]] = {node: deque() for node in members}
         self._acked: set[str] = set()
+        self._leaving: str | None = None
         self._planned = self._gone = False
 
     def found(self) -> None:
         self.generation = Generation(self.term, FOUNDING)
-        self._quorum.pass_to(self._seats())
+        self._quorum.pass_to(self.generation, map(voter, self._seats()))
         self._send_plan()
 
     def fence(self, newest: Generation) -> None:
@@ -57,13 +58,23 @@ class Reign:
         self._send(lambda node: Fence(generation=self.generation, cause=""))
 
     def lose(self, node: str) -> None:
-        """Rightly or not. Who it is will find nobody here who knows it."""
+        """Rightly or not."""
         position = self.members.pop(node)
         del self.mail[node]
         if position is not None:
             self.fence(self.generation)
         elif not self._planned:
             self._maybe_plan()
+
+    def take_back(self, node: str) -> None:
+        """As a spare, whatever it was before: it is fenced, so that its trainers end."""
+        self.members[node] = None
+        self.mail[node] = deque([Fence(generation=self.generation, cause="")])
+
+    def let_leave(self, node: str) -> None:
+        """Its seat is given to another when the plan is made, if there is one to take it."""
+        self._leaving = node
+        self.fence(self.generation)
 
     def acked(self, node: str, generation: Generation) -> None:
         if node not in self.members or generation != self.generation:
@@ -75,50 +86,62 @@ class Reign:
             self._go()
 
     def _maybe_plan(self) -> None:
-        if not self._acked >= self.members.keys() or not self.is_enough():
+        if not self._acked >= self.members.keys() or not self.is_enough(self._seats()):
             return
-        taken = {position for position in self.members.values() if position is not None}
         spares = [node for node, position in self.members.items() if position is None]
+        leaving, self._leaving = self._leaving, None
+        if leaving in self.members and spares and self.is_enough(node for node in self._seats() if node != leaving):
+            self.members[leaving] = None
+        taken = {position for position in self.members.values() if position is not None}
         empty = [position for position in range(self._world.positions) if position not in taken]
-        if len(spares) < len(empty):
-            return
-        for position, node in zip(empty, self._world.rng.sample(spares, len(empty)), strict=True):
-            self.members[node] = position
-        self._send_plan()
+        if len(spares) >= len(empty):
+            for position, node in zip(empty, self._world.rng.sample(spares, len(empty)), strict=True):
+                self.members[node] = position
+            self._send_plan()
 
-    def is_enough(self) -> bool:
-        return self._quorum.has(self.members)
+    def is_enough(self, seats: Iterable[str]) -> bool:
+        """Of those who will sit in the plan: whoever is asked later has heard of it if it has gone."""
+        return self._quorum.has([voter(node) for node in seats])
 
     def _send_plan(self) -> None:
         self._planned, self._gone = True, False
         self._acked.clear()
-        self._send(lambda node: _part(self.generation, self.members[node]))
+        changes = self._quorum.changes([voter(node) for node in self._seats()])
+        self._send(lambda node: _part(self.generation, self.members[node], changes))
 
     def _go(self) -> None:
         self._gone = True
-        self._quorum.pass_to(self._seats())
+        self._quorum.pass_to(self.generation, map(voter, self._seats()))
         self._send(lambda node: Go(generation=self.generation, cause=""), self._seats())
         self._world.went(self.generation, self._seats())
 
     def _seats(self) -> list[str]:
-        return [node for node, position in self.members.items() if position is not None]
+        """By position."""
+        seats = {position: node for node, position in self.members.items() if position is not None}
+        return [node for _, node in sorted(seats.items())]
 
     def _send(self, order: Callable[[str], Order], nodes: Iterable[str] | None = None) -> None:
         for node in self.members if nodes is None else nodes:
             self.mail[node].append(order(node))
 
 
-def _part(generation: Generation, position: int | None) -> Plan:
+def voter(node: str) -> Voter:
+    return (node, "")
+
+
+def _part(generation: Generation, position: int | None, changes: Changes) -> Plan:
     orders = () if position is None else (RankOrder(rank=position, keep=True),)
     permit = Permit(generation=generation, watermark=None, keep_from=0, schedule=Schedule())
-    return Plan(generation=generation, cause="", resume=None, permit=permit, store_rank=0, orders=orders)
+    return Plan(
+        generation=generation, cause="", resume=None, permit=permit, store_rank=0, orders=orders, changes=changes
+    )
 
 
 class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.positions = self.rng.choice((3, 4, 5))
-        self._chances = [self.rng.choice((0.01, 0.03)), *(self.rng.choice((0.02, 0.1, 0.2)) for _ in range(2)), 1.0]
+        self._chances = [self.rng.choice((0.01, 0.03)), *(self.rng.choice((0.02, 0.1, 0.2)) for _ in range(3)), 1.0]
         self.layout = Layout(positions=self.positions, per_node=1, holders=1)
         spares = self.rng.randint(self.positions - 1, self.positions + 2)
         self.nodes = {name: Node(name) for name in [f"n{i}" for i in range(self.positions + spares)]}
@@ -127,7 +150,7 @@ class World:
         members = {name: i if i < self.positions else None for i, name in enumerate(self.nodes)}
         self.side: set[str] = set()
         self.term = 1
-        self.reigns = [Reign(self, 1, members, Quorum(self.positions, alone=False))]
+        self.reigns = [Reign(self, 1, members, Quorum(alone=False))]
         for node in self.nodes.values():
             node.witness.promise = Promise(term=1, to="1")
         self.reigns[0].found()
@@ -136,7 +159,8 @@ class World:
 
     def walk(self, events: int) -> None:
         for _ in range(events):
-            (act,) = self.rng.choices((self._part, self._elect, self._lose, self._deliver), self._chances)
+            acts = (self._part, self._elect, self._lose, self._change, self._deliver)
+            (act,) = self.rng.choices(acts, self._chances)
             act()
 
     def _part(self) -> None:
@@ -147,10 +171,9 @@ class World:
         """Most of those who can meet have turned to the same place."""
         side = self.side if self.rng.random() < 0.5 else self.nodes.keys() - self.side
         here = [name for name in sorted(side) if self.rng.random() < 0.9]
-        footings = {name: self.nodes[name].footing for name in here}
-        voters = electorates(footings)
-        quorum = Quorum(self.positions, alone=False, electorates=voters)
-        if not any(voters) or not quorum.has(here):
+        footings = {voter(name): self.nodes[name].footing for name in here}
+        quorum = Quorum(alone=False, electorates=electorates(self.positions, footings))
+        if not quorum.electorates or not quorum.has(footings):
             return
         self.term += 1
         for name in here:
@@ -180,6 +203,16 @@ class World:
         if names:
             reign.lose(self.rng.choice(names))
 
+    def _change(self) -> None:
+        """Somebody comes back to who follows it still, or leaves on purpose."""
+        reign = self.rng.choice(self.reigns)
+        away = [name for name, node in self.nodes.items() if node.witness.promise.term == reign.term]
+        away = [name for name in away if name not in reign.members]
+        if away:
+            reign.take_back(self.rng.choice(away))
+        elif reign.members:
+            reign.let_leave(self.rng.choice(list(reign.members)))
+
     def _deliver(self) -> None:
         """Orders come in the order in which they were said, if they come at all."""
         waiting = [(reign, name) for reign in self.reigns for name, mail in reign.mail.items() if mail]
@@ -196,7 +229,7 @@ class World:
         node.generation = order.generation
         match order:
             case Fence():
-                node.witness.fenced(order.generation)
+                pass
             case Plan():
                 node.witness.planned(order, self.layout)
             case Go():

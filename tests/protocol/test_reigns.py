@@ -12,8 +12,8 @@ import pytest
 import reigns
 from reigns import Split, World
 
-from deadpool.protocol.footing import Footing, electorates
-from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.footing import Changes, Electorate, Footing, Voter, electorates
+from deadpool.protocol.identity import Generation
 
 Patch = pytest.MonkeyPatch
 WALKS, EVENTS = range(1000, 2000), 250
@@ -30,29 +30,23 @@ def test_never_two() -> None:
 
 def planned_by_anybody(patch: Patch) -> None:
     """Elected by a majority all the same."""
-    patch.setattr(reigns.Reign, "is_enough", lambda self: True)
+    patch.setattr(reigns.Reign, "is_enough", lambda self, seats: True)
 
 
 def newer_plans_do_not_count(patch: Patch) -> None:
-    def forgetful(footings: Mapping[str, Footing]) -> tuple[frozenset[str], ...]:
-        return electorates({node: replace(footing, seated=()) for node, footing in footings.items()})
+    def forgetful(positions: int, footings: Mapping[Voter, Footing]) -> tuple[Electorate, ...]:
+        return electorates(positions, {voter: replace(footing, newer=()) for voter, footing in footings.items()})
 
     patch.setattr(reigns, "electorates", forgetful)
 
 
 def any_later_fence_rules_a_plan_out(patch: Patch) -> None:
-    """Also one by somebody else, who knew this node when the planner did not."""
+    """Also of who has no seat in it."""
 
-    def rash(footings: Mapping[str, Footing]) -> tuple[frozenset[str], ...]:
-        plans = {plan for footing in footings.values() for plan in footing.seated}
-        return electorates({node: replace(f, unheard=_missed(f, plans)) for node, f in footings.items()})
+    def was_left_out(self: Footing, generation: Generation, changes: Changes) -> bool:
+        return self.vote is not None and self.generation >= generation and self.seat_in(generation) is None
 
-    patch.setattr(reigns, "electorates", rash)
-
-
-def _missed(footing: Footing, plans: set[Generation]) -> tuple[Generation, ...]:
-    before = [plan for plan in plans if footing.electorate < plan <= footing.generation]
-    return tuple(plan for plan in before if plan not in footing.seated and footing.electorate != NO_GENERATION)
+    patch.setattr(Footing, "was_left_out", was_left_out)
 
 
 @pytest.mark.parametrize(

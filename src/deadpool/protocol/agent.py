@@ -302,7 +302,6 @@ class Agent:
             return
         self.generation, self._cause = fence.generation, fence.cause
         self.fenced, self._acked = True, False
-        self._witness.fenced(fence.generation)
         self._seating.fence()
         self.store.fence(fence.generation)
         self.costs.clear()

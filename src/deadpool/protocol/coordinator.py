@@ -11,6 +11,7 @@ anywhere by `progress.py`, who rehearses what by `rehearsals.py`. How one become
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -26,7 +27,7 @@ from deadpool.protocol.effects import (
     Tick,
 )
 from deadpool.protocol.estate import Estate
-from deadpool.protocol.footing import Quorum
+from deadpool.protocol.footing import Quorum, Voter
 from deadpool.protocol.identity import FOUNDING, Generation
 from deadpool.protocol.interval import Pace
 from deadpool.protocol.members import Member, natural, steps_lost
@@ -92,7 +93,7 @@ class Coordinator:
         self.settings, self.deadlines = settings, deadlines
         self.layout = settings.layout
         self.term, self.name = term, name
-        self._quorum = Quorum(self.layout.positions, alone)
+        self._quorum = Quorum(alone=alone)
         self._out = Outbox(term)
         self.commits = Commits(self.layout, schedule, self._out)
         self.phase = Phase.FORMING
@@ -235,7 +236,7 @@ class Coordinator:
         for member in self.members.values():
             member.inventory = Inventory()
         self._out.generation, self._out.cause = Generation(self.term, FOUNDING), "start"
-        self._quorum.pass_to(member.node for member in ready[: self.layout.positions])
+        self._quorum.pass_to(self.generation, [member.voter for member in ready[: self.layout.positions]])
         self._plan(now)
 
     def _lose_node(self, node: str, reason: str, now: float) -> None:
@@ -331,8 +332,9 @@ class Coordinator:
 
     @property
     def has_majority(self) -> bool:
-        """Rule 18: those who are with us are so many that nobody else can have been elected without them."""
-        return self._quorum.has(self.members)
+        """Rule 18: those who are with us are so many that nobody else can have been elected without them. Only seats
+        count: whoever is elected next learns of a plan that has gone from those who sit in it."""
+        return self._quorum.has([member.voter for member in self.members.values() if member.position is not None])
 
     def _wait_for_majority(self, now: float) -> None:
         if self.phase is not Phase.WAITING:
@@ -384,12 +386,17 @@ class Coordinator:
             lost_steps=steps_lost(self.members.values(), resume),
         )
         self.commits.adopt(blueprint, self.members.values())
+        assert self._quorum.has(self._voters()), (self.seats, self._quorum.electorates)
+        changes = self._quorum.changes(self._voters())
         if resume is None:
             self.prompts.void()
         for node, part in blueprint.parts.items():
             self._rehearsals.prompt(node, [order.rank for order in part.orders])
-            self._out.send(node, part)
+            self._out.send(node, replace(part, changes=changes))
         self._enter(Phase.PREPARING, now, self.deadlines.prepare_s)
+
+    def _voters(self) -> list[Voter]:
+        return [self.members[node].voter for node in self.seats]
 
     # --- prepare, connect, go ----------------------------------------------------------------------------------------
 
@@ -430,7 +437,7 @@ class Coordinator:
         self._run(now)
         for member in self.members.values():
             member.steps, member.paused = {}, {}
-        self._quorum.pass_to(self.seats)
+        self._quorum.pass_to(self.generation, self._voters())
         self._out.emit("go")
         self._tell_seats(Go(generation=self.generation, cause=self.cause))
         self._rehearsals.assign(list(self.members.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from deadpool.protocol.footing import Voter
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Inventory, TrainerInfo
 from deadpool.protocol.planner import NodeView
@@ -30,6 +31,10 @@ class Member:
     steps: dict[int, int] = field(default_factory=dict)  # of ranks in their loop, in this generation
     steps_told: float = 0.0  # when
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
+
+    @property
+    def voter(self) -> Voter:
+        return (self.node, self.incarnation)
 
     def view(self) -> NodeView:
         return NodeView(

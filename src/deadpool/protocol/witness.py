@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.protocol.footing import Footing, Promise
+from deadpool.protocol.footing import Footing, Promise, Seated
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import (
     Ended,
@@ -31,28 +31,22 @@ class Witness:
         self._plan: Plan | None = None
         self._position: int | None = None
         self._electorate: Generation = NO_GENERATION
-        self._votes = self._running = False
-        self._seated: list[Generation] = []  # both since that electorate
-        self._unheard: list[Generation] = []
+        self._vote: int | None = None
+        self._newer: list[Seated] = []
+        self._running = False
         self._timetable: Timetable | None = None
         self._missed: set[int] = set()
         self._finished: set[int] = set()
         self._ended: dict[int, int] = {}
         self._lost: dict[int, str] = {}
 
-    def fenced(self, generation: Generation) -> None:
-        """Who has a seat keeps it for as long as it is with its coordinator: the plan to come has one for it."""
-        if self._position is not None:
-            self._unheard.append(generation)
-
     def planned(self, plan: Plan, layout: Layout) -> None:
         self._plan, self._running = plan, False
         self._position = layout.position_of(plan.orders[0].rank) if plan.orders else None
-        self._unheard = [generation for generation in self._unheard if generation != plan.generation]
         if plan.generation.is_founding:
             self._vote_in(plan.generation)
         elif self._position is not None:
-            self._seated.append(plan.generation)
+            self._newer.append(Seated(generation=plan.generation, position=self._position, changes=plan.changes))
         self._timetable = Timetable(plan.permit.schedule)
         for seen in (self._missed, self._finished, self._ended, self._lost):
             seen.clear()
@@ -63,9 +57,8 @@ class Witness:
         self._vote_in(self._plan.generation)
 
     def _vote_in(self, generation: Generation) -> None:
-        self._electorate, self._votes = generation, self._position is not None
-        self._seated.clear()
-        self._unheard.clear()
+        self._electorate, self._vote = generation, self._position
+        self._newer.clear()
 
     def permitted(self, permit: Permit) -> None:
         if self._timetable is not None and permit.schedule != self._timetable.newest:
@@ -91,9 +84,8 @@ class Witness:
             planned=self._plan.generation if self._plan else NO_GENERATION,
             position=self._position,
             electorate=self._electorate,
-            votes=self._votes,
-            seated=tuple(self._seated),
-            unheard=tuple(self._unheard),
+            vote=self._vote,
+            newer=tuple(self._newer),
         )
 
     def testify(
