@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deadpool.protocol.coordinator import Phase
 from deadpool.sim.checkers import Violation, fail
-from deadpool.sim.faults import Faults
+from deadpool.sim.faults.injector import Injector
 from deadpool.sim.options import draw
 from deadpool.sim.world import World
 
@@ -34,7 +34,7 @@ class Result:
 
 def run_seed(seed: int, *, story: bool = False) -> Result:
     world = World(draw(seed), story=story)
-    faults = Faults(world)
+    faults = Injector(world)
     violation = None
     try:
         _play(world, faults)
@@ -47,7 +47,7 @@ def run_seed(seed: int, *, story: bool = False) -> Result:
         seed=seed,
         violation=violation,
         outcome=world.outcome.reason if world.outcome else "not ended",
-        faults=faults.struck + faults.reigns.struck,
+        faults=faults.struck.total(),
         steps=world.steps,
         events=world.clock.events,
         virtual_s=world.clock.now,
@@ -65,7 +65,7 @@ def _where(error: BaseException) -> str:
     return f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"
 
 
-def _play(world: World, faults: Faults) -> None:
+def _play(world: World, faults: Injector) -> None:
     options = world.options
     world.start()
     for index in range(options.nodes):
@@ -73,16 +73,16 @@ def _play(world: World, faults: Faults) -> None:
     for index in range(options.spares):
         world.add_machine(f"s{index}", spare=True)
     faults.arm()
-    world.clock.at(options.calm_s, lambda: _bring_peace(world, faults))
+    world.clock.at(options.calm_s, lambda: _bring_peace(world))
     while world.outcome is None and world.clock.events < EVENTS_AT_MOST:
         if not world.clock.advance() or world.clock.now > options.calm_s + PATIENCE_S:
             break
 
 
-def _bring_peace(world: World, faults: Faults) -> None:
+def _bring_peace(world: World) -> None:
     """No more faults, and spares enough: from here on only the protocol itself could stand in the way."""
     world.calm = True
-    faults.reigns.end()
+    world.heal()
     narrowing = STEPS_TO_NARROW + 3 * world.every if world.options.budget else 0
     world.last_step = world.newest + STEPS_IN_PEACE + narrowing
     world.tell("world", "peace", {"last_step": world.last_step})

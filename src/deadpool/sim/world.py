@@ -55,6 +55,8 @@ class World:
         self.story: list[str] | None = [] if story else None
         self.on_event: Callable[[str], None] = lambda what: None
         self.on_waiting: Callable[[], None] = lambda: None
+        self.steps_since_go = 0
+        self._healing: list[Callable[[], None]] = []
         self._numbers = 0
         self._wakes_at: float | None = None
 
@@ -108,6 +110,14 @@ class World:
     def give_up(self) -> float:
         return 0.0 if self.calm else self.options.give_up
 
+    def heal_at_peace(self, action: Callable[[], None]) -> None:
+        """Faults that last are over when the liveness phase begins, at the latest."""
+        self._healing.append(action)
+
+    def heal(self) -> None:
+        for action in self._healing:
+            action()
+
     # --- the job -----------------------------------------------------------------------------------------------------
 
     @property
@@ -132,6 +142,7 @@ class World:
 
     def stepped(self, number: int) -> None:
         self.steps += 1
+        self.steps_since_go += 1
         self.newest = max(self.newest, number)
 
     def add_machine(self, name: str, *, spare: bool) -> None:
@@ -162,6 +173,8 @@ class World:
             self.checkers.no_plan(detail["ranks"])
         if what == "took_over":
             self.checkers.took_over(host.coordinator, running=detail["running"])
+        if what == "go":
+            self.steps_since_go = 0
         self.on_event(what)
         if what == "waiting":
             self.on_waiting()

@@ -1,0 +1,62 @@
+"""Whom a fault can strike, and in which phase of a recovery it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from deadpool.protocol.coordinator import Phase
+
+if TYPE_CHECKING:
+    from deadpool.sim.machine import Machine
+    from deadpool.sim.process import Process
+    from deadpool.sim.world import World
+
+T = TypeVar("T")
+PHASES = (
+    "forming",
+    "protected",
+    "undetected",
+    "fencing",
+    "waiting",
+    "preparing",
+    "connecting",
+    "redo",
+    "unprotected",
+    "headless",
+)
+"""Of a job, in the order of a recovery: a fault is there but not noticed; running, but not a step since; running, but
+not every copy is there yet; and nobody is in office."""
+
+
+def alive(world: World) -> list[Machine]:
+    return [machine for machine in world.machines.values() if machine.alive]
+
+
+def seated(world: World) -> list[Machine]:
+    return [machine for machine in alive(world) if machine.name in world.coordinator.seats]
+
+
+def spares(world: World) -> list[Machine]:
+    return [machine for machine in alive(world) if machine.name not in world.coordinator.seats]
+
+
+def processes(world: World) -> list[Process]:
+    return [p for machine in alive(world) for p in machine.processes.values() if p.alive]
+
+
+def pick(world: World, among: list[T], count: int = 1) -> list[T]:
+    return world.rng.sample(among, min(count, len(among)))
+
+
+def phase_of(world: World) -> str:
+    """Where the job stands."""
+    coordinator = world.coordinator
+    if not world.present.alive or not world.present.office.in_office:
+        return "headless"
+    if coordinator.phase is not Phase.RUNNING:
+        return str(coordinator.phase.value)
+    if any(world.machines[node].fallen for node in coordinator.seats):
+        return "undetected"
+    if world.steps_since_go == 0:
+        return "redo"
+    return "protected" if coordinator.commits.protected else "unprotected"
