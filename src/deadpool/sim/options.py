@@ -33,6 +33,8 @@ class Options:
     budget: float  # share of the step time that captures may cost; 0: the interval stays
     copy_s: float  # for a capture, now and then
     deaf_s: float  # until a trainer heeds a change of the interval
+    late: float = 0.0  # chance that a stream of copies knocks late
+    drift: float = 0.0  # by which clocks are faster or slower than the true time, at most
     standbys: int = 0  # further places where a coordinator runs
 
     def rack_of(self, node: str) -> str | None:
@@ -69,6 +71,8 @@ def draw(seed: int) -> Options:
         budget=0.0,
         copy_s=0.5,
         deaf_s=0.1,
+        late=rng.choice((0.0, 0.0, 0.05)),
+        drift=rng.choice((0.0, 0.01, 0.05)),
         standbys=rng.choice((0, 0, 0, 1, 2)) if nodes > 2 else 0,
     )
     options = _with_budget(options, rng) if rng.random() < 0.3 else options

@@ -39,8 +39,8 @@ from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer import Capture, TrainerCore
 from deadpool.sim.arena import Content, content_of
-from deadpool.sim.clock import Link
-from deadpool.sim.history import State, initial, stepped
+from deadpool.sim.history import State, Total, initial, stepped
+from deadpool.sim.network import Link
 
 if TYPE_CHECKING:
     from deadpool.sim.machine import Machine
@@ -55,7 +55,7 @@ class Process:
         self.core = TrainerCore()
         self.alive, self.stage = True, "starting"
         self.epoch = 0
-        self.state = State(0, 0)
+        self.state = State(0, 0, 0)
         self.role: Seat | Rehearse | None = None
         self.built_as = self._building_as = -1
         self.told: Generation | None = None  # of which start the prompts are that the script was built with
@@ -69,8 +69,8 @@ class Process:
         self._walks_in: Generation = NO_GENERATION
         self._waits_for_slots: Callable[[], None] | None = None
         world = self.world
-        self.inbox = Link(world.clock, world.rng, world.latency_s, self._hear)
-        self._outbox = Link(world.clock, world.rng, world.latency_s, self._deliver)
+        self.inbox = Link(world, self._hear)
+        self._outbox = Link(world, self._deliver)
 
     # --- the process -------------------------------------------------------------------------------------------------
 
@@ -259,14 +259,18 @@ class Process:
     def _load_early(self) -> None:
         """Bytes that nobody has verified: what this process stood at is gone, and nothing else is there yet."""
         self.core.restoring()
-        self.state = State(self.world.rng.getrandbits(60), self.world.rng.getrandbits(60))
+        self.state = self._garbage()
+
+    def _garbage(self) -> State:
+        bits = self.world.rng.getrandbits
+        return State(bits(60), bits(60), bits(60))
 
     def _loaded(self, restore: Restore) -> None:
         if restore.slot is not None:
             content = self.machine.arena.contents.get(restore.slot)
             assert content is not None, f"{self.name} restores {restore.version} from {restore.slot}: nothing is there"
             assert content.replica is not None, f"{self.name} restores {restore.version} without its replica region"
-            self.state = State(content.unique, content.replica)
+            self.state = State(content.unique, content.replica, content.course)
             self.core.declare(self.machine.arena.geometry[restore.slot.segment])
         self.core.restored(restore.generation, restore.version, restore.schedule)
         self.stage = "prepared"
@@ -319,14 +323,14 @@ class Process:
             return
         epoch, key = self.epoch, (self.core.generation, self.core.live.number)
 
-        def completion(total: int, garbage: bool) -> None:
+        def completion(total: Total, garbage: bool) -> None:
             if self.alive and self.epoch == epoch:
                 self.world.reductions.left(self.number)
                 self._before_optimizer(total, garbage)
 
-        self.world.reductions.join(self.number, self.core.rank, key, self.state, completion)
+        self.world.reductions.join(self, key, completion)
 
-    def _before_optimizer(self, total: int, garbage: bool) -> None:
+    def _before_optimizer(self, total: Total, garbage: bool) -> None:
         """The capture of this version has to be over, or is given up, before its state is overwritten."""
         if self.capture is not None and self.world.rng.random() < self.world.give_up:
             capture = self.capture[0]
@@ -339,10 +343,10 @@ class Process:
             self.core.optimizer_began()
             self.later(0.1, lambda: self._end_step(total, garbage))
 
-    def _end_step(self, total: int, garbage: bool) -> None:
+    def _end_step(self, total: Total, garbage: bool) -> None:
         counts = self.core.end_step()
         if not counts or garbage:
-            self.state = State(self.world.rng.getrandbits(60), self.world.rng.getrandbits(60))
+            self.state = self._garbage()
         if not counts:
             return
         self._observe()

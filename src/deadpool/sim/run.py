@@ -112,7 +112,7 @@ def _judge(world: World) -> None:
         world.checkers.grew()
     elif "none of the nodes that ran" in outcome.reason:
         if world.seats_there:
-            fail("d", f"{outcome.reason}; but {world.seats_there} are there")
+            fail("d", f"{outcome.reason}; but {[m.name for m in world.seats_there]} are there")
     elif not _is_excused(outcome.reason):
         fail("g", f"the job failed: {outcome.reason}")
 

@@ -13,10 +13,11 @@ from deadpool.protocol.messages import Settings
 from deadpool.protocol.office import Charter
 from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool.sim.checkers import Checkers
-from deadpool.sim.clock import Clock
+from deadpool.sim.clock import Clock, LocalClock
 from deadpool.sim.history import History
 from deadpool.sim.hosts import Connection, Host
 from deadpool.sim.machine import Machine
+from deadpool.sim.network import Network
 from deadpool.sim.options import Options
 from deadpool.sim.reduction import Reductions
 from deadpool.sim.streams import Streams
@@ -36,14 +37,16 @@ class World:
         self.options = options
         self.rng = random.Random(options.seed + 1_000_003)
         self.clock = Clock()
+        self._healing: list[Callable[[], None]] = []
         self.layout = Layout(positions=options.nodes, per_node=options.per_node, holders=options.holders)
         self.history = History(self.layout.world_size)
         self.checkers = Checkers(self)
         self.reductions = Reductions(self)
         self.streams = Streams(self)
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, Machine] = {}  # the last of each name
+        self.incarnations: dict[str, Machine] = {}
+        self.network = Network(self)
         self.hosts = [Host(self, f"c{index}") for index in range(1 + options.standbys)]
-        self.cuts: set[tuple[str, str]] = set()  # from whom to whom nothing gets through
         self.over: set[Connection] = set()  # closed by one side
         self.present = self.hosts[0]  # where the coordinator of the highest term was or is
         self.coordinator: Coordinator  # of the highest term, dead or alive
@@ -56,7 +59,6 @@ class World:
         self.on_event: Callable[[str], None] = lambda what: None
         self.on_waiting: Callable[[], None] = lambda: None
         self.steps_since_go = 0
-        self._healing: list[Callable[[], None]] = []
         self._numbers = 0
         self._wakes_at: float | None = None
 
@@ -84,6 +86,11 @@ class World:
 
     def after(self, longest_s: float, action: Callable[[], None]) -> None:
         self.clock.after(longest_s * (0.05 + 0.95 * self.rng.random()), action)
+
+    def local_clock(self) -> LocalClock:
+        drift = self.options.drift
+        rate = 1 + drift * (2 * self.rng.random() - 1) if drift else 1.0
+        return LocalClock(self.clock, rate=rate, ahead_s=100 * self.rng.random() if drift else 0.0)
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -145,9 +152,17 @@ class World:
         self.steps_since_go += 1
         self.newest = max(self.newest, number)
 
-    def add_machine(self, name: str, *, spare: bool) -> None:
-        self.machines[name] = Machine(self, name, spare=spare)
-        self.machines[name].join()
+    def add_machine(self, name: str, *, spare: bool) -> Machine:
+        """Another one of that name has died."""
+        machine = Machine(self, name, spare=spare, life=self.next_number())
+        self.machines[name] = self.incarnations[machine.incarnation] = machine
+        machine.join()
+        return machine
+
+    def machine_at(self, node: str) -> Machine:
+        """That the coordinator means by the name."""
+        member = self.coordinator.members.get(node)
+        return self.incarnations[member.incarnation] if member else self.machines[node]
 
     # --- coordinators ------------------------------------------------------------------------------------------------
 
@@ -183,16 +198,13 @@ class World:
     def has_lost_majority(self) -> bool:
         """Of those that ran last: then no coordinator of several can know that it is the only one. Who was cut off
         before it heard of its seat cannot vote."""
-        voters = [name for name in self.seats_there if self.machines[name].agent.footing.planned.n]
+        voters = [machine for machine in self.seats_there if machine.agent.footing.planned.n]
         return self.options.standbys > 0 and 2 * len(voters) <= self.layout.positions
 
     @property
-    def seats_there(self) -> list[str]:
+    def seats_there(self) -> list[Machine]:
         """Of the last generation that went, or was founded: whom no fault has taken. Who gave up by itself is there."""
-        return [name for name in self.checkers.last_seats if not self.machines[name].fallen]
-
-    def cut_off(self, machine: str, host: str) -> None:
-        self.cuts |= {(machine, host), (host, machine)}
+        return [machine for machine in self.checkers.last_seats if not machine.fallen]
 
     # --- the story ---------------------------------------------------------------------------------------------------
 

@@ -18,12 +18,20 @@ WHENS = (TIME, TIME, "fault", "fence", "planned", "prepared", "go", "took_over")
 
 
 def die(world: World) -> bool:
+    return _kill(world, quietly=False)
+
+
+def power(world: World) -> bool:
+    return _kill(world, quietly=True)
+
+
+def _kill(world: World, *, quietly: bool) -> bool:
     """One that has no standby comes back; of others some do, and all when there is peace."""
     host = world.present
     if not host.alive:
         return False
     world.checkers.disturbed()
-    host.die()
+    host.die(quietly=quietly)
     world.heal_at_peace(partial(revive, world, host))
     if not world.options.standbys or world.rng.random() < 0.5:
         world.after(AWAY_S, partial(revive, world, host))
@@ -63,17 +71,13 @@ def _cut(world: World, directions: list[bool]) -> bool:
     cuts = []
     for name in world.rng.sample(names, count):
         cuts += [(name, host.name) if upwards else (host.name, name) for upwards in directions]
-    fresh = [cut for cut in cuts if cut not in world.cuts]
-    world.tell("world", "cut off", {"links": " ".join(f"{a}>{b}" for a, b in fresh)})
-    world.cuts |= set(fresh)
-    heal = partial(world.cuts.difference_update, fresh)
-    world.heal_at_peace(heal)
-    world.after(CUT_S, heal)
+    world.network.cut(cuts, for_s=CUT_S * world.rng.random())
     return True
 
 
 FAULTS = [
     Fault(kind="coordinator", strike=die, chance=0.25, most=3, whens=WHENS),
+    Fault(kind="coordinator_power", strike=power, chance=0.1, whens=WHENS),
     Fault(kind="coordinator_stall", strike=stall, chance=0.1, whens=WHENS),
     Fault(kind="coordinator_cut", strike=cut, chance=0.1, whens=WHENS),
     Fault(kind="coordinator_half_cut", strike=half_cut, chance=0.1, whens=WHENS),

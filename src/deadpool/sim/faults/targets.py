@@ -33,11 +33,16 @@ def alive(world: World) -> list[Machine]:
 
 
 def seated(world: World) -> list[Machine]:
-    return [machine for machine in alive(world) if machine.name in world.coordinator.seats]
+    return [machine for machine in alive(world) if _has_seat(world, machine)]
 
 
 def spares(world: World) -> list[Machine]:
-    return [machine for machine in alive(world) if machine.name not in world.coordinator.seats]
+    return [machine for machine in alive(world) if not _has_seat(world, machine)]
+
+
+def _has_seat(world: World, machine: Machine) -> bool:
+    """Another machine of that name may have one that is gone by now."""
+    return machine.name in world.coordinator.seats and world.machine_at(machine.name) is machine
 
 
 def processes(world: World) -> list[Process]:
@@ -55,7 +60,7 @@ def phase_of(world: World) -> str:
         return "headless"
     if coordinator.phase is not Phase.RUNNING:
         return str(coordinator.phase.value)
-    if any(world.machines[node].fallen for node in coordinator.seats):
+    if any(world.machine_at(node).fallen for node in coordinator.seats):
         return "undetected"
     if world.steps_since_go == 0:
         return "redo"
