@@ -41,6 +41,7 @@ from deadpool.protocol.effects import (
     Tick,
     ToCoordinator,
     TrainerExited,
+    Verified,
 )
 from deadpool.protocol.footing import Footing
 from deadpool.protocol.identity import NO_GENERATION, Generation
@@ -85,6 +86,7 @@ from deadpool.protocol.messages import (
     Welcome,
 )
 from deadpool.protocol.prompts import NodePrompts
+from deadpool.protocol.proofs import Proofs
 from deadpool.protocol.reach import Verdict
 from deadpool.protocol.seating import Seating
 from deadpool.protocol.storehouse import Storehouse
@@ -113,7 +115,8 @@ class Agent:
         allegiance = Allegiance()
         self._allegiance, self._reach, self._witness = allegiance, allegiance.reach, allegiance.witness
         self._prompts = NodePrompts(self.crew)
-        self._seating = Seating(self.crew, self.store, self._prompts, self._effects)
+        self._proofs = Proofs(self.store, self._effects)
+        self._seating = Seating(self.crew, self.store, self._prompts, self._proofs, self._effects)
 
     # --- the contract of a core --------------------------------------------------------------------------------------
 
@@ -194,7 +197,11 @@ class Agent:
             case Fetched(rank=rank, slot=slot, copy=copy):
                 if self.store.fetched(slot, copy):
                     self._seating.snapshot_came(rank)
+            case Verified():
+                if (broken := self._proofs.verified(input)) is not None and not self.fenced:
+                    self._seating.lost(broken, f"the copy of rank {broken} in its own memory is not what was sealed")
             case FetchFailed(rank=rank, slot=slot, reason=reason):
+                self._proofs.fetch_failed(input)
                 if self.store.fetch_failed(slot):
                     self._seating.lost(rank, f"no source gave the snapshot of rank {rank}: {reason}")
             case StreamsCut(generation=generation):
@@ -303,6 +310,7 @@ class Agent:
         self.generation, self._cause = fence.generation, fence.cause
         self.fenced, self._acked = True, False
         self._seating.fence()
+        self._proofs.fence()
         self.store.fence(fence.generation)
         self.costs.clear()
         for trainer in list(self.crew.seated()):
@@ -336,7 +344,9 @@ class Agent:
             return
         self._acked, self._halt_deadline = True, None
         inventory = self.store.inventory(self.crew.lives())
-        self._to_coordinator(FenceAck(generation=self.generation, inventory=inventory, hung=tuple(self._hung)))
+        hung, refuted = tuple(self._hung), self._proofs.refuted()
+        ack = FenceAck(generation=self.generation, inventory=inventory, hung=hung, refuted=refuted)
+        self._to_coordinator(ack)
 
     # --- plan --------------------------------------------------------------------------------------------------------
 
@@ -388,7 +398,7 @@ class Agent:
     def _hear_seated(self, trainer: Trainer, rank: int, message: Any, now: float) -> None:
         match message:
             case Halted(live=live):
-                trainer.halting, trainer.live = False, live
+                trainer.halting, trainer.live = False, self._proofs.rests_at(live)
                 self.store.writer_ended(rank)
                 self._maybe_ack()
             case Declare(geometry=geometry, peers=peers):
@@ -403,7 +413,7 @@ class Agent:
                     self.costs.missed(rank, message)
             case Prepared() if not self.fenced:
                 trainer.has_state = True
-                self._to_coordinator(message)
+                self._proofs.prepared(message)
             case Stepped(number=number):
                 trainer.step = number
                 self.costs.stepped(rank, message, now)
