@@ -47,7 +47,8 @@ class Arena:
         self._checkers.one_writer(self.node, slot, self.writers.get(slot))
         if slot in self.sealed:
             rank, version = self.sealed.pop(slot)
-            self._checkers.may_overwrite(self.node, rank, version, self.permit)
+            if slot not in self.corrupted:
+                self._checkers.may_overwrite(self.node, rank, version, self.permit)
         self.writers[slot] = writer
         self.contents.pop(slot, None)
         self.corrupted.discard(slot)
@@ -85,7 +86,8 @@ class Arena:
     def release(self, segment: int) -> None:
         for slot in [slot for slot in self.sealed if slot.segment == segment]:
             rank, version = self.sealed.pop(slot)
-            self._checkers.may_overwrite(self.node, rank, version, self.permit)
+            if slot not in self.corrupted:
+                self._checkers.may_overwrite(self.node, rank, version, self.permit)
         assert not any(slot.segment == segment for slot in self.writers), f"{self.node} frees a segment that is written"
         self.contents = {slot: content for slot, content in self.contents.items() if slot.segment != segment}
         self.corrupted = {slot for slot in self.corrupted if slot.segment != segment}

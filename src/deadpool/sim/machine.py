@@ -35,6 +35,8 @@ from deadpool.protocol.effects import (
     ToCoordinator,
     ToTrainer,
     TrainerExited,
+    Verified,
+    VerifySlot,
     WriteSeal,
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation
@@ -239,6 +241,11 @@ class Machine:
             case HashSlot(slot=slot):
                 digest = self.arena.contents[slot].digest()
                 self.world.after(self.world.copy_s, lambda: self.feed(Hashed(slot=slot, digest=digest)))
+            case VerifySlot(slot=slot, copy=copy):
+                content = self.arena.contents.get(slot)
+                intact = content is not None and content.digest() == copy.seal.digest
+                verified = Verified(slot=slot, version=copy.seal.version, intact=intact)
+                self.world.after(self.world.copy_s, partial(self.feed, verified))
             case WriteSeal(slot=slot, copy=copy):
                 self.arena.seal(slot, copy.seal.rank, copy.seal.version)
             case PushCopy():

@@ -277,7 +277,6 @@ class Process:
         if self.core.is_aborted:
             self._come_back()
             return
-        self.world.checkers.stands_at(self.core.rank, restore.version, self.state)
         self.say(Prepared(generation=restore.generation, rank=self.core.rank, store=self._address))
         self._walk()
 
@@ -288,6 +287,7 @@ class Process:
             self._walk()
 
     def _resume(self, restore: Restore) -> None:
+        self.world.checkers.stands_at(self.core.rank, restore.version, self.state)
         self.world.checkers.runs(self)
         if restore.capture:
             self._await_slots(0.5, lambda: self._snapshot(self._next_step))

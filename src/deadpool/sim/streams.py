@@ -7,7 +7,7 @@ end does not run, a stream stands still until it goes on or its deadline is over
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, SlotRef, Source
-from deadpool.protocol.seal import Digest
+from deadpool.protocol.seal import NOT_AS_SEALED, Digest
 from deadpool.sim.arena import Content
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ IN_FLIGHT = 0.3
 """Share of streams whose last bytes are on their way when their sender dies."""
 LATE_S = 20.0
 """That a stream may take to knock: its connection was made, and then nothing happened for long."""
-MISMATCH = "bytes do not match the seal"
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +52,7 @@ class Stream:
     offer: int = 0
     open: bool = True
     copy: Copy | None = None  # as the holder will have it
+    refuted: list[str] = field(default_factory=list)  # nodes whose bytes were not what was sealed
     content: Content | None = None  # of a sender that died when its last bytes were on their way
 
 
@@ -68,11 +68,15 @@ class Streams:
         stream = Stream(effect, effect.generation, source, world.incarnations.get(effect.holder.address.host))
         source.streams.append(stream)
         late = not world.calm and world.rng.random() < world.options.late
+        if late:
+            world.heal_at_peace(partial(self._knock, stream))
         world.after(LATE_S if late else world.latency_s(), partial(self._knock, stream))
 
     def _knock(self, stream: Stream) -> None:
         target, world = stream.target, self._world
-        if not stream.open or self._stands_still(stream, stream.source, target, partial(self._knock, stream)):
+        if not stream.open or stream.offer:
+            return
+        if self._stands_still(stream, stream.source, target, partial(self._knock, stream)):
             return
         flaky = not world.calm and world.rng.random() < world.options.push_failure
         if target is None or not target.alive or target.doors_closed > stream.generation or flaky:
@@ -117,7 +121,7 @@ class Streams:
         assert isinstance(effect, PushCopy)
         content = self._sent(stream, effect)
         if content.digest() != copy.seal.digest:
-            self._fail_both(stream, MISMATCH)
+            self._fail_both(stream, NOT_AS_SEALED)
             return
         target.arena.end_write(slot, stream, content if effect.full else replace(content, replica=None))
         self._close(stream)
@@ -176,7 +180,13 @@ class Streams:
             self._tell_unless_cut(
                 target,
                 stream.generation,
-                FetchFailed(rank=effect.rank, slot=effect.slot, reason="no source is left"),
+                FetchFailed(
+                    rank=effect.rank,
+                    slot=effect.slot,
+                    reason="no source is left",
+                    version=effect.fetch.copy.seal.version,
+                    refuted=tuple(stream.refuted),
+                ),
             )
         else:
             source = parts[0].pop(0)
@@ -193,6 +203,8 @@ class Streams:
         content = self._read(machine, source, effect.fetch.copy.seal.version, stream.generation)
         wanted = effect.fetch.copy.seal.digest
         if content is None or not _matches(content, source, wanted):
+            if content is not None and source.rank == effect.rank:
+                stream.refuted.append(source.node)
             given_up()
         else:
             self._fetch_part(stream, effect, parts[1:], [*got, content])

@@ -1,4 +1,4 @@
-"""Bits that flip in a copy after it was sealed."""
+"""Bits that flip in a copy after it was sealed. Not while it is loaded: what flips after a look, nobody sees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def corrupt(world: World) -> bool:
-    places = [(machine, slot) for machine in alive(world) for slot in machine.arena.sealed]
+    quiet = [machine for machine in alive(world) if not any(p.stage == "loading" for p in machine.processes.values())]
+    places = [(machine, slot) for machine in quiet for slot in machine.arena.sealed]
     for machine, slot in pick(world, places):
         rank, version = machine.arena.sealed[slot]
         world.tell("world", "bit flips", {"node": machine.name, "rank": rank, "version": version})
