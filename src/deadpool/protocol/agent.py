@@ -87,7 +87,7 @@ from deadpool.protocol.messages import (
 )
 from deadpool.protocol.prompts import NodePrompts
 from deadpool.protocol.proofs import Proofs
-from deadpool.protocol.reach import Verdict
+from deadpool.protocol.reach import Verdict, earliest
 from deadpool.protocol.seating import Seating
 from deadpool.protocol.storehouse import Storehouse
 
@@ -123,26 +123,26 @@ class Agent:
     def step(self, input: AgentInput, *, now: float) -> list[AgentEffect]:
         if not self.ending:
             self._dispatch(input, now)
-        self._detach_released()
-        for effect in self._effects:
+        for effect in tuple(self._effects):
             if isinstance(effect, ToCoordinator):
                 self._witness.told(effect.message)
-        effects = list(self._effects)
+            elif isinstance(effect, ReleaseSegment):
+                self._detach(effect.segment)
+        effects = self._effects.copy()
         self._effects.clear()
         return effects
 
-    def _detach_released(self) -> None:
+    def _detach(self, segment: int) -> None:
         """Whoever has mapped a segment keeps its memory, whatever the agent does with it."""
-        released = [effect.segment for effect in self._effects if isinstance(effect, ReleaseSegment)]
-        for segment in released:
-            for trainer in self.crew.trainers.values():
-                if segment in trainer.attached:
-                    trainer.attached.remove(segment)
-                    self.crew.tell(trainer, Detach(segment=segment))
+        for trainer in self.crew.trainers.values():
+            if segment in trainer.attached:
+                trainer.attached.remove(segment)
+                self.crew.tell(trainer, Detach(segment=segment))
 
     def deadline(self) -> float | None:
-        wakes = (self._halt_deadline, self._heartbeat_due, self._reach.deadline())
-        return min((wake for wake in wakes if wake is not None), default=None) if not self.ending else None
+        if self.ending:
+            return None
+        return earliest(self._halt_deadline, earliest(self._heartbeat_due, self._reach.deadline()))
 
     @property
     def footing(self) -> Footing:

@@ -22,6 +22,9 @@ class Clock:
         self.events += 1
         heappush(self._queue, (self.now + delay, self.events, action))
 
+    def stop(self) -> None:
+        self._queue.clear()
+
     def advance(self) -> bool:
         """Runs what is due next. False: nothing will ever happen again."""
         if not self._queue:

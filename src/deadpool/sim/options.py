@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import zlib
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
-from deadpool.sim.faults import ALL, FaultPlan
+from deadpool.sim.faults import ALL, Fault, FaultPlan
 from deadpool.sim.faults.fault import TIME
 
 
@@ -37,16 +38,40 @@ class Options:
     drift: float = 0.0  # by which clocks are faster or slower than the true time, at most
     standbys: int = 0  # further places where a coordinator runs
 
+    def __str__(self) -> str:
+        """In a line or two, as a story begins."""
+        shape = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "faults"}
+        drawn = " ".join(
+            f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in shape.items()
+        )
+        faults = ", ".join(f"{plan.kind} {plan.after_s:.1f} s after {plan.when}" for plan in self.faults)
+        return f"{drawn}\nfaults: {faults or 'none'}"
+
     def rack_of(self, node: str) -> str | None:
         """By chance, and uneven; whoever joins has one too."""
         return f"r{zlib.crc32(node.encode()) % self.racks}" if self.racks else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A mix of faults that seeds are drawn from, for what would be rare in the mix of all: the kinds that are in it
+    (none given: all), how many, and what all its seeds have in common."""
+
+    name: str
+    kinds: frozenset[str] = frozenset()
+    intensity: float | None = None  # None: drawn
+    shape: Callable[[Options], Options] = lambda options: options
+
+    def share_of(self, fault: Fault) -> bool:
+        return not self.kinds or fault.kind in self.kinds
+
+
+ANYTHING = Profile(name="anything")
 INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
 """By which the chances of all kinds are multiplied: some seeds are quiet, some are hostile."""
 
 
-def draw(seed: int) -> Options:
+def draw(seed: int, profile: Profile = ANYTHING) -> Options:
     rng = random.Random(seed)
     nodes = rng.randint(2, 5) if rng.random() < 0.9 else 6
     options = Options(
@@ -75,8 +100,9 @@ def draw(seed: int) -> Options:
         drift=rng.choice((0.0, 0.01, 0.05)),
         standbys=rng.choice((0, 0, 0, 1, 2)) if nodes > 2 else 0,
     )
-    options = _with_budget(options, rng) if rng.random() < 0.3 else options
-    return _with_faults(options, rng.choice(INTENSITIES))
+    options = _with_budget(options, rng) if rng.random() < 0.15 else options
+    drawn = rng.choice(INTENSITIES)
+    return _with_faults(profile.shape(options), profile, drawn if profile.intensity is None else profile.intensity)
 
 
 def _with_budget(options: Options, rng: random.Random) -> Options:
@@ -90,9 +116,10 @@ def _with_budget(options: Options, rng: random.Random) -> Options:
     )
 
 
-def _with_faults(options: Options, intensity: float) -> Options:
+def _with_faults(options: Options, profile: Profile, intensity: float) -> Options:
     """What waits for an event would wait for ever if nothing began by itself."""
-    plans = [plan for kind in ALL for plan in kind.draw(options.seed, intensity=intensity, calm_s=options.calm_s)]
+    kinds = [kind for kind in ALL if profile.share_of(kind)]
+    plans = [plan for kind in kinds for plan in kind.draw(options.seed, intensity=intensity, calm_s=options.calm_s)]
     if plans and all(plan.when != TIME for plan in plans):
         plans[0] = replace(plans[0], when=TIME, after_s=options.calm_s / 2)
     longer = 15.0 if any(plan.kind.startswith("coordinator") for plan in plans) else 0.0

@@ -7,33 +7,41 @@ from dataclasses import dataclass
 from deadpool.protocol.coordinator import Phase
 from deadpool.sim.checkers import Violation, fail
 from deadpool.sim.faults.injector import Injector
-from deadpool.sim.options import draw
+from deadpool.sim.options import ANYTHING, Profile, draw
 from deadpool.sim.world import World
 
-PATIENCE_S = 900.0
+PATIENCE_S = 450.0
+"""For the job to complete its last steps once there is peace."""
+GIVEN_UP_S = 60.0
+"""After which nobody expects anything of a job that has lost its majority."""
 STEPS_IN_PEACE = 18
 STEPS_TO_NARROW = 30
-EVENTS_AT_MOST = 2_000_000
+EVENTS_AT_MOST = 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     seed: int
+    options: str
     violation: str | None
     outcome: str  # completed, or why the job ended
-    faults: int
+    faults: dict[tuple[str, str], int]  # by kind, and by the phase that they struck in
     steps: int
     events: int
     virtual_s: float
+    peace_s: float  # of it after the last fault
+    profile: str = ANYTHING.name
     story: tuple[str, ...] = ()
 
     @property
     def replay(self) -> str:
-        return f"deadpool sim --first {self.seed} --seeds 1 --story"
+        profile = "" if self.profile == ANYTHING.name else f" --profile {self.profile}"
+        return f"deadpool sim --seed {self.seed}{profile} --story"
 
 
-def run_seed(seed: int, *, story: bool = False) -> Result:
-    world = World(draw(seed), story=story)
+def run_seed(seed: int, *, story: bool = False, profile: Profile = ANYTHING) -> Result:
+    options = draw(seed, profile)
+    world = World(options, story=story)
     faults = Injector(world)
     violation = None
     try:
@@ -45,12 +53,15 @@ def run_seed(seed: int, *, story: bool = False) -> Result:
         violation = f"(assert) {_where(broken)}: {broken}"
     return Result(
         seed=seed,
+        options=str(options),
         violation=violation,
         outcome=world.outcome.reason if world.outcome else "not ended",
-        faults=faults.struck.total(),
+        faults=dict(faults.struck),
         steps=world.steps,
         events=world.clock.events,
         virtual_s=world.clock.now,
+        peace_s=max(0.0, world.clock.now - options.calm_s),
+        profile=profile.name,
         story=tuple(world.story or ()),
     )
 
@@ -66,16 +77,17 @@ def _where(error: BaseException) -> str:
 
 
 def _play(world: World, faults: Injector) -> None:
-    options = world.options
+    options, clock = world.options, world.clock
     world.start()
     for index in range(options.nodes):
         world.add_machine(f"n{index}", spare=False)
     for index in range(options.spares):
         world.add_machine(f"s{index}", spare=True)
     faults.arm()
-    world.clock.at(options.calm_s, lambda: _bring_peace(world))
-    while world.outcome is None and world.clock.events < EVENTS_AT_MOST:
-        if not world.clock.advance() or world.clock.now > options.calm_s + PATIENCE_S:
+    clock.at(options.calm_s, lambda: _bring_peace(world))
+    ends_at = options.calm_s + PATIENCE_S
+    while world.outcome is None and clock.now < ends_at and clock.events < EVENTS_AT_MOST:
+        if not clock.advance():
             break
 
 
@@ -91,11 +103,18 @@ def _bring_peace(world: World) -> None:
     world.on_waiting = lambda: _relieve(world)
     if world.coordinator.phase is Phase.WAITING:
         _relieve(world)
+    world.clock.after(GIVEN_UP_S, lambda: _give_up(world))
 
 
 def _relieve(world: World) -> None:
     for _ in range(world.options.nodes):
         world.add_machine(f"p{world.next_number()}", spare=True)
+
+
+def _give_up(world: World) -> None:
+    """Nothing else can come of it."""
+    if world.has_lost_majority and world.coordinator.phase is not Phase.RUNNING:
+        world.clock.stop()
 
 
 def _judge(world: World) -> None:
