@@ -143,7 +143,7 @@ class CoordinatorBench(Bench):
                 return _missed(now_in, int(rank), int(number), named)
             case ["fence-ack"]:
                 inventory, hung = _inventory(named), _by_rank(named.get("hung"))
-                return msg.FenceAck(generation=now_in, inventory=inventory, hung=hung, refuted=_refuted(named))
+                return msg.FenceAck(generation=now_in, inventory=inventory, hung=hung)
             case ["plan-ack"]:
                 return msg.PlanAck(generation=now_in)
             case ["prepared", rank]:
@@ -235,12 +235,6 @@ def _missed(now_in: Generation, rank: int, number: int, named: dict[str, str]) -
     stall_s = float(named["stall_s"]) if "stall_s" in named else None
     reason = "no free slot" if stall_s is None else "late"
     return msg.Missed(generation=now_in, rank=rank, number=number, reason=reason, stall_s=stall_s)
-
-
-def _refuted(named: dict[str, str]) -> tuple[tuple[str, int, Version], ...]:
-    """Node, rank and version: n1:0:v4@1.1."""
-    parts = [word.split(":") for word in named.get("refuted", "").split(",") if word]
-    return tuple((node, int(rank), version(name)) for node, rank, name in parts)
 
 
 def _inventory(named: dict[str, str]) -> msg.Inventory:
@@ -347,12 +341,7 @@ class AgentBench(Bench):
             case ["fetched", name, ref]:
                 return fx.Fetched(rank=copy(name).seal.rank, slot=slot(ref), copy=copy(name))
             case ["fetch-failed", rank, ref]:
-                wrong = version(named["not"]) if "not" in named else None
-                refuted = tuple(named["at"].split(",")) if "at" in named else ()
-                failed = fx.FetchFailed(rank=int(rank), slot=slot(ref), reason="nobody answers")
-                return replace(failed, version=wrong, refuted=refuted)
-            case ["verified", ref, name, *broken]:
-                return fx.Verified(slot=slot(ref), version=version(name), intact=not broken)
+                return fx.FetchFailed(rank=int(rank), slot=slot(ref), reason="nobody answers")
             case ["offered", number, name]:
                 in_generation = generation(named["in"]) if "in" in named else self.core.generation
                 return fx.Offered(offer=int(number), generation=in_generation, copy=copy(name))

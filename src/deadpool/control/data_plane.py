@@ -43,13 +43,11 @@ from deadpool.protocol.effects import (
     ReleaseSegment,
     StopAsked,
     StreamsCut,
-    Verified,
-    VerifySlot,
     WriteSeal,
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, SlotRef, Source
-from deadpool.protocol.seal import NOT_AS_SEALED, Extent, Geometry, Region, Seal
+from deadpool.protocol.seal import Extent, Geometry, Region, Seal
 from deadpool.protocol.topology import Address
 from deadpool.snapshot.arena import Arena, Segment
 from deadpool.snapshot.progress import Arrived, Progress
@@ -129,8 +127,6 @@ class DataPlane:
                 self._arena.drop(_key(segment))
             case HashSlot():
                 self._submit(self._hash, effect)
-            case VerifySlot():
-                self._submit(self._verify, effect)
             case WriteSeal(slot=slot, copy=copy):
                 write_seal(self._slot(slot), copy.seal)
             case PushCopy():
@@ -191,11 +187,6 @@ class DataPlane:
         digest = compute_digest(self._slot(effect.slot), geometry, extent, self._hashers)
         self._deliver(Hashed(slot=effect.slot, digest=digest))
 
-    def _verify(self, effect: VerifySlot) -> None:
-        seal = effect.copy.seal
-        digest = compute_digest(self._slot(effect.slot), effect.copy.geometry, seal.extent, self._hashers)
-        self._deliver(Verified(slot=effect.slot, version=seal.version, intact=digest == seal.digest))
-
     def _push(self, effect: PushCopy, midway: Callable[[], None] | None) -> None:
         seal, holder = effect.copy.seal, effect.holder
         segment = self._segment(effect.slot.segment)
@@ -218,21 +209,15 @@ class DataPlane:
         self._deliver(Pushed(rank=seal.rank, version=seal.version, node=holder.node))
 
     def _fetch(self, effect: FetchCopy) -> None:
-        refuted: list[str] = []
         try:
             for group in effect.fetch.groups:
-                self._fetch_part(effect, group, refuted)
+                self._fetch_part(effect, group)
         except DeadPoolError as error:
-            version = effect.fetch.copy.seal.version
-            self._deliver(
-                FetchFailed(
-                    rank=effect.rank, slot=effect.slot, reason=str(error), version=version, refuted=tuple(refuted)
-                )
-            )
+            self._deliver(FetchFailed(rank=effect.rank, slot=effect.slot, reason=str(error)))
             return
         self._deliver(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
 
-    def _fetch_part(self, effect: FetchCopy, sources: tuple[Source, ...], refuted: list[str]) -> None:
+    def _fetch_part(self, effect: FetchCopy, sources: tuple[Source, ...]) -> None:
         """The first source whose bytes verify; each is checked against the digest of the lost rank itself."""
         failures = []
         for source in sources:
@@ -241,8 +226,6 @@ class DataPlane:
                 return
             except DeadPoolError as error:
                 failures.append(f"{source.node}: {error}")
-                if NOT_AS_SEALED in str(error) and source.rank == effect.rank:
-                    refuted.append(source.node)
                 self._note_failed(effect, source, str(error))
         raise TransferError("; ".join(failures) or "no source is left")
 

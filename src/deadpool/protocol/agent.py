@@ -41,7 +41,6 @@ from deadpool.protocol.effects import (
     Tick,
     ToCoordinator,
     TrainerExited,
-    Verified,
 )
 from deadpool.protocol.footing import Footing
 from deadpool.protocol.identity import NO_GENERATION, Generation
@@ -86,7 +85,6 @@ from deadpool.protocol.messages import (
     Welcome,
 )
 from deadpool.protocol.prompts import NodePrompts
-from deadpool.protocol.proofs import Proofs
 from deadpool.protocol.reach import Verdict, earliest
 from deadpool.protocol.seating import Seating
 from deadpool.protocol.storehouse import Storehouse
@@ -115,8 +113,7 @@ class Agent:
         allegiance = Allegiance()
         self._allegiance, self._reach, self._witness = allegiance, allegiance.reach, allegiance.witness
         self._prompts = NodePrompts(self.crew)
-        self._proofs = Proofs(self.store, self._effects)
-        self._seating = Seating(self.crew, self.store, self._prompts, self._proofs, self._effects)
+        self._seating = Seating(self.crew, self.store, self._prompts, self._effects)
 
     # --- the contract of a core --------------------------------------------------------------------------------------
 
@@ -197,11 +194,7 @@ class Agent:
             case Fetched(rank=rank, slot=slot, copy=copy):
                 if self.store.fetched(slot, copy):
                     self._seating.snapshot_came(rank)
-            case Verified():
-                if (broken := self._proofs.verified(input)) is not None and not self.fenced:
-                    self._seating.lost(broken, f"the copy of rank {broken} in its own memory is not what was sealed")
             case FetchFailed(rank=rank, slot=slot, reason=reason):
-                self._proofs.fetch_failed(input)
                 if self.store.fetch_failed(slot):
                     self._seating.lost(rank, f"no source gave the snapshot of rank {rank}: {reason}")
             case StreamsCut(generation=generation):
@@ -310,7 +303,6 @@ class Agent:
         self.generation, self._cause = fence.generation, fence.cause
         self.fenced, self._acked = True, False
         self._seating.fence()
-        self._proofs.fence()
         self.store.fence(fence.generation)
         self.costs.clear()
         for trainer in list(self.crew.seated()):
@@ -344,9 +336,7 @@ class Agent:
             return
         self._acked, self._halt_deadline = True, None
         inventory = self.store.inventory(self.crew.lives())
-        hung, refuted = tuple(self._hung), self._proofs.refuted()
-        ack = FenceAck(generation=self.generation, inventory=inventory, hung=hung, refuted=refuted)
-        self._to_coordinator(ack)
+        self._to_coordinator(FenceAck(generation=self.generation, inventory=inventory, hung=tuple(self._hung)))
 
     # --- plan --------------------------------------------------------------------------------------------------------
 
@@ -398,7 +388,7 @@ class Agent:
     def _hear_seated(self, trainer: Trainer, rank: int, message: Any, now: float) -> None:
         match message:
             case Halted(live=live):
-                trainer.halting, trainer.live = False, self._proofs.rests_at(live)
+                trainer.halting, trainer.live = False, live
                 self.store.writer_ended(rank)
                 self._maybe_ack()
             case Declare(geometry=geometry, peers=peers):
@@ -413,7 +403,7 @@ class Agent:
                     self.costs.missed(rank, message)
             case Prepared() if not self.fenced:
                 trainer.has_state = True
-                self._proofs.prepared(message)
+                self._to_coordinator(message)
             case Stepped(number=number):
                 trainer.step = number
                 self.costs.stepped(rank, message, now)

@@ -62,7 +62,6 @@ from deadpool.protocol.outbox import Outbox
 from deadpool.protocol.planner import Blueprint, NoPlan, View, choose_seats, plan
 from deadpool.protocol.progress import FUTILE_LIMIT, HangWatch, Setbacks
 from deadpool.protocol.prompts import PromptShelf
-from deadpool.protocol.refutations import Refutations
 from deadpool.protocol.rehearsals import Rehearsals
 from deadpool.protocol.topology import Schedule
 
@@ -108,7 +107,6 @@ class Coordinator:
         self._hang_watch = HangWatch(deadlines.hang_s, self.layout.world_size)
         self._suspected = False  # the fence is for a hang, and nobody was found yet who is at fault
         self._setbacks = Setbacks(self.commits)
-        self._refuted = Refutations()
         self.pace = Pace(self.commits, settings, self._out)
         self._fault_count = 0
         self._last_word = Shutdown(reason="", failed=False)
@@ -315,7 +313,6 @@ class Coordinator:
     def _fence_acked(self, member: Member, ack: FenceAck, now: float) -> None:
         if member.inventory is None:
             member.inventory = ack.inventory
-            self._refuted.note(member.node, ack.refuted, self._out)
             for rank, found in ack.hung:
                 self._suspected = False
                 self._out.emit("hung", node=member.node, rank=rank, found=found)
@@ -328,7 +325,6 @@ class Coordinator:
                 self._out.emit("fenced")
                 self._acquit()
             if self.has_majority:
-                self._discard_refuted()
                 self._plan(now)
             else:
                 self._wait_for_majority(now)
@@ -359,12 +355,6 @@ class Coordinator:
             placement=self.commits.placement,
             nodes=tuple(member.view() for member in self.members.values()),
         )
-
-    def _discard_refuted(self) -> None:
-        """Copies that somebody was given and that were not what was sealed: no plan counts on them again."""
-        for member in self.members.values():
-            if member.inventory is not None:
-                member.inventory = self._refuted.without(member.node, member.inventory)
 
     def _plan(self, now: float) -> None:
         match plan(self._view()):

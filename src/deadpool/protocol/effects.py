@@ -130,15 +130,6 @@ class FetchFailed:
     rank: int
     slot: SlotRef
     reason: str
-    version: Version | None = None
-    refuted: tuple[str, ...] = ()  # nodes whose bytes are not what was sealed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    slot: SlotRef
-    version: Version
-    intact: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +163,8 @@ class ReceiveFailed:
 
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | Allocated | AllocationFailed
-    | Hashed | Pushed | PushFailed | Fetched | FetchFailed | Verified | StreamsCut | Offered | Received | ReceiveFailed
-    | Tick | Stalled | StopAsked
+    | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received | ReceiveFailed | Tick
+    | Stalled | StopAsked
 )  # fmt: skip
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -261,14 +252,6 @@ class HashSlot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifySlot:
-    """Whether a sealed copy still has the digest of its seal; answered by Verified."""
-
-    slot: SlotRef
-    copy: Copy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSeal:
     slot: SlotRef
     copy: Copy
@@ -310,5 +293,5 @@ class RefuseOffer:
 
 AgentEffect = (
     ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | Allocate | ReleaseSegment | HashSlot
-    | VerifySlot | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | Emit | Finish
+    | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | Emit | Finish
 )  # fmt: skip

@@ -241,7 +241,6 @@ class FenceAck:
     generation: Generation
     inventory: Inventory
     hung: tuple[tuple[int, str], ...] = ()  # (rank, how it was found): did not come to rest and was ended
-    refuted: tuple[tuple[str, int, Version], ...] = ()  # copies (node, rank, version) that are not what was sealed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

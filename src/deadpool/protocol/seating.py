@@ -24,15 +24,12 @@ from deadpool.protocol.messages import (
     TrainerLost,
 )
 from deadpool.protocol.prompts import NodePrompts
-from deadpool.protocol.proofs import Proofs
 from deadpool.protocol.storehouse import Storehouse
 
 
 class Seating:
-    def __init__(
-        self, crew: Crew, store: Storehouse, prompts: NodePrompts, proofs: Proofs, out: list[AgentEffect]
-    ) -> None:
-        self._crew, self._store, self._prompts, self._proofs, self._out = crew, store, prompts, proofs, out
+    def __init__(self, crew: Crew, store: Storehouse, prompts: NodePrompts, out: list[AgentEffect]) -> None:
+        self._crew, self._store, self._prompts, self._out = crew, store, prompts, out
         self.plan: Plan | None = None
         self._pending_fetches: dict[int, list[Fetch]] = {}
 
@@ -70,7 +67,8 @@ class Seating:
 
     def _check_promise(self, order: RankOrder, trainer: Trainer, resume: Version) -> None:
         """The plan counts on a live state. Its trainer may have ended since the fence was acknowledged."""
-        if not (trainer.stands_at(resume) or _comes(order, resume) or self._store.find_own(order.rank, resume)):
+        coming = any(fetch.copy.seal.version == resume for fetch in order.fetch)
+        if not (trainer.stands_at(resume) or coming or self._store.find_own(order.rank, resume)):
             self.lost(order.rank, "its trainer ended under the fence, its live state was to be kept", trainer.name)
 
     def lost(self, rank: int, reason: str, trainer: str = "") -> None:
@@ -159,10 +157,6 @@ class Seating:
         if restore.slot is not None:
             self._store.use_geometry_of(restore.slot)
             self._attach(trainer, restore.slot.segment)
-        if restore.slot is None or _comes(order, resume):
-            self._proofs.trusts(order.rank)
-        else:
-            self._proofs.ask(order.rank, restore.slot)
         self._crew.tell(trainer, restore)
 
     # --- go, and slots for the captures ------------------------------------------------------------------------------
@@ -192,8 +186,3 @@ class Seating:
         slot = next(s for ref, s in self._store.own[trainer.rank].slots.items() if ref.segment == segment)
         attach = Attach(segment=segment, geometry=slot.geometry, count=self._store.slots_per_shelf)
         self._out.append(ToTrainer(trainer=trainer.name, message=attach, segment=segment))
-
-
-def _comes(order: RankOrder, version: Version) -> bool:
-    """From another node, and verified as it does."""
-    return any(fetch.copy.seal.version == version for fetch in order.fetch)

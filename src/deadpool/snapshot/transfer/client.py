@@ -131,7 +131,7 @@ class TransferClient:
         channel.run(self._stream_count(todo), fetch)
         mismatch = tally.mismatch(expect)
         if mismatch is not None:
-            raise TransferError(f"{channel.peer}: {seal.version} of rank {seal.rank} is {mismatch}")
+            raise TransferError(f"{channel.peer}: {seal.version} of rank {seal.rank} is not as sealed: {mismatch}")
 
     def fence(self, generation: Generation) -> None:
         """Refuse older generations from now on, cut their transfers, and return when they have ended."""
