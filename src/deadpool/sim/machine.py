@@ -32,7 +32,9 @@ from deadpool.protocol.effects import (
     ToCoordinator,
     ToTrainer,
     TrainerExited,
+    WriteOut,
     WriteSeal,
+    WrittenOut,
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Join, Order, Permit, Plan, Refused, Welcome
@@ -201,6 +203,9 @@ class Machine:
                 self.world.streams.accepted(offer, slot)
             case RefuseOffer(offer=offer, reason=reason):
                 self.world.streams.refused(offer, reason)
+            case WriteOut(copies=copies):
+                ranks = tuple(copy.seal.rank for _, copy in copies)
+                self.world.after(1.0, lambda: self.feed(WrittenOut(ranks=ranks, folder=self.name)))
 
     def _allocate(self, effect: Allocate) -> None:
         if not self.alive:
