@@ -16,7 +16,13 @@ ROOT = Path(deadpool.__file__).parent
 
 BASE = {"errors"}
 SHARED = {"protocol", "config", "events", "errors"}
-TORCH_FREE_SNAPSHOT = {"snapshot.arena", "snapshot.progress", "snapshot.slot", "snapshot.transfer"}
+TORCH_FREE_SNAPSHOT = {
+    "snapshot.arena",
+    "snapshot.kept_file",
+    "snapshot.progress",
+    "snapshot.slot",
+    "snapshot.transfer",
+}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),

@@ -43,6 +43,7 @@ from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Seat, Spr
 from deadpool.protocol.topology import Address
 from deadpool.wire.trainer_link import AgentEnd, TrainerDoor
 
+KEPT_FOLDER = "kept"  # beside the trainers' logs: copies that outlive a job that could not go on
 _STALL_S = 0.5  # a timer that fires later than this means that this process did not run
 _UNTOLD_AT_MOST = 1000
 """Events that are kept for the next coordinator's log."""
@@ -85,6 +86,7 @@ class AgentProcess:
             midway=self._ambushes.midway,
             deadline_s=10.0,
             courtesy=courtesy,
+            kept=logs / KEPT_FOLDER,
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
         self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)

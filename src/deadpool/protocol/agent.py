@@ -7,6 +7,7 @@ here, never by the coordinator. The trainers are kept by `crew.py`, the copies b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from deadpool.events import Event
@@ -439,7 +440,7 @@ class Agent:
                 self._to_coordinator(message)
             case Spoilt(version=version):
                 self.store.spoil(rank, version)
-                self._to_coordinator(message)
+                self._to_coordinator(replace(message, node=self.node))
                 self._seating.lost(rank, f"this node's copy of {version} is not as it was sealed")
 
     # --- trainers come and go ----------------------------------------------------------------------------------------
