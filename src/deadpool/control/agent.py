@@ -28,6 +28,7 @@ from deadpool.protocol.effects import (
     CutStreams,
     Emit,
     Finish,
+    FromCoordinator,
     FromTrainer,
     KillTrainer,
     LookElsewhere,
@@ -39,8 +40,9 @@ from deadpool.protocol.effects import (
     ToTrainer,
     TrainerExited,
 )
-from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Seat, Sprung, TrainerHello
+from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Seat, Sprung, TrainerHello, Welcome
 from deadpool.protocol.topology import Address
+from deadpool.timeouts import STREAM_AT_LEAST_S, stream_s
 from deadpool.wire.trainer_link import AgentEnd, TrainerDoor
 
 KEPT_FOLDER = "kept"  # beside the trainers' logs: copies that outlive a job that could not go on
@@ -84,7 +86,7 @@ class AgentProcess:
             post=self._feed,
             note=self._report,
             midway=self._ambushes.midway,
-            deadline_s=10.0,
+            deadline_s=STREAM_AT_LEAST_S,
             courtesy=courtesy,
             kept=logs / KEPT_FOLDER,
         )
@@ -176,6 +178,9 @@ class AgentProcess:
         self._feed(TrainerExited(trainer=name, code=code, reason=reason))
 
     def _feed(self, input: Any) -> None:
+        match input:
+            case FromCoordinator(message=Welcome(settings=settings)):
+                self._data.use_deadline(stream_s(settings.silence_s))
         self._rhythm.feed(input)
 
     # --- effects -----------------------------------------------------------------------------------------------------

@@ -109,6 +109,11 @@ class DataPlane:
         host, port = self._workers.submit(self._server.start).result()  # its threads are as courteous as ours
         return Address(host=host, port=port)
 
+    def use_deadline(self, deadline_s: float) -> None:
+        """For streams that are opened from here on: before the node was welcomed, nobody knew the job's timeouts."""
+        self._client.use_deadline(deadline_s)
+        self._server.use_deadline(deadline_s)
+
     def close(self) -> None:
         for offer in list(self._offers):
             self.perform(RefuseOffer(offer=offer, reason="the agent is leaving"))

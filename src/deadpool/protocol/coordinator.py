@@ -74,9 +74,6 @@ from deadpool.protocol.salvage import Salvaging
 from deadpool.protocol.setbacks import Setback, Setbacks
 from deadpool.protocol.topology import Schedule
 
-RETURN_TIMEOUTS = 2
-"""So many node timeouts a job without any plan waits for nodes that only fell silent."""
-
 
 class Phase(Enum):
     FORMING = "forming"
@@ -479,7 +476,7 @@ class Coordinator:
 
     def _wait_for_return(self, reason: str, now: float) -> None:
         """Who only fell silent may be alive, and have what nobody else has."""
-        patience_s = RETURN_TIMEOUTS * self.deadlines.node_s
+        patience_s = self.deadlines.return_s
         if self._begin_waiting("return", now, patience_s):
             hoped_for = ", ".join(self.absences.hoped_for)
             self._out.emit("hoping", reason=f"{reason}; {hoped_for} may come back", deadline_s=patience_s)

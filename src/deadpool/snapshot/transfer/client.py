@@ -133,6 +133,10 @@ class TransferClient:
         if mismatch is not None:
             raise CopySpoilt(f"{channel.peer}: {seal.version} of rank {seal.rank} is not as sealed: {mismatch}")
 
+    def use_deadline(self, deadline_s: float) -> None:
+        """For streams that are opened from here on."""
+        self._pool.use_deadline(deadline_s)
+
     def fence(self, generation: Generation) -> None:
         """Refuse older generations from now on, cut their transfers, and return when they have ended."""
         self._pool.fence(generation)
