@@ -372,6 +372,8 @@ class Agent:
         self._to_coordinator(PlanAck(generation=plan.generation))
         if plan.resume is None:
             self._prompts.void(plan.generation)
+        if not plan.orders and any(self.crew.seated()):
+            self._prompts.clear()  # its ranks are others': it is told anew what it needs
         self._seating.carry_out(plan)
         if self.spare and plan.orders:
             self.crew.retire(keep=self.standby)

@@ -196,7 +196,7 @@ class Coordinator:
                 member.trainers = trainers
                 if self.phase is Phase.RUNNING:
                     self._rehearsals.assign(list(self.members.values()))
-            case Prompts():
+            case Prompts() if member.position == self.layout.position_of(message.rank):
                 for node in self.prompts.bring(member.node, message):
                     self._out.send(node, message)
             case TrainerLost(rank=rank, reason=reason, trainer=trainer):
@@ -228,8 +228,8 @@ class Coordinator:
             case Salvaged() if self.phase is Phase.SALVAGING:
                 self.salvaging.hear(member.node, message)
                 self._maybe_close()
-            case Report() | Testimony():
-                pass  # for the log; and what we have seen for ourselves
+            case Report() | Testimony() | Prompts():
+                pass  # for the log; what we have seen for ourselves; and of a rank that others hold by now
             case _:
                 self._out.emit("refused", node=member.node, message=type(message).__name__)
 
@@ -366,6 +366,7 @@ class Coordinator:
         self._out.emit("quarantined", node=node, reason=charge)
         if member is not None:
             member.quarantined, member.position = True, None
+            self.prompts.forget(node)
 
     def _fence(self, now: float) -> None:
         self._out.generation = self.generation.next(self.term)
