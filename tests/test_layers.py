@@ -16,19 +16,26 @@ ROOT = Path(deadpool.__file__).parent
 
 BASE = {"errors"}
 SHARED = {"protocol", "config", "events", "errors"}
-TORCH_FREE_SNAPSHOT = {"snapshot.arena", "snapshot.progress", "snapshot.slot", "snapshot.transfer"}
+TORCH_FREE_SNAPSHOT = {
+    "snapshot.arena",
+    "snapshot.kept_file",
+    "snapshot.progress",
+    "snapshot.slot",
+    "snapshot.transfer",
+}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "strikes": BASE,
-    "config": BASE | {"strikes"},
+    "timeouts": BASE,
+    "config": BASE | {"strikes", "timeouts"},
     "events": BASE,
     "parent": set(),
     "story": {"events", "errors"},
     "picture": {"story", "errors"},
     "protocol": {"errors", "events"},
     "wire": {"protocol", "errors"},
-    "control": SHARED | {"wire", "parent", "strikes"} | TORCH_FREE_SNAPSHOT,
+    "control": SHARED | {"wire", "parent", "strikes", "timeouts"} | TORCH_FREE_SNAPSHOT,
     "sim": SHARED,
     "dashboard": SHARED | {"story"},
     "snapshot": SHARED | {"wire.handshake"},

@@ -155,6 +155,14 @@ class CoordinatorBench(Bench):
                 return msg.Connected(generation=now_in, rank=int(rank))
             case ["finished", rank]:
                 return msg.Finished(generation=now_in, rank=int(rank))
+            case ["salvaged", ranks, *failure]:
+                names, failed = tuple(int(rank) for rank in ranks.split(",") if rank != "-"), " ".join(failure)
+                return msg.Salvaged(generation=now_in, ranks=names, folder="/kept", failure=failed)
+            case ["durable", step, path]:
+                return msg.Durable(step=int(step), path=path)
+            case ["spoilt", node, name]:
+                wanted = copy(name).seal
+                return msg.Spoilt(generation=now_in, node=node, rank=wanted.rank, version=wanted.version)
             case ["ended", rank, code]:
                 return msg.Ended(generation=now_in, rank=int(rank), code=int(code))
         raise ValueError(words)
@@ -316,6 +324,15 @@ class AgentBench(Bench):
             case ["permit", name, number]:
                 schedule = Schedule(every=int(named.get("every", 1)), start=int(named.get("from", 0)))
                 return [_Said(self._permit(self.core.generation, version(name), int(number), schedule))]
+            case ["dismiss", name]:
+                return [_Said(replace(self._plan(generation(name), named), orders=(), holders=(), held=()))]
+            case ["salvage", name, ranks]:
+                wanted = tuple(int(rank) for rank in ranks.split(","))
+                return [_Said(msg.Salvage(generation=self.core.generation, version=version(name), ranks=wanted))]
+            case ["spoilt", name]:
+                seal = copy(name).seal
+                told = msg.Spoilt(generation=self.core.generation, node="n0", rank=seal.rank, version=seal.version)
+                return [_Said(told)]
             case ["release"]:
                 return [_Said(msg.Release(generation=self.core.generation))]
             case ["exited", name, code]:
@@ -342,6 +359,11 @@ class AgentBench(Bench):
                 return fx.Fetched(rank=copy(name).seal.rank, slot=slot(ref), copy=copy(name))
             case ["fetch-failed", rank, ref]:
                 return fx.FetchFailed(rank=int(rank), slot=slot(ref), reason="nobody answers")
+            case ["source-spoilt", node, name]:
+                wanted = copy(name).seal
+                return fx.SourceSpoilt(node=node, rank=wanted.rank, version=wanted.version)
+            case ["written-out", ranks]:
+                return fx.WrittenOut(ranks=tuple(int(rank) for rank in ranks.split(",")), folder="/kept")
             case ["offered", number, name]:
                 in_generation = generation(named["in"]) if "in" in named else self.core.generation
                 return fx.Offered(offer=int(number), generation=in_generation, copy=copy(name))
@@ -376,6 +398,11 @@ class AgentBench(Bench):
                 return msg.Paused(reason=" ".join(reason) or None)
             case ["hung", *found]:
                 return msg.Hung(found=" ".join(found))
+            case ["durable", number, path]:
+                return msg.Durable(step=int(number), path=path)
+            case ["spoilt", wanted]:
+                rank = trainer.rank or 0
+                return msg.Spoilt(generation=now_in, node="n0", rank=rank, version=version(wanted))
             case ["failed", *error]:
                 return msg.Failed(error=" ".join(error))
             case ["device-lost", *error]:

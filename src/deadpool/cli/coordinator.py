@@ -13,8 +13,6 @@ import typer
 
 from deadpool.strikes import ORDER_HELP
 
-_END_S = 10.0  # for a killed process to be gone: its device and its pinned memory are given back first
-
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
     from deadpool.control.run_dir import RunDir
@@ -32,7 +30,14 @@ def coordinator(
     overhead_budget: Annotated[
         float | None, typer.Option(help="share of the step time that snapshots may cost; 0: no limit, none is left out")
     ] = None,
-    node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
+    node_timeout_s: Annotated[
+        float | None,
+        typer.Option("--node-timeout", "--node-timeout-s", help="silence after which a node is taken for dead"),
+    ] = None,
+    quarantine_after: Annotated[
+        int | None, typer.Option(help="faults of one node, after which its ranks go to a spare; 0: never")
+    ] = None,
+    quarantine_window_s: Annotated[float | None, typer.Option(help="within which they count")] = None,
     unwind_timeout_s: Annotated[float | None, typer.Option(help="for a trainer to come to rest")] = None,
     prepare_timeout_s: Annotated[float | None, typer.Option(help="for a newcomer to build and load")] = None,
     connect_timeout_s: Annotated[float | None, typer.Option(help="for groups to be made anew")] = None,
@@ -73,7 +78,7 @@ def coordinator(
 _SETTINGS = (
     "nodes", "nproc_per_node", "holders", "slots", "capture_every", "overhead_budget", "node_timeout_s",
     "unwind_timeout_s", "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "hang_timeout_s", "in_place", "host",
-    "port", "coordinators", "isolation_timeout_s",
+    "port", "coordinators", "isolation_timeout_s", "quarantine_after", "quarantine_window_s",
 )  # fmt: skip
 
 
@@ -95,9 +100,7 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
         secret=secret,
         log=log,
         orders=orders,
-        took_office=lambda: folder.announce(
-            address, pid=os.getpid(), nodes=config.nodes, nproc_per_node=config.nproc_per_node
-        ),
+        took_office=lambda: _take_office(config, folder, address, quiet),
         narrate=not quiet,
     )
     for sig in (signal.SIGTERM, signal.SIGINT):
@@ -114,6 +117,15 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
         log.close()
 
 
+def _take_office(config: JobConfig, folder: RunDir, address: Address, quiet: bool) -> None:
+    from deadpool.timeouts import table
+
+    folder.announce(address, pid=os.getpid(), nodes=config.nodes, nproc_per_node=config.nproc_per_node)
+    rows = table(config.node_timeout_s, config.derived_timeouts, config.hang_timeout_s)
+    for name, value, what_for in rows if not quiet else ():
+        print(f"[deadpool] timeout: {name:12} {value:>8}  {what_for}", flush=True)
+
+
 def _places(config: JobConfig) -> tuple[Address, ...]:
     from deadpool.errors import ConfigError
     from deadpool.protocol.topology import Address
@@ -126,10 +138,12 @@ def _places(config: JobConfig) -> tuple[Address, ...]:
 
 
 def _office(config: JobConfig, founds: bool) -> Office:
+    from deadpool.protocol.conduct import Tolerance
     from deadpool.protocol.deadlines import Deadlines
     from deadpool.protocol.messages import Settings
     from deadpool.protocol.office import Charter, Office
     from deadpool.protocol.topology import Layout, Schedule
+    from deadpool.timeouts import fence_s, return_s
 
     settings = Settings(
         layout=Layout(positions=config.nodes, per_node=config.nproc_per_node, holders=config.holders),
@@ -144,13 +158,16 @@ def _office(config: JobConfig, founds: bool) -> Office:
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,
-        fence_s=config.unwind_timeout_s + config.node_timeout_s + _END_S,
+        fence_s=fence_s(config.node_timeout_s, config.unwind_timeout_s),
         prepare_s=config.prepare_timeout_s,
         connect_s=config.connect_timeout_s,
         spare_wait_s=config.spare_wait_s,
+        return_s=return_s(config.node_timeout_s),
         hang_s=config.hang_timeout_s,
     )
-    charter = Charter(settings=settings, deadlines=deadlines, schedule=Schedule(every=config.capture_every))
+    tolerance = Tolerance(faults=config.quarantine_after, within_s=config.quarantine_window_s)
+    schedule = Schedule(every=config.capture_every)
+    charter = Charter(settings=settings, deadlines=deadlines, schedule=schedule, tolerance=tolerance)
     name = (
         f"{config.host}:{config.port}/{secrets.token_hex(4)}"  # of this process: one that is started again is another
     )

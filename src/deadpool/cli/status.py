@@ -34,6 +34,11 @@ def _print(body: dict[str, Any]) -> None:
     console.print(_interval(body["interval"]))
     if body["same_rack"]:
         console.print(f"[bold]copies in their own rack[/bold]: of positions {', '.join(map(str, body['same_rack']))}")
+    for node in body["nodes"]:
+        if node["quarantined"]:
+            console.print(f"[bold]{node['node']} is quarantined[/bold]: {node['quarantined']}")
+    if body["durable"]:
+        console.print(f"durable checkpoint of step {body['durable']['step']}: {body['durable']['path']}")
     with_racks = any(node["rack"] for node in body["nodes"])
     table = Table("node", *(["rack"] if with_racks else []), *_COLUMNS)
     for node in body["nodes"]:
@@ -96,7 +101,7 @@ def _row(node: dict[str, Any]) -> list[str]:
     trainers = ", ".join(t["state"] if t["rank"] is None else f"{t['state']} r{t['rank']}" for t in node["trainers"])
     rate = node.get("push_gbps")
     return [
-        node["role"],
+        node["role"] + (", quarantined" if node["quarantined"] else ""),
         ",".join(map(str, node["ranks"])),
         str(min(steps)) if steps else "",
         ",".join(node["holders"]),

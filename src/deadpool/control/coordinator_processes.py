@@ -115,6 +115,8 @@ class Coordinators:
             "spare-wait-s": config.spare_wait_s,
             "hang-timeout-s": config.hang_timeout_s,
             "isolation-timeout-s": config.isolation_timeout_s,
+            "quarantine-after": config.quarantine_after,
+            "quarantine-window-s": config.quarantine_window_s,
             "in-place": config.in_place,
             "host": host,
             "port": port,

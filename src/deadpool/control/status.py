@@ -11,6 +11,7 @@ from deadpool.protocol.seal import REGIONS
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     watermark = core.commits.permit.watermark
+    durable = core.salvaging.durable
     newest = max((step for m in core.members.values() for step in m.steps.values()), default=0)
     return {
         "phase": core.phase.value,
@@ -24,6 +25,7 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "protected": core.commits.protected,
         "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
         "interval": _interval(core),
+        "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
         "same_rack": list(core.commits.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
         "ranks": [_rank(core, rank, facts) for rank in range(core.layout.world_size)] if core.seats else [],
@@ -62,6 +64,7 @@ def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str,
         "node": member.node,
         "rack": member.rack,
         "role": "spare" if position is None else "active",
+        "quarantined": core.conduct.why(member.node) if member.quarantined else None,
         "position": position,
         "ranks": ranks,
         "steps": {str(rank): member.steps.get(rank) for rank in ranks},

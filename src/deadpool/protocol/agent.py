@@ -7,6 +7,7 @@ here, never by the coordinator. The trainers are kept by `crew.py`, the copies b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from deadpool.events import Event
@@ -35,12 +36,15 @@ from deadpool.protocol.effects import (
     Received,
     ReceiveFailed,
     ReleaseSegment,
+    SourceSpoilt,
     Stalled,
     StopAsked,
     StreamsCut,
     Tick,
     ToCoordinator,
     TrainerExited,
+    WriteOut,
+    WrittenOut,
 )
 from deadpool.protocol.footing import Footing
 from deadpool.protocol.identity import NO_GENERATION, Generation
@@ -51,6 +55,7 @@ from deadpool.protocol.messages import (
     Declare,
     Detach,
     DeviceLost,
+    Durable,
     End,
     Ended,
     Failed,
@@ -76,8 +81,11 @@ from deadpool.protocol.messages import (
     Release,
     Report,
     Reschedule,
+    Salvage,
+    Salvaged,
     Settings,
     Shutdown,
+    Spoilt,
     Stepped,
     TrainerHello,
     TrainerLost,
@@ -106,6 +114,7 @@ class Agent:
         self._halt_deadline: float | None = None
         self._hung: list[tuple[int, str]] = []  # since the last plan: rank, how it was found
         self._heartbeat_due: float | None = None
+        self._durable: Durable | None = None  # the newest checkpoint that the script told of
         self._effects: list[AgentEffect] = []
         self.crew = Crew(node, self._effects)
         self.store = Storehouse(self._effects)
@@ -205,6 +214,12 @@ class Agent:
                 self.store.received(slot, copy, count)
             case ReceiveFailed(slot=slot):
                 self.store.arrival_failed(slot)
+            case SourceSpoilt(node=node, rank=rank, version=version):
+                spoilt = Spoilt(generation=self.generation, node=node, rank=rank, version=version)
+                self._to_coordinator(spoilt)
+            case WrittenOut(ranks=ranks, folder=folder, failure=failure):
+                salvaged = Salvaged(generation=self.generation, ranks=ranks, folder=folder, failure=failure)
+                self._to_coordinator(salvaged)
         self._seating.grant_all()
         self._seating.announce_all()
 
@@ -237,6 +252,10 @@ class Agent:
                 for trainer in self.crew.seated():
                     trainer.released = True
                 self.crew.tell_seated(message)
+            case Spoilt(rank=rank, version=version):
+                self.store.spoil(rank, version)
+            case Salvage(version=version, ranks=ranks):
+                self._effects.append(WriteOut(copies=self.store.copies_of(version, ranks)))
             case Shutdown(reason=reason, failed=failed):
                 self._end(reason, failed=failed)
 
@@ -254,6 +273,8 @@ class Agent:
             self._testify()
 
     def _testify(self) -> None:
+        if self._durable is not None:
+            self._to_coordinator(self._durable)
         if self.generation == NO_GENERATION:
             self._report_trainers()  # all there is to say
             return
@@ -351,6 +372,8 @@ class Agent:
         self._to_coordinator(PlanAck(generation=plan.generation))
         if plan.resume is None:
             self._prompts.void(plan.generation)
+        if not plan.orders and any(self.crew.seated()):
+            self._prompts.clear()  # its ranks are others': it is told anew what it needs
         self._seating.carry_out(plan)
         if self.spare and plan.orders:
             self.crew.retire(keep=self.standby)
@@ -414,6 +437,13 @@ class Agent:
             case Prompts():
                 self._prompts.keep(message)
                 self._to_coordinator(message)
+            case Durable():
+                self._durable = message
+                self._to_coordinator(message)
+            case Spoilt(version=version):
+                self.store.spoil(rank, version)
+                self._to_coordinator(replace(message, node=self.node))
+                self._seating.lost(rank, f"this node's copy of {version} is not as it was sealed")
 
     # --- trainers come and go ----------------------------------------------------------------------------------------
 

@@ -36,6 +36,12 @@ class Commits:
         self._resume: Version | None = None
         self._running = False
         self._unmatched: tuple[int, ...] = ()  # ranks whose replicas were not, as last said
+        self._former: tuple[str, ...] = ()  # nodes that hold copies and no rank: a permit frees them there too
+
+    @property
+    def resume(self) -> Version | None:
+        """Where this generation began."""
+        return self._resume
 
     @property
     def placement(self) -> Placement:
@@ -55,6 +61,8 @@ class Commits:
         self.permit, self._resume, self.protected = blueprint.permit, blueprint.resume, False
         self.timetable = Timetable(blueprint.permit.schedule)
         self.ledger = Ledger(self.layout, blueprint.seats, blueprint.placement)
+        members = list(members)
+        self._former = tuple(m.node for m in members if m.position is None and m.has_copies)
         if blueprint.resume is not None:
             for member in members:
                 self._count_in(member, blueprint.resume)
@@ -123,6 +131,9 @@ class Commits:
         self._renew_permit()
         return None
 
+    def forget(self, node: str) -> None:
+        self._former = tuple(former for former in self._former if former != node)
+
     # --- news of copies ----------------------------------------------------------------------------------------------
 
     def sealed(self, copy: Copy) -> str | None:
@@ -132,6 +143,10 @@ class Commits:
     def stored(self, rank: int, node: str, version: Version) -> str | None:
         self.ledger.add_stored(rank, node, version)
         return self._advance(version)
+
+    def lost_copy(self, rank: int, node: str, version: Version) -> None:
+        """It was counted, and is not what it was."""
+        self.ledger.remove(rank, node, version)
 
     def missed(self, rank: int, number: int, reason: str) -> None:
         self.ledger.missed.add(number)
@@ -206,7 +221,7 @@ class Commits:
             return
         self.permit = permit
         self.ledger.obey(permit)
-        self._out.send_each(self.ledger.nodes, permit)
+        self._out.send_each((*self.ledger.nodes, *self._former), permit)
 
     def _is_dead(self, number: int) -> bool:
         resumed = self._resume is not None and self._resume.number == number

@@ -161,10 +161,28 @@ class ReceiveFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpoilt:
+    """What came from there is not what the rank had sealed."""
+
+    node: str
+    rank: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenOut:
+    """`failure` empty: all of them."""
+
+    ranks: tuple[int, ...]
+    folder: str
+    failure: str = ""
+
+
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | Allocated | AllocationFailed
     | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received | ReceiveFailed | Tick
-    | Stalled | StopAsked
+    | Stalled | StopAsked | SourceSpoilt | WrittenOut
 )  # fmt: skip
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -291,7 +309,15 @@ class RefuseOffer:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOut:
+    """Sealed copies into files, for people."""
+
+    copies: tuple[tuple[SlotRef, Copy], ...]
+
+
 AgentEffect = (
     ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | Allocate | ReleaseSegment | HashSlot
-    | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | Emit | Finish
+    | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | WriteOut
+    | Emit | Finish
 )  # fmt: skip

@@ -37,6 +37,7 @@ class Footing:
     position: int | None = None  # in that plan; None: a spare
     electorate: Generation = NO_GENERATION  # the newest that it has heard Go of, or the founding one
     votes: bool = False  # it sits in that
+    quarantined: bool = False  # as it was last told
 
     def sits_in(self, generation: Generation) -> bool:
         sits = self.planned == generation and self.position is not None

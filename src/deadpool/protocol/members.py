@@ -30,6 +30,11 @@ class Member:
     steps: dict[int, int] = field(default_factory=dict)  # of ranks in their loop, in this generation
     steps_told: float = 0.0  # when
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
+    quarantined: bool = False
+
+    @property
+    def has_copies(self) -> bool:
+        return self.inventory is not None and bool(self.inventory.own or self.inventory.held)
 
     def view(self) -> NodeView:
         return NodeView(
@@ -39,6 +44,7 @@ class Member:
             trainers=self.trainers,
             inventory=self.inventory or Inventory(),
             rack=self.rack,
+            quarantined=self.quarantined,
         )
 
 
@@ -54,6 +60,8 @@ def castings(members: list[Member], layout: Layout) -> Iterator[tuple[Member, Ca
     order = far_apart(layout.positions)
     first = 0
     for member in members:
+        if member.position is None and member.quarantined:
+            continue  # what it rehearsed would be for nothing
         if member.position is not None:
             yield member, cast(member, list(layout.ranks_at(member.position)), repeat=True)
             continue

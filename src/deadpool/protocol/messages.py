@@ -3,10 +3,10 @@
 A message that depends on who holds which rank carries the generation it was said in, and whoever receives one of an
 older generation drops it at the door. Three conversations, in the order in which a recovery speaks them:
 
-    agent -> coordinator    Join Testimony Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored
-                            FenceAck PlanAck Prepared Connected Finished Ended Report
-    coordinator -> agent    Welcome Refused Pulse Prompts Rehearse Fence Plan Connect Go Permit Release Shutdown
-                            (each in an Order, which names the term), Strike
+    agent -> coordinator    Join Testimony Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored Durable
+                            FenceAck Spoilt PlanAck Prepared Connected Finished Ended Salvaged Report
+    coordinator -> agent    Welcome Refused Pulse Prompts Rehearse Fence Plan Connect Go Permit Release Spoilt
+                            Salvage Shutdown (each in an Order, which names the term), Strike
     agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Detach Grant Halt Arriving Restore Connect Go
                             Final Reschedule Release End Strike
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Finished Report
@@ -285,6 +285,35 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """The script has saved a checkpoint of its own of so many completed steps: there is something to restart from.
+    Said by a trainer, and again by its agent to every coordinator."""
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoilt:
+    """A copy is not as it was sealed. Of trainer and agent: their node's own; it counts as lost from here on."""
+
+    generation: Generation
+    node: str
+    rank: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvaged:
+    """The answer to Salvage."""
+
+    generation: Generation
+    ranks: tuple[int, ...]
+    folder: str
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What a node says about itself for people to read: process ids, bytes in its arena, bandwidth reached."""
 
@@ -347,6 +376,7 @@ class Plan:
     orders: tuple[RankOrder, ...] = ()
     holders: tuple[Holder, ...] = ()  # of what this node's ranks seal
     held: tuple[int, ...] = ()  # ranks of other nodes whose copies come to this one
+    quarantined: bool = False  # the node fails again and again; it says so to whoever coordinates next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +405,15 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Salvage:
+    """The job cannot go on: write these ranks' copies of the version to disk, and say where they are."""
+
+    generation: Generation
+    version: Version
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown:
     reason: str
     failed: bool
@@ -385,7 +424,10 @@ class Order:
     """What a coordinator says, and in which term: who has promised a higher one refuses it at the door."""
 
     term: int
-    message: Welcome | Refused | Pulse | Prompts | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Shutdown
+    message: (
+        Welcome | Refused | Pulse | Prompts | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Spoilt
+        | Salvage | Shutdown
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -594,10 +636,10 @@ class Sprung:
 
 ALL: tuple[type, ...] = (
     Address, Answer, Arriving, Ask, Attach, Captured, Connect, Connected, Copy, Costs, Declare, Detach, DeviceLost,
-    Digest, End, Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Footing, Generation, Geometry,
-    Go, Grant, Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Live, Missed, Order, Parked, Paused,
-    Permit, Plan, PlanAck, Prepared, Promise, Prompts, Pulse, RankOrder, Refused, Rehearse, Release, Report, Reschedule,
-    Restore, Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Sprung, Stepped, Stored, Strike,
-    Testimony, TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
+    Digest, Durable, End, Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Footing, Generation,
+    Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Live, Missed, Order, Parked,
+    Paused, Permit, Plan, PlanAck, Prepared, Promise, Prompts, Pulse, RankOrder, Refused, Rehearse, Release, Report,
+    Reschedule, Restore, Salvage, Salvaged, Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Spoilt,
+    Sprung, Stepped, Stored, Strike, Testimony, TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

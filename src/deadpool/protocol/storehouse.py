@@ -117,6 +117,21 @@ class Storehouse:
             held=tuple(slot.copy for shelf in self.held.values() for slot in shelf.sealed() if slot.copy),
         )
 
+    def spoil(self, rank: int, version: Version) -> None:
+        """A copy is not as it was sealed: it is none."""
+        for shelf in (self.own.get(rank), self.held.get(rank)):
+            if shelf is not None and (slot := shelf.find(version)) is not None:
+                shelf.free(slot)
+
+    def copies_of(self, version: Version, ranks: tuple[int, ...]) -> tuple[tuple[SlotRef, Copy], ...]:
+        """Of each rank the one with the most in it."""
+        found = []
+        for rank in ranks:
+            slots = [shelf.find(version) for shelf in (self.own.get(rank), self.held.get(rank)) if shelf is not None]
+            there = [(slot.ref, slot.copy) for slot in slots if slot is not None and slot.copy is not None]
+            found += sorted(there, key=lambda home: not home[1].seal.full)[:1]
+        return tuple(found)
+
     def adopt(self, plan: Plan) -> None:
         self.generation, self.fenced, self.running = plan.generation, False, False
         self.permit, self.holders, self._holds = plan.permit, plan.holders, frozenset(plan.held)

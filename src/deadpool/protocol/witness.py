@@ -37,9 +37,10 @@ class Witness:
         self._finished: set[int] = set()
         self._ended: dict[int, int] = {}
         self._lost: dict[int, str] = {}
+        self._quarantined = False
 
     def planned(self, plan: Plan, layout: Layout) -> None:
-        self._plan, self._running = plan, False
+        self._plan, self._running, self._quarantined = plan, False, plan.quarantined
         self._position = layout.position_of(plan.orders[0].rank) if plan.orders else None
         if plan.generation.is_founding:
             self._vote_in(plan.generation)
@@ -80,6 +81,7 @@ class Witness:
             position=self._position,
             electorate=self._electorate,
             votes=self._votes,
+            quarantined=self._quarantined,
         )
 
     def testify(

@@ -35,9 +35,9 @@ from deadpool.protocol.effects import (
     ToCoordinator,
     ToTrainer,
     TrainerExited,
-    Verified,
-    VerifySlot,
+    WriteOut,
     WriteSeal,
+    WrittenOut,
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Join, Order, Permit, Plan, Refused, Welcome
@@ -241,11 +241,6 @@ class Machine:
             case HashSlot(slot=slot):
                 digest = self.arena.contents[slot].digest()
                 self.world.after(self.world.copy_s, lambda: self.feed(Hashed(slot=slot, digest=digest)))
-            case VerifySlot(slot=slot, copy=copy):
-                content = self.arena.contents.get(slot)
-                intact = content is not None and content.digest() == copy.seal.digest
-                verified = Verified(slot=slot, version=copy.seal.version, intact=intact)
-                self.world.after(self.world.copy_s, partial(self.feed, verified))
             case WriteSeal(slot=slot, copy=copy):
                 self.arena.seal(slot, copy.seal.rank, copy.seal.version)
             case PushCopy():
@@ -258,6 +253,9 @@ class Machine:
                 self.world.streams.accepted(offer, slot)
             case RefuseOffer(offer=offer, reason=reason):
                 self.world.streams.refused(offer, reason)
+            case WriteOut(copies=copies):
+                ranks = tuple(copy.seal.rank for _, copy in copies)
+                self.world.after(1.0, lambda: self.feed(WrittenOut(ranks=ranks, folder=self.name)))
 
     def _allocate(self, effect: Allocate) -> None:
         if not self.alive:

@@ -32,6 +32,7 @@ from deadpool.protocol.messages import (
     Reschedule,
     Restore,
     Seat,
+    Spoilt,
     Stepped,
     TrainerHello,
 )
@@ -266,6 +267,12 @@ class Process:
         return State(bits(60), bits(60), bits(60))
 
     def _loaded(self, restore: Restore) -> None:
+        if restore.slot is not None and restore.slot in self.machine.arena.corrupted:
+            self._found_spoilt(restore)
+        else:
+            self._stand_at(restore)
+
+    def _stand_at(self, restore: Restore) -> None:
         if restore.slot is not None:
             content = self.machine.arena.contents.get(restore.slot)
             assert content is not None, f"{self.name} restores {restore.version} from {restore.slot}: nothing is there"
@@ -279,6 +286,15 @@ class Process:
             return
         self.say(Prepared(generation=restore.generation, rank=self.core.rank, store=self._address))
         self._walk()
+
+    def _found_spoilt(self, restore: Restore) -> None:
+        """What was loaded is not what was sealed: it is not to be used."""
+        self.stage = "await_restore"
+        self._heard.pop(Restore, None)
+        generation, rank = restore.generation, self.core.rank
+        self.say(Spoilt(generation=generation, node=self.machine.name, rank=rank, version=restore.version))
+        if self.core.is_aborted:
+            self._come_back()
 
     def _connected(self) -> None:
         if not self.core.is_aborted:

@@ -7,7 +7,7 @@ end does not run, a stream stands still until it goes on or its deadline is over
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,12 @@ from deadpool.protocol.effects import (
     PushFailed,
     Received,
     ReceiveFailed,
+    SourceSpoilt,
     StreamsCut,
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, SlotRef, Source
-from deadpool.protocol.seal import NOT_AS_SEALED, Digest
+from deadpool.protocol.seal import Digest
 from deadpool.sim.arena import Content
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ STALLED_S = 4.0
 """For which a stream may stand still."""
 IN_FLIGHT = 0.3
 """Share of streams whose last bytes are on their way when their sender dies."""
+NOT_AS_SEALED = "not as sealed"
 LATE_S = 20.0
 """That a stream may take to knock: its connection was made, and then nothing happened for long."""
 
@@ -52,7 +54,6 @@ class Stream:
     offer: int = 0
     open: bool = True
     copy: Copy | None = None  # as the holder will have it
-    refuted: list[str] = field(default_factory=list)  # nodes whose bytes were not what was sealed
     content: Content | None = None  # of a sender that died when its last bytes were on their way
 
 
@@ -180,13 +181,7 @@ class Streams:
             self._tell_unless_cut(
                 target,
                 stream.generation,
-                FetchFailed(
-                    rank=effect.rank,
-                    slot=effect.slot,
-                    reason="no source is left",
-                    version=effect.fetch.copy.seal.version,
-                    refuted=tuple(stream.refuted),
-                ),
+                FetchFailed(rank=effect.rank, slot=effect.slot, reason="no source is left"),
             )
         else:
             source = parts[0].pop(0)
@@ -203,8 +198,10 @@ class Streams:
         content = self._read(machine, source, effect.fetch.copy.seal.version, stream.generation)
         wanted = effect.fetch.copy.seal.digest
         if content is None or not _matches(content, source, wanted):
-            if content is not None and source.rank == effect.rank:
-                stream.refuted.append(source.node)
+            if content is not None and stream.target is not None:
+                version = effect.fetch.copy.seal.version
+                spoilt = SourceSpoilt(node=source.node, rank=source.rank, version=version)
+                self._tell_unless_cut(stream.target, stream.generation, spoilt)
             given_up()
         else:
             self._fetch_part(stream, effect, parts[1:], [*got, content])

@@ -6,6 +6,7 @@ Three parts: here the boundary of a step; in recovery.py the walk from rest to G
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 from deadpool.errors import Unwind
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Declare, Finished, Missed, Paused, Release, Stepped
+from deadpool.protocol.messages import Declare, Durable, Finished, Missed, Paused, Release, Stepped
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.protocol.trainer import Capture
 from deadpool.snapshot.copying import Boundary
@@ -111,6 +112,12 @@ class Job:
     def on_final(self, step: int, action: Callable[[], None]) -> None:
         """Runs `action` once it is certain that `step` will never be computed again."""
         self._when_final.append((int(step), action))
+
+    def durable(self, step: int, path: str | os.PathLike[str]) -> None:
+        """Says that the script has saved a checkpoint of its own after `step` completed steps, complete and readable at
+        `path`. One rank is enough. Should the job ever lose every copy of some rank, it names the newest one."""
+        if not self._dry:
+            self.session.send(Durable(step=int(step), path=os.fspath(path)))
 
     def digest(self) -> str:
         """Of the protected state as it is now: equal digests mean bit-identical state."""

@@ -23,9 +23,10 @@ PHASES = (
     "redo",
     "unprotected",
     "headless",
+    "salvaging",
 )
 """Of a job, in the order of a recovery: a fault is there but not noticed; running, but not a step since; running, but
-not every copy is there yet; and nobody is in office."""
+not every copy is there yet; nobody is in office; and what is left is written to disk."""
 
 
 def alive(world: World) -> list[Machine]:

@@ -14,7 +14,6 @@ from deadpool.protocol.crew import Crew, Trainer
 from deadpool.protocol.effects import StreamsCut
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Fetch, Missed, Permit
-from deadpool.protocol.proofs import Proofs
 from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer import TrainerCore
@@ -116,39 +115,24 @@ def inventory_not_frozen(patch: Patch) -> None:
 
 
 def replica_as_evidence(patch: Patch) -> None:
-    """Where a rank has no seal of its own, that of a replica will do."""
-    real = planner._Stock.evidence
+    """Where nobody has a seal of a rank, that of a replica will do."""
+    real = planner._Stock.fetch
 
-    def evidence(self: Any, rank: int, version: Version) -> Any:
-        peers = (r for r in range(self.view.layout.world_size) if (r, version) in self.own)
-        twin = next((self.own[peer, version][1] for peer in peers), None)
-        found = real(self, rank, version)
-        return found if found or twin is None or not twin.peers else replace(twin, seal=replace(twin.seal, rank=rank))
-
-    patch.set(planner._Stock, "evidence", evidence)
-    patch.set(planner._Stock, "fetch", _fetch_from_a_replica(planner._Stock.fetch))
-
-
-def _fetch_from_a_replica(real: Any) -> Any:
     def fetch(self: Any, rank: int, version: Version) -> Any:
-        if (rank, version) in self.own or (rank, version) in self.held:
-            return real(self, rank, version)
-        copy = self.evidence(rank, version)
-        if copy is None:
-            return None
-        node, peer = next((node, r) for (r, v), (node, _) in self.own.items() if v == version)
-        base = (planner._source(node, peer, "record", "unique"),)
-        return Fetch(copy=copy, groups=(base, (planner._source(node, peer, "replica"),)))
+        found = real(self, rank, version)
+        twin = next((home for (_, v), home in self.own.items() if v == version and home[1].peers), None)
+        if found is not None or twin is None:
+            return found
+        node, copy = twin
+        base = (planner._source(node, copy.seal.rank, "record", "unique"),)
+        replica = (planner._source(node, copy.seal.rank, "replica"),)
+        return Fetch(copy=replace(copy, seal=replace(copy.seal, rank=rank)), groups=(base, replica))
 
-    return fetch
-
-
-def own_copy_not_verified(patch: Patch) -> None:
-    patch.set(Proofs, "ask", lambda self, rank, ref: self.trusts(rank))
+    patch.set(planner._Stock, "fetch", fetch)
 
 
-def doubts_forgotten_at_the_fence(patch: Patch) -> None:
-    patch.set(Proofs, "rests_at", lambda self, live: live)
+def spoilt_copy_loaded(patch: Patch) -> None:
+    patch.set(Process, "_found_spoilt", Process._stand_at)
 
 
 def racks_ignored(patch: Patch) -> None:
@@ -214,6 +198,5 @@ MUTATIONS = [
     Mutation("kept whoever sits there", kept_whoever_sits_there, "tight"),
     Mutation("told by an earlier start", told_by_an_earlier_start),
     Mutation("hangs unseen", hangs_unseen),
-    Mutation("own copy not verified", own_copy_not_verified, "damage"),
-    Mutation("doubts forgotten at the fence", doubts_forgotten_at_the_fence, "damage"),
+    Mutation("spoilt copy loaded", spoilt_copy_loaded, "damage"),
 ]
