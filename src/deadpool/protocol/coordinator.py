@@ -6,7 +6,8 @@ phases, and a fault in any of them is simply the next generation:
     FORMING -> PREPARING -> CONNECTING -> RUNNING -> FENCING -> (WAITING ->) PREPARING -> ...
 
 Which versions are complete is kept by `commits.py`, which ones are captured by `interval.py`, whether the job gets
-anywhere by `progress.py`, who rehearses what by `rehearsals.py`. How one becomes coordinator is `office.py`'s business.
+anywhere by `progress.py`, who is slow by `stragglers.py`, who leaves on purpose by `departures.py`, who rehearses what
+by `rehearsals.py`. How one becomes coordinator is `office.py`'s business.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 
 from deadpool.protocol.commits import Commits
 from deadpool.protocol.deadlines import Deadlines
+from deadpool.protocol.departures import Departures, Next
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,
+    DrainAsked,
     FromAgent,
     LinkLost,
     Stalled,
@@ -41,6 +44,7 @@ from deadpool.protocol.messages import (
     Heartbeat,
     Inventory,
     Join,
+    Leave,
     Missed,
     PlanAck,
     Prepared,
@@ -51,6 +55,7 @@ from deadpool.protocol.messages import (
     Sealed,
     Settings,
     Shutdown,
+    Standing,
     Stored,
     Testimony,
     TrainerLost,
@@ -63,6 +68,8 @@ from deadpool.protocol.planner import Blueprint, NoPlan, View, choose_seats, pla
 from deadpool.protocol.progress import FUTILE_LIMIT, HangWatch, Setbacks
 from deadpool.protocol.prompts import PromptShelf
 from deadpool.protocol.rehearsals import Rehearsals
+from deadpool.protocol.spares import SpareWatch
+from deadpool.protocol.stragglers import StragglerWatch
 from deadpool.protocol.topology import Schedule
 
 
@@ -108,6 +115,16 @@ class Coordinator:
         self._suspected = False  # the fence is for a hang, and nobody was found yet who is at fault
         self._setbacks = Setbacks(self.commits)
         self.pace = Pace(self.commits, settings, self._out)
+        self.stragglers = StragglerWatch(self.layout, self._out)
+        self.spares = SpareWatch(self._out)
+        self.departures = Departures(
+            self.layout,
+            self.commits,
+            self._out,
+            patience_s=deadlines.prepare_s,
+            choose_heir=self._choose_heir,
+            groom=lambda node, position: self._rehearsals.hint(self.members[node], position),
+        )
         self._fault_count = 0
         self._last_word = Shutdown(reason="", failed=False)
 
@@ -124,6 +141,7 @@ class Coordinator:
     def step(self, input: CoordinatorInput, *, now: float) -> list[CoordinatorEffect]:
         if self.phase is not Phase.ENDED:
             self._dispatch(input, now)
+            self._look_after_departures(now)
         elif isinstance(input, FromAgent) and isinstance(input.message, Join):
             self._out.send(input.node, self._last_word)  # it would wait for a welcome, and we for it to leave
         return self._out.take()
@@ -131,7 +149,7 @@ class Coordinator:
     def deadline(self) -> float | None:
         """When to send a Tick at the latest."""
         silent = [member.heard + self.deadlines.node_s for member in self.members.values()]
-        wakes = silent + ([self.phase_deadline] if self.phase_deadline is not None else [])
+        wakes = silent + [wake for wake in (self.phase_deadline, self.departures.deadline) if wake is not None]
         return min(wakes) if wakes and self.phase is not Phase.ENDED else None
 
     def check(self) -> None:
@@ -150,6 +168,8 @@ class Coordinator:
                 self._lose_node(node, f"link to node {node} lost: {reason}", now)
             case StopAsked(reason=reason):
                 self._end(reason, failed=True)
+            case DrainAsked(node=node, reason=reason):
+                self._let_leave(node, reason, now)
             case Stalled(seconds=seconds):
                 self._excuse(seconds)
             case Tick():
@@ -167,13 +187,15 @@ class Coordinator:
 
     def _handle(self, member: Member, message: Any, now: float) -> None:
         match message:
-            case Heartbeat(steps=steps, paused=paused, costs=costs):
+            case Heartbeat(steps=steps, paused=paused, costs=costs, efforts=efforts):
                 member.steps.update(dict(steps))
                 member.steps_told = now
                 self._note_pauses(member, dict(paused))
                 self.pace.interval.hear(costs)
                 if self.phase is Phase.RUNNING:
                     self.pace.look(self.members.values(), now)
+                    self.stragglers.hear(efforts)
+                    self._look_for_stragglers(now)
                 self._look_for_hang(now)
             case Trainers(trainers=trainers):
                 member.trainers = trainers
@@ -185,8 +207,10 @@ class Coordinator:
             case TrainerLost(rank=rank, reason=reason, trainer=trainer):
                 self._lose_trainer(member, trainer, rank, reason, now)
             case Sealed(copy=copy):
+                self.departures.sealed(copy.seal.rank, copy.seal.version.number)
                 self._end_if(self.commits.sealed(copy))
             case Missed(rank=rank, number=number, reason=reason):
+                self.departures.missed(rank, number, self.members)
                 self.commits.missed(rank, number, reason)
                 self.pace.interval.missed(message)
             case Stored(rank=rank, version=version):
@@ -204,6 +228,10 @@ class Coordinator:
                 self._reach("finished", rank, True, now)
             case Ended(rank=rank, code=code):
                 self._reach("ended", rank, code, now)
+            case Standing(rank=rank, number=number):
+                self.departures.stands(rank, number)
+            case Leave(reason=reason):
+                self._let_leave(member.node, reason, now, insists=True)
             case Report() | Testimony():
                 pass  # for the log; and what we have seen for ourselves
             case _:
@@ -220,6 +248,7 @@ class Coordinator:
         self.members[node] = member
         self._out.emit("joined", node=node, spare=join.spare or self.phase is not Phase.FORMING)
         self._out.send(node, Welcome(term=self.term, settings=self.settings, by=self.name))
+        self.spares.look(self.members.values())
         if self.phase is Phase.FORMING:
             self._maybe_form(now)
         elif self.phase in (Phase.FENCING, Phase.WAITING):
@@ -246,6 +275,7 @@ class Coordinator:
         self.prompts.forget(node)
         if member.position is None:
             self._out.emit("spare_lost", node=node, reason=reason)
+            self.spares.look(self.members.values())
             self._continue_without(now)
         else:
             self._fault(now, node=node, reason=reason, ranks=list(self.layout.ranks_at(member.position)))
@@ -262,6 +292,68 @@ class Coordinator:
             self._end(f"rank {rank} failed {verdict}: {reason}", failed=True)
         elif self.phase not in (Phase.FENCING, Phase.WAITING):
             self._fault(now, node=member.node, rank=rank, reason=reason, ranks=[rank])
+
+    # --- leaving on purpose ------------------------------------------------------------------------------------------
+
+    def refusal_to_drain(self, node: str) -> str | None:
+        """Why this node cannot be drained now; None: it can."""
+        running = self.phase is Phase.RUNNING and not self.released
+        return self.departures.refusal(node, self.members, self.phase.value, running=running)
+
+    def _let_leave(self, node: str, reason: str, now: float, *, insists: bool = False) -> None:
+        """Who `insists` goes anyway: better at once, and noticed, than in the middle of something else."""
+        member, refusal = self.members.get(node), self.refusal_to_drain(node)
+        if member is not None and member.position is None and not member.leaving:
+            self._dismiss(member, reason, now)
+        elif refusal is not None or member is None:
+            self._out.emit("drain_refused", node=node, reason=refusal)
+            if insists and not (member is not None and member.leaving):
+                self._out.send(node, Shutdown(reason=f"{reason}; not drained: {refusal}", failed=True))
+        else:
+            self.departures.begin(member, self.members, reason, now)
+
+    def _choose_heir(self, position: int) -> str | None:
+        """Who would take this position, were it given up now."""
+        seats = choose_seats(self._view())
+        heir = seats[position] if not isinstance(seats, NoPlan) else None
+        return heir if heir is not None and self.members[heir].position is None else None
+
+    def _look_after_departures(self, now: float) -> None:
+        drain = self.departures.drain
+        if drain is None or self.phase is not Phase.RUNNING:
+            return
+        if self.released:
+            self.departures.give_up("the job comes to its end", self.members)
+            return
+        match self.departures.look(self.members, now):
+            case Next.HAND_OVER:
+                self._fault_count += 1
+                self._out.cause = f"drain-{self._fault_count}"
+                ranks = list(self.layout.ranks_at(drain.position))
+                self._out.emit("handover", node=drain.node, step=drain.number, reason=drain.reason, ranks=ranks)
+                self._fence(now)
+            case Next.DISMISS:
+                member = self.members[drain.node]
+                self.departures.forget(self.members)
+                self._dismiss(member, drain.reason, now)
+
+    def _dismiss(self, member: Member, reason: str, now: float) -> None:
+        """It has nothing that anybody needs."""
+        del self.members[member.node]
+        self.prompts.forget(member.node)
+        self._out.emit("left", node=member.node, reason=reason)
+        self._out.send(member.node, Shutdown(reason=f"node {member.node} leaves: {reason}", failed=False))
+        self.spares.look(self.members.values())
+        self._continue_without(now)
+
+    def _look_for_stragglers(self, now: float) -> None:
+        straggler = self.stragglers.look(self.seats)
+        if straggler is None or not self.settings.replace_stragglers:
+            return
+        position = self.seats.index(straggler.node)
+        if position not in self.stragglers.replaced and self.refusal_to_drain(straggler.node) is None:
+            self.stragglers.replaced.add(position)
+            self._let_leave(straggler.node, straggler.text, now)
 
     # --- fault, fence, plan ------------------------------------------------------------------------------------------
 
@@ -291,6 +383,8 @@ class Coordinator:
         self._out.generation = self.generation.next(self.term)
         self.commits.fence()
         self.pace.fence()
+        self.stragglers.fence()
+        self.departures.fence()
         self._milestones.clear()
         self._enter(Phase.FENCING, now, self.deadlines.fence_s)
         for member in self.members.values():
@@ -373,8 +467,11 @@ class Coordinator:
 
     def _carry_out(self, blueprint: Blueprint, now: float) -> None:
         self.blueprint, self.seats = blueprint, blueprint.seats
+        for member in self.members.values():
+            member.position = None  # a node that leaves has given up its own
         for position, node in enumerate(self.seats):
             self.members[node].position = position
+        self.departures.planned(self.seats, self.members)
         resume = blueprint.resume
         self._out.emit(
             "planned",
@@ -434,6 +531,7 @@ class Coordinator:
         self._out.emit("go")
         self._tell_seats(Go(generation=self.generation, cause=self.cause))
         self._rehearsals.assign(list(self.members.values()))
+        self.spares.look(self.members.values())
         self._end_if(self.commits.go())
 
     def _run(self, now: float) -> None:
@@ -485,6 +583,7 @@ class Coordinator:
         for member in self.members.values():
             member.heard += seconds
         self._hang_watch.excuse(seconds)
+        self.departures.excuse(seconds)
         if self.phase_deadline is not None:
             self.phase_deadline += seconds
 

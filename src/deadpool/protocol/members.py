@@ -30,6 +30,8 @@ class Member:
     steps: dict[int, int] = field(default_factory=dict)  # of ranks in their loop, in this generation
     steps_told: float = 0.0  # when
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
+    leaving: bool = False  # on purpose: its ranks go to a spare as soon as one can take them
+    heir_to: int | None = None  # the position that this spare is to take from a node that leaves
 
     def view(self) -> NodeView:
         return NodeView(
@@ -39,6 +41,7 @@ class Member:
             trainers=self.trainers,
             inventory=self.inventory or Inventory(),
             rack=self.rack,
+            leaving=self.leaving,
         )
 
 
@@ -53,13 +56,15 @@ def castings(members: list[Member], layout: Layout) -> Iterator[tuple[Member, Ca
     """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks."""
     order = far_apart(layout.positions)
     first = 0
-    for member in members:
+    for member in (member for member in members if member.position is not None or not member.leaving):
         if member.position is not None:
             yield member, cast(member, list(layout.ranks_at(member.position)), repeat=True)
             continue
         sets = max(1, len(member.trainers) // layout.per_node)
         positions = [order[(first + i) % layout.positions] for i in range(sets)]
         first += sets
+        if member.heir_to is not None:
+            positions = [member.heir_to, *(p for p in positions if p != member.heir_to)][:sets]
         yield member, cast(member, [rank for position in positions for rank in layout.ranks_at(position)])
 
 

@@ -5,10 +5,16 @@ that into the list of its file, or a new file's list into ALL. Everything else f
 counts it, by kind and by the phase of a recovery that it struck in.
 """
 
-from deadpool.sim.faults import coordinators, machines, spares, trainers
+from deadpool.sim.faults import coordinators, departures, machines, spares, trainers
 from deadpool.sim.faults.fault import Fault, FaultPlan
 
-ALL: tuple[Fault, ...] = (*machines.FAULTS, *trainers.FAULTS, *spares.FAULTS, *coordinators.FAULTS)
+ALL: tuple[Fault, ...] = (
+    *machines.FAULTS,
+    *trainers.FAULTS,
+    *spares.FAULTS,
+    *coordinators.FAULTS,
+    *departures.FAULTS,
+)
 BY_KIND: dict[str, Fault] = {fault.kind: fault for fault in ALL}
 
 __all__ = ["ALL", "BY_KIND", "Fault", "FaultPlan"]
