@@ -231,7 +231,7 @@ class Coordinator:
             case Standing(rank=rank, number=number):
                 self.departures.stands(rank, number)
             case Leave(reason=reason):
-                self._let_leave(member.node, reason, now, insists=True)
+                self.departures.wishes[member.node] = reason
             case Report() | Testimony():
                 pass  # for the log; and what we have seen for ourselves
             case _:
@@ -273,6 +273,7 @@ class Coordinator:
             return
         self._out.drop(node)
         self.prompts.forget(node)
+        self.departures.wishes.pop(node, None)
         if member.position is None:
             self._out.emit("spare_lost", node=node, reason=reason)
             self.spares.look(self.members.values())
@@ -297,20 +298,29 @@ class Coordinator:
 
     def refusal_to_drain(self, node: str) -> str | None:
         """Why this node cannot be drained now; None: it can."""
-        running = self.phase is Phase.RUNNING and not self.released
-        return self.departures.refusal(node, self.members, self.phase.value, running=running)
+        return self.departures.refusal(node, self.members, self.phase.value, running=self._can_drain)
 
-    def _let_leave(self, node: str, reason: str, now: float, *, insists: bool = False) -> None:
-        """Who `insists` goes anyway: better at once, and noticed, than in the middle of something else."""
+    @property
+    def _can_drain(self) -> bool:
+        return self.phase is Phase.RUNNING and not self.released
+
+    def _let_leave(self, node: str, reason: str, now: float) -> str | None:
+        """Returns why not."""
         member, refusal = self.members.get(node), self.refusal_to_drain(node)
-        if member is not None and member.position is None and not member.leaving:
-            self._dismiss(member, reason, now)
-        elif refusal is not None or member is None:
+        if refusal is not None or member is None:
             self._out.emit("drain_refused", node=node, reason=refusal)
-            if insists and not (member is not None and member.leaving):
-                self._out.send(node, Shutdown(reason=f"{reason}; not drained: {refusal}", failed=True))
+        elif member.position is None:
+            self._dismiss(member, reason, now)
         else:
             self.departures.begin(member, self.members, reason, now)
+        return refusal
+
+    def _grant_wish(self, now: float) -> None:
+        """A node that was told to end has some time, but not for ever: where nobody can take its ranks, it goes at once
+        and is lost."""
+        wish = self.departures.next_wish(self.members, running=self._can_drain)
+        if wish is not None and (refusal := self._let_leave(*wish, now)) is not None:
+            self._out.send(wish[0], Shutdown(reason=f"{wish[1]}; not drained: {refusal}", failed=True))
 
     def _choose_heir(self, position: int) -> str | None:
         """Who would take this position, were it given up now."""
@@ -319,6 +329,7 @@ class Coordinator:
         return heir if heir is not None and self.members[heir].position is None else None
 
     def _look_after_departures(self, now: float) -> None:
+        self._grant_wish(now)
         drain = self.departures.drain
         if drain is None or self.phase is not Phase.RUNNING:
             return

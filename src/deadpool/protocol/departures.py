@@ -32,6 +32,7 @@ AT_ONCE = 0
 AHEAD_STEPS = 2
 """From the first boundary that a rank is known to stand at. One is enough where the host waits for its device; a host
 that runs ahead of it has decided about one version more."""
+_CAN_REHEARSE = ("starting", "idle", "rehearsing", "parked")
 ATTEMPTS = 3
 """Versions that are tried, where some rank has no room for a capture."""
 
@@ -84,6 +85,17 @@ class Departures:
         self._layout, self._commits, self._out = layout, commits, out
         self._patience_s, self._choose_heir, self._groom = patience_s, choose_heir, groom
         self.drain: Drain | None = None
+        self.wishes: dict[str, str] = {}  # nodes that were told to end themselves: why
+
+    def next_wish(self, members: Mapping[str, Member], *, running: bool) -> tuple[str, str] | None:
+        """Of whom it can be decided now: a spare at any time, the others one by one and not in a recovery."""
+        for node, reason in self.wishes.items():
+            member = members.get(node)
+            if member is None or member.leaving or (member.position is not None and not (running and not self.drain)):
+                continue
+            del self.wishes[node]
+            return node, reason
+        return None
 
     def refusal(self, node: str, members: Mapping[str, Member], phase: str, *, running: bool) -> str | None:
         """Why this node cannot be drained now; None: it can."""
@@ -198,10 +210,12 @@ class Departures:
         return sum(len(member.steps) for member in members) == self._layout.world_size
 
     def _is_ready(self, heir: Member, position: int) -> bool:
-        """Its ranks are rehearsed, or nobody there will ever be warmer than now."""
+        """Its ranks are rehearsed, or nobody there can rehearse anything. Who is parked for another rank may not have
+        heard yet which one it is now."""
         parked = {trainer.rank for trainer in heir.trainers if trainer.state == "parked"}
-        warming = any(trainer.state in ("starting", "idle", "rehearsing") for trainer in heir.trainers)
-        return parked.issuperset(self._layout.ranks_at(position)) or not warming
+        can_rehearse = any(trainer.state in _CAN_REHEARSE for trainer in heir.trainers)
+        hopeless = bool(heir.trainers) and not can_rehearse
+        return parked.issuperset(self._layout.ranks_at(position)) or hopeless
 
     # --- fence, plan, the end ----------------------------------------------------------------------------------------
 
