@@ -49,6 +49,7 @@ class JobConfig:
     coordinators: str = ""  # HOST:PORT of each, with commas in between, where there are several; the first one begins
     standby_coordinators: int = 0  # that `deadpool run` starts beside the first
     isolation_timeout_s: float = 0.0  # without any coordinator, after which a node ends its trainers
+    replace_stragglers: bool = False  # drain a node that is slow all the time without being asked
     faults: tuple[str, ...] = ()  # to be injected, known from the start, e.g. "at=backward step=0 node=n1"
 
     @property
@@ -181,7 +182,21 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(str(part).strip() for part in parts if str(part).strip())
 
 
-_KINDS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "tuple[str, ...]": _texts}
+def _truth(value: Any) -> bool:
+    """In the environment a word."""
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if str(value).lower() not in words:
+        raise ValueError(value)
+    return words[str(value).lower()]
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": _truth,
+    "tuple[str, ...]": _texts,
+}
 
 
 def _cast(name: str, value: Any, where: str) -> Any:

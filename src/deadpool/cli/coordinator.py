@@ -58,6 +58,9 @@ def coordinator(
     isolation_timeout_s: Annotated[
         float | None, typer.Option(help="without any coordinator, after which a node ends its trainers")
     ] = None,
+    replace_stragglers: Annotated[
+        bool | None, typer.Option(help="drain a node that is slow all the time, without being asked")
+    ] = None,
     fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
     config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
     quiet: Annotated[bool, typer.Option(help="do not narrate events")] = False,
@@ -79,6 +82,7 @@ _SETTINGS = (
     "nodes", "nproc_per_node", "holders", "slots", "capture_every", "overhead_budget", "node_timeout_s",
     "unwind_timeout_s", "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "hang_timeout_s", "in_place", "host",
     "port", "coordinators", "isolation_timeout_s", "quarantine_after", "quarantine_window_s",
+    "replace_stragglers",
 )  # fmt: skip
 
 
@@ -155,6 +159,7 @@ def _office(config: JobConfig, founds: bool) -> Office:
         coordinators=_places(config),
         silence_s=config.node_timeout_s,
         isolation_s=config.isolation_timeout_s,
+        replace_stragglers=config.replace_stragglers,
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,

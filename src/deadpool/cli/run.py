@@ -45,6 +45,9 @@ def run(
         float | None,
         typer.Option(help="time without a step after which the job hangs; 0: 10 slow steps, at least 60 s"),
     ] = None,
+    replace_stragglers: Annotated[
+        bool | None, typer.Option(help="drain a node that is slow all the time, without being asked")
+    ] = None,
     fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
     in_place: Annotated[
         str | None, typer.Option(help="survivors keep their processes: auto (where this torch is known), always, never")
@@ -80,6 +83,7 @@ _SETTINGS = (
     "nodes", "spares", "nproc_per_node", "holders", "standby", "understudies", "slots", "capture_every",
     "overhead_budget", "node_timeout_s", "spare_wait_s", "hang_timeout_s", "bulk_nice", "bulk_cpus", "in_place",
     "topology", "standby_coordinators", "quarantine_after", "quarantine_window_s",
+    "replace_stragglers",
 )  # fmt: skip
 
 

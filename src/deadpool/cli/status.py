@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,8 @@ def _print(body: dict[str, Any]) -> None:
     console.print(f"[bold]{body['phase']}[/bold], generation {body['generation']}, step {body['step']}, {shield}")
     console.print(f"watermark {body['watermark']} (lag {body['lag_steps']} steps), last cause {body['cause']}")
     console.print(_interval(body["interval"]))
+    for line in _warnings(body):
+        console.print(line)
     if body["same_rack"]:
         console.print(f"[bold]copies in their own rack[/bold]: of positions {', '.join(map(str, body['same_rack']))}")
     for node in body["nodes"]:
@@ -50,6 +53,17 @@ def _print(body: dict[str, Any]) -> None:
         for rank in ranks:
             table.add_row(*_rank_row(rank))
         console.print(table)
+
+
+def _warnings(body: dict[str, Any]) -> Iterator[str]:
+    if not body["spares"]:
+        yield "[bold]no spare[/bold]: after a loss the job waits for one; add it with: deadpool agent --spare --join"
+    if (drain := body["drain"]) is not None:
+        yield f"node {drain['node']} is being drained ({drain['stage']}), its ranks go to node {drain['heir']}"
+    for slow in body["stragglers"]:
+        factor = f"{slow['factor']} times" if slow["factor"] is not None else "much longer than"
+        times = f"{slow['own_s']} s of a step of {slow['step_s']} s, usual are {slow['usual_s']} s"
+        yield f"[bold]slow[/bold]: node {slow['node']} works {factor} as long as the others: {times}"
 
 
 def _interval(interval: dict[str, Any]) -> str:

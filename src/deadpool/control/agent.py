@@ -31,6 +31,7 @@ from deadpool.protocol.effects import (
     FromCoordinator,
     FromTrainer,
     KillTrainer,
+    LeaveAsked,
     LookElsewhere,
     Stalled,
     StartTrainer,
@@ -147,6 +148,9 @@ class AgentProcess:
 
     def stop(self, reason: str) -> None:
         self._feed(StopAsked(reason=reason))
+
+    def leave(self, reason: str) -> None:
+        self._feed(LeaveAsked(reason=reason))
 
     async def _close(self, calling: Calling) -> None:
         self._rhythm.stop()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deadpool.control.colleagues import DISMISS
+from deadpool.control.departures import DepartureDesk
 from deadpool.control.rhythm import Rhythm
 from deadpool.control.status import describe
 from deadpool.control.strikes import StrikeDesk
@@ -66,6 +67,7 @@ class CoordinatorServer:
         self._took_office, self._was_in_office = took_office, False
         self._peers: dict[str, Peer] = {}
         self._strikes = StrikeDesk(lambda: office.coordinator, orders, send=self._send, record=self._record)
+        self._departures = DepartureDesk(lambda: office.coordinator, feed=self._feed)
         self._server: asyncio.Server | None = None
         self._rhythm = Rhythm(office, perform=self._perform, wake=_woken)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -213,11 +215,16 @@ class CoordinatorServer:
                 return Answer(body=describe(self._office.coordinator, facts))
             case "kill":
                 return self._strikes.order(ask.arguments)
+            case "drain":
+                return self._departures.drain(ask.arguments)
+            case "replace":
+                return self._departures.replace_straggler()
             case "stop":
                 self.stop("asked to stop")
                 return Answer(body={})
             case _:
-                return Answer(body={}, error=f"{ask.what!r} is not a question: ask for status, kill or stop")
+                known = "status, kill, drain, replace or stop"
+                return Answer(body={}, error=f"{ask.what!r} is not a question: ask for {known}")
 
 
 def _woken(late_s: float) -> Tick | Stalled:
@@ -243,7 +250,15 @@ _TOLD = {
     "go": "go: generation {generation}",
     "protected": "protected again at version {step}",
     "no_plan": "NO PLAN: {reason}",
-    "spare_lost": "spare {node} left: {reason}",
+    "spare_lost": "spare {node} is lost: {reason}",
+    "no_spare": "NO SPARE: {reason}; add one with: deadpool agent --spare --join",
+    "drain": "node {node} is drained ({reason}): node {heir} gets ready for ranks {ranks}",
+    "handover": "all ranks stand at version {step}: those of node {node} move, and nothing is done again",
+    "drain_failed": "node {node} STAYS: {reason}",
+    "drain_refused": "node {node} cannot be drained: {reason}",
+    "left": "node {node} leaves: {reason}",
+    "straggler": "SLOW: node {node} {reason}",
+    "straggler_over": "node {node} is as fast as the others again",
     "trainer_lost": "trainer {trainer} ended: {reason}",
     "rehearsed": "spare trainer {trainer} is warm for rank {rank}",
     "slow_start": "no step for {seconds} s: behind are ranks {ranks}; no hang is seen before the first step",

@@ -123,8 +123,9 @@ class Coordinators:
             "run-dir": self._run_dir.path,
         }
         listed = [f"--coordinators={','.join(places)}"] if places else []
+        replacing = ["--replace-stragglers"] if config.replace_stragglers else []
         struck = [f"--fault={text}" for text in config.faults] if faults else []
-        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *listed, *struck]
+        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *listed, *replacing, *struck]
 
 
 def _end(process: Process) -> None:

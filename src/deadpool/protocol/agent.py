@@ -29,6 +29,7 @@ from deadpool.protocol.effects import (
     FromCoordinator,
     FromTrainer,
     Hashed,
+    LeaveAsked,
     LookElsewhere,
     Offered,
     Pushed,
@@ -46,6 +47,7 @@ from deadpool.protocol.effects import (
     WriteOut,
     WrittenOut,
 )
+from deadpool.protocol.effort import EffortBook
 from deadpool.protocol.footing import Footing
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import (
@@ -68,6 +70,7 @@ from deadpool.protocol.messages import (
     Halted,
     Heartbeat,
     Hung,
+    Leave,
     Missed,
     Parked,
     Paused,
@@ -75,6 +78,7 @@ from deadpool.protocol.messages import (
     Plan,
     PlanAck,
     Prepared,
+    Proceed,
     Prompts,
     Refused,
     Rehearse,
@@ -86,6 +90,8 @@ from deadpool.protocol.messages import (
     Settings,
     Shutdown,
     Spoilt,
+    Stand,
+    Standing,
     Stepped,
     TrainerHello,
     TrainerLost,
@@ -119,6 +125,9 @@ class Agent:
         self.crew = Crew(node, self._effects)
         self.store = Storehouse(self._effects)
         self.costs = CostBook()
+        self.efforts = EffortBook()
+        self._standing = False  # trainers were told to stop at a version
+        self._leave: Leave | None = None  # said, and to be said again to whoever comes next
         allegiance = Allegiance()
         self._allegiance, self._reach, self._witness = allegiance, allegiance.reach, allegiance.witness
         self._prompts = NodePrompts(self.crew)
@@ -170,6 +179,7 @@ class Agent:
                     self._obey(message, now)
             case CoordinatorLost():
                 self._reach.lost(now)
+                self._proceed()
             case FromTrainer(trainer=name, message=message):
                 self._hear(name, message, now)
             case TrainerExited(trainer=name, code=code, reason=reason):
@@ -181,6 +191,8 @@ class Agent:
                 self._tick(now)  # what is due is due all the same: others wait for our heartbeat
             case StopAsked(reason=reason):
                 self._end(reason, failed=True)
+            case LeaveAsked(reason=reason):
+                self._ask_to_leave(reason)
             case _:
                 self._data_news(input)
 
@@ -243,6 +255,11 @@ class Agent:
                 self._carry_out(message)
             case Connect() if not self.fenced:
                 self.crew.tell_seated(message)
+            case Stand() if not self.fenced:
+                self._standing = True
+                self.crew.tell_seated(message)
+            case Proceed() if not self.fenced:
+                self._proceed()
             case Go() if not self.fenced and self._seating.plan is not None:
                 self._witness.went()
                 self._seating.go(message)
@@ -270,7 +287,10 @@ class Agent:
             for _ in range(seats * self.understudies if self.spare else seats + self.standby):
                 self.crew.hire()
         else:
+            self._proceed()
             self._testify()
+            if self._leave is not None:
+                self._to_coordinator(self._leave)
 
     def _testify(self) -> None:
         if self._durable is not None:
@@ -315,6 +335,22 @@ class Agent:
         for trainer in self.crew.leaving():
             self.crew.send_away(trainer, "its node is a spare no more")
 
+    # --- leaving on purpose ------------------------------------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        """Also when the coordinator is gone that asked them to stand: nobody else knows what for."""
+        if self._standing:
+            self._standing = False
+            self.crew.tell_seated(Proceed(generation=self.generation))
+
+    def _ask_to_leave(self, reason: str) -> None:
+        """At once, if it is asked twice, or if there is nobody who could take over what is here."""
+        if self._leave is not None or not self._reach.is_welcome:
+            self._end(reason, failed=True)
+            return
+        self._leave = Leave(reason=reason)
+        self._to_coordinator(self._leave)
+
     # --- fence -------------------------------------------------------------------------------------------------------
 
     def _fence(self, fence: Fence, now: float) -> None:
@@ -326,6 +362,8 @@ class Agent:
         self._seating.fence()
         self.store.fence(fence.generation)
         self.costs.clear()
+        self.efforts.clear()
+        self._standing = False
         for trainer in list(self.crew.seated()):
             self._halt(trainer, fence)
         self._halt_deadline = now + self.settings.unwind_s
@@ -420,7 +458,7 @@ class Agent:
                 self._seating.grant_all()
             case Captured() if not self.fenced:
                 self.store.captured(rank, message)
-            case Missed() | Connected() | Finished() if not self.fenced:
+            case Missed() | Connected() | Finished() | Standing() if not self.fenced:
                 self._to_coordinator(message)
                 if isinstance(message, Missed):
                     self.costs.missed(rank, message)
@@ -430,6 +468,7 @@ class Agent:
             case Stepped(number=number):
                 trainer.step = number
                 self.costs.stepped(rank, message, now)
+                self.efforts.stepped(rank, message)
             case Paused(reason=reason):
                 trainer.paused = reason
             case Hung(found=found):
@@ -520,7 +559,15 @@ class Agent:
         in_loop = [(t.rank, t) for t in self.crew.seated() if t.rank is not None and t.has_state]
         steps = tuple((rank, trainer.step) for rank, trainer in in_loop)
         paused = tuple((rank, trainer.paused) for rank, trainer in in_loop if trainer.paused is not None)
-        self._to_coordinator(Heartbeat(generation=self.generation, steps=steps, paused=paused, costs=self.costs.told()))
+        self._to_coordinator(
+            Heartbeat(
+                generation=self.generation,
+                steps=steps,
+                paused=paused,
+                costs=self.costs.told(),
+                efforts=self.efforts.told(),
+            )
+        )
 
     def _end(self, reason: str, *, failed: bool) -> None:
         self.ending = True

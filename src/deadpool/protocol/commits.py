@@ -35,6 +35,7 @@ class Commits:
         self.count = 0
         self._resume: Version | None = None
         self._running = False
+        self._awaited: int | None = None  # a version that every rank captures, whatever the schedule says
         self._unmatched: tuple[int, ...] = ()  # ranks whose replicas were not, as last said
         self._former: tuple[str, ...] = ()  # nodes that hold copies and no rank: a permit frees them there too
 
@@ -54,7 +55,7 @@ class Commits:
     # --- fence, plan, go ---------------------------------------------------------------------------------------------
 
     def fence(self) -> None:
-        self._running = False
+        self._running, self._awaited = False, None
 
     def adopt(self, blueprint: Blueprint, members: Iterable[Member]) -> None:
         same_rack_before = self.placement.same_rack
@@ -205,6 +206,12 @@ class Commits:
         self.timetable.add(schedule, settled=self.permit.keep_from)
         self._renew_permit()
 
+    def expect(self, number: int | None) -> None:
+        """Beside what is scheduled: every rank was asked to capture this version. None: nobody is asked any more."""
+        assert number is None or number >= self.permit.keep_from, (number, self.permit)
+        self._awaited = number
+        self._renew_permit()
+
     # --- the permit --------------------------------------------------------------------------------------------------
 
     def _renew_permit(self) -> None:
@@ -225,4 +232,5 @@ class Commits:
 
     def _is_dead(self, number: int) -> bool:
         resumed = self._resume is not None and self._resume.number == number
-        return number in self.ledger.missed or not (resumed or self.timetable.captures(number))
+        wanted = resumed or number == self._awaited or self.timetable.captures(number)
+        return number in self.ledger.missed or not wanted

@@ -7,8 +7,9 @@ phases, and a fault in any of them is simply the next generation:
                                                              -> SALVAGING -> ENDED
 
 Which versions are complete is kept by `commits.py`, which ones are captured by `interval.py`, whether the job gets
-anywhere by `progress.py` and `setbacks.py`, who rehearses what by `rehearsals.py`, which nodes fail too often by
-`conduct.py`, who may come back by `absences.py`. How one becomes coordinator is `office.py`'s business.
+anywhere by `progress.py` and `setbacks.py`, who is slow by `stragglers.py`, who leaves on purpose by `departures.py`,
+who rehearses what by `rehearsals.py`, which nodes fail too often by `conduct.py`, who may come back by `absences.py`.
+How one becomes coordinator is `office.py`'s business.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from deadpool.protocol.absences import Absences, dismissal
 from deadpool.protocol.commits import Commits
 from deadpool.protocol.conduct import Conduct, Tolerance
 from deadpool.protocol.deadlines import Deadlines
+from deadpool.protocol.departures import Departures, Next
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,
+    DrainAsked,
     FromAgent,
     LinkLost,
     Stalled,
@@ -46,6 +49,7 @@ from deadpool.protocol.messages import (
     Heartbeat,
     Inventory,
     Join,
+    Leave,
     Missed,
     PlanAck,
     Prepared,
@@ -58,6 +62,7 @@ from deadpool.protocol.messages import (
     Settings,
     Shutdown,
     Spoilt,
+    Standing,
     Stored,
     Testimony,
     TrainerLost,
@@ -72,6 +77,8 @@ from deadpool.protocol.prompts import PromptShelf
 from deadpool.protocol.rehearsals import Rehearsals
 from deadpool.protocol.salvage import Salvaging
 from deadpool.protocol.setbacks import Setback, Setbacks
+from deadpool.protocol.spares import SpareWatch
+from deadpool.protocol.stragglers import StragglerWatch
 from deadpool.protocol.topology import Schedule
 
 
@@ -125,6 +132,16 @@ class Coordinator:
         self.salvaging = Salvaging(self._out)
         self._waiting_for = ""  # in WAITING
         self.pace = Pace(self.commits, settings, self._out)
+        self.stragglers = StragglerWatch(self.layout, self._out)
+        self.spares = SpareWatch(self._out)
+        self.departures = Departures(
+            self.layout,
+            self.commits,
+            self._out,
+            patience_s=deadlines.prepare_s,
+            choose_heir=self._choose_heir,
+            groom=lambda node, position: self._rehearsals.hint(self.members[node], position),
+        )
         self._fault_count = 0
         self._last_word = Shutdown(reason="", failed=False)
 
@@ -141,6 +158,7 @@ class Coordinator:
     def step(self, input: CoordinatorInput, *, now: float) -> list[CoordinatorEffect]:
         if self.phase is not Phase.ENDED:
             self._dispatch(input, now)
+            self._look_after_departures(now)
         elif isinstance(input, FromAgent) and isinstance(input.message, Join):
             self._out.send(input.node, self._last_word)  # it would wait for a welcome, and we for it to leave
         return self._out.take()
@@ -148,7 +166,7 @@ class Coordinator:
     def deadline(self) -> float | None:
         """When to send a Tick at the latest."""
         silent = [member.heard + self.deadlines.node_s for member in self.members.values()]
-        wakes = silent + ([self.phase_deadline] if self.phase_deadline is not None else [])
+        wakes = silent + [wake for wake in (self.phase_deadline, self.departures.deadline) if wake is not None]
         return min(wakes) if wakes and self.phase is not Phase.ENDED else None
 
     def check(self) -> None:
@@ -167,6 +185,8 @@ class Coordinator:
                 self._lose_node(node, f"link to node {node} lost: {reason}", now)
             case StopAsked(reason=reason):
                 self._end(reason, failed=True)
+            case DrainAsked(node=node, reason=reason):
+                self._let_leave(node, reason, now)
             case Stalled(seconds=seconds):
                 self._excuse(seconds)
             case Tick():
@@ -184,13 +204,15 @@ class Coordinator:
 
     def _handle(self, member: Member, message: Any, now: float) -> None:
         match message:
-            case Heartbeat(steps=steps, paused=paused, costs=costs):
+            case Heartbeat(steps=steps, paused=paused, costs=costs, efforts=efforts):
                 member.steps.update(dict(steps))
                 member.steps_told = now
                 self._note_pauses(member, dict(paused))
                 self.pace.interval.hear(costs)
                 if self.phase is Phase.RUNNING:
                     self.pace.look(self.members.values(), now)
+                    self.stragglers.hear(efforts)
+                    self._look_for_stragglers(now)
                 self._look_for_hang(now)
             case Trainers(trainers=trainers):
                 member.trainers = trainers
@@ -202,8 +224,10 @@ class Coordinator:
             case TrainerLost(rank=rank, reason=reason, trainer=trainer):
                 self._lose_trainer(member, trainer, rank, reason, now)
             case Sealed(copy=copy):
+                self.departures.sealed(copy.seal.rank, copy.seal.version.number)
                 self._end_if(self.commits.sealed(copy))
             case Missed(rank=rank, number=number, reason=reason):
+                self.departures.missed(rank, number, self.members)
                 self.commits.missed(rank, number, reason)
                 self.pace.interval.missed(message)
             case Stored(rank=rank, version=version):
@@ -228,6 +252,10 @@ class Coordinator:
             case Salvaged() if self.phase is Phase.SALVAGING:
                 self.salvaging.hear(member.node, message)
                 self._maybe_close()
+            case Standing(rank=rank, number=number):
+                self.departures.stands(rank, number)
+            case Leave(reason=reason):
+                self.departures.wishes[member.node] = reason
             case Report() | Testimony() | Prompts():
                 pass  # for the log; what we have seen for ourselves; and of a rank that others hold by now
             case _:
@@ -246,6 +274,7 @@ class Coordinator:
         self.absences.came_back(node)
         self._out.emit("joined", node=node, spare=join.spare or self.phase is not Phase.FORMING)
         self._out.send(node, Welcome(term=self.term, settings=self.settings, by=self.name))
+        self.spares.look(self.members.values())
         if self.phase is Phase.FORMING:
             self._maybe_form(now)
         elif self.phase in (Phase.FENCING, Phase.WAITING) or (
@@ -282,10 +311,12 @@ class Coordinator:
         self.prompts.forget(node)
         self.commits.forget(node)
         self.salvaging.forget(node)
+        self.departures.wishes.pop(node, None)
         if self.phase is Phase.SALVAGING:
             self._maybe_close()
         elif member.position is None:
             self._out.emit("spare_lost", node=node, reason=reason)
+            self.spares.look(self.members.values())
             self._continue_without(now)
         else:
             ranks = list(self.layout.ranks_at(member.position))
@@ -310,6 +341,78 @@ class Coordinator:
         else:
             blamed = member.node if trainer else None  # else no process has ended: something was not to be had
             self._fault(now, node=member.node, rank=rank, reason=reason, ranks=[rank], blamed=blamed)
+
+    # --- leaving on purpose ------------------------------------------------------------------------------------------
+
+    def refusal_to_drain(self, node: str) -> str | None:
+        """Why this node cannot be drained now; None: it can."""
+        return self.departures.refusal(node, self.members, self.phase.value, running=self._can_drain)
+
+    @property
+    def _can_drain(self) -> bool:
+        return self.phase is Phase.RUNNING and not self.released
+
+    def _let_leave(self, node: str, reason: str, now: float) -> str | None:
+        """Returns why not."""
+        member, refusal = self.members.get(node), self.refusal_to_drain(node)
+        if refusal is not None or member is None:
+            self._out.emit("drain_refused", node=node, reason=refusal)
+        elif member.position is None:
+            self._dismiss(member, reason, now)
+        else:
+            self.departures.begin(member, self.members, reason, now)
+        return refusal
+
+    def _grant_wish(self, now: float) -> None:
+        """A node that was told to end has some time, but not for ever: where nobody can take its ranks, it goes at once
+        and is lost."""
+        wish = self.departures.next_wish(self.members, running=self._can_drain)
+        if wish is not None and (refusal := self._let_leave(*wish, now)) is not None:
+            self._out.send(wish[0], Shutdown(reason=f"{wish[1]}; not drained: {refusal}", failed=True))
+
+    def _choose_heir(self, position: int) -> str | None:
+        """Who would take this position, were it given up now."""
+        seats = choose_seats(self._view())
+        heir = seats[position] if not isinstance(seats, NoPlan) else None
+        return heir if heir is not None and self.members[heir].position is None else None
+
+    def _look_after_departures(self, now: float) -> None:
+        self._grant_wish(now)
+        drain = self.departures.drain
+        if drain is None or self.phase is not Phase.RUNNING:
+            return
+        if self.released:
+            self.departures.give_up("the job comes to its end", self.members)
+            return
+        match self.departures.look(self.members, now):
+            case Next.HAND_OVER:
+                self._fault_count += 1
+                self._out.cause = f"drain-{self._fault_count}"
+                ranks = list(self.layout.ranks_at(drain.position))
+                self._out.emit("handover", node=drain.node, step=drain.number, reason=drain.reason, ranks=ranks)
+                self._fence(now)
+            case Next.DISMISS:
+                member = self.members[drain.node]
+                self.departures.forget(self.members)
+                self._dismiss(member, drain.reason, now)
+
+    def _dismiss(self, member: Member, reason: str, now: float) -> None:
+        """It has nothing that anybody needs."""
+        del self.members[member.node]
+        self.prompts.forget(member.node)
+        self._out.emit("left", node=member.node, reason=reason)
+        self._out.send(member.node, Shutdown(reason=f"node {member.node} leaves: {reason}", failed=False))
+        self.spares.look(self.members.values())
+        self._continue_without(now)
+
+    def _look_for_stragglers(self, now: float) -> None:
+        straggler = self.stragglers.look(self.seats)
+        if straggler is None or not self.settings.replace_stragglers:
+            return
+        position = self.seats.index(straggler.node)
+        if position not in self.stragglers.replaced and self.refusal_to_drain(straggler.node) is None:
+            self.stragglers.replaced.add(position)
+            self._let_leave(straggler.node, straggler.text, now)
 
     # --- fault, fence, plan ------------------------------------------------------------------------------------------
 
@@ -372,6 +475,8 @@ class Coordinator:
         self._out.generation = self.generation.next(self.term)
         self.commits.fence()
         self.pace.fence()
+        self.stragglers.fence()
+        self.departures.fence()
         self._milestones.clear()
         self._enter(Phase.FENCING, now, self.deadlines.fence_s)
         for member in self.members.values():
@@ -484,8 +589,11 @@ class Coordinator:
 
     def _carry_out(self, blueprint: Blueprint, now: float) -> None:
         self.blueprint, self.seats = blueprint, blueprint.seats
+        for member in self.members.values():
+            member.position = None  # a node that leaves has given up its own
         for position, node in enumerate(self.seats):
             self.members[node].position = position
+        self.departures.planned(self.seats, self.members)
         resume = blueprint.resume
         self._out.emit(
             "planned",
@@ -546,6 +654,7 @@ class Coordinator:
         self._out.emit("go")
         self._tell_seats(Go(generation=self.generation, cause=self.cause))
         self._rehearsals.assign(list(self.members.values()))
+        self.spares.look(self.members.values())
         self._end_if(self.commits.go())
 
     def _run(self, now: float) -> None:
@@ -602,6 +711,7 @@ class Coordinator:
             member.heard += seconds
         self._hang_watch.excuse(seconds)
         self.conduct.excuse(seconds)
+        self.departures.excuse(seconds)
         if self.phase_deadline is not None:
             self.phase_deadline += seconds
 

@@ -48,7 +48,15 @@ class StopAsked:
     reason: str
 
 
-CoordinatorInput = FromAgent | LinkLost | Tick | Stalled | StopAsked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainAsked:
+    """A person, or a watch over slow nodes, wants this node to hand over its ranks and leave."""
+
+    node: str
+    reason: str
+
+
+CoordinatorInput = FromAgent | LinkLost | Tick | Stalled | StopAsked | DrainAsked
 
 # --- inputs of the agent ---------------------------------------------------------------------------------------------
 
@@ -179,10 +187,17 @@ class WrittenOut:
     failure: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveAsked:
+    """The system, or a person, wants this node's agent to end, and gives it time for that."""
+
+    reason: str
+
+
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | Allocated | AllocationFailed
     | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received | ReceiveFailed | Tick
-    | Stalled | StopAsked | SourceSpoilt | WrittenOut
+    | Stalled | StopAsked | SourceSpoilt | WrittenOut | LeaveAsked
 )  # fmt: skip
 
 # --- effects ---------------------------------------------------------------------------------------------------------

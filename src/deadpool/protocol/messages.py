@@ -4,13 +4,13 @@ A message that depends on who holds which rank carries the generation it was sai
 older generation drops it at the door. Three conversations, in the order in which a recovery speaks them:
 
     agent -> coordinator    Join Testimony Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored Durable
-                            FenceAck Spoilt PlanAck Prepared Connected Finished Ended Salvaged Report
-    coordinator -> agent    Welcome Refused Pulse Prompts Rehearse Fence Plan Connect Go Permit Release Spoilt
-                            Salvage Shutdown (each in an Order, which names the term), Strike
+                            FenceAck Spoilt PlanAck Prepared Connected Finished Ended Standing Leave Salvaged Report
+    coordinator -> agent    Welcome Refused Pulse Prompts Rehearse Fence Plan Connect Go Permit Release Stand Proceed
+                            Spoilt Salvage Shutdown (each in an Order, which names the term), Strike
     agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Detach Grant Halt Arriving Restore Connect Go
-                            Final Reschedule Release End Strike
-                            Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Finished Report
-                            Failed DeviceLost Hung Sprung
+                            Final Reschedule Stand Proceed Release End Strike
+                            Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Standing Finished
+                            Report Failed DeviceLost Hung Sprung
 """
 
 from __future__ import annotations
@@ -137,6 +137,16 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How long a rank works at a step, as a median of late. All ranks' steps take the same time: they wait for the
+    slowest, and that waiting is what is left out here."""
+
+    rank: int
+    step_s: float
+    own_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the coordinator decides for the whole job and every agent obeys."""
 
@@ -149,6 +159,7 @@ class Settings:
     coordinators: tuple[Address, ...] = ()  # where one may be found, in this order; more than one: they need a majority
     silence_s: float = 5.0  # of a coordinator, after which another one is looked for
     isolation_s: float = 600.0  # without any coordinator, after which a node ends its trainers
+    replace_stragglers: bool = False  # a node that is slow all the time is drained without being asked
 
 
 # --- agent -> coordinator --------------------------------------------------------------------------------------------
@@ -190,6 +201,7 @@ class Heartbeat:
     steps: tuple[tuple[int, int], ...]  # of ranks in their loop; 0: this process has completed none yet
     paused: tuple[tuple[int, str], ...] = ()  # (rank, why no step is to be expected of it for now)
     costs: tuple[Costs, ...] = ()
+    efforts: tuple[Effort, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +326,23 @@ class Salvaged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The rank has come to the boundary of this version and begins no step before it is told. What it captured of it
+    was declared before."""
+
+    generation: Generation
+    rank: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Somebody wants this node to end. It stays until its ranks run elsewhere and its copies are needed no more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What a node says about itself for people to read: process ids, bytes in its arena, bandwidth reached."""
 
@@ -414,6 +443,22 @@ class Salvage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """Every rank captures this version, scheduled or not, and stops there. Whoever is past it stops at the next one
+    that it comes to, says which, and is told anew."""
+
+    generation: Generation
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proceed:
+    """Nobody has to stand any more."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown:
     reason: str
     failed: bool
@@ -426,7 +471,7 @@ class Order:
     term: int
     message: (
         Welcome | Refused | Pulse | Prompts | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Spoilt
-        | Salvage | Shutdown
+        | Salvage | Shutdown | Stand | Proceed
     )  # fmt: skip
 
 
@@ -595,6 +640,7 @@ class Stepped:
     stall_s: float = 0.0  # that captures made it wait, as far as is known by now
     copy_s: float | None = None  # that a capture took; None: none has become known since the last step
     captured: int | None = None  # the version that was; None: the one that this step began with
+    waited_s: float | None = None  # for other ranks, by estimate, since the last step was told; None: not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -636,10 +682,11 @@ class Sprung:
 
 ALL: tuple[type, ...] = (
     Address, Answer, Arriving, Ask, Attach, Captured, Connect, Connected, Copy, Costs, Declare, Detach, DeviceLost,
-    Digest, Durable, End, Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Footing, Generation,
-    Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Live, Missed, Order, Parked,
-    Paused, Permit, Plan, PlanAck, Prepared, Promise, Prompts, Pulse, RankOrder, Refused, Rehearse, Release, Report,
-    Reschedule, Restore, Salvage, Salvaged, Schedule, Seal, Sealed, Seat, Settings, Shutdown, SlotRef, Source, Spoilt,
-    Sprung, Stepped, Stored, Strike, Testimony, TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
+    Digest, Durable, Effort, End, Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Footing,
+    Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Leave, Live,
+    Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Promise, Prompts, Pulse, RankOrder,
+    Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Schedule, Seal, Sealed, Seat, Settings,
+    Shutdown, SlotRef, Source, Spoilt, Sprung, Stand, Standing, Stepped, Stored, Strike, Testimony, TrainerHello,
+    TrainerInfo, TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

@@ -36,6 +36,7 @@ class NodeView:
     inventory: Inventory
     rack: Rack = None
     quarantined: bool = False  # it is seated only where nobody else is left
+    leaving: bool = False  # it gives up its position where somebody else can take it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ class Left:
 
 def what_is_left(view: View) -> tuple[Left, ...]:
     """Of the version that most ranks have, and of those the newest: one sealed copy of each rank that has one."""
-    stock = _Stock(view)
+    stock = _Stock(view, choose_seats(view))
     ranks = range(view.layout.world_size)
     best = max(
         stock.sealed_versions(),
@@ -101,30 +102,47 @@ def what_is_left(view: View) -> tuple[Left, ...]:
 
 
 def plan(view: View) -> Blueprint | NoPlan:
-    stock = _Stock(view)
+    seats = choose_seats(view)
+    stock = _Stock(view, seats)
     resume = stock.newest_common()
     if resume is None and view.watermark is not None and view.committed:
         return stock.no_common_version(view.watermark)  # said before a spare is waited for: none would help
-    seats = choose_seats(view)
     if isinstance(seats, NoPlan):
         return seats
     return _Draft(view, seats, resume, stock).blueprint()
 
 
 def choose_seats(view: View) -> tuple[str, ...] | NoPlan:
-    """A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least."""
+    """A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least.
+
+    A node that leaves gives its position to a spare that nobody else needs, or keeps it. One whose position is given
+    away, but that has not left yet, is better than nobody.
+    """
     seats: list[str | None] = [None] * view.layout.positions
+    given_up: dict[int, str] = {}
     for node in view.nodes:
-        if node.position is not None:
+        if node.position is not None and node.leaving:
+            given_up[node.position] = node.node
+        elif node.position is not None:
             seats[node.position] = node.node
-    spares = [node for node in view.nodes if node.position is None]
-    for position in (p for p, seat in enumerate(seats) if seat is None):
-        if not spares:
-            return NoPlan(reason=_no_spare(seats), missing_nodes=seats.count(None))
-        best = min(spares, key=lambda spare: _preference(spare, view, position))
-        spares.remove(best)
-        seats[position] = best.node
+    spares = [node for node in view.nodes if node.position is None and not node.leaving]
+    parting = [node for node in view.nodes if node.position is None and node.leaving]
+    for position in (p for p, seat in enumerate(seats) if seat is None and p not in given_up):
+        seats[position] = _take(spares or parting, view, position)
+    healthy = [node for node in spares if not node.quarantined]
+    for position, stays in sorted(given_up.items()):
+        seats[position] = _take(healthy, view, position) or stays
+    if None in seats:
+        return NoPlan(reason=_no_spare(seats), missing_nodes=seats.count(None))
     return tuple(seat for seat in seats if seat is not None)
+
+
+def _take(spares: list[NodeView], view: View, position: int) -> str | None:
+    if not spares:
+        return None
+    best = min(spares, key=lambda spare: _preference(spare, view, position))
+    spares.remove(best)
+    return best.node
 
 
 def _no_spare(seats: list[str | None]) -> str:
@@ -155,21 +173,21 @@ def _moves(spare: NodeView, view: View, position: int) -> int:
 class _Stock:
     """Every rank's state in all frozen inventories, by rank and version.
 
-    A node that has lost its seat is a source like any other: its copies are as sealed as before. What its trainers
-    hold in memory ends with them.
+    A node that has lost its seat, or gives it up, is a source like any other: its copies are as sealed as before. What
+    its trainers hold in memory ends with them.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, seats: tuple[str, ...] | NoPlan) -> None:
         self.view = view
         self.live: dict[int, Version] = {}
         self.own: dict[tuple[int, Version], tuple[NodeView, Copy]] = {}
         self.held: dict[tuple[int, Version], list[tuple[NodeView, Copy]]] = {}
         self.strays: dict[tuple[int, Version], list[tuple[NodeView, Copy]]] = {}  # where the rank was seated before
         for node in view.nodes:
-            self._count(node)
+            self._count(node, stays=isinstance(seats, NoPlan) or not node.leaving or node.node in seats)
 
-    def _count(self, node: NodeView) -> None:
-        for live in node.inventory.live:
+    def _count(self, node: NodeView, *, stays: bool) -> None:
+        for live in node.inventory.live if stays else ():
             if live.clean and live.version is not None and self._sits(node, live.rank):
                 self.live[live.rank] = live.version
         for copy in node.inventory.own:
@@ -316,8 +334,7 @@ class _Draft:
 
     def _store_rank(self) -> int:
         """The rendezvous lives in a survivor; in a start from the first line everybody is new, and rank 0 will do."""
-        seated = (node for node in self.view.nodes if node.position is not None)
-        survivors = {live.rank for node in seated for live in node.inventory.live}
+        survivors = {live.rank for node in self.view.nodes if node.node in self.seats for live in node.inventory.live}
         return min(survivors) if survivors and self.resume is not None else 0
 
     def _orders(self, node: str) -> tuple[RankOrder, ...]:

@@ -45,6 +45,11 @@ class Reach:
     def welcomed(self, settings: Settings) -> None:
         self._settings, self._without, self.isolated, self._patience = settings, None, False, 1.0
 
+    @property
+    def is_welcome(self) -> bool:
+        """There is a coordinator, as far as is known."""
+        return self._settings is not None and self._without is None
+
     def lost(self, now: float) -> None:
         self._heard = None
         if self._without is None:

@@ -8,7 +8,7 @@ that everything newer than the resume version is gone, (l) one writer per slot; 
 themselves: a schedule begins where nobody is known to be yet, the permit passes nothing that is on its way, a newcomer
 pulls the floor, a holder without the floor is sent nothing newer, a copy shares its rank's rack only where other racks
 have no room, a successor permits no less than was permitted. Beside the protocol: (prompts) nobody was told what an
-earlier start of the job was told.
+earlier start of the job was told; (drain) a node that leaves on purpose costs no step.
 """
 
 from __future__ import annotations
@@ -37,6 +37,24 @@ def fail(letter: str, text: str) -> None:
     raise Violation(f"({letter}) {text}")
 
 
+class Handovers:
+    """(drain) a node that leaves costs no step, unless something else happens at the same time."""
+
+    def __init__(self) -> None:
+        self._undisturbed = False
+
+    def look_at(self, what: str, detail: dict[str, Any]) -> None:
+        match what:
+            case "handover":
+                self._undisturbed = True
+            case "fault" | "took_over":
+                self._undisturbed = False
+            case "planned":
+                if self._undisturbed and detail["lost_steps"]:
+                    fail("drain", f"a node leaves, and {detail['lost_steps']} steps are done again")
+                self._undisturbed = False
+
+
 class Checkers:
     def __init__(self, world: World) -> None:
         self._world = world
@@ -52,6 +70,7 @@ class Checkers:
         self._ran: Generation = NO_GENERATION  # the newest in which all ranks met
         self.last_seats: tuple[Machine, ...] = ()  # of the last generation that went
         self.finished_ranks: set[int] = set()
+        self.handovers = Handovers()
 
     # --- the coordinator's words, as they leave it -------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ class Machine:
         self.streams_cut: Generation = NO_GENERATION  # streams older than this have ended
         self.alive = True
         self.fallen = False  # by a fault: dead, cut off for ever, or taken for either
+        self.told_to_leave = False
         self._wakes_at: float | None = None
         self._search = Search()
         self._connection: Connection | None = None
@@ -228,6 +229,7 @@ class Machine:
                 self.world.tell(self.name, event.what, event.detail)
             case Finish(reason=reason):
                 self.world.tell(self.name, "agent ends", {"reason": reason})
+                self.fallen |= self.told_to_leave
                 self.die()
             case _:
                 self._perform_on_memory(effect)

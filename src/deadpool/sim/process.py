@@ -26,6 +26,7 @@ from deadpool.protocol.messages import (
     Missed,
     Parked,
     Prepared,
+    Proceed,
     Prompts,
     Rehearse,
     Release,
@@ -33,6 +34,8 @@ from deadpool.protocol.messages import (
     Restore,
     Seat,
     Spoilt,
+    Stand,
+    Standing,
     Stepped,
     TrainerHello,
 )
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 RECORD_BYTES = 64
 SLOT_WAIT_S = 3.0
+STAND_SLOT_WAIT_S = 10.0
 
 
 class Process:
@@ -69,6 +73,7 @@ class Process:
         self._unheeded: list[Reschedule] = []
         self._walks_in: Generation = NO_GENERATION
         self._waits_for_slots: Callable[[], None] | None = None
+        self._stands = False  # between two steps, because it was told to
         world = self.world
         self.inbox = Link(world, self._hear)
         self._outbox = Link(world, self._deliver)
@@ -142,6 +147,12 @@ class Process:
             case Reschedule():
                 self._unheeded.append(message)
                 self.world.after(self.world.deaf_s, self.heed)
+            case Stand(generation=generation, number=number):
+                self.core.stand(generation, number)
+                self._told_to_stand()
+            case Proceed(generation=generation):
+                self.core.proceed(generation)
+                self._told_to_stand()
             case Halt(generation=generation):
                 self._halted(generation)
             case Arriving() | Restore() | Connect() | Go() | Release():
@@ -180,7 +191,7 @@ class Process:
         self._cancel_capture()
         self._turn("await_restore")
         self._walks_in = self.core.aborted
-        self._waits_for_slots = None
+        self._waits_for_slots, self._stands = None, False
         self.say(Halted(generation=self.core.aborted, live=self.core.rest()))
         self._walk()
 
@@ -331,8 +342,26 @@ class Process:
             self.say(Finished(generation=self.core.generation, rank=self.core.rank))
             self._walk()
             return
+        if self.core.must_stand:
+            self._stand()
+            return
         self._step_began, self._stall_s, self._copy_s = self.world.clock.now, 0.0, None
         self.later(0.8, self._reduce)
+
+    def _stand(self) -> None:
+        """What was captured is declared first."""
+        if self.capture is not None:
+            self.later(0.2, self._next_step)
+            return
+        assert self.core.live is not None
+        self._stands = True
+        self.say(Standing(generation=self.core.generation, rank=self.core.rank, number=self.core.live.number))
+
+    def _told_to_stand(self) -> None:
+        """Elsewhere, or no more."""
+        if self._stands and not self.hung and not self.core.must_stand:
+            self._stands = False
+            self._next_step()
 
     def _reduce(self) -> None:
         if self.core.is_aborted or self.core.live is None:
@@ -426,6 +455,12 @@ class Process:
             self._waits_for_slots()
 
     def _take_snapshot(self, then: Callable[[], None]) -> None:
+        if self.core.captures_to_stand and not self.core.has_slots:
+            self._await_slots(STAND_SLOT_WAIT_S, lambda: self._plan_capture(then))
+        else:
+            self._plan_capture(then)
+
+    def _plan_capture(self, then: Callable[[], None]) -> None:
         match self.core.plan_capture():
             case Capture() as capture:
                 self._begin_capture(capture)

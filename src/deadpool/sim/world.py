@@ -8,7 +8,7 @@ from typing import Any
 
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.deadlines import Deadlines
-from deadpool.protocol.effects import Finish, FromAgent
+from deadpool.protocol.effects import DrainAsked, Finish, FromAgent
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.office import Charter
 from deadpool.protocol.topology import Address, Layout, Schedule
@@ -171,8 +171,8 @@ class World:
         if host.office.in_office and host.coordinator.term >= self.coordinator.term:
             self.present, self.coordinator = host, host.coordinator
 
-    def feed(self, input: FromAgent) -> None:
-        """As if a node had said so."""
+    def feed(self, input: FromAgent | DrainAsked) -> None:
+        """As if a node, or a person, had said so."""
         if self.present.alive and self.present.coordinator is self.coordinator:
             self.present.feed(input)
 
@@ -186,6 +186,8 @@ class World:
     def look_at(self, host: Host, what: str, detail: dict[str, Any]) -> None:
         if what == "no_plan":
             self.checkers.no_plan(detail["ranks"])
+        if host.coordinator is self.coordinator:
+            self.checkers.handovers.look_at(what, detail)
         if what == "took_over":
             self.checkers.took_over(host.coordinator, running=detail["running"])
         if what == "go":

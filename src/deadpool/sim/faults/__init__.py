@@ -5,7 +5,7 @@ that into the list of its file, or a new file's list into ALL. Everything else f
 counts it, by kind and by the phase of a recovery that it struck in.
 """
 
-from deadpool.sim.faults import coordinators, links, machines, memory, spares, trainers
+from deadpool.sim.faults import coordinators, departures, links, machines, memory, spares, trainers
 from deadpool.sim.faults.fault import Fault, FaultPlan
 
 ALL: tuple[Fault, ...] = (
@@ -15,6 +15,7 @@ ALL: tuple[Fault, ...] = (
     *links.FAULTS,
     *memory.FAULTS,
     *coordinators.FAULTS,
+    *departures.FAULTS,
 )
 BY_KIND: dict[str, Fault] = {fault.kind: fault for fault in ALL}
 

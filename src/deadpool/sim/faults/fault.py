@@ -11,7 +11,18 @@ if TYPE_CHECKING:
     from deadpool.sim.world import World
 
 TIME = "time"
-WITHIN_S = {"fault": 6.0, "fence": 1.5, "planned": 2.0, "prepared": 0.5, "go": 6.0, "took_over": 2.0, "waiting": 10.0}
+WITHIN_S = {
+    "fault": 6.0,
+    "fence": 1.5,
+    "planned": 2.0,
+    "prepared": 0.5,
+    "go": 6.0,
+    "took_over": 2.0,
+    "waiting": 10.0,
+    "drain": 6.0,
+    "handover": 1.5,
+    "left": 2.0,
+}
 """Events of a coordinator that a fault can follow, and within which time."""
 ANY_TIME = (TIME, TIME, TIME, "fault", "fence", "fence", "planned", "prepared", "go")
 """When a kind strikes, by chance: mostly in a recovery from something else."""
