@@ -40,7 +40,7 @@ from deadpool.protocol.messages import (
     SlotRef,
     Stored,
 )
-from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Geometry, Seal
 
 
 @dataclass(slots=True)
@@ -334,7 +334,8 @@ class Storehouse:
             failure = None
         lane.sending, lane.resting = None, failure is not None
         lane.failures = 0 if failure is None else lane.failures + (NO_ROOM not in failure)
-        given_up = lane.failures >= PUSH_ATTEMPTS and not self._is_floor(version)
+        spoilt = failure is not None and NOT_AS_SEALED in failure
+        given_up = lane.failures >= PUSH_ATTEMPTS and (spoilt or not self._is_floor(version))
         if (failure is None or given_up) and lane.queue and lane.queue[0] == version:
             lane.queue.popleft()
         if given_up:
@@ -343,7 +344,8 @@ class Storehouse:
         self.send_next()
 
     def _is_floor(self, version: Version) -> bool:
-        """What a rollback would need is offered for ever: nothing newer may go to a holder that lacks it."""
+        """What a rollback would need is offered for ever: nothing newer may go to a holder that lacks it. Unless it is
+        spoilt: then nobody can go back to it, and only something newer helps."""
         return self.permit is not None and version == self.permit.watermark
 
     def _report_missed(self, rank: int, version: Version, reason: str) -> None:

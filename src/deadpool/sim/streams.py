@@ -26,7 +26,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, SlotRef, Source
-from deadpool.protocol.seal import Digest
+from deadpool.protocol.seal import NOT_AS_SEALED, Digest
 from deadpool.sim.arena import Content
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ STALLED_S = 4.0
 """For which a stream may stand still."""
 IN_FLIGHT = 0.3
 """Share of streams whose last bytes are on their way when their sender dies."""
-NOT_AS_SEALED = "not as sealed"
 LATE_S = 20.0
 """That a stream may take to knock: its connection was made, and then nothing happened for long."""
 

@@ -131,7 +131,7 @@ class TransferClient:
         channel.run(self._stream_count(todo), fetch)
         mismatch = tally.mismatch(expect)
         if mismatch is not None:
-            raise CopySpoilt(f"{channel.peer}: {seal.version} of rank {seal.rank} is not as sealed: {mismatch}")
+            raise CopySpoilt(f"{channel.peer}: {seal.version} of rank {seal.rank} is {mismatch}")
 
     def use_deadline(self, deadline_s: float) -> None:
         """For streams that are opened from here on."""
