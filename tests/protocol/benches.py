@@ -342,7 +342,8 @@ class AgentBench(Bench):
                 return [_Said(msg.Salvage(generation=self.core.generation, version=version(name), ranks=wanted))]
             case ["spoilt", name]:
                 seal = copy(name).seal
-                told = msg.Spoilt(generation=self.core.generation, node="n0", rank=seal.rank, version=seal.version)
+                node = named.get("at", "n0")
+                told = msg.Spoilt(generation=self.core.generation, node=node, rank=seal.rank, version=seal.version)
                 return [_Said(told)]
             case ["stand", number]:
                 return [_Said(msg.Stand(generation=self.core.generation, number=int(number)))]

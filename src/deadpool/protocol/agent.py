@@ -269,6 +269,8 @@ class Agent:
                 for trainer in self.crew.seated():
                     trainer.released = True
                 self.crew.tell_seated(message)
+            case Spoilt(node=node, rank=rank, version=version) if node != self.node:
+                self.store.replenish(rank, node, version)
             case Spoilt(rank=rank, version=version):
                 self.store.spoil(rank, version)
             case Salvage(version=version, ranks=ranks):

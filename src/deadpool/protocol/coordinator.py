@@ -517,6 +517,9 @@ class Coordinator:
         self.commits.lost_copy(spoilt.rank, spoilt.node, spoilt.version)
         if spoilt.node in self.members and spoilt.node != member.node:
             self._out.send(spoilt.node, spoilt)
+        home = self.seats[self.layout.position_of(spoilt.rank)] if self.seats else None
+        if home is not None and home in self.members and home != spoilt.node:
+            self._out.send(home, spoilt)  # a holder that lacks it has to be sent it again
 
     def _maybe_plan(self, now: float) -> None:
         if all(member.inventory is not None for member in self.members.values()):

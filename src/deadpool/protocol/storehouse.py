@@ -123,6 +123,13 @@ class Storehouse:
             if shelf is not None and (slot := shelf.find(version)) is not None:
                 shelf.free(slot)
 
+    def replenish(self, rank: int, node: str, version: Version) -> None:
+        """A holder has lost its copy since the plan: it is sent again, before anything newer (rule 16)."""
+        if not self.fenced and rank in self.own and any(holder.node == node for holder in self.holders):
+            lane = self._lane(rank, node)
+            lane.queue = deque(sorted({*lane.queue, version}, key=lambda each: each.number))
+            self.send_next()
+
     def copies_of(self, version: Version, ranks: tuple[int, ...]) -> tuple[tuple[SlotRef, Copy], ...]:
         """Of each rank the one with the most in it."""
         found = []
