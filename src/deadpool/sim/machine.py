@@ -106,8 +106,11 @@ class Machine:
         self.feed(CoordinatorFound(patience=self._search.accepted(len(hosts))))
 
     def hear(self, connection: Connection, message: Any) -> None:
-        """Also, on a link that it has left, what was still on its way: the agent has to tell by the term."""
-        if not self.alive:
+        """Also, on a link that it has left for another coordinator, what was still on its way: the agent has to tell by
+        the term. Two links to the same one it never has."""
+        current = self._connection
+        superseded = current is not None and current is not connection and current.host is connection.host
+        if not self.alive or superseded:
             return
         if self._paused is not None:
             self._paused.append(partial(self.hear, connection, message))
