@@ -4,6 +4,7 @@ import pytest
 
 from deadpool.config import JobConfig, parse_cpus, resolve
 from deadpool.errors import ConfigError
+from deadpool.timeouts import table
 
 
 def test_flags_beat_environment_beats_file_beats_defaults(tmp_path):
@@ -36,7 +37,17 @@ def test_empty_environment_is_not_the_process_environment(monkeypatch):
         ({"nodes": 2, "standby_coordinators": 1}, "standby_coordinators=1 cannot be used: give none with fewer than 3"),
         ({"nodes": 2, "coordinators": "a:1,b:2"}, "standby_coordinators=1 cannot be used"),
         ({"nodes": 3, "coordinators": "a:1,b"}, "coordinators='b' cannot be used: give HOST:PORT of each"),
-        ({"isolation_timeout_s": 9.0}, "isolation_timeout_s=9.0 cannot be used: give at least 10 s"),
+        ({"isolation_timeout_s": 9.0}, "isolation_timeout_s=9.0 cannot be used: give at least 10 s, 2 node timeouts"),
+        (
+            {"connect_timeout_s": 9.0},
+            "connect_timeout_s=9.0 cannot be used: give at least 10 s, 2 node timeouts: a node",
+        ),
+        (
+            {"prepare_timeout_s": 19.0, "node_timeout_s": 10.0},
+            "prepare_timeout_s=19.0 cannot be used: give at least 20",
+        ),
+        ({"unwind_timeout_s": -1.0}, "unwind_timeout_s=-1.0 cannot be used: give at least 0 s; or 0, and it follows"),
+        ({"quarantine_window_s": 0.0}, "quarantine_window_s=0.0 cannot be used: give a time of more than 0 s"),
         ({"overhead_budget": -0.1}, "overhead_budget=-0.1 cannot be used: give a share of the step time"),
         ({"overhead_budget": 1.0}, "overhead_budget=1.0 cannot be used"),
         ({"overhead_budget": float("nan")}, "overhead_budget=nan cannot be used"),
@@ -82,8 +93,26 @@ def test_overhead_budget_is_a_tenth_of_a_percent_unless_set_or_switched_off():
     assert resolve({"overhead_budget": 0.02}, environment={}).overhead_budget == 0.02
 
 
-def test_heartbeats_follow_the_one_timeout():
-    assert resolve({"node_timeout_s": 10.0}, environment={}).heartbeat_s == 2.0
+def test_all_timeouts_follow_the_one():
+    config = resolve({"node_timeout_s": 10.0}, environment={})
+    assert config.heartbeat_s == 2.0
+    assert (config.unwind_timeout_s, config.prepare_timeout_s, config.connect_timeout_s) == (120.0, 1200.0, 120.0)
+    assert (config.spare_wait_s, config.isolation_timeout_s) == (1200.0, 1200.0)
+
+
+def test_timeouts_that_were_given_stand_and_short_ones_have_a_floor():
+    config = resolve({"node_timeout_s": 1.0, "connect_timeout_s": 7.0}, environment={})
+    assert (config.connect_timeout_s, config.unwind_timeout_s, config.prepare_timeout_s) == (7.0, 20.0, 600.0)
+
+
+def test_every_timeout_is_told_with_its_purpose():
+    config = resolve({"hang_timeout_s": 90.0}, environment={})
+    rows = table(config.node_timeout_s, config.derived_timeouts, config.hang_timeout_s)
+    told = {name: value for name, value, what_for in rows if what_for}
+    assert told == {
+        "node timeout": "5 s", "heartbeat": "1 s", "stream": "10 s", "return": "10 s", "fence": "75 s", "hang": "90 s",
+        "unwind": "60 s", "prepare": "600 s", "connect": "60 s", "spare wait": "600 s", "isolation": "600 s",
+    }  # fmt: skip
 
 
 def topology(folder, text):

@@ -16,12 +16,19 @@ ROOT = Path(deadpool.__file__).parent
 
 BASE = {"errors"}
 SHARED = {"protocol", "config", "events", "errors"}
-TORCH_FREE_SNAPSHOT = {"snapshot.arena", "snapshot.progress", "snapshot.slot", "snapshot.transfer"}
+TORCH_FREE_SNAPSHOT = {
+    "snapshot.arena",
+    "snapshot.kept_file",
+    "snapshot.progress",
+    "snapshot.slot",
+    "snapshot.transfer",
+}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "strikes": BASE,
-    "config": BASE | {"strikes"},
+    "timeouts": BASE,
+    "config": BASE | {"strikes", "timeouts"},
     "owner_only": set(),
     "events": BASE | {"owner_only"},
     "parent": set(),
@@ -29,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "picture": {"story", "errors"},
     "protocol": {"errors", "events"},
     "wire": {"protocol", "errors"},
-    "control": SHARED | {"wire", "owner_only", "parent", "strikes"} | TORCH_FREE_SNAPSHOT,
+    "control": SHARED | {"wire", "owner_only", "parent", "strikes", "timeouts"} | TORCH_FREE_SNAPSHOT,
     "sim": SHARED,
     "dashboard": SHARED | {"story"},
     "snapshot": SHARED | {f"wire.{module}" for module in ("credentials", "handshake", "patience", "strangers", "tls")},

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deadpool import timeouts
 from deadpool.errors import ConfigError
 from deadpool.strikes import parse_order
 
@@ -32,10 +33,12 @@ class JobConfig:
     capture_every: int = 1  # steps between snapshots, at least
     overhead_budget: float = 0.001  # share of the step time that snapshots may cost; 0: no limit, none is left out
     node_timeout_s: float = 5.0  # silence after which a node is taken for dead
-    unwind_timeout_s: float = 60.0  # for a trainer to come to rest after a fault elsewhere
-    prepare_timeout_s: float = 600.0  # for a newcomer to build its model and load its state
-    connect_timeout_s: float = 60.0  # for all groups to be made anew
-    spare_wait_s: float = 600.0  # for a spare to join when none is left
+    unwind_timeout_s: float = 0.0  # these four and the isolation timeout follow from it: see timeouts.py; 0: derived
+    prepare_timeout_s: float = 0.0
+    connect_timeout_s: float = 0.0
+    spare_wait_s: float = 0.0
+    quarantine_after: int = 3  # faults of one node, after which its ranks go to a spare; 0: never
+    quarantine_window_s: float = 3600.0  # within which they count
     hang_timeout_s: float = 0.0  # without one completed step; 0: 10 times the slowest recent step, at least 60 s
     bulk_nice: int = 5  # of the agents' threads that hash and move copies: training goes first
     bulk_cpus: str = ""  # CPUs that these threads keep to, e.g. "0-3,8"; empty: any
@@ -46,13 +49,20 @@ class JobConfig:
     port: int = 0  # of the coordinator; 0: any free one
     coordinators: str = ""  # HOST:PORT of each, with commas in between, where there are several; the first one begins
     standby_coordinators: int = 0  # that `deadpool run` starts beside the first
-    isolation_timeout_s: float = 600.0  # without any coordinator, after which a node ends its trainers
+    isolation_timeout_s: float = 0.0  # without any coordinator, after which a node ends its trainers
+    replace_stragglers: bool = False  # drain a node that is slow all the time without being asked
     tls: str = "off"  # of control and data connections: off, ephemeral, or a folder with cert.pem, key.pem, ca.pem
     faults: tuple[str, ...] = ()  # to be injected, known from the start, e.g. "at=backward step=0 node=n1"
 
     @property
     def heartbeat_s(self) -> float:
-        return self.node_timeout_s / 5
+        return self.node_timeout_s / timeouts.BEATS_PER_TIMEOUT
+
+    @property
+    def derived_timeouts(self) -> dict[str, float]:
+        """By setting. ConfigError where one that was given cannot work."""
+        given = {rule.name: getattr(self, rule.name) for rule in timeouts.RULES}
+        return timeouts.derived(self.node_timeout_s, given)
 
     @property
     def coordinator_places(self) -> tuple[str, ...]:
@@ -72,10 +82,10 @@ class JobConfig:
         return read_racks(Path(self.topology), self.node_names) if self.topology else {}
 
     def checked(self) -> JobConfig:
-        """Refuses what cannot work, with the reason."""
+        """Refuses what cannot work, with the reason. The timeouts that were not given are filled in."""
         for name in ("nodes", "nproc_per_node", "slots", "capture_every", "understudies"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "a number of at least 1")
-        for name in ("spares", "holders", "standby", "standby_coordinators"):
+        for name in ("spares", "holders", "standby", "standby_coordinators", "quarantine_after"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")
         _require("slots", self.slots, self.slots >= 2, "at least 2: one kept, one being written")
         enough = self.holders < self.nodes
@@ -86,13 +96,16 @@ class JobConfig:
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
         budget = self.overhead_budget
         _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
+        window = self.quarantine_window_s
+        _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
         parse_cpus(self.bulk_cpus)
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
             _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")
-        return self
+        filled_in: dict[str, Any] = {**self.derived_timeouts}
+        return dataclasses.replace(self, **filled_in)
 
     def _check_coordinators(self) -> None:
         """Of several, one may act only with most of the nodes that ran; of two nodes, both are most."""
@@ -102,9 +115,6 @@ class JobConfig:
         for place in self.coordinator_places:
             host, _, port = place.rpartition(":")
             _require("coordinators", place, bool(host) and port.isdigit(), "HOST:PORT of each, with commas in between")
-        isolation, silence = self.isolation_timeout_s, 2 * self.node_timeout_s
-        accepted = f"at least {silence:g} s: two node timeouts, for another coordinator to be found"
-        _require("isolation_timeout_s", isolation, isolation >= silence, accepted)
 
 
 def _require(name: str, value: Any, good: bool, accepted: str) -> None:
@@ -176,7 +186,21 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(str(part).strip() for part in parts if str(part).strip())
 
 
-_KINDS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "tuple[str, ...]": _texts}
+def _truth(value: Any) -> bool:
+    """In the environment a word."""
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if str(value).lower() not in words:
+        raise ValueError(value)
+    return words[str(value).lower()]
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": _truth,
+    "tuple[str, ...]": _texts,
+}
 
 
 def _cast(name: str, value: Any, where: str) -> Any:

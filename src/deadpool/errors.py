@@ -6,6 +6,7 @@ DeadPoolError
     WireError        bytes that are not a message, or a peer that is not one of ours
   ArenaError         host memory for snapshots cannot be had or is not what it should be
   TransferError      a copy did not arrive whole
+    CopySpoilt       it arrived, and is not what was sealed
   StateError         training state that cannot be captured or restored
   DeviceError        a call of the device's runtime failed
   GroupError         a process group cannot be aborted or rebuilt
@@ -40,6 +41,10 @@ class ArenaError(DeadPoolError):
 
 class TransferError(DeadPoolError):
     """A copy did not arrive whole."""
+
+
+class CopySpoilt(TransferError):
+    """A copy arrived and is not what was sealed."""
 
 
 class StateError(DeadPoolError):

@@ -4,7 +4,8 @@ E2E_SCENE holds words of the form WHAT@STEP:RANK. `wait` stops the rank in that 
 process id, and goes on when the test has opened the gate: the other ranks meanwhile stand in a collective. `raise` is
 a bug in the user's code. Step -1 is before the first line of the workload. Only the first time that the step is done:
 `stop` is a process that the system has stopped, `loop` one that computes for ever, `sleep` one that is late, `pause`
-one that is late and said so, `break` one whose device breaks; it breaks each time in `broken`.
+one that is late and said so, `break` one whose device breaks; it breaks each time in `broken`. `die` ends the process
+each time, `durable` tells of a checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def act(step: int) -> None:
     for what, at, rank in _ACTS:
         if (int(at), int(rank)) == (step, _RANK):
             if what not in ONCE:
-                {"wait": _wait_at_gate, "raise": _raise, "broken": _break_device}[what](step)
+                ALWAYS[what](step)
             elif _is_first_time(what):
                 ONCE[what](step)
 
@@ -89,6 +90,16 @@ def _break_device(step: int) -> None:
     raise RuntimeError(DEVICE_ERROR)
 
 
+def _die(step: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _durable(step: int) -> None:
+    assert current.job is not None
+    current.job.durable(step, Path("/checkpoints") / str(step))
+
+
+ALWAYS = {"wait": _wait_at_gate, "raise": _raise, "broken": _break_device, "die": _die, "durable": _durable}
 ONCE = {"stop": _stop, "loop": _loop, "sleep": _sleep, "pause": _pause, "break": _break_device}
 
 

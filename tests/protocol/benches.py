@@ -61,7 +61,8 @@ class Bench:
 
 class CoordinatorBench(Bench):
     """Lines: `n0: sealed 0 v1@1.1`, `lost n1`, `wait 5`; `n0: @1.1 sealed ...` was said in that generation.
-    `n0: heartbeat 0 step=7 step_s=0.5 stall_s=0.01 commit_s=0.2` tells of rank 0, at the present interval."""
+    `n0: heartbeat 0 step=7 step_s=0.5 stall_s=0.01 commit_s=0.2` tells of rank 0, at the present interval;
+    `n0: works 0 0.4 of=0.5` says that it works 0.4 s of a step of 0.5 s."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
@@ -69,6 +70,7 @@ class CoordinatorBench(Bench):
         schedule = Schedule(every=int(named.get("every", 1)))
         deadlines = replace(DEADLINES, hang_s=float(named.get("hang", 0)))
         told = settings(layout, int(named.get("slots", 2)), float(named.get("budget", 0)))
+        told = replace(told, replace_stragglers="replace" in named)
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
 
@@ -81,6 +83,8 @@ class CoordinatorBench(Bench):
                 return [fx.Tick()]
             case ["stop"]:
                 return [fx.StopAsked(reason="asked to")]
+            case ["drain", node]:
+                return [fx.DrainAsked(node=node, reason="asked to")]
             case ["lost", node]:
                 return [fx.LinkLost(node=node, reason="closed")]
             case ["stalled", seconds]:
@@ -146,6 +150,13 @@ class CoordinatorBench(Bench):
                 return msg.FenceAck(generation=now_in, inventory=inventory, hung=hung)
             case ["plan-ack"]:
                 return msg.PlanAck(generation=now_in)
+            case ["standing", rank, number]:
+                return msg.Standing(generation=now_in, rank=int(rank), number=int(number))
+            case ["leave"]:
+                return msg.Leave(reason="its agent got SIGTERM")
+            case ["works", rank, own_s]:
+                effort = msg.Effort(rank=int(rank), step_s=float(named["of"]), own_s=float(own_s))
+                return msg.Heartbeat(generation=now_in, steps=((int(rank), 1),), efforts=(effort,))
             case ["prepared", rank]:
                 agreement = named.get("agreement", "")
                 return msg.Prepared(generation=now_in, rank=int(rank), store=address(f"r{rank}"), agreement=agreement)
@@ -155,6 +166,14 @@ class CoordinatorBench(Bench):
                 return msg.Connected(generation=now_in, rank=int(rank))
             case ["finished", rank]:
                 return msg.Finished(generation=now_in, rank=int(rank))
+            case ["salvaged", ranks, *failure]:
+                names, failed = tuple(int(rank) for rank in ranks.split(",") if rank != "-"), " ".join(failure)
+                return msg.Salvaged(generation=now_in, ranks=names, folder="/kept", failure=failed)
+            case ["durable", step, path]:
+                return msg.Durable(step=int(step), path=path)
+            case ["spoilt", node, name]:
+                wanted = copy(name).seal
+                return msg.Spoilt(generation=now_in, node=node, rank=wanted.rank, version=wanted.version)
             case ["ended", rank, code]:
                 return msg.Ended(generation=now_in, rank=int(rank), code=int(code))
         raise ValueError(words)
@@ -323,6 +342,24 @@ class AgentBench(Bench):
             case ["permit", name, number]:
                 schedule = Schedule(every=int(named.get("every", 1)), start=int(named.get("from", 0)))
                 return [_Said(self._permit(self.core.generation, version(name), int(number), schedule))]
+            case ["dismiss", name]:
+                return [_Said(replace(self._plan(generation(name), named), orders=(), holders=(), held=()))]
+            case ["salvage", name, ranks]:
+                wanted = tuple(int(rank) for rank in ranks.split(","))
+                return [_Said(msg.Salvage(generation=self.core.generation, version=version(name), ranks=wanted))]
+            case ["spoilt", name]:
+                seal = copy(name).seal
+                node = named.get("at", "n0")
+                told = msg.Spoilt(generation=self.core.generation, node=node, rank=seal.rank, version=seal.version)
+                return [_Said(told)]
+            case ["stand", number]:
+                return [_Said(msg.Stand(generation=self.core.generation, number=int(number)))]
+            case ["proceed"]:
+                return [_Said(msg.Proceed(generation=self.core.generation))]
+            case ["shutdown"]:
+                return [_Said(msg.Shutdown(reason="node n0 leaves: asked to", failed=False))]
+            case ["leave"]:
+                return [fx.LeaveAsked(reason="its agent got SIGTERM")]
             case ["release"]:
                 return [_Said(msg.Release(generation=self.core.generation))]
             case ["exited", name, code]:
@@ -349,6 +386,11 @@ class AgentBench(Bench):
                 return fx.Fetched(rank=copy(name).seal.rank, slot=slot(ref), copy=copy(name))
             case ["fetch-failed", rank, ref]:
                 return fx.FetchFailed(rank=int(rank), slot=slot(ref), reason="nobody answers")
+            case ["source-spoilt", node, name]:
+                wanted = copy(name).seal
+                return fx.SourceSpoilt(node=node, rank=wanted.rank, version=wanted.version)
+            case ["written-out", ranks]:
+                return fx.WrittenOut(ranks=tuple(int(rank) for rank in ranks.split(",")), folder="/kept")
             case ["offered", number, name]:
                 in_generation = generation(named["in"]) if "in" in named else self.core.generation
                 return fx.Offered(offer=int(number), generation=in_generation, copy=copy(name))
@@ -377,12 +419,19 @@ class AgentBench(Bench):
             case ["stepped", number]:
                 costs = {cost: float(value) for cost, value in named.items()}
                 return msg.Stepped(generation=now_in, number=int(number), **costs)  # type: ignore[arg-type]
+            case ["standing", number]:
+                return msg.Standing(generation=now_in, rank=trainer.rank or 0, number=int(number))
             case ["missed", number]:
                 return _missed(now_in, trainer.rank or 0, int(number), named)
             case ["paused", *reason]:
                 return msg.Paused(reason=" ".join(reason) or None)
             case ["hung", *found]:
                 return msg.Hung(found=" ".join(found))
+            case ["durable", number, path]:
+                return msg.Durable(step=int(number), path=path)
+            case ["spoilt", wanted]:
+                rank = trainer.rank or 0
+                return msg.Spoilt(generation=now_in, node="n0", rank=rank, version=version(wanted))
             case ["failed", *error]:
                 return msg.Failed(error=" ".join(error))
             case ["device-lost", *error]:

@@ -136,7 +136,7 @@ def test_slot_too_small_is_dropped(make_owner, make_holder, make_client):
 def test_corrupt_byte_is_found_by_the_holder(make_owner, make_holder, make_client, name):
     owner, holder, client = make_owner(), make_holder(), make_client()
     owner.flip_a_byte(name)
-    with pytest.raises(TransferError, match=f"{holder.address[1]} refused: region '{name}' has digest"):
+    with pytest.raises(TransferError, match=f"{holder.address[1]} refused: not as sealed: region '{name}' has digest"):
         push(client, holder, owner)
     assert holder.outcome()[:2] == ("dropped", owner.seal)
     assert holder.header() is None

@@ -136,7 +136,7 @@ def test_fence_cuts_a_running_push_and_returns_after_its_writer(make_owner, make
     stream = push_half(holder.address, owner)
     holder.opened.get(timeout=WAIT_S)
     writers = list(holder.server._threads.values())
-    holder.server.fence(GENERATION.next())
+    holder.server.fence(GENERATION.next(GENERATION.term))
     assert not any(thread.is_alive() for thread in writers)
     word, _, reason = holder.outcomes.get_nowait()
     assert word == "dropped"
@@ -161,7 +161,7 @@ def test_fence_cuts_a_running_pull_and_returns_after_its_writer(make_owner, make
     thread = threading.Thread(target=run)
     thread.start()
     assert halfway.wait(WAIT_S)
-    client.fence(GENERATION.next())
+    client.fence(GENERATION.next(GENERATION.term))
     thread.join(WAIT_S)
     assert "fenced by 1.4" in errors[0]
 
@@ -186,7 +186,7 @@ def test_older_generation_is_refused_by_the_server(make_owner, make_holder, make
 
 def test_older_generation_is_refused_by_the_client(make_owner, make_holder, make_client):
     owner, holder, client = make_owner(), make_holder(), make_client()
-    client.fence(GENERATION.next())
+    client.fence(GENERATION.next(GENERATION.term))
     with pytest.raises(TransferError, match=r"generation 1.3 is over"):
         push_to(client, holder.address, owner)
 
@@ -194,7 +194,7 @@ def test_older_generation_is_refused_by_the_client(make_owner, make_holder, make
 def test_frame_of_another_generation_on_a_stream_ends_it(make_holder):
     holder = make_holder()
     stream = greeted(holder.address)
-    stream.generation = GENERATION.next()
+    stream.generation = GENERATION.next(GENERATION.term)
     stream.send(Kind.PULL, [3, 1, 2, 7])
     with pytest.raises(TransferError, match=r"closed the connection|reset"):
         stream.receive()

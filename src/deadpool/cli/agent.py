@@ -36,7 +36,10 @@ def agent(
     logs: Annotated[Path, typer.Option(help="folder for the trainers' logs")] = Path("deadpool-logs"),
     nursery: Annotated[int | None, typer.Option(help="descriptor of a nursery's socket", hidden=True)] = None,
 ) -> None:
-    """Join a job, also a running one. The job's secret is read from the file named by DEADPOOL_SECRET_FILE."""
+    """Join a job, also a running one. The job's secret is read from the file named by DEADPOOL_SECRET_FILE.
+
+    On SIGTERM the node leaves: its ranks are handed over to a spare first, where there is one; a spare goes at once. A
+    second SIGTERM, or SIGINT, ends it without that."""
     from deadpool.cli.addresses import own_address
     from deadpool.config import parse_cpus
     from deadpool.control.courtesy import Courtesy
@@ -105,8 +108,9 @@ async def _serve(
         courtesy=courtesy,
         nursery=socket.socket(fileno=nursery) if nursery is not None else None,
     )
-    for sig in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(sig, process.stop, f"agent got {sig.name}")
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, process.leave, "its agent got SIGTERM")
+    loop.add_signal_handler(signal.SIGINT, process.stop, "agent got SIGINT")
     try:
         outcome = await process.run(coordinators, patience_s=_PATIENCE_S)
     except TimeoutError:

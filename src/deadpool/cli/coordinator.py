@@ -12,8 +12,6 @@ import typer
 
 from deadpool.strikes import ORDER_HELP
 
-_END_S = 10.0  # for a killed process to be gone: its device and its pinned memory are given back first
-
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
     from deadpool.control.run_dir import RunDir
@@ -31,7 +29,14 @@ def coordinator(
     overhead_budget: Annotated[
         float | None, typer.Option(help="share of the step time that snapshots may cost; 0: no limit, none is left out")
     ] = None,
-    node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
+    node_timeout_s: Annotated[
+        float | None,
+        typer.Option("--node-timeout", "--node-timeout-s", help="silence after which a node is taken for dead"),
+    ] = None,
+    quarantine_after: Annotated[
+        int | None, typer.Option(help="faults of one node, after which its ranks go to a spare; 0: never")
+    ] = None,
+    quarantine_window_s: Annotated[float | None, typer.Option(help="within which they count")] = None,
     unwind_timeout_s: Annotated[float | None, typer.Option(help="for a trainer to come to rest")] = None,
     prepare_timeout_s: Annotated[float | None, typer.Option(help="for a newcomer to build and load")] = None,
     connect_timeout_s: Annotated[float | None, typer.Option(help="for groups to be made anew")] = None,
@@ -56,6 +61,9 @@ def coordinator(
     isolation_timeout_s: Annotated[
         float | None, typer.Option(help="without any coordinator, after which a node ends its trainers")
     ] = None,
+    replace_stragglers: Annotated[
+        bool | None, typer.Option(help="drain a node that is slow all the time, without being asked")
+    ] = None,
     fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
     config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
     quiet: Annotated[bool, typer.Option(help="do not narrate events")] = False,
@@ -78,7 +86,8 @@ def coordinator(
 _SETTINGS = (
     "nodes", "nproc_per_node", "holders", "slots", "capture_every", "overhead_budget", "node_timeout_s",
     "unwind_timeout_s", "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "hang_timeout_s", "in_place", "host",
-    "interface", "port", "tls", "coordinators", "isolation_timeout_s",
+    "interface", "port", "tls", "coordinators", "isolation_timeout_s", "quarantine_after", "quarantine_window_s",
+    "replace_stragglers",
 )  # fmt: skip
 
 
@@ -103,9 +112,7 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
         credentials=credentials,
         log=log,
         orders=orders,
-        took_office=lambda: folder.announce(
-            address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node
-        ),
+        took_office=lambda: _take_office(config, folder, address, quiet),
         narrate=not quiet,
     )
     for sig in (signal.SIGTERM, signal.SIGINT):
@@ -124,6 +131,15 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
         log.close()
 
 
+def _take_office(config: JobConfig, folder: RunDir, address: Address, quiet: bool) -> None:
+    from deadpool.timeouts import table
+
+    folder.announce(address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node)
+    rows = table(config.node_timeout_s, config.derived_timeouts, config.hang_timeout_s)
+    for name, value, what_for in rows if not quiet else ():
+        print(f"[deadpool] timeout: {name:12} {value:>8}  {what_for}", flush=True)
+
+
 def _places(config: JobConfig) -> tuple[Address, ...]:
     from deadpool.errors import ConfigError
     from deadpool.protocol.topology import Address
@@ -136,10 +152,12 @@ def _places(config: JobConfig) -> tuple[Address, ...]:
 
 
 def _office(config: JobConfig, founds: bool) -> Office:
+    from deadpool.protocol.conduct import Tolerance
     from deadpool.protocol.deadlines import Deadlines
     from deadpool.protocol.messages import Settings
     from deadpool.protocol.office import Charter, Office
     from deadpool.protocol.topology import Layout, Schedule
+    from deadpool.timeouts import fence_s, return_s
 
     settings = Settings(
         layout=Layout(positions=config.nodes, per_node=config.nproc_per_node, holders=config.holders),
@@ -151,16 +169,20 @@ def _office(config: JobConfig, founds: bool) -> Office:
         coordinators=_places(config),
         silence_s=config.node_timeout_s,
         isolation_s=config.isolation_timeout_s,
+        replace_stragglers=config.replace_stragglers,
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,
-        fence_s=config.unwind_timeout_s + config.node_timeout_s + _END_S,
+        fence_s=fence_s(config.node_timeout_s, config.unwind_timeout_s),
         prepare_s=config.prepare_timeout_s,
         connect_s=config.connect_timeout_s,
         spare_wait_s=config.spare_wait_s,
+        return_s=return_s(config.node_timeout_s),
         hang_s=config.hang_timeout_s,
     )
-    charter = Charter(settings=settings, deadlines=deadlines, schedule=Schedule(every=config.capture_every))
+    tolerance = Tolerance(faults=config.quarantine_after, within_s=config.quarantine_window_s)
+    schedule = Schedule(every=config.capture_every)
+    charter = Charter(settings=settings, deadlines=deadlines, schedule=schedule, tolerance=tolerance)
     name = (
         f"{config.host}:{config.port}/{secrets.token_hex(4)}"  # of this process: one that is started again is another
     )

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from deadpool.cli import agent, coordinator, demo, kill, picture, run, sim, status, story
+from deadpool.cli import agent, coordinator, demo, drain, kill, picture, replace, run, salvage, sim, status, story
 from deadpool.errors import DeadPoolError
 
 app = typer.Typer(
@@ -21,7 +21,10 @@ app.command()(status.status)
 app.command()(story.story)
 app.command()(picture.picture)
 app.command()(kill.kill)
+app.command()(drain.drain)
+app.command()(replace.replace)
 app.command()(demo.demo)
+app.command()(salvage.salvage)
 app.command()(sim.sim)
 
 

@@ -27,7 +27,14 @@ def run(
     overhead_budget: Annotated[
         float | None, typer.Option(help="share of the step time that snapshots may cost; 0: no limit, none is left out")
     ] = None,
-    node_timeout_s: Annotated[float | None, typer.Option(help="silence after which a node is taken for dead")] = None,
+    node_timeout_s: Annotated[
+        float | None,
+        typer.Option("--node-timeout", "--node-timeout-s", help="silence after which a node is taken for dead"),
+    ] = None,
+    quarantine_after: Annotated[
+        int | None, typer.Option(help="faults of one node, after which its ranks go to a spare; 0: never")
+    ] = None,
+    quarantine_window_s: Annotated[float | None, typer.Option(help="within which they count")] = None,
     standby_coordinators: Annotated[
         int | None, typer.Option(help="coordinators that stand by; else one that is killed is started again")
     ] = None,
@@ -37,6 +44,9 @@ def run(
     hang_timeout_s: Annotated[
         float | None,
         typer.Option(help="time without a step after which the job hangs; 0: 10 slow steps, at least 60 s"),
+    ] = None,
+    replace_stragglers: Annotated[
+        bool | None, typer.Option(help="drain a node that is slow all the time, without being asked")
     ] = None,
     fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
     in_place: Annotated[
@@ -80,7 +90,8 @@ def run(
 _SETTINGS = (
     "nodes", "spares", "nproc_per_node", "holders", "standby", "understudies", "slots", "capture_every",
     "overhead_budget", "node_timeout_s", "spare_wait_s", "hang_timeout_s", "bulk_nice", "bulk_cpus", "in_place",
-    "topology", "interface", "tls", "standby_coordinators",
+    "topology", "interface", "tls", "standby_coordinators", "quarantine_after", "quarantine_window_s",
+    "replace_stragglers",
 )  # fmt: skip
 
 

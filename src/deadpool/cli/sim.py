@@ -3,48 +3,127 @@
 from __future__ import annotations
 
 import json as json_format
+import os
 import time
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
+    from deadpool.sim.options import Profile
     from deadpool.sim.run import Result
+    from deadpool.sim.sweep import Summary
 
 
-def sim(seeds: int = 200, first: int = 0, story: bool = False, json: Path | None = None) -> None:
-    """Run SEEDS seeds from FIRST on. Exit code 1, and one command that replays it, for each seed that fails."""
+def sim(
+    seeds: Annotated[int, typer.Option(help="how many seeds to run")] = 200,
+    first: Annotated[int, typer.Option(help="the first of them")] = 0,
+    seed: Annotated[int | None, typer.Option(help="run this one only")] = None,
+    story: Annotated[bool, typer.Option(help="tell what happened, event by event")] = False,
+    jobs: Annotated[int, typer.Option(help="processes; 0: one per core")] = 0,
+    minutes: Annotated[float, typer.Option(help="stop after so long, whatever is left; 0: no limit")] = 0.0,
+    profile: Annotated[str, typer.Option(help="the mix of faults that seeds draw from")] = "anything",
+    mutations: Annotated[bool, typer.Option(help="break rules one by one, and see each caught")] = False,
+    nodes: Annotated[int, typer.Option(help="a job of real size: one node is lost, and it is measured")] = 0,
+    nproc_per_node: Annotated[int, typer.Option(help="ranks on each node, with --nodes")] = 8,
+    json: Annotated[Path | None, typer.Option(help="write what came of it here")] = None,
+) -> None:
+    """Run the real cores in a seeded world full of faults. Exit code 1, and one command that replays it, for each seed
+    that breaks a rule of the protocol."""
+    jobs = jobs or os.cpu_count() or 1
+    if nodes:
+        from deadpool.cli.sim_scale import measure
+
+        measure(nodes, nproc_per_node, json)
+    elif mutations:
+        from deadpool.cli.sim_mutations import catch_all
+
+        catch_all(jobs, json)
+    else:
+        chosen = _profile(profile)
+        if seed is not None or story:
+            told = range(first, first + seeds) if seed is None else [seed]
+            summary, elapsed_s = _tell_each(told, chosen)
+        else:
+            summary, elapsed_s = _run(first, seeds, jobs, minutes, chosen)
+        _conclude(summary, elapsed_s, json)
+
+
+def _profile(name: str) -> Profile:
+    from deadpool.errors import ConfigError
+    from deadpool.sim.profiles import BY_NAME
+
+    if name not in BY_NAME:
+        raise ConfigError(f"profile={name!r} is not known: one of {', '.join(BY_NAME)}")
+    return BY_NAME[name]
+
+
+def _tell_each(seeds: Iterable[int], profile: Profile) -> tuple[Summary, float]:
+    """What each seed draws comes first."""
     from deadpool.sim.run import run_seed
+    from deadpool.sim.sweep import Summary
 
-    began = time.monotonic()
-    results: list[Result] = []
-    for seed in range(first, first + seeds):
-        result = run_seed(seed, story=story)
-        results.append(result)
-        _tell(result, story=story)
-        if len(results) % 100 == 0:
-            print(f"{len(results)} of {seeds} seeds", flush=True)
-    _sum_up(results, time.monotonic() - began)
-    if json is not None:
-        json.write_text(json_format.dumps([asdict(result) for result in results]), encoding="utf-8")
-    if any(result.violation for result in results):
-        raise SystemExit(1)
-
-
-def _tell(result: Result, *, story: bool) -> None:
-    if story:
+    summary, began = Summary(), time.monotonic()
+    for seed in seeds:
+        result = run_seed(seed, story=True, profile=profile)
+        print(f"seed {seed}: {result.options}")
         print("\n".join(result.story))
-        print(f"seed {result.seed}: {result.outcome}")
+        print(f"seed {seed}: {result.outcome}")
+        summary.add(result)
+        _tell_violation(result)
+    return summary, time.monotonic() - began
+
+
+def _run(first: int, seeds: int, jobs: int, minutes: float, profile: Profile) -> tuple[Summary, float]:
+    from contextlib import closing
+
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from deadpool.sim.sweep import Summary, sweep
+
+    summary, began = Summary(), time.monotonic()
+    columns = ("seeds", BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[found]}"))
+    with (
+        Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), transient=True) as progress,
+        closing(sweep(first, seeds, jobs=jobs, profile=profile)) as batches,
+    ):
+        task = progress.add_task("seeds", total=seeds, found="")
+        for results, cpu_s in batches:
+            summary.cpu_s += cpu_s
+            for result in results:
+                summary.add(result)
+                _tell_violation(result)
+            found = f"{summary.faults.total()} faults, {len(summary.violations)} violations"
+            progress.update(task, completed=summary.seeds, found=found)
+            if minutes and time.monotonic() - began > 60 * minutes:
+                break
+    return summary, time.monotonic() - began
+
+
+def _tell_violation(result: Result) -> None:
     if result.violation:
         print(f"seed {result.seed} FAILED {result.violation}\n  replay: {result.replay}", flush=True)
 
 
-def _sum_up(results: list[Result], elapsed_s: float) -> None:
-    failed = [result for result in results if result.violation]
-    survived = sum(result.outcome == "all ranks ended" for result in results)
-    faults, steps = sum(r.faults for r in results), sum(r.steps for r in results)
+def _conclude(summary: Summary, elapsed_s: float, json: Path | None) -> None:
+    report = summary.report(elapsed_s)
+    for outcome, count in summary.outcomes.most_common():
+        print(f"{count:7} {outcome}")
     print(
-        f"{len(results)} seeds, {len(failed)} failed; {survived} jobs came to their end, {len(results) - survived} "
-        f"ended early and said why\n{faults} faults, {steps} rank-steps in {elapsed_s:.1f} s: "
-        f"{len(results) / elapsed_s:.1f} seeds/s, {steps / elapsed_s:.0f} simulated steps/s"
+        f"{summary.seeds} seeds, {len(summary.violations)} violations, {summary.faults.total()} faults "
+        f"({report['faults_per_seed']} per seed), {summary.steps} rank-steps in {elapsed_s:.1f} s: "
+        f"{report['seeds_per_s']} seeds/s, {report['faults_per_s']} faults/s, {report['steps_per_s']} simulated steps/s"
     )
+    if json is not None:
+        json.write_text(json_format.dumps(report, indent=1), encoding="utf-8")
+    if summary.violations:
+        raise SystemExit(1)

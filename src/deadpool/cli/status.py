@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,8 +33,15 @@ def _print(body: dict[str, Any]) -> None:
     console.print(f"[bold]{body['phase']}[/bold], generation {body['generation']}, step {body['step']}, {shield}")
     console.print(f"watermark {body['watermark']} (lag {body['lag_steps']} steps), last cause {body['cause']}")
     console.print(_interval(body["interval"]))
+    for line in _warnings(body):
+        console.print(line)
     if body["same_rack"]:
         console.print(f"[bold]copies in their own rack[/bold]: of positions {', '.join(map(str, body['same_rack']))}")
+    for node in body["nodes"]:
+        if node["quarantined"]:
+            console.print(f"[bold]{node['node']} is quarantined[/bold]: {node['quarantined']}")
+    if body["durable"]:
+        console.print(f"durable checkpoint of step {body['durable']['step']}: {body['durable']['path']}")
     with_racks = any(node["rack"] for node in body["nodes"])
     table = Table("node", *(["rack"] if with_racks else []), *_COLUMNS)
     for node in body["nodes"]:
@@ -45,6 +53,17 @@ def _print(body: dict[str, Any]) -> None:
         for rank in ranks:
             table.add_row(*_rank_row(rank))
         console.print(table)
+
+
+def _warnings(body: dict[str, Any]) -> Iterator[str]:
+    if not body["spares"]:
+        yield "[bold]no spare[/bold]: after a loss the job waits for one; add it with: deadpool agent --spare --join"
+    if (drain := body["drain"]) is not None:
+        yield f"node {drain['node']} is being drained ({drain['stage']}), its ranks go to node {drain['heir']}"
+    for slow in body["stragglers"]:
+        factor = f"{slow['factor']} times" if slow["factor"] is not None else "much longer than"
+        times = f"{slow['own_s']} s of a step of {slow['step_s']} s, usual are {slow['usual_s']} s"
+        yield f"[bold]slow[/bold]: node {slow['node']} works {factor} as long as the others: {times}"
 
 
 def _interval(interval: dict[str, Any]) -> str:
@@ -96,7 +115,7 @@ def _row(node: dict[str, Any]) -> list[str]:
     trainers = ", ".join(t["state"] if t["rank"] is None else f"{t['state']} r{t['rank']}" for t in node["trainers"])
     rate = node.get("push_gbps")
     return [
-        node["role"],
+        node["role"] + (", quarantined" if node["quarantined"] else ""),
         ",".join(map(str, node["ranks"])),
         str(min(steps)) if steps else "",
         ",".join(node["holders"]),

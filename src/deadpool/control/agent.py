@@ -28,8 +28,10 @@ from deadpool.protocol.effects import (
     CutStreams,
     Emit,
     Finish,
+    FromCoordinator,
     FromTrainer,
     KillTrainer,
+    LeaveAsked,
     LookElsewhere,
     Stalled,
     StartTrainer,
@@ -39,11 +41,13 @@ from deadpool.protocol.effects import (
     ToTrainer,
     TrainerExited,
 )
-from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Seat, Sprung, TrainerHello
+from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Seat, Sprung, TrainerHello, Welcome
 from deadpool.protocol.topology import Address
+from deadpool.timeouts import STREAM_AT_LEAST_S, stream_s
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.trainer_link import AgentEnd, TrainerDoor
 
+KEPT_FOLDER = "kept"  # beside the trainers' logs: copies that outlive a job that could not go on
 _STALL_S = 0.5  # a timer that fires later than this means that this process did not run
 _UNTOLD_AT_MOST = 1000
 """Events that are kept for the next coordinator's log."""
@@ -85,8 +89,9 @@ class AgentProcess:
             post=self._feed,
             note=self._report,
             midway=self._ambushes.midway,
-            deadline_s=10.0,
+            deadline_s=STREAM_AT_LEAST_S,
             courtesy=courtesy,
+            kept=logs / KEPT_FOLDER,
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
         self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)
@@ -146,6 +151,9 @@ class AgentProcess:
     def stop(self, reason: str) -> None:
         self._feed(StopAsked(reason=reason))
 
+    def leave(self, reason: str) -> None:
+        self._feed(LeaveAsked(reason=reason))
+
     async def _close(self, calling: Calling) -> None:
         self._rhythm.stop()
         await self._trainers.close()
@@ -176,6 +184,9 @@ class AgentProcess:
         self._feed(TrainerExited(trainer=name, code=code, reason=reason))
 
     def _feed(self, input: Any) -> None:
+        match input:
+            case FromCoordinator(message=Welcome(settings=settings)):
+                self._data.use_deadline(stream_s(settings.silence_s))
         self._rhythm.feed(input)
 
     # --- effects -----------------------------------------------------------------------------------------------------

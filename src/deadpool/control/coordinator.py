@@ -10,6 +10,7 @@ from typing import Any
 
 from deadpool.control.bandwidth import bandwidth
 from deadpool.control.colleagues import DISMISS
+from deadpool.control.departures import DepartureDesk
 from deadpool.control.rhythm import Rhythm
 from deadpool.control.status import describe
 from deadpool.control.strikes import StrikeDesk
@@ -68,6 +69,7 @@ class CoordinatorServer:
         self._took_office, self._was_in_office = took_office, False
         self._peers: dict[str, Peer] = {}
         self._strikes = StrikeDesk(lambda: office.coordinator, orders, send=self._send, record=self._record)
+        self._departures = DepartureDesk(lambda: office.coordinator, feed=self._feed)
         self._reception = Reception(credentials, "control", self._welcome, self._refused)
         self._rhythm = Rhythm(office, perform=self._perform, wake=_woken)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -207,11 +209,16 @@ class CoordinatorServer:
                 return Answer(body=describe(self._office.coordinator, facts))
             case "kill":
                 return self._strikes.order(ask.arguments)
+            case "drain":
+                return self._departures.drain(ask.arguments)
+            case "replace":
+                return self._departures.replace_straggler()
             case "stop":
                 self.stop("asked to stop")
                 return Answer(body={})
             case _:
-                return Answer(body={}, error=f"{ask.what!r} is not a question: ask for status, kill or stop")
+                known = "status, kill, drain, replace or stop"
+                return Answer(body={}, error=f"{ask.what!r} is not a question: ask for {known}")
 
 
 def _woken(late_s: float) -> Tick | Stalled:
@@ -237,13 +244,29 @@ _TOLD = {
     "go": "go: generation {generation}",
     "protected": "protected again at version {step}",
     "no_plan": "NO PLAN: {reason}",
-    "spare_lost": "spare {node} left: {reason}",
+    "spare_lost": "spare {node} is lost: {reason}",
+    "no_spare": "NO SPARE: {reason}; add one with: deadpool agent --spare --join",
+    "drain": "node {node} is drained ({reason}): node {heir} gets ready for ranks {ranks}",
+    "handover": "all ranks stand at version {step}: those of node {node} move, and nothing is done again",
+    "drain_failed": "node {node} STAYS: {reason}",
+    "drain_refused": "node {node} cannot be drained: {reason}",
+    "left": "node {node} leaves: {reason}",
+    "straggler": "SLOW: node {node} {reason}",
+    "straggler_over": "node {node} is as fast as the others again",
     "trainer_lost": "trainer {trainer} ended: {reason}",
     "rehearsed": "spare trainer {trainer} is warm for rank {rank}",
     "slow_start": "no step for {seconds} s: behind are ranks {ranks}; no hang is seen before the first step",
     "paused": "rank {rank} pauses: {reason}",
     "hung": "HUNG: rank {rank} on node {node} {found}; a fresh process takes its place",
     "nobody_hung": "{reason}",
+    "quarantined": "QUARANTINED: node {node}: {reason}; its ranks go to a spare",
+    "not_quarantined": "node {node} should be quarantined ({reason}), but there is no spare: it goes on; add one with: "
+    "deadpool agent --join",
+    "returned": "node {node} is back and a spare; it had copies {copies}",
+    "hoping": "WAITING: {reason}",
+    "spoilt": "SPOILT: the copy of rank {rank} at version {step} on node {node} is not as it was sealed",
+    "no_progress": "NO PROGRESS at step {step}: {faults}",
+    "salvaging": "writing what is left of version {step} to disk on nodes {nodes}",
     "device_lost": "DEVICE LOST by rank {rank}: {reason}",
     "bandwidth": "copies: {summary}",
     "refused": "REFUSED {count} strangers, the last: {reason}",

@@ -115,6 +115,8 @@ class Coordinators:
             "spare-wait-s": config.spare_wait_s,
             "hang-timeout-s": config.hang_timeout_s,
             "isolation-timeout-s": config.isolation_timeout_s,
+            "quarantine-after": config.quarantine_after,
+            "quarantine-window-s": config.quarantine_window_s,
             "in-place": config.in_place,
             "host": host,
             "port": port,
@@ -122,8 +124,9 @@ class Coordinators:
             "run-dir": self._run_dir.path,
         }
         listed = [f"--coordinators={','.join(places)}"] if places else []
+        replacing = ["--replace-stragglers"] if config.replace_stragglers else []
         struck = [f"--fault={text}" for text in config.faults] if faults else []
-        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *listed, *struck]
+        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *listed, *replacing, *struck]
 
 
 def _end(process: Process) -> None:

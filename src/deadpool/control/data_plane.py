@@ -15,11 +15,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, cast
 
 from deadpool.control.courtesy import Courtesy
 from deadpool.control.figures import SentBytes
-from deadpool.errors import ArenaError, DeadPoolError, TransferError
+from deadpool.errors import ArenaError, CopySpoilt, DeadPoolError, TransferError
 from deadpool.events import Event
 from deadpool.protocol.agent import Agent
 from deadpool.protocol.effects import (
@@ -41,15 +42,19 @@ from deadpool.protocol.effects import (
     ReceiveFailed,
     RefuseOffer,
     ReleaseSegment,
+    SourceSpoilt,
     StopAsked,
     StreamsCut,
+    WriteOut,
     WriteSeal,
+    WrittenOut,
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, SlotRef, Source
 from deadpool.protocol.seal import Extent, Geometry, Region, Seal
 from deadpool.protocol.topology import Address
 from deadpool.snapshot.arena import Arena, Segment
+from deadpool.snapshot.kept_file import write_kept
 from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.slot import compute_digest, write_seal
 from deadpool.snapshot.transfer import Found, Refused, TransferClient, TransferServer
@@ -72,10 +77,12 @@ class DataPlane:
         midway: Callable[[PushCopy], Callable[[], None] | None],
         deadline_s: float,
         courtesy: Courtesy,
+        kept: Path,
     ) -> None:
         """`post` takes inputs for the core, `note` takes events, `midway` says what is to happen, if anything, when a
-        push has sent its first bytes; all run on the event loop."""
+        push has sent its first bytes; all run on the event loop. `kept`: where to write what is to outlive the job."""
         self._core, self._post, self._note, self._midway = core, post, note, midway
+        self._kept = kept
         self._loop = asyncio.get_running_loop()
         self._arena = Arena()
         self._client = TransferClient(credentials=credentials, deadline_s=deadline_s)
@@ -102,6 +109,11 @@ class DataPlane:
     def start(self) -> Address:
         host, port = self._workers.submit(self._server.start).result()  # its threads are as courteous as ours
         return Address(host=host, port=port)
+
+    def use_deadline(self, deadline_s: float) -> None:
+        """For streams that are opened from here on: before the node was welcomed, nobody knew the job's timeouts."""
+        self._client.use_deadline(deadline_s)
+        self._server.use_deadline(deadline_s)
 
     def close(self) -> None:
         for offer in list(self._offers):
@@ -136,6 +148,8 @@ class DataPlane:
                 self._stream(self._fetch, effect)
             case CutStreams(generation=generation):
                 self._submit(self._cut, generation)
+            case WriteOut():
+                self._submit(self._write_out, effect)
             case AcceptOffer(offer=offer, slot=slot):
                 self._answer_offer(offer, slot)
             case RefuseOffer(offer=offer, reason=reason):
@@ -188,6 +202,18 @@ class DataPlane:
         digest = compute_digest(self._slot(effect.slot), geometry, extent, self._hashers)
         self._deliver(Hashed(slot=effect.slot, digest=digest))
 
+    def _write_out(self, effect: WriteOut) -> None:
+        """Nobody writes into these slots: the node is fenced, and there will be no plan."""
+        written: list[int] = []
+        failure = ""
+        for ref, copy in effect.copies:
+            try:
+                write_kept(self._kept, copy, self._slot(ref))
+                written.append(copy.seal.rank)
+            except OSError as error:
+                failure = f"rank {copy.seal.rank}: {error}"
+        self._deliver(WrittenOut(ranks=tuple(written), folder=str(self._kept.resolve()), failure=failure))
+
     def _push(self, effect: PushCopy, midway: Callable[[], None] | None) -> None:
         seal, holder = effect.copy.seal, effect.holder
         segment = self._segment(effect.slot.segment)
@@ -228,6 +254,9 @@ class DataPlane:
             except DeadPoolError as error:
                 failures.append(f"{source.node}: {error}")
                 self._note_failed(effect, source, str(error))
+                if isinstance(error, CopySpoilt):
+                    version = effect.fetch.copy.seal.version
+                    self._deliver(SourceSpoilt(node=source.node, rank=source.rank, version=version))
         raise TransferError("; ".join(failures) or "no source is left")
 
     def _pull(self, effect: FetchCopy, source: Source, attempt: int) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from deadpool.config import JobConfig
 from deadpool.control.coordinator_processes import Coordinators
 from deadpool.control.nursery import SharedNursery, socket_pair
+from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import RunDir
 from deadpool.owner_only import open_private
 from deadpool.parent import end_with_parent, interrupts_held
@@ -48,6 +49,8 @@ class LocalJob:
     _own_nursery: SharedNursery | None = None
     coordinators: Coordinators | None = None
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)  # nodes whose death was told
+    _oom: OomWatch = field(default_factory=OomWatch)
 
     def start(self) -> None:
         self.run_dir.make_secret()
@@ -80,7 +83,17 @@ class LocalJob:
     def tend(self) -> int | None:
         """Looks after the coordinators. The job's exit code, once it has ended."""
         assert self.coordinators is not None
+        self._tell_deaths()
         return self.coordinators.tend()
+
+    def _tell_deaths(self) -> None:
+        """The coordinator sees only that a link ended; how the agent did is seen here."""
+        for name, process in self.nodes.items():
+            code = process.poll()
+            if code is not None and code < 0 and name not in self._told:
+                self._told.add(name)
+                if not self.quiet:
+                    print(f"[deadpool] the agent of node {name} was {self._oom.explain(code)}", flush=True)
 
     @property
     def coordinator(self) -> subprocess.Popen[bytes] | None:

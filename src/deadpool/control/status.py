@@ -7,10 +7,12 @@ from typing import Any
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.members import Member
 from deadpool.protocol.seal import REGIONS
+from deadpool.protocol.spares import is_spare
 
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     watermark = core.commits.permit.watermark
+    durable = core.salvaging.durable
     newest = max((step for m in core.members.values() for step in m.steps.values()), default=0)
     return {
         "phase": core.phase.value,
@@ -24,6 +26,10 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "protected": core.commits.protected,
         "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
         "interval": _interval(core),
+        "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
+        "spares": sum(is_spare(member) for member in core.members.values()),
+        "drain": core.departures.drain.facts() if core.departures.drain is not None else None,
+        "stragglers": [{"node": each.node, **each.facts()} for each in core.stragglers.known.values()],
         "same_rack": list(core.commits.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
         "ranks": [_rank(core, rank, facts) for rank in range(core.layout.world_size)] if core.seats else [],
@@ -61,10 +67,12 @@ def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str,
     return {
         "node": member.node,
         "rack": member.rack,
-        "role": "spare" if position is None else "active",
+        "quarantined": core.conduct.why(member.node) if member.quarantined else None,
+        "role": ("leaving" if member.leaving else "spare") if position is None else "active",
         "position": position,
         "ranks": ranks,
         "steps": {str(rank): member.steps.get(rank) for rank in ranks},
+        "own_s": {str(rank): core.stragglers.efforts[rank].own_s for rank in ranks if rank in core.stragglers.efforts},
         "paused": {str(rank): reason for rank, reason in member.paused.items()},
         "holders": _holders(core, position) if position is not None and core.seats else [],
         "trainers": [{"trainer": t.trainer, "state": t.state, "rank": t.rank} for t in member.trainers],

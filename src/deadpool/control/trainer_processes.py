@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deadpool.control.nursery import answer, request, start_nursery
+from deadpool.control.oom import OomWatch
 from deadpool.owner_only import open_private
 from deadpool.protocol.topology import Address
 
@@ -59,6 +60,7 @@ class TrainerProcesses:
         self._nursery = nursery
         self._nursery_process: subprocess.Popen[bytes] | None = None
         self._all_ended = asyncio.Event()
+        self._oom = OomWatch()
 
     def start(self, name: str) -> None:
         output, theirs = os.pipe()
@@ -142,7 +144,7 @@ class TrainerProcesses:
         task.add_done_callback(self._last_words.discard)
         if not self.pids():
             self._all_ended.set()
-        self._on_exit(name, code, _reason(code))
+        self._on_exit(name, code, self._oom.explain(code))
 
     # --- what they say -----------------------------------------------------------------------------------------------
 
@@ -165,7 +167,3 @@ class TrainerProcesses:
 async def _hear_out(telling: asyncio.Task[None]) -> None:
     await asyncio.wait([telling], timeout=_LAST_WORDS_S)
     telling.cancel()
-
-
-def _reason(code: int) -> str:
-    return f"exited with code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"

@@ -7,6 +7,7 @@ here, never by the coordinator. The trainers are kept by `crew.py`, the copies b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from deadpool.events import Event
@@ -28,6 +29,7 @@ from deadpool.protocol.effects import (
     FromCoordinator,
     FromTrainer,
     Hashed,
+    LeaveAsked,
     LookElsewhere,
     Offered,
     Pushed,
@@ -35,13 +37,17 @@ from deadpool.protocol.effects import (
     Received,
     ReceiveFailed,
     ReleaseSegment,
+    SourceSpoilt,
     Stalled,
     StopAsked,
     StreamsCut,
     Tick,
     ToCoordinator,
     TrainerExited,
+    WriteOut,
+    WrittenOut,
 )
+from deadpool.protocol.effort import EffortBook
 from deadpool.protocol.footing import Footing
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import (
@@ -51,6 +57,7 @@ from deadpool.protocol.messages import (
     Declare,
     Detach,
     DeviceLost,
+    Durable,
     End,
     Ended,
     Failed,
@@ -63,6 +70,7 @@ from deadpool.protocol.messages import (
     Halted,
     Heartbeat,
     Hung,
+    Leave,
     Missed,
     Parked,
     Paused,
@@ -70,14 +78,20 @@ from deadpool.protocol.messages import (
     Plan,
     PlanAck,
     Prepared,
+    Proceed,
     Prompts,
     Refused,
     Rehearse,
     Release,
     Report,
     Reschedule,
+    Salvage,
+    Salvaged,
     Settings,
     Shutdown,
+    Spoilt,
+    Stand,
+    Standing,
     Stepped,
     TrainerHello,
     TrainerLost,
@@ -85,7 +99,7 @@ from deadpool.protocol.messages import (
     Welcome,
 )
 from deadpool.protocol.prompts import NodePrompts
-from deadpool.protocol.reach import Verdict
+from deadpool.protocol.reach import Verdict, earliest
 from deadpool.protocol.seating import Seating
 from deadpool.protocol.storehouse import Storehouse
 
@@ -106,10 +120,14 @@ class Agent:
         self._halt_deadline: float | None = None
         self._hung: list[tuple[int, str]] = []  # since the last plan: rank, how it was found
         self._heartbeat_due: float | None = None
+        self._durable: Durable | None = None  # the newest checkpoint that the script told of
         self._effects: list[AgentEffect] = []
         self.crew = Crew(node, self._effects)
         self.store = Storehouse(self._effects)
         self.costs = CostBook()
+        self.efforts = EffortBook()
+        self._standing = False  # trainers were told to stop at a version
+        self._leave: Leave | None = None  # said, and to be said again to whoever comes next
         allegiance = Allegiance()
         self._allegiance, self._reach, self._witness = allegiance, allegiance.reach, allegiance.witness
         self._prompts = NodePrompts(self.crew)
@@ -120,26 +138,26 @@ class Agent:
     def step(self, input: AgentInput, *, now: float) -> list[AgentEffect]:
         if not self.ending:
             self._dispatch(input, now)
-        self._detach_released()
-        for effect in self._effects:
+        for effect in tuple(self._effects):
             if isinstance(effect, ToCoordinator):
                 self._witness.told(effect.message)
-        effects = list(self._effects)
+            elif isinstance(effect, ReleaseSegment):
+                self._detach(effect.segment)
+        effects = self._effects.copy()
         self._effects.clear()
         return effects
 
-    def _detach_released(self) -> None:
+    def _detach(self, segment: int) -> None:
         """Whoever has mapped a segment keeps its memory, whatever the agent does with it."""
-        released = [effect.segment for effect in self._effects if isinstance(effect, ReleaseSegment)]
-        for segment in released:
-            for trainer in self.crew.trainers.values():
-                if segment in trainer.attached:
-                    trainer.attached.remove(segment)
-                    self.crew.tell(trainer, Detach(segment=segment))
+        for trainer in self.crew.trainers.values():
+            if segment in trainer.attached:
+                trainer.attached.remove(segment)
+                self.crew.tell(trainer, Detach(segment=segment))
 
     def deadline(self) -> float | None:
-        wakes = (self._halt_deadline, self._heartbeat_due, self._reach.deadline())
-        return min((wake for wake in wakes if wake is not None), default=None) if not self.ending else None
+        if self.ending:
+            return None
+        return earliest(self._halt_deadline, earliest(self._heartbeat_due, self._reach.deadline()))
 
     @property
     def footing(self) -> Footing:
@@ -161,6 +179,7 @@ class Agent:
                     self._obey(message, now)
             case CoordinatorLost():
                 self._reach.lost(now)
+                self._proceed()
             case FromTrainer(trainer=name, message=message):
                 self._hear(name, message, now)
             case TrainerExited(trainer=name, code=code, reason=reason):
@@ -172,6 +191,8 @@ class Agent:
                 self._tick(now)  # what is due is due all the same: others wait for our heartbeat
             case StopAsked(reason=reason):
                 self._end(reason, failed=True)
+            case LeaveAsked(reason=reason):
+                self._ask_to_leave(reason)
             case _:
                 self._data_news(input)
 
@@ -205,6 +226,12 @@ class Agent:
                 self.store.received(slot, copy, count)
             case ReceiveFailed(slot=slot):
                 self.store.arrival_failed(slot)
+            case SourceSpoilt(node=node, rank=rank, version=version):
+                spoilt = Spoilt(generation=self.generation, node=node, rank=rank, version=version)
+                self._to_coordinator(spoilt)
+            case WrittenOut(ranks=ranks, folder=folder, failure=failure):
+                salvaged = Salvaged(generation=self.generation, ranks=ranks, folder=folder, failure=failure)
+                self._to_coordinator(salvaged)
         self._seating.grant_all()
         self._seating.announce_all()
 
@@ -228,6 +255,11 @@ class Agent:
                 self._carry_out(message)
             case Connect() if not self.fenced:
                 self.crew.tell_seated(message)
+            case Stand() if not self.fenced:
+                self._standing = True
+                self.crew.tell_seated(message)
+            case Proceed() if not self.fenced:
+                self._proceed()
             case Go() if not self.fenced and self._seating.plan is not None:
                 self._witness.went()
                 self._seating.go(message)
@@ -237,6 +269,12 @@ class Agent:
                 for trainer in self.crew.seated():
                     trainer.released = True
                 self.crew.tell_seated(message)
+            case Spoilt(node=node, rank=rank, version=version) if node != self.node:
+                self.store.replenish(rank, node, version)
+            case Spoilt(rank=rank, version=version):
+                self.store.spoil(rank, version)
+            case Salvage(version=version, ranks=ranks):
+                self._effects.append(WriteOut(copies=self.store.copies_of(version, ranks)))
             case Shutdown(reason=reason, failed=failed):
                 self._end(reason, failed=failed)
 
@@ -251,9 +289,14 @@ class Agent:
             for _ in range(seats * self.understudies if self.spare else seats + self.standby):
                 self.crew.hire()
         else:
+            self._proceed()
             self._testify()
+            if self._leave is not None:
+                self._to_coordinator(self._leave)
 
     def _testify(self) -> None:
+        if self._durable is not None:
+            self._to_coordinator(self._durable)
         if self.generation == NO_GENERATION:
             self._report_trainers()  # all there is to say
             return
@@ -294,6 +337,22 @@ class Agent:
         for trainer in self.crew.leaving():
             self.crew.send_away(trainer, "its node is a spare no more")
 
+    # --- leaving on purpose ------------------------------------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        """Also when the coordinator is gone that asked them to stand: nobody else knows what for."""
+        if self._standing:
+            self._standing = False
+            self.crew.tell_seated(Proceed(generation=self.generation))
+
+    def _ask_to_leave(self, reason: str) -> None:
+        """At once, if it is asked twice, or if there is nobody who could take over what is here."""
+        if self._leave is not None or not self._reach.is_welcome:
+            self._end(reason, failed=True)
+            return
+        self._leave = Leave(reason=reason)
+        self._to_coordinator(self._leave)
+
     # --- fence -------------------------------------------------------------------------------------------------------
 
     def _fence(self, fence: Fence, now: float) -> None:
@@ -305,6 +364,8 @@ class Agent:
         self._seating.fence()
         self.store.fence(fence.generation)
         self.costs.clear()
+        self.efforts.clear()
+        self._standing = False
         for trainer in list(self.crew.seated()):
             self._halt(trainer, fence)
         self._halt_deadline = now + self.settings.unwind_s
@@ -351,6 +412,8 @@ class Agent:
         self._to_coordinator(PlanAck(generation=plan.generation))
         if plan.resume is None:
             self._prompts.void(plan.generation)
+        if not plan.orders and any(self.crew.seated()):
+            self._prompts.clear()  # its ranks are others': it is told anew what it needs
         self._seating.carry_out(plan)
         if self.spare and plan.orders:
             self.crew.retire(keep=self.standby)
@@ -397,7 +460,7 @@ class Agent:
                 self._seating.grant_all()
             case Captured() if not self.fenced:
                 self.store.captured(rank, message)
-            case Missed() | Connected() | Finished() if not self.fenced:
+            case Missed() | Connected() | Finished() | Standing() if not self.fenced:
                 self._to_coordinator(message)
                 if isinstance(message, Missed):
                     self.costs.missed(rank, message)
@@ -407,6 +470,7 @@ class Agent:
             case Stepped(number=number):
                 trainer.step = number
                 self.costs.stepped(rank, message, now)
+                self.efforts.stepped(rank, message)
             case Paused(reason=reason):
                 trainer.paused = reason
             case Hung(found=found):
@@ -414,6 +478,13 @@ class Agent:
             case Prompts():
                 self._prompts.keep(message)
                 self._to_coordinator(message)
+            case Durable():
+                self._durable = message
+                self._to_coordinator(message)
+            case Spoilt(version=version):
+                self.store.spoil(rank, version)
+                self._to_coordinator(replace(message, node=self.node))
+                self._seating.lost(rank, f"this node's copy of {version} is not as it was sealed")
 
     # --- trainers come and go ----------------------------------------------------------------------------------------
 
@@ -490,7 +561,15 @@ class Agent:
         in_loop = [(t.rank, t) for t in self.crew.seated() if t.rank is not None and t.has_state]
         steps = tuple((rank, trainer.step) for rank, trainer in in_loop)
         paused = tuple((rank, trainer.paused) for rank, trainer in in_loop if trainer.paused is not None)
-        self._to_coordinator(Heartbeat(generation=self.generation, steps=steps, paused=paused, costs=self.costs.told()))
+        self._to_coordinator(
+            Heartbeat(
+                generation=self.generation,
+                steps=steps,
+                paused=paused,
+                costs=self.costs.told(),
+                efforts=self.efforts.told(),
+            )
+        )
 
     def _end(self, reason: str, *, failed: bool) -> None:
         self.ending = True

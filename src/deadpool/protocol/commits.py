@@ -35,7 +35,14 @@ class Commits:
         self.count = 0
         self._resume: Version | None = None
         self._running = False
+        self._awaited: int | None = None  # a version that every rank captures, whatever the schedule says
         self._unmatched: tuple[int, ...] = ()  # ranks whose replicas were not, as last said
+        self._former: tuple[str, ...] = ()  # nodes that hold copies and no rank: a permit frees them there too
+
+    @property
+    def resume(self) -> Version | None:
+        """Where this generation began."""
+        return self._resume
 
     @property
     def placement(self) -> Placement:
@@ -48,13 +55,15 @@ class Commits:
     # --- fence, plan, go ---------------------------------------------------------------------------------------------
 
     def fence(self) -> None:
-        self._running = False
+        self._running, self._awaited = False, None
 
     def adopt(self, blueprint: Blueprint, members: Iterable[Member]) -> None:
         same_rack_before = self.placement.same_rack
         self.permit, self._resume, self.protected = blueprint.permit, blueprint.resume, False
         self.timetable = Timetable(blueprint.permit.schedule)
         self.ledger = Ledger(self.layout, blueprint.seats, blueprint.placement)
+        members = list(members)
+        self._former = tuple(m.node for m in members if m.position is None and m.has_copies)
         if blueprint.resume is not None:
             for member in members:
                 self._count_in(member, blueprint.resume)
@@ -123,6 +132,9 @@ class Commits:
         self._renew_permit()
         return None
 
+    def forget(self, node: str) -> None:
+        self._former = tuple(former for former in self._former if former != node)
+
     # --- news of copies ----------------------------------------------------------------------------------------------
 
     def sealed(self, copy: Copy) -> str | None:
@@ -132,6 +144,10 @@ class Commits:
     def stored(self, rank: int, node: str, version: Version) -> str | None:
         self.ledger.add_stored(rank, node, version)
         return self._advance(version)
+
+    def lost_copy(self, rank: int, node: str, version: Version) -> None:
+        """It was counted, and is not what it was."""
+        self.ledger.remove(rank, node, version)
 
     def missed(self, rank: int, number: int, reason: str) -> None:
         self.ledger.missed.add(number)
@@ -190,6 +206,12 @@ class Commits:
         self.timetable.add(schedule, settled=self.permit.keep_from)
         self._renew_permit()
 
+    def expect(self, number: int | None) -> None:
+        """Beside what is scheduled: every rank was asked to capture this version. None: nobody is asked any more."""
+        assert number is None or number >= self.permit.keep_from, (number, self.permit)
+        self._awaited = number
+        self._renew_permit()
+
     # --- the permit --------------------------------------------------------------------------------------------------
 
     def _renew_permit(self) -> None:
@@ -206,8 +228,9 @@ class Commits:
             return
         self.permit = permit
         self.ledger.obey(permit)
-        self._out.send_each(self.ledger.nodes, permit)
+        self._out.send_each((*self.ledger.nodes, *self._former), permit)
 
     def _is_dead(self, number: int) -> bool:
         resumed = self._resume is not None and self._resume.number == number
-        return number in self.ledger.missed or not (resumed or self.timetable.captures(number))
+        wanted = resumed or number == self._awaited or self.timetable.captures(number)
+        return number in self.ledger.missed or not wanted

@@ -4,9 +4,12 @@ It holds no bulk data and nothing that could not be rebuilt from what agents rep
 phases, and a fault in any of them is simply the next generation:
 
     FORMING -> PREPARING -> CONNECTING -> RUNNING -> FENCING -> (WAITING ->) PREPARING -> ...
+                                                             -> SALVAGING -> ENDED
 
 Which versions are complete is kept by `commits.py`, which ones are captured by `interval.py`, whether the job gets
-anywhere by `progress.py`, who rehearses what by `rehearsals.py`. How one becomes coordinator is `office.py`'s business.
+anywhere by `progress.py` and `setbacks.py`, who is slow by `stragglers.py`, who leaves on purpose by `departures.py`,
+who rehearses what by `rehearsals.py`, which nodes fail too often by `conduct.py`, who may come back by `absences.py`.
+How one becomes coordinator is `office.py`'s business.
 """
 
 from __future__ import annotations
@@ -15,11 +18,15 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from deadpool.protocol.absences import Absences, dismissal
 from deadpool.protocol.commits import Commits
+from deadpool.protocol.conduct import Conduct, Tolerance
 from deadpool.protocol.deadlines import Deadlines
+from deadpool.protocol.departures import Departures, Next
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,
+    DrainAsked,
     FromAgent,
     LinkLost,
     Stalled,
@@ -34,6 +41,7 @@ from deadpool.protocol.members import Member, natural, steps_lost
 from deadpool.protocol.messages import (
     Connect,
     Connected,
+    Durable,
     Ended,
     Fence,
     FenceAck,
@@ -42,6 +50,7 @@ from deadpool.protocol.messages import (
     Heartbeat,
     Inventory,
     Join,
+    Leave,
     Missed,
     PlanAck,
     Prepared,
@@ -49,9 +58,12 @@ from deadpool.protocol.messages import (
     Refused,
     Release,
     Report,
+    Salvaged,
     Sealed,
     Settings,
     Shutdown,
+    Spoilt,
+    Standing,
     Stored,
     Testimony,
     TrainerLost,
@@ -60,10 +72,14 @@ from deadpool.protocol.messages import (
 )
 from deadpool.protocol.milestones import Milestones
 from deadpool.protocol.outbox import Outbox
-from deadpool.protocol.planner import Blueprint, NoPlan, View, choose_seats, plan
-from deadpool.protocol.progress import FUTILE_LIMIT, HangWatch, Setbacks
+from deadpool.protocol.planner import Blueprint, NoPlan, View, choose_seats, plan, what_is_left
+from deadpool.protocol.progress import HangWatch
 from deadpool.protocol.prompts import PromptShelf
 from deadpool.protocol.rehearsals import Rehearsals
+from deadpool.protocol.salvage import Salvaging
+from deadpool.protocol.setbacks import Setback, Setbacks
+from deadpool.protocol.spares import SpareWatch
+from deadpool.protocol.stragglers import StragglerWatch
 from deadpool.protocol.topology import Schedule
 
 
@@ -74,6 +90,7 @@ class Phase(Enum):
     PREPARING = "preparing"
     CONNECTING = "connecting"
     RUNNING = "running"
+    SALVAGING = "salvaging"  # it cannot go on: what is left is written to disk
     RESIGNED = "resigned"  # without a majority: somebody else may be in office
     ENDED = "ended"
 
@@ -85,6 +102,7 @@ class Coordinator:
         settings: Settings,
         deadlines: Deadlines,
         schedule: Schedule,
+        tolerance: Tolerance | None = None,
         term: int = 1,
         name: str = "",
         alone: bool = True,
@@ -106,9 +124,25 @@ class Coordinator:
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self.phase_deadline: float | None = None
         self._hang_watch = HangWatch(deadlines.hang_s, self.layout.world_size)
-        self._suspected = False  # the fence is for a hang, and nobody was found yet who is at fault
+        self._hang_cause: str | None = None  # the fault that was a hang, while it is looked for who is at fault
+        self._suspected = False  # nobody was found yet
         self._setbacks = Setbacks(self.commits)
+        self._given_up: str | None = None  # why the job is not to be planned again
+        self.conduct = Conduct(tolerance or Tolerance())
+        self.absences = Absences()
+        self.salvaging = Salvaging(self._out)
+        self._waiting_for = ""  # in WAITING
         self.pace = Pace(self.commits, settings, self._out)
+        self.stragglers = StragglerWatch(self.layout, self._out)
+        self.spares = SpareWatch(self._out)
+        self.departures = Departures(
+            self.layout,
+            self.commits,
+            self._out,
+            patience_s=deadlines.prepare_s,
+            choose_heir=self._choose_heir,
+            groom=lambda node, position: self._rehearsals.hint(self.members[node], position),
+        )
         self._fault_count = 0
         self._last_word = Shutdown(reason="", failed=False)
 
@@ -125,6 +159,7 @@ class Coordinator:
     def step(self, input: CoordinatorInput, *, now: float) -> list[CoordinatorEffect]:
         if self.phase is not Phase.ENDED:
             self._dispatch(input, now)
+            self._look_after_departures(now)
         elif isinstance(input, FromAgent) and isinstance(input.message, Join):
             self._out.send(input.node, self._last_word)  # it would wait for a welcome, and we for it to leave
         return self._out.take()
@@ -132,7 +167,7 @@ class Coordinator:
     def deadline(self) -> float | None:
         """When to send a Tick at the latest."""
         silent = [member.heard + self.deadlines.node_s for member in self.members.values()]
-        wakes = silent + ([self.phase_deadline] if self.phase_deadline is not None else [])
+        wakes = silent + [wake for wake in (self.phase_deadline, self.departures.deadline) if wake is not None]
         return min(wakes) if wakes and self.phase is not Phase.ENDED else None
 
     def check(self) -> None:
@@ -151,6 +186,8 @@ class Coordinator:
                 self._lose_node(node, f"link to node {node} lost: {reason}", now)
             case StopAsked(reason=reason):
                 self._end(reason, failed=True)
+            case DrainAsked(node=node, reason=reason):
+                self._let_leave(node, reason, now)
             case Stalled(seconds=seconds):
                 self._excuse(seconds)
             case Tick():
@@ -168,26 +205,30 @@ class Coordinator:
 
     def _handle(self, member: Member, message: Any, now: float) -> None:
         match message:
-            case Heartbeat(steps=steps, paused=paused, costs=costs):
+            case Heartbeat(steps=steps, paused=paused, costs=costs, efforts=efforts):
                 member.steps.update(dict(steps))
                 member.steps_told = now
                 self._note_pauses(member, dict(paused))
                 self.pace.interval.hear(costs)
                 if self.phase is Phase.RUNNING:
                     self.pace.look(self.members.values(), now)
+                    self.stragglers.hear(efforts)
+                    self._look_for_stragglers(now)
                 self._look_for_hang(now)
             case Trainers(trainers=trainers):
                 member.trainers = trainers
                 if self.phase is Phase.RUNNING:
                     self._rehearsals.assign(list(self.members.values()))
-            case Prompts():
+            case Prompts() if member.position == self.layout.position_of(message.rank):
                 for node in self.prompts.bring(member.node, message):
                     self._out.send(node, message)
             case TrainerLost(rank=rank, reason=reason, trainer=trainer):
                 self._lose_trainer(member, trainer, rank, reason, now)
             case Sealed(copy=copy):
+                self.departures.sealed(copy.seal.rank, copy.seal.version.number)
                 self._end_if(self.commits.sealed(copy))
             case Missed(rank=rank, number=number, reason=reason):
+                self.departures.missed(rank, number, self.members)
                 self.commits.missed(rank, number, reason)
                 self.pace.interval.missed(message)
             case Stored(rank=rank, version=version):
@@ -205,8 +246,19 @@ class Coordinator:
                 self._reach("finished", rank, True, now)
             case Ended(rank=rank, code=code):
                 self._reach("ended", rank, code, now)
-            case Report() | Testimony():
-                pass  # for the log; and what we have seen for ourselves
+            case Durable():
+                self.salvaging.note_durable(message)
+            case Spoilt():
+                self._spoil(member, message)
+            case Salvaged() if self.phase is Phase.SALVAGING:
+                self.salvaging.hear(member.node, message)
+                self._maybe_close()
+            case Standing(rank=rank, number=number):
+                self.departures.stands(rank, number)
+            case Leave(reason=reason):
+                self.departures.wishes[member.node] = reason
+            case Report() | Testimony() | Prompts():
+                pass  # for the log; what we have seen for ourselves; and of a rank that others hold by now
             case _:
                 self._out.emit("refused", node=member.node, message=type(message).__name__)
 
@@ -218,13 +270,26 @@ class Coordinator:
             self._out.drop(node)
             return
         member = Member(node, join.incarnation, join.data, join.spare, heard=now, rack=join.rack)
+        member.quarantined = join.footing.quarantined or self.conduct.is_quarantined(node)
         self.members[node] = member
+        self.absences.came_back(node)
         self._out.emit("joined", node=node, spare=join.spare or self.phase is not Phase.FORMING)
         self._out.send(node, Welcome(term=self.term, settings=self.settings, by=self.name))
+        self.spares.look(self.members.values())
         if self.phase is Phase.FORMING:
             self._maybe_form(now)
-        elif self.phase in (Phase.FENCING, Phase.WAITING):
+        elif self.phase in (Phase.FENCING, Phase.WAITING) or (
+            self.phase is not Phase.SALVAGING and not join.footing.is_new
+        ):
             self._out.send(node, Fence(generation=self.generation, cause=self.cause))
+
+    def _take_back(self, member: Member) -> None:
+        """It was taken for lost while others went on, and is at rest now. It keeps what is still of use."""
+        inventory = member.inventory or Inventory()
+        copies = [f"{copy.seal.rank}:{copy.seal.version}" for copy in (*inventory.own, *inventory.held)]
+        self._out.emit("returned", node=member.node, copies=copies)
+        part = dismissal(self.generation, self.cause, self.commits, quarantined=member.quarantined)
+        self._out.send(member.node, part)
 
     def _maybe_form(self, now: float) -> None:
         """The first generation: no fence is needed where nobody holds anything yet."""
@@ -245,11 +310,18 @@ class Coordinator:
             return
         self._out.drop(node)
         self.prompts.forget(node)
-        if member.position is None:
+        self.commits.forget(node)
+        self.salvaging.forget(node)
+        self.departures.wishes.pop(node, None)
+        if self.phase is Phase.SALVAGING:
+            self._maybe_close()
+        elif member.position is None:
             self._out.emit("spare_lost", node=node, reason=reason)
+            self.spares.look(self.members.values())
             self._continue_without(now)
         else:
-            self._fault(now, node=node, reason=reason, ranks=list(self.layout.ranks_at(member.position)))
+            ranks = list(self.layout.ranks_at(member.position))
+            self._fault(now, node=node, reason=reason, ranks=ranks, blamed=node)
 
     def _continue_without(self, now: float) -> None:
         """A spare that is gone may have been the last one a fence waited for."""
@@ -259,15 +331,101 @@ class Coordinator:
     def _lose_trainer(self, member: Member, trainer: str, rank: int | None, reason: str, now: float) -> None:
         if rank is None:
             self._out.emit("trainer_lost", node=member.node, trainer=trainer, reason=reason)
-        elif reason.startswith(("script:", "device:")) and (verdict := self._setbacks.bug(reason)):
-            self._end(f"rank {rank} failed {verdict}: {reason}", failed=True)
-        elif self.phase not in (Phase.FENCING, Phase.WAITING):
-            self._fault(now, node=member.node, rank=rank, reason=reason, ranks=[rank])
+        elif self.phase in (Phase.FENCING, Phase.WAITING, Phase.SALVAGING):
+            return
+        elif reason.startswith(("script:", "device:")) and (verdict := self._setbacks.bug(reason, member.node)):
+            if not (verdict.follows_node and reason.startswith("device:") and self._has_healthy_spare):
+                self._end(f"rank {rank} failed {verdict.words}: {reason}", failed=True)
+                return
+            self.conduct.quarantine(member.node, f"the same error again on this node: {reason}")
+            self._fault(now, node=member.node, rank=rank, reason=reason, ranks=[rank], blamed=member.node)
+        else:
+            blamed = member.node if trainer else None  # else no process has ended: something was not to be had
+            self._fault(now, node=member.node, rank=rank, reason=reason, ranks=[rank], blamed=blamed)
+
+    # --- leaving on purpose ------------------------------------------------------------------------------------------
+
+    def refusal_to_drain(self, node: str) -> str | None:
+        """Why this node cannot be drained now; None: it can."""
+        return self.departures.refusal(node, self.members, self.phase.value, running=self._can_drain)
+
+    @property
+    def _can_drain(self) -> bool:
+        return self.phase is Phase.RUNNING and not self.released
+
+    def _let_leave(self, node: str, reason: str, now: float) -> str | None:
+        """Returns why not."""
+        member, refusal = self.members.get(node), self.refusal_to_drain(node)
+        if refusal is not None or member is None:
+            self._out.emit("drain_refused", node=node, reason=refusal)
+        elif member.position is None:
+            self._dismiss(member, reason, now)
+        else:
+            self.departures.begin(member, self.members, reason, now)
+        return refusal
+
+    def _grant_wish(self, now: float) -> None:
+        """A node that was told to end has some time, but not for ever: where nobody can take its ranks, it goes at once
+        and is lost."""
+        wish = self.departures.next_wish(self.members, running=self._can_drain)
+        if wish is not None and (refusal := self._let_leave(*wish, now)) is not None:
+            self._out.send(wish[0], Shutdown(reason=f"{wish[1]}; not drained: {refusal}", failed=True))
+
+    def _choose_heir(self, position: int) -> str | None:
+        """Who would take this position, were it given up now."""
+        seats = choose_seats(self._view())
+        heir = seats[position] if not isinstance(seats, NoPlan) else None
+        return heir if heir is not None and self.members[heir].position is None else None
+
+    def _look_after_departures(self, now: float) -> None:
+        self._grant_wish(now)
+        drain = self.departures.drain
+        if drain is None or self.phase is not Phase.RUNNING:
+            return
+        if self.released:
+            self.departures.give_up("the job comes to its end", self.members)
+            return
+        match self.departures.look(self.members, now):
+            case Next.HAND_OVER:
+                self._fault_count += 1
+                self._out.cause = f"drain-{self._fault_count}"
+                ranks = list(self.layout.ranks_at(drain.position))
+                self._out.emit("handover", node=drain.node, step=drain.number, reason=drain.reason, ranks=ranks)
+                self._fence(now)
+            case Next.DISMISS:
+                member = self.members[drain.node]
+                self.departures.forget(self.members)
+                self._dismiss(member, drain.reason, now)
+
+    def _dismiss(self, member: Member, reason: str, now: float) -> None:
+        """It has nothing that anybody needs."""
+        del self.members[member.node]
+        self.prompts.forget(member.node)
+        self._out.emit("left", node=member.node, reason=reason)
+        self._out.send(member.node, Shutdown(reason=f"node {member.node} leaves: {reason}", failed=False))
+        self.spares.look(self.members.values())
+        self._continue_without(now)
+
+    def _look_for_stragglers(self, now: float) -> None:
+        straggler = self.stragglers.look(self.seats)
+        if straggler is None or not self.settings.replace_stragglers:
+            return
+        position = self.seats.index(straggler.node)
+        if position not in self.stragglers.replaced and self.refusal_to_drain(straggler.node) is None:
+            self.stragglers.replaced.add(position)
+            self._let_leave(straggler.node, straggler.text, now)
 
     # --- fault, fence, plan ------------------------------------------------------------------------------------------
 
     def _fault(
-        self, now: float, *, reason: str, ranks: list[int], node: str | None = None, rank: int | None = None
+        self,
+        now: float,
+        *,
+        reason: str,
+        ranks: list[int],
+        node: str | None = None,
+        rank: int | None = None,
+        blamed: str | None = None,
     ) -> None:
         """`ranks` are lost. None, if the job hangs: whoever is at fault for it will not come to rest."""
         if self.released:
@@ -279,19 +437,47 @@ class Coordinator:
         self._out.cause = f"fault-{self._fault_count}"
         self._out.emit("fault", node=node, rank=rank, reason=reason, ranks=ranks, during=self.phase.value)
         # Nodes lost while their neighbours' loss is being dealt with are the same disaster, not one more attempt.
-        if self._setbacks.is_futile(one_more=rank is not None or self.phase is Phase.RUNNING):
-            self._end(
-                f"{FUTILE_LIMIT} recoveries without a new completed version; last fault: {reason}",
-                failed=True,
-            )
-            return
-        self._suspected = not ranks
+        setback = Setback(cause=self.cause, reason=reason, node=node, ranks=tuple(ranks))
+        if self._setbacks.is_futile(setback, one_more=rank is not None or self.phase is Phase.RUNNING):
+            self._give_up()
+        self._suspected, self._hang_cause = not ranks, self.cause if not ranks else None
+        if blamed is not None:
+            self._blame(blamed, reason, now)
         self._fence(now)
+
+    def _give_up(self) -> None:
+        """Going on would be a loop. Everybody is stopped once more, for what they have to be kept."""
+        if self._given_up is None:
+            self._given_up = self._setbacks.report()
+            self._out.emit("no_progress", step=self._setbacks.step, reason=self._given_up, **self._setbacks.facts())
+
+    # --- nodes that fail again and again -----------------------------------------------------------------------------
+
+    @property
+    def _has_healthy_spare(self) -> bool:
+        return any(member.position is None and not member.quarantined for member in self.members.values())
+
+    def _blame(self, node: str, reason: str, now: float) -> None:
+        """At the fence: whoever is quarantined has no seat in the plan that follows, unless nobody else is left."""
+        self.conduct.blame(node, reason, now)
+        member, charge = self.members.get(node), self.conduct.why(node) or self.conduct.charge(node)
+        if charge is None or (member is None and self.conduct.is_quarantined(node)):
+            return
+        if member is not None and not self._has_healthy_spare:
+            self._out.emit("not_quarantined", node=node, reason=charge)
+            return
+        self.conduct.quarantine(node, charge)
+        self._out.emit("quarantined", node=node, reason=charge)
+        if member is not None:
+            member.quarantined, member.position = True, None
+            self.prompts.forget(node)
 
     def _fence(self, now: float) -> None:
         self._out.generation = self.generation.next(self.term)
         self.commits.fence()
         self.pace.fence()
+        self.stragglers.fence()
+        self.departures.fence()
         self._milestones.clear()
         self._enter(Phase.FENCING, now, self.deadlines.fence_s)
         for member in self.members.values():
@@ -314,18 +500,36 @@ class Coordinator:
     def _fence_acked(self, member: Member, ack: FenceAck, now: float) -> None:
         if member.inventory is None:
             member.inventory = ack.inventory
-            for rank, found in ack.hung:
+            for rank, found in ack.hung if member.position is not None else ():
                 self._suspected = False
                 self._out.emit("hung", node=member.node, rank=rank, found=found)
+                if self._hang_cause == self.cause:
+                    self._setbacks.found(member.node, rank, found)
+                    self._blame(member.node, f"rank {rank} hung: {found}", now)
+                    self._hint_newcomers()
         if self.phase in (Phase.FENCING, Phase.WAITING):
             self._maybe_plan(now)
+        elif member.position is None:
+            self._take_back(member)
+
+    def _spoil(self, member: Member, spoilt: Spoilt) -> None:
+        """The copy is lost: its node drops it before it is asked again what it has."""
+        self._out.emit("spoilt", node=spoilt.node, rank=spoilt.rank, step=spoilt.version.number, found_by=member.node)
+        self.commits.lost_copy(spoilt.rank, spoilt.node, spoilt.version)
+        if spoilt.node in self.members and spoilt.node != member.node:
+            self._out.send(spoilt.node, spoilt)
+        home = self.seats[self.layout.position_of(spoilt.rank)] if self.seats else None
+        if home is not None and home in self.members and home != spoilt.node:
+            self._out.send(home, spoilt)  # a holder that lacks it has to be sent it again
 
     def _maybe_plan(self, now: float) -> None:
         if all(member.inventory is not None for member in self.members.values()):
             if self.phase is Phase.FENCING:
                 self._out.emit("fenced")
                 self._acquit()
-            if self.has_majority:
+            if self.has_majority and self._given_up is not None:
+                self._abandon(self._given_up, now)
+            elif self.has_majority:
                 self._plan(now)
             else:
                 self._wait_for_majority(now)
@@ -337,9 +541,16 @@ class Coordinator:
         return self._quorum.has([member.voter for member in self.members.values() if member.position is not None])
 
     def _wait_for_majority(self, now: float) -> None:
-        if self.phase is not Phase.WAITING:
+        if self._begin_waiting("majority", now, self.deadlines.node_s):
             self._out.emit("no_majority", reason="most of the nodes that ran do not answer", nodes=sorted(self.members))
-            self._enter(Phase.WAITING, now, self.deadlines.node_s)
+
+    def _begin_waiting(self, what: str, now: float, patience_s: float) -> bool:
+        """False: it has been waited for that before."""
+        if self.phase is Phase.WAITING and self._waiting_for == what:
+            return False
+        self._waiting_for = what
+        self._enter(Phase.WAITING, now, patience_s)
+        return True
 
     def _acquit(self) -> None:
         if self._suspected:
@@ -362,21 +573,32 @@ class Coordinator:
         match plan(self._view()):
             case NoPlan(missing_nodes=missing, reason=reason) if missing:
                 self._wait_for_spare(reason, now)
+            case NoPlan(reason=reason) if self.absences.hoped_for:
+                self._wait_for_return(reason, now)
             case NoPlan(reason=reason, ranks=ranks):
                 self._out.emit("no_plan", reason=reason, ranks=list(ranks))
-                self._end(f"{reason}; restart from the durable checkpoint", failed=True)
+                self._abandon(reason, now)
             case Blueprint() as blueprint:
                 self._carry_out(blueprint, now)
 
     def _wait_for_spare(self, reason: str, now: float) -> None:
-        if self.phase is not Phase.WAITING:
+        if self._begin_waiting("spare", now, self.deadlines.spare_wait_s):
             self._out.emit("waiting", reason=reason, deadline_s=self.deadlines.spare_wait_s)
-            self._enter(Phase.WAITING, now, self.deadlines.spare_wait_s)
+
+    def _wait_for_return(self, reason: str, now: float) -> None:
+        """Who only fell silent may be alive, and have what nobody else has."""
+        patience_s = self.deadlines.return_s
+        if self._begin_waiting("return", now, patience_s):
+            hoped_for = ", ".join(self.absences.hoped_for)
+            self._out.emit("hoping", reason=f"{reason}; {hoped_for} may come back", deadline_s=patience_s)
 
     def _carry_out(self, blueprint: Blueprint, now: float) -> None:
         self.blueprint, self.seats = blueprint, blueprint.seats
+        for member in self.members.values():
+            member.position = None  # a node that leaves has given up its own
         for position, node in enumerate(self.seats):
             self.members[node].position = position
+        self.departures.planned(self.seats, self.members)
         resume = blueprint.resume
         self._out.emit(
             "planned",
@@ -438,9 +660,11 @@ class Coordinator:
         for member in self.members.values():
             member.steps, member.paused = {}, {}
         self._quorum.pass_to(self.generation, self._voters())
+        self.absences.end()
         self._out.emit("go")
         self._tell_seats(Go(generation=self.generation, cause=self.cause))
         self._rehearsals.assign(list(self.members.values()))
+        self.spares.look(self.members.values())
         self._end_if(self.commits.go())
 
     def _run(self, now: float) -> None:
@@ -458,9 +682,11 @@ class Coordinator:
         self.commits.inherit(estate)
         self.pace.fence()
         self._out.emit("took_over", term=self.term, running=estate.is_running, nodes=sorted(self.members))
+        for member in self.members.values():
+            if member.quarantined:
+                self.conduct.quarantine(member.node, "found by the coordinator before")
         for node in estate.unseated:
-            self._out.send(node, Refused(reason="its ranks are given to another node"))
-            self._out.drop(node)
+            self._out.drop(node)  # it will call again, and is taken back then
         if estate.is_running:
             self._carry_on(estate, now)
         else:
@@ -482,8 +708,10 @@ class Coordinator:
         lost = [position for position, node in enumerate(estate.seats) if node is None]
         self.phase = Phase.PREPARING
         reason = f"nothing was heard from positions {', '.join(map(str, lost))}" if lost else "a recovery was cut short"
+        for position in lost:
+            self.absences.fell_silent(f"whoever sat at position {position}")
         self._fault(now, reason=reason, ranks=[rank for p in lost for rank in self.layout.ranks_at(p)])
-        self._suspected = False
+        self._suspected, self._hang_cause = False, None
 
     # --- deadlines and the end ---------------------------------------------------------------------------------------
 
@@ -492,11 +720,15 @@ class Coordinator:
         for member in self.members.values():
             member.heard += seconds
         self._hang_watch.excuse(seconds)
+        self.conduct.excuse(seconds)
+        self.departures.excuse(seconds)
         if self.phase_deadline is not None:
             self.phase_deadline += seconds
 
     def _look_at_deadlines(self, now: float) -> None:
         silent = [m.node for m in self.members.values() if now >= m.heard + self.deadlines.node_s]
+        for node in silent:
+            self.absences.fell_silent(node)
         self._lose_each(silent, f"was silent for {self.deadlines.node_s:g} s", now)
         if self.phase_deadline is None or now < self.phase_deadline or silent:
             return
@@ -510,6 +742,11 @@ class Coordinator:
                 self._lose_each(self._late_nodes("connected"), "did not connect in time", now)
             case Phase.WAITING if not self.has_majority:
                 self.phase, self.phase_deadline = Phase.RESIGNED, None
+            case Phase.WAITING if self._waiting_for == "return":
+                self.absences.give_up()
+                self._plan(now)
+            case Phase.SALVAGING:
+                self._close()
             case Phase.WAITING:
                 self._end("no spare node joined in time; start one with: deadpool agent --join", failed=True)
             case _:
@@ -545,6 +782,20 @@ class Coordinator:
 
     def _enter(self, phase: Phase, now: float, patience_s: float) -> None:
         self.phase, self.phase_deadline = phase, now + patience_s
+
+    def _abandon(self, reason: str, now: float) -> None:
+        """All are frozen, and there is nothing to go on with."""
+        if self.salvaging.begin(reason, what_is_left(self._view())):
+            self._enter(Phase.SALVAGING, now, self.deadlines.prepare_s)
+        else:
+            self._close()
+
+    def _maybe_close(self) -> None:
+        if self.salvaging.is_over:
+            self._close()
+
+    def _close(self) -> None:
+        self._end(self.salvaging.last_word(), failed=True)
 
     def _end_if(self, untenable: str | None) -> None:
         if untenable is not None:

@@ -160,6 +160,10 @@ class Ledger:
         if node in self.holders_of(rank):
             self.places.setdefault(version, set()).add((rank, node))
 
+    def remove(self, rank: int, node: str, version: Version) -> None:
+        at_home = self.nodes[self.layout.position_of(rank)] == node if self.nodes else False
+        self.places.get(version, set()).discard((rank, AT_HOME if at_home else node))
+
     def has_sealed(self, rank: int, version: Version) -> bool:
         return (rank, AT_HOME) in self.places.get(version, ())
 

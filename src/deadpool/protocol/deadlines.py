@@ -14,4 +14,5 @@ class Deadlines:
     prepare_s: float  # for newcomers to build and load
     connect_s: float  # for all groups to be made
     spare_wait_s: float  # for a spare to join when none is left
+    return_s: float = 10.0  # for a node that fell silent to come back with copies that nobody else has
     hang_s: float  # without one completed step anywhere, after which the job hangs; 0: derived from its step times

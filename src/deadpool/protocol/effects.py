@@ -48,7 +48,15 @@ class StopAsked:
     reason: str
 
 
-CoordinatorInput = FromAgent | LinkLost | Tick | Stalled | StopAsked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainAsked:
+    """A person, or a watch over slow nodes, wants this node to hand over its ranks and leave."""
+
+    node: str
+    reason: str
+
+
+CoordinatorInput = FromAgent | LinkLost | Tick | Stalled | StopAsked | DrainAsked
 
 # --- inputs of the agent ---------------------------------------------------------------------------------------------
 
@@ -161,10 +169,35 @@ class ReceiveFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpoilt:
+    """What came from there is not what the rank had sealed."""
+
+    node: str
+    rank: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenOut:
+    """`failure` empty: all of them."""
+
+    ranks: tuple[int, ...]
+    folder: str
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveAsked:
+    """The system, or a person, wants this node's agent to end, and gives it time for that."""
+
+    reason: str
+
+
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | Allocated | AllocationFailed
     | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received | ReceiveFailed | Tick
-    | Stalled | StopAsked
+    | Stalled | StopAsked | SourceSpoilt | WrittenOut | LeaveAsked
 )  # fmt: skip
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -291,7 +324,15 @@ class RefuseOffer:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOut:
+    """Sealed copies into files, for people."""
+
+    copies: tuple[tuple[SlotRef, Copy], ...]
+
+
 AgentEffect = (
     ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | Allocate | ReleaseSegment | HashSlot
-    | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | Emit | Finish
+    | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | WriteOut
+    | Emit | Finish
 )  # fmt: skip

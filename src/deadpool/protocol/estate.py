@@ -82,6 +82,7 @@ class Estate:
                 rack=join.rack,
                 position=positions.get(node),
                 trainers=self.testimonies[node].trainers if node in self.testimonies else (),
+                quarantined=join.footing.quarantined,
             )
             for node, join in self.joins.items()
             if node not in self.unseated

@@ -58,6 +58,7 @@ class Footing:
     electorate: Generation = NO_GENERATION  # the newest that it has heard Go of, or the founding one
     vote: int | None = None  # its position in that
     newer: tuple[Seated, ...] = ()  # plans since then
+    quarantined: bool = False  # as it was last told
 
     def seat_in(self, generation: Generation) -> int | None:
         if generation == self.electorate:

@@ -31,6 +31,13 @@ class Member:
     steps: dict[int, int] = field(default_factory=dict)  # of ranks in their loop, in this generation
     steps_told: float = 0.0  # when
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
+    quarantined: bool = False
+    leaving: bool = False  # on purpose: its ranks go to a spare as soon as one can take them
+    heir_to: int | None = None  # the position that this spare is to take from a node that leaves
+
+    @property
+    def has_copies(self) -> bool:
+        return self.inventory is not None and bool(self.inventory.own or self.inventory.held)
 
     @property
     def voter(self) -> Voter:
@@ -44,6 +51,8 @@ class Member:
             trainers=self.trainers,
             inventory=self.inventory or Inventory(),
             rack=self.rack,
+            quarantined=self.quarantined,
+            leaving=self.leaving,
         )
 
 
@@ -59,12 +68,16 @@ def castings(members: list[Member], layout: Layout) -> Iterator[tuple[Member, Ca
     order = far_apart(layout.positions)
     first = 0
     for member in members:
+        if member.position is None and (member.quarantined or member.leaving):
+            continue  # what it rehearsed would be for nothing
         if member.position is not None:
             yield member, cast(member, list(layout.ranks_at(member.position)), repeat=True)
             continue
         sets = max(1, len(member.trainers) // layout.per_node)
         positions = [order[(first + i) % layout.positions] for i in range(sets)]
         first += sets
+        if member.heir_to is not None:
+            positions = [member.heir_to, *(p for p in positions if p != member.heir_to)][:sets]
         yield member, cast(member, [rank for position in positions for rank in layout.ranks_at(position)])
 
 

@@ -3,14 +3,14 @@
 A message that depends on who holds which rank carries the generation it was said in, and whoever receives one of an
 older generation drops it at the door. Three conversations, in the order in which a recovery speaks them:
 
-    agent -> coordinator    Join Testimony Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored
-                            FenceAck PlanAck Prepared Connected Finished Ended Report
-    coordinator -> agent    Welcome Refused Pulse Prompts Rehearse Fence Plan Connect Go Permit Release Shutdown
-                            (each in an Order, which names the term), Strike
+    agent -> coordinator    Join Testimony Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored Durable
+                            FenceAck Spoilt PlanAck Prepared Connected Finished Ended Standing Leave Salvaged Report
+    coordinator -> agent    Welcome Refused Pulse Prompts Rehearse Fence Plan Connect Go Permit Release Stand Proceed
+                            Spoilt Salvage Shutdown (each in an Order, which names the term), Strike
     agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Detach Grant Halt Arriving Restore Connect Go
-                            Final Reschedule Release End Strike
-                            Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Finished Report
-                            Failed DeviceLost Hung Sprung
+                            Final Reschedule Stand Proceed Release End Strike
+                            Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Standing Finished
+                            Report Failed DeviceLost Hung Sprung
 """
 
 from __future__ import annotations
@@ -137,6 +137,16 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How long a rank works at a step, as a median of late. All ranks' steps take the same time: they wait for the
+    slowest, and that waiting is what is left out here."""
+
+    rank: int
+    step_s: float
+    own_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the coordinator decides for the whole job and every agent obeys."""
 
@@ -149,6 +159,7 @@ class Settings:
     coordinators: tuple[Address, ...] = ()  # where one may be found, in this order; more than one: they need a majority
     silence_s: float = 5.0  # of a coordinator, after which another one is looked for
     isolation_s: float = 600.0  # without any coordinator, after which a node ends its trainers
+    replace_stragglers: bool = False  # a node that is slow all the time is drained without being asked
 
 
 # --- agent -> coordinator --------------------------------------------------------------------------------------------
@@ -190,6 +201,7 @@ class Heartbeat:
     steps: tuple[tuple[int, int], ...]  # of ranks in their loop; 0: this process has completed none yet
     paused: tuple[tuple[int, str], ...] = ()  # (rank, why no step is to be expected of it for now)
     costs: tuple[Costs, ...] = ()
+    efforts: tuple[Effort, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +297,52 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """The script has saved a checkpoint of its own of so many completed steps: there is something to restart from.
+    Said by a trainer, and again by its agent to every coordinator."""
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoilt:
+    """A copy is not as it was sealed. Of trainer and agent: their node's own; it counts as lost from here on."""
+
+    generation: Generation
+    node: str
+    rank: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvaged:
+    """The answer to Salvage."""
+
+    generation: Generation
+    ranks: tuple[int, ...]
+    folder: str
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The rank has come to the boundary of this version and begins no step before it is told. What it captured of it
+    was declared before."""
+
+    generation: Generation
+    rank: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Somebody wants this node to end. It stays until its ranks run elsewhere and its copies are needed no more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What a node says about itself for people to read: process ids, bytes in its arena, bandwidth reached."""
 
@@ -348,6 +406,7 @@ class Plan:
     holders: tuple[Holder, ...] = ()  # of what this node's ranks seal
     held: tuple[int, ...] = ()  # ranks of other nodes whose copies come to this one
     changes: Changes = field(default_factory=Changes)  # by this plan, for all nodes
+    quarantined: bool = False  # the node fails again and again; it says so to whoever coordinates next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,6 +435,31 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Salvage:
+    """The job cannot go on: write these ranks' copies of the version to disk, and say where they are."""
+
+    generation: Generation
+    version: Version
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """Every rank captures this version, scheduled or not, and stops there. Whoever is past it stops at the next one
+    that it comes to, says which, and is told anew."""
+
+    generation: Generation
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proceed:
+    """Nobody has to stand any more."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown:
     reason: str
     failed: bool
@@ -386,7 +470,10 @@ class Order:
     """What a coordinator says, and in which term: who has promised a higher one refuses it at the door."""
 
     term: int
-    message: Welcome | Refused | Pulse | Prompts | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Shutdown
+    message: (
+        Welcome | Refused | Pulse | Prompts | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Spoilt
+        | Salvage | Shutdown | Stand | Proceed
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -554,6 +641,7 @@ class Stepped:
     stall_s: float = 0.0  # that captures cost it, by waits and by traffic, as far as is known by now
     copy_s: float | None = None  # that a capture took; None: none has become known since the last step
     captured: int | None = None  # the version that was; None: the one that this step began with
+    waited_s: float | None = None  # for other ranks, by estimate, since the last step was told; None: not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -595,10 +683,11 @@ class Sprung:
 
 ALL: tuple[type, ...] = (
     Address, Answer, Arriving, Ask, Attach, Captured, Changes, Connect, Connected, Copy, Costs, Declare, Detach,
-    DeviceLost, Digest, End, Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Footing,
-    Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Live, Missed,
-    Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Promise, Prompts, Pulse, RankOrder, Refused, Rehearse,
-    Release, Report, Reschedule, Restore, Schedule, Seal, Sealed, Seat, Seated, Settings, Shutdown, SlotRef, Source,
-    Sprung, Stepped, Stored, Strike, Testimony, TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
+    DeviceLost, Digest, Durable, Effort, End, Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished,
+    Footing, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Leave,
+    Live, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Promise, Prompts, Pulse, RankOrder,
+    Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Schedule, Seal, Sealed, Seat, Seated,
+    Settings, Shutdown, SlotRef, Source, Spoilt, Sprung, Stand, Standing, Stepped, Stored, Strike, Testimony,
+    TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

@@ -10,9 +10,10 @@ Terms are asked for by `candidacy.py`; the coordinator itself, `coordinator.py`,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deadpool.protocol.candidacy import Candidacy
+from deadpool.protocol.conduct import Tolerance
 from deadpool.protocol.coordinator import Coordinator, Phase
 from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import (
@@ -25,7 +26,7 @@ from deadpool.protocol.effects import (
     Tick,
 )
 from deadpool.protocol.estate import inherit
-from deadpool.protocol.messages import Heartbeat, Join, Pulse, Refused, Settings, Shutdown, Welcome
+from deadpool.protocol.messages import Heartbeat, Join, Pulse, Settings, Shutdown, Welcome
 from deadpool.protocol.outbox import Outbox
 from deadpool.protocol.topology import Schedule
 
@@ -39,6 +40,7 @@ class Charter:
     settings: Settings
     deadlines: Deadlines
     schedule: Schedule
+    tolerance: Tolerance = field(default_factory=Tolerance)
 
     @property
     def is_alone(self) -> bool:
@@ -60,6 +62,7 @@ class Office:
             settings=charter.settings,
             deadlines=charter.deadlines,
             schedule=charter.schedule,
+            tolerance=charter.tolerance,
             term=term,
             name=self._name,
             alone=charter.is_alone,
@@ -109,20 +112,17 @@ class Office:
         return self._out.take()
 
     def _receive(self, node: str, join: Join, now: float) -> list[CoordinatorEffect]:
-        """A node that is new, or a spare, is welcome; one that had a seat says that something happened without us."""
+        """One that had a seat may say that something happened without us; else it was taken for lost, and is welcome
+        like a new one: it will be a spare."""
         coordinator, footing = self.coordinator, join.footing
         if coordinator.phase is Phase.ENDED:
             return coordinator.step(FromAgent(node=node, message=join), now=now)
         if not footing.promise.allows(coordinator.term, self._name):
             return self._let_go(f"node {node} has promised term {footing.promise.term}", [node, *coordinator.members])
-        if footing.position is None:
-            return coordinator.step(FromAgent(node=node, message=join), now=now)
-        if coordinator.phase is Phase.FORMING or not coordinator.has_majority:
+        is_elsewhere = coordinator.phase is Phase.FORMING or not coordinator.has_majority
+        if footing.position is not None and is_elsewhere:
             return self._let_go(f"node {node} is part of a job already", [node, *coordinator.members])
-        self._out.term = coordinator.term
-        self._out.send(node, Refused(reason="it was taken for lost, and its ranks were given to others"))
-        self._out.drop(node)
-        return self._out.take()
+        return coordinator.step(FromAgent(node=node, message=join), now=now)
 
     def _let_go(self, reason: str, nodes: Iterable[str]) -> list[CoordinatorEffect]:
         """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term."""

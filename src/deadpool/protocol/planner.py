@@ -35,6 +35,8 @@ class NodeView:
     trainers: tuple[TrainerInfo, ...]
     inventory: Inventory
     rack: Rack = None
+    quarantined: bool = False  # it is seated only where nobody else is left
+    leaving: bool = False  # it gives up its position where somebody else can take it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,36 +77,84 @@ class NoPlan:
     ranks: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A copy that would be lost with the job."""
+
+    node: str
+    rank: int
+    version: Version
+
+
+def what_is_left(view: View) -> tuple[Left, ...]:
+    """Of the version that most ranks have, and of those the newest: one sealed copy of each rank that has one."""
+    stock = _Stock(view, choose_seats(view))
+    ranks = range(view.layout.world_size)
+    best = max(
+        stock.sealed_versions(),
+        key=lambda v: (sum(bool(stock.homes(r, v)) for r in ranks), v.number, v.born),
+        default=None,
+    )
+    if best is None:
+        return ()
+    keepers = [(rank, homes[0][0].node) for rank in ranks if (homes := stock.fullest_first(rank, best))]
+    return tuple(Left(node=node, rank=rank, version=best) for rank, node in keepers)
+
+
 def plan(view: View) -> Blueprint | NoPlan:
-    stock = _Stock(view)
+    seats = choose_seats(view)
+    stock = _Stock(view, seats)
     resume = stock.newest_common()
     if resume is None and view.watermark is not None and view.committed:
         return stock.no_common_version(view.watermark)  # said before a spare is waited for: none would help
-    seats = choose_seats(view)
     if isinstance(seats, NoPlan):
         return seats
     return _Draft(view, seats, resume, stock).blueprint()
 
 
 def choose_seats(view: View) -> tuple[str, ...] | NoPlan:
-    """A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least."""
+    """A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least.
+
+    A node that leaves gives its position to a spare that nobody else needs, or keeps it. One whose position is given
+    away, but that has not left yet, is better than nobody.
+    """
     seats: list[str | None] = [None] * view.layout.positions
+    given_up: dict[int, str] = {}
     for node in view.nodes:
-        if node.position is not None:
+        if node.position is not None and node.leaving:
+            given_up[node.position] = node.node
+        elif node.position is not None:
             seats[node.position] = node.node
-    spares = [node for node in view.nodes if node.position is None]
-    for position in (p for p, seat in enumerate(seats) if seat is None):
-        if not spares:
-            return NoPlan(reason=_no_spare(seats), missing_nodes=seats.count(None))
-        best = min(spares, key=lambda spare: (_readiness(spare, view.layout, position), _moves(spare, view, position)))
-        spares.remove(best)
-        seats[position] = best.node
+    spares = [node for node in view.nodes if node.position is None and not node.leaving]
+    parting = [node for node in view.nodes if node.position is None and node.leaving]
+    for position in (p for p, seat in enumerate(seats) if seat is None and p not in given_up):
+        seats[position] = _take(spares or parting, view, position)
+    healthy = [node for node in spares if not node.quarantined]
+    for position, stays in sorted(given_up.items()):
+        seats[position] = _take(healthy, view, position) or stays
+    if None in seats:
+        return NoPlan(reason=_no_spare(seats), missing_nodes=seats.count(None))
     return tuple(seat for seat in seats if seat is not None)
+
+
+def _take(spares: list[NodeView], view: View, position: int) -> str | None:
+    if not spares:
+        return None
+    best = min(spares, key=lambda spare: _preference(spare, view, position))
+    spares.remove(best)
+    return best.node
 
 
 def _no_spare(seats: list[str | None]) -> str:
     empty = [str(p) for p, seat in enumerate(seats) if seat is None]
     return f"no spare node left for position {', '.join(empty)}"
+
+
+def _preference(spare: NodeView, view: View, position: int) -> tuple[bool, tuple[int, int], bool, int]:
+    """Who has come back sits where it sat, if nothing else makes a difference: its copies are there."""
+    was_elsewhere = not any(view.layout.position_of(copy.seal.rank) == position for copy in spare.inventory.own)
+    readiness, moves = _readiness(spare, view.layout, position), _moves(spare, view, position)
+    return (spare.quarantined, readiness, was_elsewhere, moves)
 
 
 def _readiness(spare: NodeView, layout: Layout, position: int) -> tuple[int, int]:
@@ -121,46 +171,65 @@ def _moves(spare: NodeView, view: View, position: int) -> int:
 
 
 class _Stock:
-    """Every rank's state in all frozen inventories, by rank and version."""
+    """Every rank's state in all frozen inventories, by rank and version.
 
-    def __init__(self, view: View) -> None:
+    A node that has lost its seat, or gives it up, is a source like any other: its copies are as sealed as before. What
+    its trainers hold in memory ends with them.
+    """
+
+    def __init__(self, view: View, seats: tuple[str, ...] | NoPlan) -> None:
         self.view = view
         self.live: dict[int, Version] = {}
         self.own: dict[tuple[int, Version], tuple[NodeView, Copy]] = {}
         self.held: dict[tuple[int, Version], list[tuple[NodeView, Copy]]] = {}
+        self.strays: dict[tuple[int, Version], list[tuple[NodeView, Copy]]] = {}  # where the rank was seated before
         for node in view.nodes:
-            self._count(node)
+            self._count(node, stays=isinstance(seats, NoPlan) or not node.leaving or node.node in seats)
 
-    def _count(self, node: NodeView) -> None:
-        for live in node.inventory.live:
-            if live.clean and live.version is not None:
+    def _count(self, node: NodeView, *, stays: bool) -> None:
+        for live in node.inventory.live if stays else ():
+            if live.clean and live.version is not None and self._sits(node, live.rank):
                 self.live[live.rank] = live.version
         for copy in node.inventory.own:
-            self.own[copy.seal.rank, copy.seal.version] = (node, copy)
+            name = (copy.seal.rank, copy.seal.version)
+            if self._sits(node, copy.seal.rank):
+                self.own[name] = (node, copy)
+            else:
+                self.strays.setdefault(name, []).append((node, copy))
         for copy in node.inventory.held:
             self.held.setdefault((copy.seal.rank, copy.seal.version), []).append((node, copy))
 
+    def _sits(self, node: NodeView, rank: int) -> bool:
+        return node.position == self.view.layout.position_of(rank)
+
+    def homes(self, rank: int, version: Version) -> list[tuple[NodeView, Copy]]:
+        """Everybody who has the rank's own seal, and bytes to it."""
+        name = (rank, version)
+        at_home = [self.own[name]] if name in self.own else []
+        return at_home + self.held.get(name, []) + self.strays.get(name, [])
+
     def newest_common(self) -> Version | None:
-        versions = set(self.live.values()) | {v for _, v in self.own} | {v for _, v in self.held}
+        versions = set(self.live.values()) | self.sealed_versions()
         newest_first = sorted(versions, key=lambda v: (v.number, v.born), reverse=True)
         ranks = range(self.view.layout.world_size)
         return next((v for v in newest_first if all(self.can_stand(rank, v) for rank in ranks)), None)
 
+    def sealed_versions(self) -> set[Version]:
+        return {v for _, v in (*self.own, *self.held, *self.strays)}
+
+    def fullest_first(self, rank: int, version: Version) -> list[tuple[NodeView, Copy]]:
+        """Those first that have the replica region too."""
+        return sorted(self.homes(rank, version), key=lambda home: not home[1].seal.full)
+
     def can_stand(self, rank: int, version: Version) -> bool:
         return self.live.get(rank) == version or self.fetch(rank, version) is not None
 
-    def evidence(self, rank: int, version: Version) -> Copy | None:
-        if (rank, version) in self.own:
-            return self.own[rank, version][1]
-        held = self.held.get((rank, version))
-        return held[0][1] if held else None
-
     def fetch(self, rank: int, version: Version) -> Fetch | None:
         """Where to pull the snapshot from: its record and unique bytes, and, if absent there, a replica's bytes."""
-        copy = self.evidence(rank, version)
-        if copy is None:
+        homes = self.homes(rank, version)
+        if not homes:
             return None
-        homes = ([self.own[rank, version]] if (rank, version) in self.own else []) + self.held.get((rank, version), [])
+        copy = homes[0][1]
         base = tuple(_source(node, rank, "record", "unique") for node, _ in homes)
         if not copy.seal.extent.replica_bytes:
             return Fetch(copy=copy, groups=(base,))
@@ -176,15 +245,17 @@ class _Stock:
     def _twins(self, copy: Copy) -> list[tuple[NodeView, Copy]]:
         """Other ranks' own copies with the same replica region. The digest says so: a holder need not know of peers."""
         seal = copy.seal
-        others = (
-            self.own.get((rank, seal.version)) for rank in range(self.view.layout.world_size) if rank != seal.rank
-        )
-        found = [hit for hit in others if hit is not None]
+        others = (rank for rank in range(self.view.layout.world_size) if rank != seal.rank)
+        found = [hit for rank in others for hit in self._own_copies(rank, seal.version)]
         return [(node, twin) for node, twin in found if replica_of(twin.seal) == replica_of(seal)]
 
+    def _own_copies(self, rank: int, version: Version) -> list[tuple[NodeView, Copy]]:
+        """With every region, as its trainer captured it."""
+        name = (rank, version)
+        return ([self.own[name]] if name in self.own else []) + self.strays.get(name, [])
+
     def at_home(self, rank: int, version: Version, seat: str) -> bool:
-        home = self.own.get((rank, version))
-        return home is not None and home[0].node == seat
+        return any(node.node == seat for node, _ in self._own_copies(rank, version))
 
     def holds(self, node: str, rank: int, version: Version) -> bool:
         return any(view.node == node for view, _ in self.held.get((rank, version), ()))
@@ -236,6 +307,7 @@ class _Draft:
                 orders=self._orders(node.node),
                 holders=self._holders(node.node),
                 held=self._held(node.node),
+                quarantined=node.quarantined,
             )
             for node in self.view.nodes
         }
@@ -262,7 +334,7 @@ class _Draft:
 
     def _store_rank(self) -> int:
         """The rendezvous lives in a survivor; in a start from the first line everybody is new, and rank 0 will do."""
-        survivors = {live.rank for node in self.view.nodes for live in node.inventory.live}
+        survivors = {live.rank for node in self.view.nodes if node.node in self.seats for live in node.inventory.live}
         return min(survivors) if survivors and self.resume is not None else 0
 
     def _orders(self, node: str) -> tuple[RankOrder, ...]:

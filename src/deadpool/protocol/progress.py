@@ -1,14 +1,10 @@
-"""Whether the job gets anywhere: steps while it runs, versions between faults. Part of the coordinator's core."""
+"""Whether the job gets anywhere while it runs: steps. Versions between faults are `setbacks.py`'s. Part of the
+coordinator's core."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-
-from deadpool.protocol.commits import Commits
-
-FUTILE_LIMIT = 5
-"""Recoveries in a row without one new completed version, after which going on would be a loop."""
 
 HANG_AT_LEAST_S = 60.0
 HANG_STEPS = 10
@@ -79,30 +75,3 @@ class HangWatch:
     def _behind(self) -> tuple[int, ...]:
         furthest_back = min(self._steps.get(rank, -1) for rank in self._ranks)
         return tuple(rank for rank in self._ranks if self._steps.get(rank, -1) == furthest_back)
-
-
-class Setbacks:
-    """What went wrong since a version was last completed, and whether it is worth going on."""
-
-    def __init__(self, commits: Commits) -> None:
-        self._commits = commits
-        self._commit_count = 0  # as of the last fault
-        self._futile = 0
-        self._error: str | None = None
-
-    def is_futile(self, *, one_more: bool) -> bool:
-        self._forget_the_overcome()
-        self._futile += one_more
-        return self._futile > FUTILE_LIMIT
-
-    def bug(self, error: str) -> str | None:
-        """What never got anywhere, or fails the same way once more, is a bug of the script's, not an accident."""
-        self._forget_the_overcome()
-        repeated, self._error = error == self._error, error
-        if self._commits.permit.watermark is None:
-            return "before its first snapshot"
-        return "again in the same way" if repeated else None
-
-    def _forget_the_overcome(self) -> None:
-        if self._commits.count != self._commit_count:
-            self._commit_count, self._futile, self._error = self._commits.count, 0, None

@@ -68,6 +68,9 @@ class NodePrompts:
         for rank in list(self._of_rank):
             self.keep(Prompts(rank=rank, start=start, complete=False, book=b""))
 
+    def clear(self) -> None:
+        self._of_rank.clear()
+
     def tell(self, trainer: Trainer) -> None:
         """Before the order to be that rank, on the same link."""
         if trainer.rank in self._of_rank:

@@ -14,6 +14,13 @@ UNKNOWN_SILENCE_S = 30.0
 """For somebody to answer a Join, before we were told what is usual in this job: at its start thousands may call."""
 
 
+def earliest(one: float | None, other: float | None) -> float | None:
+    """Of two times, each of which may never come."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one if one < other else other
+
+
 class Verdict(Enum):
     SILENT = auto()  # this one says nothing: try the next
     ISOLATED = auto()  # nobody was there for so long that the others will have gone on without us
@@ -38,6 +45,11 @@ class Reach:
     def welcomed(self, settings: Settings) -> None:
         self._settings, self._without, self.isolated, self._patience = settings, None, False, 1.0
 
+    @property
+    def is_welcome(self) -> bool:
+        """There is a coordinator, as far as is known."""
+        return self._settings is not None and self._without is None
+
     def lost(self, now: float) -> None:
         self._heard = None
         if self._without is None:
@@ -49,8 +61,7 @@ class Reach:
         self._without = self._without + seconds if self._without is not None else None
 
     def deadline(self) -> float | None:
-        wakes = [wake for wake in (self._silent_at(), self._isolated_at()) if wake is not None]
-        return min(wakes, default=None)
+        return earliest(self._silent_at(), self._isolated_at())
 
     def look(self, now: float) -> Verdict | None:
         silent, isolated = self._silent_at(), self._isolated_at()

@@ -19,6 +19,9 @@ from deadpool.protocol.identity import Version
 PAGE_BYTES = 4096
 HEADER_BYTES = PAGE_BYTES
 
+NOT_AS_SEALED = "not as sealed"
+"""Said of bytes that do not have the digest that their seal gives."""
+
 Region = Literal["record", "unique", "replica"]
 REGIONS: tuple[Region, ...] = ("record", "unique", "replica")
 

@@ -40,7 +40,7 @@ from deadpool.protocol.messages import (
     SlotRef,
     Stored,
 )
-from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Geometry, Seal
 
 
 @dataclass(slots=True)
@@ -116,6 +116,28 @@ class Storehouse:
             own=tuple(slot.copy for shelf in self.own.values() for slot in shelf.sealed() if slot.copy),
             held=tuple(slot.copy for shelf in self.held.values() for slot in shelf.sealed() if slot.copy),
         )
+
+    def spoil(self, rank: int, version: Version) -> None:
+        """A copy is not as it was sealed: it is none."""
+        for shelf in (self.own.get(rank), self.held.get(rank)):
+            if shelf is not None and (slot := shelf.find(version)) is not None:
+                shelf.free(slot)
+
+    def replenish(self, rank: int, node: str, version: Version) -> None:
+        """A holder has lost its copy since the plan: it is sent again, before anything newer (rule 16)."""
+        if not self.fenced and rank in self.own and any(holder.node == node for holder in self.holders):
+            lane = self._lane(rank, node)
+            lane.queue = deque(sorted({*lane.queue, version}, key=lambda each: each.number))
+            self.send_next()
+
+    def copies_of(self, version: Version, ranks: tuple[int, ...]) -> tuple[tuple[SlotRef, Copy], ...]:
+        """Of each rank the one with the most in it."""
+        found = []
+        for rank in ranks:
+            slots = [shelf.find(version) for shelf in (self.own.get(rank), self.held.get(rank)) if shelf is not None]
+            there = [(slot.ref, slot.copy) for slot in slots if slot is not None and slot.copy is not None]
+            found += sorted(there, key=lambda home: not home[1].seal.full)[:1]
+        return tuple(found)
 
     def adopt(self, plan: Plan) -> None:
         self.generation, self.fenced, self.running = plan.generation, False, False
@@ -319,7 +341,8 @@ class Storehouse:
             failure = None
         lane.sending, lane.resting = None, failure is not None
         lane.failures = 0 if failure is None else lane.failures + (NO_ROOM not in failure)
-        given_up = lane.failures >= PUSH_ATTEMPTS and not self._is_floor(version)
+        spoilt = failure is not None and NOT_AS_SEALED in failure
+        given_up = lane.failures >= PUSH_ATTEMPTS and (spoilt or not self._is_floor(version))
         if (failure is None or given_up) and lane.queue and lane.queue[0] == version:
             lane.queue.popleft()
         if given_up:
@@ -328,7 +351,8 @@ class Storehouse:
         self.send_next()
 
     def _is_floor(self, version: Version) -> bool:
-        """What a rollback would need is offered for ever: nothing newer may go to a holder that lacks it."""
+        """What a rollback would need is offered for ever: nothing newer may go to a holder that lacks it. Unless it is
+        spoilt: then nobody can go back to it, and only something newer helps."""
         return self.permit is not None and version == self.permit.watermark
 
     def _report_missed(self, rank: int, version: Version, reason: str) -> None:

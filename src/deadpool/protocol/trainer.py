@@ -29,6 +29,14 @@ class Capture:
     slot: SlotRef
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stance:
+    """No step is begun beyond version `number`."""
+
+    number: int
+    capture: bool  # it is captured, scheduled or not, as it is by every rank
+
+
 class TrainerCore:
     def __init__(self) -> None:
         self.generation: Generation = NO_GENERATION
@@ -40,6 +48,7 @@ class TrainerCore:
         self._touched = False  # an optimizer step was enqueued since `live` was reached
         self.timetable = Timetable(Schedule())
         self._decided = -1  # the newest version of which it is settled whether it is captured
+        self._stance: Stance | None = None
         self.resumed_at: Version | None = None  # captured again where no copy of it is left, whatever the schedule says
         self.geometry: Geometry | None = None  # as last declared to the agent
         self._slots: deque[SlotRef] = deque()
@@ -52,7 +61,7 @@ class TrainerCore:
     def take_seat(self, generation: Generation, rank: int, schedule: Schedule) -> None:
         self.generation, self.rank, self.timetable = generation, rank, Timetable(schedule)
         self.live, self.clean, self.geometry, self._decided = None, False, None, -1
-        self.observed_version = None
+        self.observed_version, self._stance = None, None
         self._slots.clear()
 
     def begin(self) -> None:
@@ -127,7 +136,8 @@ class TrainerCore:
         """What to do about the version just reached. All ranks capture the same ones; who cannot says so."""
         assert self.live is not None
         self._decided = self.live.number
-        if self.is_aborted or not (self.timetable.captures(self.live.number) or self.live == self.resumed_at):
+        wanted = self.timetable.captures(self.live.number) or self.live == self.resumed_at or self.captures_to_stand
+        if self.is_aborted or not wanted:
             return None
         if not self._slots:
             return self.missed(self.live, NO_SLOT)
@@ -166,6 +176,26 @@ class TrainerCore:
         self.timetable.add(schedule, settled=self._decided + 1)
         return [self._missed(number, "the new interval was heard of too late") for number in overlooked]
 
+    def stand(self, generation: Generation, number: int) -> None:
+        """Heard too late to capture `number`, it is at least a stop at the next version: the job waits for who is asked
+        again, and nobody gets further away meanwhile."""
+        if generation == self.generation and not self.is_aborted:
+            in_time = number > self._decided
+            self._stance = Stance(number=number if in_time else self._decided + 1, capture=in_time)
+
+    def proceed(self, generation: Generation) -> None:
+        if generation == self.generation:
+            self._stance = None
+
+    @property
+    def must_stand(self) -> bool:
+        """Here, at the boundary of the version that was reached last."""
+        return self._stance is not None and self.live is not None and self.live.number == self._stance.number
+
+    @property
+    def captures_to_stand(self) -> bool:
+        return self.must_stand and self._stance is not None and self._stance.capture
+
     def rest(self) -> Live:
         """At the step boundary, captures joined: what a plan may count on."""
         self._slots.clear()
@@ -177,6 +207,6 @@ class TrainerCore:
 
     def restored(self, generation: Generation, version: Version, schedule: Schedule) -> None:
         self.generation, self.timetable, self._decided = generation, Timetable(schedule), version.number
-        self.live, self.clean, self.resumed_at = version, True, version
+        self.live, self.clean, self.resumed_at, self._stance = version, True, version, None
         self.observed_version, self._touched = version, False
         self._slots.clear()

@@ -39,9 +39,10 @@ class Witness:
         self._finished: set[int] = set()
         self._ended: dict[int, int] = {}
         self._lost: dict[int, str] = {}
+        self._quarantined = False
 
     def planned(self, plan: Plan, layout: Layout) -> None:
-        self._plan, self._running = plan, False
+        self._plan, self._running, self._quarantined = plan, False, plan.quarantined
         self._position = layout.position_of(plan.orders[0].rank) if plan.orders else None
         if plan.generation.is_founding:
             self._vote_in(plan.generation)
@@ -86,6 +87,7 @@ class Witness:
             electorate=self._electorate,
             vote=self._vote,
             newer=tuple(self._newer),
+            quarantined=self._quarantined,
         )
 
     def testify(

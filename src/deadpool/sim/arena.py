@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.identity import Version
@@ -22,13 +22,14 @@ class Content:
     version: Version
     unique: int
     replica: int | None
+    course: int  # in its record
 
     def digest(self) -> Digest:
-        return Digest(record=self.version.number, unique=self.unique, replica=self.replica or 0)
+        return Digest(record=self.course, unique=self.unique, replica=self.replica or 0)
 
 
 def content_of(rank: int, version: Version, state: State) -> Content:
-    return Content(rank, version, state.unique, state.replica)
+    return Content(rank, version, state.unique, state.replica, state.course)
 
 
 class Arena:
@@ -38,6 +39,7 @@ class Arena:
         self.contents: dict[SlotRef, Content] = {}
         self.writers: dict[SlotRef, object] = {}
         self.sealed: dict[SlotRef, tuple[int, Version]] = {}
+        self.corrupted: set[SlotRef] = set()
         self.permit: Permit | None = None
 
     def begin_write(self, slot: SlotRef, writer: object) -> None:
@@ -45,9 +47,11 @@ class Arena:
         self._checkers.one_writer(self.node, slot, self.writers.get(slot))
         if slot in self.sealed:
             rank, version = self.sealed.pop(slot)
-            self._checkers.may_overwrite(self.node, rank, version, self.permit)
+            if slot not in self.corrupted:
+                self._checkers.may_overwrite(self.node, rank, version, self.permit)
         self.writers[slot] = writer
         self.contents.pop(slot, None)
+        self.corrupted.discard(slot)
 
     def end_write(self, slot: SlotRef, writer: object, content: Content | None) -> None:
         """Without content the slot is left torn."""
@@ -62,6 +66,10 @@ class Arena:
         assert content is not None and (content.rank, content.version) == (rank, version), (slot, content, version)
         assert slot not in self.writers, f"{self.node} seals {slot} while it is written"
         self.sealed[slot] = (rank, version)
+
+    def corrupt(self, slot: SlotRef) -> None:
+        self.corrupted.add(slot)
+        self.contents[slot] = replace(self.contents[slot], unique=self.contents[slot].unique ^ 1)
 
     def obey(self, order: Permit | Plan) -> None:
         """What the node has been told: copies that a plan dropped need not be kept."""
@@ -78,7 +86,9 @@ class Arena:
     def release(self, segment: int) -> None:
         for slot in [slot for slot in self.sealed if slot.segment == segment]:
             rank, version = self.sealed.pop(slot)
-            self._checkers.may_overwrite(self.node, rank, version, self.permit)
+            if slot not in self.corrupted:
+                self._checkers.may_overwrite(self.node, rank, version, self.permit)
         assert not any(slot.segment == segment for slot in self.writers), f"{self.node} frees a segment that is written"
         self.contents = {slot: content for slot, content in self.contents.items() if slot.segment != segment}
+        self.corrupted = {slot for slot in self.corrupted if slot.segment != segment}
         del self.geometry[segment]

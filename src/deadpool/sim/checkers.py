@@ -8,7 +8,7 @@ that everything newer than the resume version is gone, (l) one writer per slot; 
 themselves: a schedule begins where nobody is known to be yet, the permit passes nothing that is on its way, a newcomer
 pulls the floor, a holder without the floor is sent nothing newer, a copy shares its rank's rack only where other racks
 have no room, a successor permits no less than was permitted. Beside the protocol: (prompts) nobody was told what an
-earlier start of the job was told.
+earlier start of the job was told; (drain) a node that leaves on purpose costs no step.
 """
 
 from __future__ import annotations
@@ -37,6 +37,24 @@ def fail(letter: str, text: str) -> None:
     raise Violation(f"({letter}) {text}")
 
 
+class Handovers:
+    """(drain) a node that leaves costs no step, unless something else happens at the same time."""
+
+    def __init__(self) -> None:
+        self._undisturbed = False
+
+    def look_at(self, what: str, detail: dict[str, Any]) -> None:
+        match what:
+            case "handover":
+                self._undisturbed = True
+            case "fault" | "took_over":
+                self._undisturbed = False
+            case "planned":
+                if self._undisturbed and detail["lost_steps"]:
+                    fail("drain", f"a node leaves, and {detail['lost_steps']} steps are done again")
+                self._undisturbed = False
+
+
 class Checkers:
     def __init__(self, world: World) -> None:
         self._world = world
@@ -50,8 +68,9 @@ class Checkers:
         self._promised: Version | None = None  # a loss was survivable: the next plan is here or newer
         self._disturbed = False  # coordinators come and go: nobody can tell how many losses that is
         self._ran: Generation = NO_GENERATION  # the newest in which all ranks met
-        self.last_seats: tuple[str, ...] = ()  # of the last generation that went
+        self.last_seats: tuple[Machine, ...] = ()  # of the last generation that went
         self.finished_ranks: set[int] = set()
+        self.handovers = Handovers()
 
     # --- the coordinator's words, as they leave it -------------------------------------------------------------------
 
@@ -82,7 +101,7 @@ class Checkers:
     def _adopted(self, permit: Permit) -> None:
         """Rule 18: it keeps no less from being overwritten than what any seat has been told to keep."""
         for node in self._world.coordinator.seats:
-            obeyed = self._world.machines[node].arena.permit
+            obeyed = self._world.machine_at(node).arena.permit
             if obeyed is not None and obeyed.keep_from > permit.keep_from:
                 fail("18", f"{permit} is adopted, {node} was told {obeyed}")
         self._permit = permit
@@ -93,7 +112,7 @@ class Checkers:
         self._generation, self._resume, self._permit = plan.generation, plan.resume, plan.permit
         self._schedules = [plan.permit.schedule]
         if plan.generation.is_founding:
-            self.last_seats = self._world.coordinator.seats
+            self.last_seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
         self._start = plan.generation if plan.resume is None else self._start
         promised, self._promised = self._promised, None
         if promised is not None and (plan.resume is None or plan.resume.number < promised.number):
@@ -141,7 +160,7 @@ class Checkers:
 
     def _went(self, generation: Generation) -> None:
         self._disturbed = False
-        self.last_seats = self._world.coordinator.seats
+        self.last_seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
         for node in self._world.coordinator.seats:
             for rank, version in self._on_shelves(node):
                 if self._resume is None or version.number > self._resume.number:
@@ -162,7 +181,7 @@ class Checkers:
         if self._all_seats_alive():
             if missing := self._missing(watermark):
                 fail("c", f"{watermark} is called protected, but {missing} is not there")
-            self._promised = watermark if nodes <= 1 else None
+            self._promised = watermark if nodes <= 1 and not self._is_corrupt(watermark) else None
 
     def disturbed(self) -> None:
         """A coordinator dies or cannot be reached: who is late to find the next one is lost, and nobody counts that."""
@@ -173,7 +192,7 @@ class Checkers:
         if self._promised is not None:
             fail("d", f"{self._promised} was protected, one loss, and there is no plan for ranks {ranks}")
         for node in self._world.coordinator.members:
-            for rank, version in self._sealed(node):
+            for rank, version in self._sound(node):
                 if rank in ranks and version == watermark and not self._world.options.replicated:
                     fail("d", f"{node} has {version} of rank {rank}, which was called lost")
 
@@ -181,9 +200,12 @@ class Checkers:
 
     def obeying(self, machine: Machine, order: Order, obey: Callable[[], None]) -> None:
         """Checker (i): an order of a lower term than was promised changes nothing."""
+        if order.term >= machine.promised:
+            obey()
+            return
         before = self._obedience(machine)
         obey()
-        if order.term < machine.promised and self._obedience(machine) != before:
+        if self._obedience(machine) != before:
             fail("i", f"{machine.name} obeys {order}, and had promised term {machine.promised}")
 
     def _obedience(self, machine: Machine) -> tuple[object, ...]:
@@ -207,9 +229,9 @@ class Checkers:
     def floor_first(self, machine: Machine, rank: int, version: Version) -> None:
         """Rule 16: a holder that lacks the floor is sent nothing newer."""
         floor = machine.arena.permit.watermark if machine.arena.permit else None
-        seats = self._world.coordinator.seats or self.last_seats
+        seats = tuple(map(self._world.machine_at, self._world.coordinator.seats)) or self.last_seats
         home = seats[self._world.layout.position_of(rank)]
-        if floor is None or version.number <= floor.number or (rank, floor) not in self._sealed(home):
+        if floor is None or version.number <= floor.number or (rank, floor) not in self._sound(home.name):
             return
         if (rank, floor) not in machine.arena.sealed.values():
             fail("16", f"{machine.name} stores {version} of rank {rank} and lacks the floor {floor}")
@@ -238,6 +260,8 @@ class Checkers:
     def stands_at(self, rank: int, version: Version, state: State) -> None:
         if state != self._world.history.state(version, rank):
             fail("b", f"rank {rank} resumes at {version} with a state that never was")
+        if state.course != self._world.history.undisturbed(version.number, rank):
+            fail("b", f"rank {rank} resumes at {version} having seen other data than undisturbed")
 
     def runs(self, process: Process) -> None:
         core = process.core
@@ -253,6 +277,8 @@ class Checkers:
             fail("b", f"rank {rank} ends at {version}, not at step {self._world.last_step}")
         elif state != self._world.history.state(version, rank):
             fail("b", f"rank {rank} ends with a wrong state")
+        elif state.course != self._world.history.undisturbed(version.number, rank):
+            fail("b", f"rank {rank} ends having seen other data than undisturbed")
         self.finished_ranks.add(rank)
 
     def grew(self) -> None:
@@ -265,17 +291,28 @@ class Checkers:
     # --- what is really there ----------------------------------------------------------------------------------------
 
     def _sealed(self, node: str) -> list[tuple[int, Version]]:
-        machine = self._world.machines[node]
+        machine = self._world.machine_at(node)
         return list(machine.arena.sealed.values()) if machine.alive else []
+
+    def _sound(self, node: str) -> list[tuple[int, Version]]:
+        """Sealed, and still as it was then."""
+        machine = self._world.machine_at(node)
+        sealed = machine.arena.sealed.items() if machine.alive else ()
+        return [what for slot, what in sealed if slot not in machine.arena.corrupted]
 
     def _on_shelves(self, node: str) -> list[tuple[int, Version]]:
         """What the node would offer as a copy."""
-        machine = self._world.machines[node]
+        machine = self._world.machine_at(node)
         inventory = machine.agent.store.inventory(())
         return [(c.seal.rank, c.seal.version) for c in (*inventory.own, *inventory.held)] if machine.alive else []
 
     def _all_seats_alive(self) -> bool:
-        return all(self._world.machines[node].alive for node in self._world.coordinator.seats)
+        return all(self._world.machine_at(node).alive for node in self._world.coordinator.seats)
+
+    def _is_corrupt(self, version: Version) -> bool:
+        """Some copy of it: then one loss may be one too many."""
+        arenas = [self._world.machine_at(node).arena for node in self._world.coordinator.seats]
+        return any(arena.sealed.get(slot, (0, None))[1] == version for arena in arenas for slot in arena.corrupted)
 
     def _missing(self, version: Version) -> str:
         """The first copy of a version that is not where it should be. Machines that died unnoticed are not blamed."""
@@ -284,7 +321,7 @@ class Checkers:
         for rank in range(layout.world_size):
             home = layout.position_of(rank)
             for position in (home, *placement.of(home)):
-                machine = self._world.machines[seats[position]]
+                machine = self._world.machine_at(seats[position])
                 if machine.alive and not self._has(machine, rank, version):
                     return f"the copy of rank {rank} at {machine.name}"
         return ""
@@ -295,5 +332,6 @@ class Checkers:
         for slot, sealed in machine.arena.sealed.items():
             if sealed == (rank, version):
                 content = machine.arena.contents.get(slot)
-                return content is not None and content.unique == truth.unique
+                corrupt = slot in machine.arena.corrupted
+                return content is not None and (corrupt or content.unique == truth.unique)
         return False

@@ -1,11 +1,9 @@
-"""Virtual time: an event queue, and links that deliver in order after random delays."""
+"""Virtual time: an event queue, and clocks of machines, which run a little faster or slower than each other."""
 
 from __future__ import annotations
 
-import heapq
-import random
 from collections.abc import Callable
-from typing import Any
+from heapq import heappop, heappush
 
 Action = Callable[[], None]
 
@@ -18,34 +16,34 @@ class Clock:
 
     def at(self, time: float, action: Action) -> None:
         self.events += 1
-        heapq.heappush(self._queue, (time, self.events, action))
+        heappush(self._queue, (time, self.events, action))
 
     def after(self, delay: float, action: Action) -> None:
-        self.at(self.now + delay, action)
+        self.events += 1
+        heappush(self._queue, (self.now + delay, self.events, action))
+
+    def stop(self) -> None:
+        self._queue.clear()
 
     def advance(self) -> bool:
         """Runs what is due next. False: nothing will ever happen again."""
         if not self._queue:
             return False
-        self.now, _, action = heapq.heappop(self._queue)
+        self.now, _, action = heappop(self._queue)
         action()
         return True
 
 
-class Link:
-    """First in, first out, each message late by its own chance. A cut link swallows what is still on its way."""
+class LocalClock:
+    """What a machine takes for the time: it began at some other hour, and drifts."""
 
-    def __init__(
-        self, clock: Clock, rng: random.Random, latency_s: Callable[[], float], deliver: Callable[[Any], None]
-    ) -> None:
-        self._clock, self._rng, self._latency_s, self._deliver = clock, rng, latency_s, deliver
-        self._last = 0.0
-        self.cut = False
+    def __init__(self, clock: Clock, *, rate: float, ahead_s: float) -> None:
+        self._clock, self._rate, self._ahead_s = clock, rate, ahead_s
 
-    def send(self, message: Any) -> None:
-        latency_s = self._latency_s()
-        delay = latency_s * self._rng.random()
-        if self._rng.random() < 0.02:
-            delay += 20 * latency_s * self._rng.random()
-        self._last = max(self._last, self._clock.now + delay)
-        self._clock.at(self._last, lambda: None if self.cut else self._deliver(message))
+    @property
+    def now(self) -> float:
+        return self._ahead_s + self._rate * self._clock.now
+
+    def true(self, local: float) -> float:
+        """When it will be that late there, or a moment later: a timer never fires early."""
+        return (local - self._ahead_s) / self._rate + 1e-6

@@ -1,7 +1,8 @@
 """What every rank's state should be at every version: the truth that the checkers compare with.
 
 Arithmetic in this world is not deterministic: a step computed again, in another generation, gives another result. So
-two births of one version number differ, and a resume that mixed them would be seen.
+two births of one version number differ, and a resume that mixed them would be seen. Only the course of the data is the
+same however often it is computed: every rank must end where it would have ended undisturbed.
 """
 
 from __future__ import annotations
@@ -20,25 +21,36 @@ def mix(*numbers: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One rank's state: a part of its own, and a part that all ranks hold alike."""
+    """One rank's state: a part of its own, a part that all ranks hold alike, and the data that it has seen."""
 
     unique: int
     replica: int
+    course: int
+
+
+Total = tuple[int, int]
+"""Over all ranks: of their own parts, and of the data that they have seen."""
 
 
 def initial(generation: Generation, rank: int) -> State:
-    return State(mix(generation.term, generation.n, rank, 1), mix(generation.term, generation.n, 2))
+    unique, replica = mix(generation.term, generation.n, rank, 1), mix(generation.term, generation.n, 2)
+    return State(unique, replica, mix(rank, 3))
 
 
-def total_of(states: list[State]) -> int:
-    return sum(state.unique for state in states) & _MASK
+def total_of(states: list[State]) -> Total:
+    return (sum(state.unique for state in states) & _MASK, sum(state.course for state in states) & _MASK)
 
 
-def stepped(state: State, total: int, version: Version, rank: int) -> State:
+def stepped(state: State, total: Total, version: Version, rank: int) -> State:
     """The state after the last step of `version`: it depends on every rank's state before."""
-    born = version.born
-    unique = mix(state.unique, total, born.term, born.n, version.number, rank)
-    return State(unique, mix(state.replica, total, born.term, born.n, version.number))
+    born, number = version.born, version.number
+    unique = mix(state.unique, total[0], born.term, born.n, number, rank)
+    replica = mix(state.replica, total[0], born.term, born.n, number)
+    return State(unique, replica, _on_course(state.course, total[1], number, rank))
+
+
+def _on_course(course: int, total: int, number: int, rank: int) -> int:
+    return mix(course, total, number, rank)
 
 
 class History:
@@ -47,10 +59,19 @@ class History:
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
         self._resumed_from: dict[Generation, Version | None] = {}
+        self._undisturbed: list[list[int]] = [[mix(rank, 3) for rank in range(world_size)]]
         self._states: dict[tuple[Generation, int], list[State]] = {}  # not by Version: its equality is under test
 
     def planned(self, generation: Generation, resume: Version | None) -> None:
         self._resumed_from[generation] = resume
+
+    def undisturbed(self, number: int, rank: int) -> int:
+        """The data that a rank has seen after so many steps in which nothing happened."""
+        while len(self._undisturbed) <= number:
+            before = self._undisturbed[-1]
+            total, this = sum(before) & _MASK, len(self._undisturbed)
+            self._undisturbed.append([_on_course(course, total, this, r) for r, course in enumerate(before)])
+        return self._undisturbed[number][rank]
 
     def state(self, version: Version, rank: int) -> State:
         return self.states(version)[rank]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.effects import Drop, Emit, Finish, FromAgent, LinkLost, Stalled, Tick, ToAgent
-from deadpool.protocol.messages import Order
+from deadpool.protocol.messages import Order, Refused
 from deadpool.protocol.office import Charter, Office
-from deadpool.sim.clock import Link
+from deadpool.sim.network import Link
 
 if TYPE_CHECKING:
     from deadpool.sim.machine import Machine
@@ -16,39 +17,34 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """Between a machine and one life of a coordinator process. What was lost of it is not made up for: it is broken."""
+    """Between a machine and one life of a coordinator process."""
 
     def __init__(self, world: World, machine: Machine, host: Host) -> None:
         self._world, self.machine, self.host = world, machine, host
         self._life = host.life
-        self._broken = {True: False, False: False}
-        self._up = Link(world.clock, world.rng, world.latency_s, lambda message: self._arrive(message, upwards=True))
-        self._down = Link(world.clock, world.rng, world.latency_s, lambda message: self._arrive(message, upwards=False))
+        self._up = Link(world, self._arrive_up, (machine.name, host.name))
+        self._down = Link(world, partial(machine.hear, self), (host.name, machine.name))
+        self.send_up, self.send_down = self._up.send, self._down.send  # None is the end of the link
 
-    def send_up(self, message: Any) -> None:
-        """None is the end of the link."""
-        self._up.send(message)
+    def _arrive_up(self, message: Any) -> None:
+        host = self.host
+        if host.alive and host.life == self._life:
+            host.hear(self, message)
 
-    def send_down(self, message: Any) -> None:
-        self._down.send(message)
-
-    def _arrive(self, message: Any, *, upwards: bool) -> None:
-        ends = (self.machine.name, self.host.name) if upwards else (self.host.name, self.machine.name)
-        self._broken[upwards] |= ends in self._world.cuts
-        if self._broken[upwards]:
-            return
-        if not upwards:
-            self.machine.hear(self, message)
-        elif self.host.alive and self.host.life == self._life:
-            self.host.hear(self, message)
+    def reset(self) -> None:
+        """Both ends hear of it, each in its time; what was on its way is gone."""
+        self._up.cut = self._down.cut = True
+        self._world.after(1.0, partial(self._arrive_up, None))
+        self._world.after(1.0, partial(self.machine.hear, self, None))
 
 
 class Host:
     def __init__(self, world: World, name: str) -> None:
         self._world, self.name = world, name
+        self.clock = world.local_clock()
         self.alive, self.life = False, 0
         self.office: Office
-        self._connections: dict[str, Connection] = {}
+        self.connections: dict[str, Connection] = {}
         self._wakes_at: float | None = None
         self._stalled_until = 0.0
 
@@ -61,14 +57,15 @@ class Host:
     def begin(self) -> None:
         self.feed(Tick())
 
-    def die(self) -> None:
-        """The system closes its links, as far as that can be heard."""
+    def die(self, *, quietly: bool = False) -> None:
+        """The system closes its links, as far as that can be heard; not if the power is gone."""
         if self.alive:
             self.alive = False
             self._world.tell("world", "coordinator dies", {"host": self.name, "in_office": self.office.in_office})
-            for connection in self._connections.values():
-                connection.send_down(None)
-            self._connections.clear()
+            for connection in self.connections.values():
+                if not quietly:
+                    connection.send_down(None)
+            self.connections.clear()
 
     def stall(self, seconds: float) -> None:
         """Nothing is read or said for so long; then everything at once, and that it was late is said first."""
@@ -87,33 +84,38 @@ class Host:
             return
         node = connection.machine.name
         if message is None:
-            if self._connections.get(node) is connection:
-                del self._connections[node]
+            if self.connections.get(node) is connection:
+                del self.connections[node]
                 self.feed(LinkLost(node=node, reason="closed"))
             return
-        if self._is_first_word(connection, node):
-            self._connections[node] = connection
-        if self._connections.get(node) is connection:
+        known = self.connections.get(node)
+        if known is not connection and connection not in self._world.over:
+            self._meet(connection, known)
+        if self.connections.get(node) is connection:
             self._world.checkers.heard(message)
             self.feed(FromAgent(node=node, message=message))
 
-    def _is_first_word(self, connection: Connection, node: str) -> bool:
-        """A node that comes anew has left its last connection, whatever we have heard of that."""
-        known = self._connections.get(node)
-        if known is connection or connection in self._world.over:
-            return False
+    def _meet(self, connection: Connection, known: Connection | None) -> None:
+        """A node that comes anew has left its last connection, whatever we have heard of that. Another one of the same
+        name has to wait until the first is known to be gone."""
+        if known is not None and known.machine is not connection.machine:
+            refused = Refused(reason="a node of that name is in the job already")
+            connection.send_down(Order(term=self.office.term, message=refused))
+            self._world.over.add(connection)
+            return
         if known is not None:
             self._world.over.add(known)
-            del self._connections[node]
-            self.feed(LinkLost(node=node, reason="superseded"))
-        return True
+            del self.connections[known.machine.name]
+            self.feed(LinkLost(node=known.machine.name, reason="superseded"))
+        self.connections[connection.machine.name] = connection
 
     def feed(self, input: Any) -> None:
-        if not self.alive or self._world.outcome is not None:
+        world = self._world
+        if not self.alive or world.outcome is not None:
             return
-        effects = self.office.step(input, now=self._world.clock.now)
+        effects = self.office.step(input, now=self.clock.now)
         self.office.check()
-        self._world.took_office(self)
+        world.took_office(self)
         for effect in effects:
             self._perform(effect)
         self._arm()
@@ -122,10 +124,10 @@ class Host:
         match effect:
             case ToAgent(node=node, term=term, message=message):
                 self._world.checkers.said(self, message)
-                if node in self._connections:
-                    self._connections[node].send_down(Order(term=term, message=message))
+                if node in self.connections:
+                    self.connections[node].send_down(Order(term=term, message=message))
             case Drop(node=node):
-                if (connection := self._connections.pop(node, None)) is not None:
+                if (connection := self.connections.pop(node, None)) is not None:
                     self._world.over.add(connection)
                     connection.send_down(None)
             case Emit(event=event):
@@ -139,15 +141,13 @@ class Host:
         wake = self.office.deadline()
         if wake is not None and (self._wakes_at is None or wake < self._wakes_at):
             self._wakes_at = wake
-            life = self.life
-            self._world.clock.at(wake, lambda: self._tick(life))
+            self._world.clock.at(self.clock.true(wake), partial(self._tick, self.life, wake))
 
-    def _tick(self, life: int) -> None:
-        now = self._world.clock.now
-        if not self.alive or life != self.life or self._wakes_at is None or now < self._wakes_at:
+    def _tick(self, life: int, wake: float) -> None:
+        if not self.alive or life != self.life or self._wakes_at != wake:
             return
         self._wakes_at = None
-        if now >= self._stalled_until:
+        if self._world.clock.now >= self._stalled_until:
             self.feed(Tick())
             self._arm()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.agent import Agent
@@ -27,12 +29,15 @@ from deadpool.protocol.effects import (
     PushCopy,
     RefuseOffer,
     ReleaseSegment,
+    Stalled,
     StartTrainer,
     Tick,
     ToCoordinator,
     ToTrainer,
     TrainerExited,
+    WriteOut,
     WriteSeal,
+    WrittenOut,
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Join, Order, Permit, Plan, Refused, Welcome
@@ -47,9 +52,15 @@ if TYPE_CHECKING:
     from deadpool.sim.world import World
 
 
+PAUSE_NOTICED_S = 0.1
+
+
 class Machine:
-    def __init__(self, world: World, name: str, *, spare: bool) -> None:
+    def __init__(self, world: World, name: str, *, spare: bool, life: int = 0) -> None:
+        """`life` tells it from earlier ones of that name."""
         self.world, self.name, self.spare = world, name, spare
+        self.incarnation = f"{name}#{life}"
+        self.clock = world.local_clock()
         self.agent = Agent(node=name, standby=world.options.standby)
         self.arena = Arena(name, world.checkers)
         self.processes: dict[str, Process] = {}
@@ -58,15 +69,18 @@ class Machine:
         self.streams_cut: Generation = NO_GENERATION  # streams older than this have ended
         self.alive = True
         self.fallen = False  # by a fault: dead, cut off for ever, or taken for either
+        self.told_to_leave = False
         self._wakes_at: float | None = None
         self._search = Search()
         self._connection: Connection | None = None
         self._calls = 0  # attempts to connect, so that an old one does not go on beside a new one
         self.promised = 0  # the highest term that it was asked to follow
+        self._paused: list[Callable[[], None]] | None = None  # what came while it did not run
 
     @property
     def address(self) -> Address:
-        return Address(host=self.name, port=1)
+        """Whoever starts again listens somewhere else."""
+        return Address(host=self.incarnation, port=1)
 
     # --- coordinators ------------------------------------------------------------------------------------------------
 
@@ -79,7 +93,7 @@ class Machine:
     def _call(self) -> None:
         hosts = self.world.hosts
         host = hosts[self._search.choose(len(hosts))]
-        cut = {(self.name, host.name), (host.name, self.name)} & self.world.cuts
+        cut = self.world.network.is_severed(self.name, host.name)
         if cut or not host.alive:
             pause_s = (0.5 if self._search.is_over(len(hosts)) else 0.01) + (0.5 if cut else 0.0)
             call = self._calls
@@ -87,15 +101,20 @@ class Machine:
             return
         self._connection = Connection(self.world, self, host)
         rack = self.world.options.rack_of(self.name)
-        join = Join(node=self.name, incarnation=self.name, data=self.address, spare=self.spare, rack=rack)
+        join = Join(node=self.name, incarnation=self.incarnation, data=self.address, spare=self.spare, rack=rack)
         self._connection.send_up(replace(join, footing=self.agent.footing))
         self.feed(CoordinatorFound(patience=self._search.accepted(len(hosts))))
 
     def hear(self, connection: Connection, message: Any) -> None:
-        """Also, on a link that it has left, what was still on its way: the agent has to tell by the term."""
-        if not self.alive:
+        """Also, on a link that it has left for another coordinator, what was still on its way: the agent has to tell by
+        the term. Two links to the same one it never has."""
+        current = self._connection
+        superseded = current is not None and current is not connection and current.host is connection.host
+        if not self.alive or superseded:
             return
-        if message is None:
+        if self._paused is not None:
+            self._paused.append(partial(self.hear, connection, message))
+        elif message is None:
             if connection is self._connection:
                 self._connection = None
                 self.feed(CoordinatorLost(reason="closed"))
@@ -114,36 +133,73 @@ class Machine:
             self._connection = None
         self.join()
 
-    def die(self) -> None:
-        """Power off. The coordinator notices when the link's end arrives, or by silence."""
+    def die(self, *, quietly: bool = False) -> None:
+        """The coordinator notices when the end of the link arrives; or, if the power is gone, by silence."""
         if not self.alive:
             return
         self.alive = False
         for process in self.processes.values():
             process.die()
         self.world.streams.machine_died(self)
-        if self._connection is not None:
+        if self._connection is not None and not quietly:
             self._connection.send_up(None)
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused is not None
+
+    def pause(self, seconds: float) -> None:
+        """Its agent does not run for so long (SIGSTOP); its trainers do. Then everything is there at once."""
+        if self._paused is None:
+            self._paused = []
+            self.world.clock.after(seconds, partial(self.resume, seconds))
+
+    def resume(self, seconds: float = 0.0) -> None:
+        if self._paused is None or not self.alive:
+            return
+        waiting, self._paused = self._paused, None
+        late = seconds > PAUSE_NOTICED_S and self._wakes_at is not None and self.clock.now > self._wakes_at
+        news: list[Callable[[], None]] = [partial(self.feed, Stalled(seconds=seconds))] if late else []
+        for action in [*news, *waiting] if self.world.rng.random() < 0.5 else [*waiting, *news]:
+            action()
+        self._wakes_at = None
+        self.feed(Tick())
+
+    def reset_link(self) -> bool:
+        if self._connection is not None:
+            self._connection.reset()
+        return self._connection is not None
 
     # --- the agent's driver ------------------------------------------------------------------------------------------
 
     def feed(self, input: Any) -> None:
         if not self.alive:
             return
-        effects = self.agent.step(input, now=self.world.clock.now)
+        if self._paused is not None:
+            self._paused.append(partial(self.feed, input))
+            return
+        effects = self.agent.step(input, now=self.clock.now)
         self.agent.check()
         for effect in effects:
             self._perform(effect)
         self._arm()
 
+    def feed_then(self, input: Any, then: Callable[[], None]) -> None:
+        """When the agent has heard it."""
+        if self._paused is not None:
+            self._paused.append(partial(self.feed_then, input, then))
+        elif self.alive:
+            self.feed(input)
+            then()
+
     def _arm(self) -> None:
         wake = self.agent.deadline()
         if wake is not None and (self._wakes_at is None or wake < self._wakes_at):
             self._wakes_at = wake
-            self.world.clock.at(wake, self._tick)
+            self.world.clock.at(self.clock.true(wake), partial(self._tick, wake))
 
-    def _tick(self) -> None:
-        if self._wakes_at is not None and self.world.clock.now >= self._wakes_at:
+    def _tick(self, wake: float) -> None:
+        if self._wakes_at == wake and self._paused is None:
             self._wakes_at = None
             self.feed(Tick())
 
@@ -176,6 +232,7 @@ class Machine:
                 self.world.tell(self.name, event.what, event.detail)
             case Finish(reason=reason):
                 self.world.tell(self.name, "agent ends", {"reason": reason})
+                self.fallen |= self.told_to_leave
                 self.die()
             case _:
                 self._perform_on_memory(effect)
@@ -201,6 +258,9 @@ class Machine:
                 self.world.streams.accepted(offer, slot)
             case RefuseOffer(offer=offer, reason=reason):
                 self.world.streams.refused(offer, reason)
+            case WriteOut(copies=copies):
+                ranks = tuple(copy.seal.rank for _, copy in copies)
+                self.world.after(1.0, lambda: self.feed(WrittenOut(ranks=ranks, folder=self.name)))
 
     def _allocate(self, effect: Allocate) -> None:
         if not self.alive:

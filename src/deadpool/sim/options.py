@@ -4,35 +4,11 @@ from __future__ import annotations
 
 import random
 import zlib
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
-KINDS = (
-    "node",
-    "node",
-    "node",
-    "trainer",
-    "trainer",
-    "trainer",
-    "alarm",
-    "alarm",
-    "pair",
-    "spare",
-    "silent",
-    "newcomer",
-)
-WHENS = ("time", "fault", "fence", "fence", "go")
-WITHIN_S = {"fault": 6.0, "fence": 1.5, "planned": 2.0, "go": 6.0}
-REIGN_KINDS = ("die", "die", "die", "stall", "cut", "cut", "half")
-REIGN_WHENS = ("time", "time", "fault", "fence", "planned", "go")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultPlan:
-    """One fault: so long after the beginning, or after the next event of that name (a fault, a fence, a go)."""
-
-    kind: str
-    when: str
-    after_s: float
+from deadpool.sim.faults import ALL, Fault, FaultPlan
+from deadpool.sim.faults.fault import TIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,27 +27,53 @@ class Options:
     give_up: float  # chance that a capture is given up
     stuck: float  # chance that a trainer does not unwind by itself
     push_failure: float
-    hang_s: float | None  # when a trainer stops in the middle of its step, for ever
     faults: tuple[FaultPlan, ...]
-    joins_s: tuple[float, ...]  # when further spares join
     calm_s: float  # when the liveness phase begins
     racks: int  # 0: nothing is said of racks
     in_place: bool  # survivors keep their processes
     budget: float  # share of the step time that captures may cost; 0: the interval stays
     copy_s: float  # for a capture, now and then
     deaf_s: float  # until a trainer heeds a change of the interval
+    late: float = 0.0  # chance that a stream of copies knocks late
+    drift: float = 0.0  # by which clocks are faster or slower than the true time, at most
     standbys: int = 0  # further places where a coordinator runs
-    reign_faults: tuple[FaultPlan, ...] = ()  # of coordinators
+
+    def __str__(self) -> str:
+        """In a line or two, as a story begins."""
+        shape = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "faults"}
+        drawn = " ".join(
+            f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in shape.items()
+        )
+        faults = ", ".join(f"{plan.kind} {plan.after_s:.1f} s after {plan.when}" for plan in self.faults)
+        return f"{drawn}\nfaults: {faults or 'none'}"
 
     def rack_of(self, node: str) -> str | None:
         """By chance, and uneven; whoever joins has one too."""
         return f"r{zlib.crc32(node.encode()) % self.racks}" if self.racks else None
 
 
-def draw(seed: int) -> Options:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A mix of faults that seeds are drawn from, for what would be rare in the mix of all: the kinds that are in it
+    (none given: all), how many, and what all its seeds have in common."""
+
+    name: str
+    kinds: frozenset[str] = frozenset()
+    intensity: float | None = None  # None: drawn
+    shape: Callable[[Options], Options] = lambda options: options
+
+    def share_of(self, fault: Fault) -> bool:
+        return not self.kinds or fault.kind in self.kinds
+
+
+ANYTHING = Profile(name="anything")
+INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
+"""By which the chances of all kinds are multiplied: some seeds are quiet, some are hostile."""
+
+
+def draw(seed: int, profile: Profile = ANYTHING) -> Options:
     rng = random.Random(seed)
     nodes = rng.randint(2, 5) if rng.random() < 0.9 else 6
-    calm_s = 6 + 20 * rng.random()
     options = Options(
         seed=seed,
         nodes=nodes,
@@ -87,31 +89,20 @@ def draw(seed: int) -> Options:
         give_up=rng.choice((0.0, 0.03, 0.2)),
         stuck=rng.choice((0.0, 0.05)),
         push_failure=rng.choice((0.0, 0.02, 0.2)),
-        hang_s=_hang_s(random.Random(f"hang {seed}"), calm_s),
-        faults=_faults(rng, calm_s),
-        joins_s=tuple(sorted(calm_s * rng.random() for _ in range(rng.choice((0, 0, 1, 2))))),
-        calm_s=calm_s,
+        faults=(),
+        calm_s=6 + 20 * rng.random(),
         racks=rng.choice((0, 0, 2, 3)),
         in_place=rng.random() < 0.8,
         budget=0.0,
         copy_s=0.5,
         deaf_s=0.1,
+        late=rng.choice((0.0, 0.0, 0.05)),
+        drift=rng.choice((0.0, 0.01, 0.05)),
+        standbys=rng.choice((0, 0, 0, 1, 2)) if nodes > 2 else 0,
     )
-    options = _with_budget(options, rng) if rng.random() < 0.5 else options
-    return _with_reign_faults(options, random.Random(f"reign {seed}"))
-
-
-def _with_reign_faults(options: Options, rng: random.Random) -> Options:
-    """More than one coordinator needs a majority of the nodes, and a majority of two is both of them."""
-    if rng.random() < 0.6:
-        return options
-    standbys = rng.choice((0, 1, 2)) if options.nodes > 2 else 0
-    plans = []
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        when = rng.choice(REIGN_WHENS)
-        after_s = 1 + (options.calm_s - 1) * rng.random() if when == "time" else WITHIN_S[when] * rng.random() ** 2
-        plans.append(FaultPlan(kind=rng.choice(REIGN_KINDS), when=when, after_s=after_s))
-    return replace(options, standbys=standbys, reign_faults=tuple(plans), calm_s=options.calm_s + 15.0)
+    options = _with_budget(options, rng) if rng.random() < 0.15 else options
+    drawn = rng.choice(INTENSITIES)
+    return _with_faults(profile.shape(options), profile, drawn if profile.intensity is None else profile.intensity)
 
 
 def _with_budget(options: Options, rng: random.Random) -> Options:
@@ -125,15 +116,11 @@ def _with_budget(options: Options, rng: random.Random) -> Options:
     )
 
 
-def _faults(rng: random.Random, calm_s: float) -> tuple[FaultPlan, ...]:
-    count = rng.choice((0, 1, 2, 2, 3, 4, 6))
-    plans = []
-    for index in range(count):
-        when = rng.choice(WHENS) if index else "time"
-        after_s = 1 + (calm_s - 1) * rng.random() if when == "time" else WITHIN_S[when] * rng.random() ** 2
-        plans.append(FaultPlan(kind=rng.choice(KINDS), when=when, after_s=after_s))
-    return tuple(plans)
-
-
-def _hang_s(rng: random.Random, calm_s: float) -> float | None:
-    return calm_s * rng.random() if rng.random() < 0.3 else None
+def _with_faults(options: Options, profile: Profile, intensity: float) -> Options:
+    """What waits for an event would wait for ever if nothing began by itself."""
+    kinds = [kind for kind in ALL if profile.share_of(kind)]
+    plans = [plan for kind in kinds for plan in kind.draw(options.seed, intensity=intensity, calm_s=options.calm_s)]
+    if plans and all(plan.when != TIME for plan in plans):
+        plans[0] = replace(plans[0], when=TIME, after_s=options.calm_s / 2)
+    longer = 15.0 if any(plan.kind.startswith("coordinator") for plan in plans) else 0.0
+    return replace(options, faults=tuple(plans), calm_s=options.calm_s + longer)

@@ -26,12 +26,16 @@ from deadpool.protocol.messages import (
     Missed,
     Parked,
     Prepared,
+    Proceed,
     Prompts,
     Rehearse,
     Release,
     Reschedule,
     Restore,
     Seat,
+    Spoilt,
+    Stand,
+    Standing,
     Stepped,
     TrainerHello,
 )
@@ -39,14 +43,15 @@ from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer import Capture, TrainerCore
 from deadpool.sim.arena import Content, content_of
-from deadpool.sim.clock import Link
-from deadpool.sim.history import State, initial, stepped
+from deadpool.sim.history import State, Total, initial, stepped
+from deadpool.sim.network import Link
 
 if TYPE_CHECKING:
     from deadpool.sim.machine import Machine
 
 RECORD_BYTES = 64
 SLOT_WAIT_S = 3.0
+STAND_SLOT_WAIT_S = 10.0
 
 
 class Process:
@@ -55,7 +60,7 @@ class Process:
         self.core = TrainerCore()
         self.alive, self.stage = True, "starting"
         self.epoch = 0
-        self.state = State(0, 0)
+        self.state = State(0, 0, 0)
         self.role: Seat | Rehearse | None = None
         self.built_as = self._building_as = -1
         self.told: Generation | None = None  # of which start the prompts are that the script was built with
@@ -68,9 +73,10 @@ class Process:
         self._unheeded: list[Reschedule] = []
         self._walks_in: Generation = NO_GENERATION
         self._waits_for_slots: Callable[[], None] | None = None
+        self._stands = False  # between two steps, because it was told to
         world = self.world
-        self.inbox = Link(world.clock, world.rng, world.latency_s, self._hear)
-        self._outbox = Link(world.clock, world.rng, world.latency_s, self._deliver)
+        self.inbox = Link(world, self._hear)
+        self._outbox = Link(world, self._deliver)
 
     # --- the process -------------------------------------------------------------------------------------------------
 
@@ -141,6 +147,12 @@ class Process:
             case Reschedule():
                 self._unheeded.append(message)
                 self.world.after(self.world.deaf_s, self.heed)
+            case Stand(generation=generation, number=number):
+                self.core.stand(generation, number)
+                self._told_to_stand()
+            case Proceed(generation=generation):
+                self.core.proceed(generation)
+                self._told_to_stand()
             case Halt(generation=generation):
                 self._halted(generation)
             case Arriving() | Restore() | Connect() | Go() | Release():
@@ -179,7 +191,7 @@ class Process:
         self._cancel_capture()
         self._turn("await_restore")
         self._walks_in = self.core.aborted
-        self._waits_for_slots = None
+        self._waits_for_slots, self._stands = None, False
         self.say(Halted(generation=self.core.aborted, live=self.core.rest()))
         self._walk()
 
@@ -259,23 +271,41 @@ class Process:
     def _load_early(self) -> None:
         """Bytes that nobody has verified: what this process stood at is gone, and nothing else is there yet."""
         self.core.restoring()
-        self.state = State(self.world.rng.getrandbits(60), self.world.rng.getrandbits(60))
+        self.state = self._garbage()
+
+    def _garbage(self) -> State:
+        bits = self.world.rng.getrandbits
+        return State(bits(60), bits(60), bits(60))
 
     def _loaded(self, restore: Restore) -> None:
+        if restore.slot is not None and restore.slot in self.machine.arena.corrupted:
+            self._found_spoilt(restore)
+        else:
+            self._stand_at(restore)
+
+    def _stand_at(self, restore: Restore) -> None:
         if restore.slot is not None:
             content = self.machine.arena.contents.get(restore.slot)
             assert content is not None, f"{self.name} restores {restore.version} from {restore.slot}: nothing is there"
             assert content.replica is not None, f"{self.name} restores {restore.version} without its replica region"
-            self.state = State(content.unique, content.replica)
+            self.state = State(content.unique, content.replica, content.course)
             self.core.declare(self.machine.arena.geometry[restore.slot.segment])
         self.core.restored(restore.generation, restore.version, restore.schedule)
         self.stage = "prepared"
         if self.core.is_aborted:
             self._come_back()
             return
-        self.world.checkers.stands_at(self.core.rank, restore.version, self.state)
         self.say(Prepared(generation=restore.generation, rank=self.core.rank, store=self._address))
         self._walk()
+
+    def _found_spoilt(self, restore: Restore) -> None:
+        """What was loaded is not what was sealed: it is not to be used."""
+        self.stage = "await_restore"
+        self._heard.pop(Restore, None)
+        generation, rank = restore.generation, self.core.rank
+        self.say(Spoilt(generation=generation, node=self.machine.name, rank=rank, version=restore.version))
+        if self.core.is_aborted:
+            self._come_back()
 
     def _connected(self) -> None:
         if not self.core.is_aborted:
@@ -284,6 +314,7 @@ class Process:
             self._walk()
 
     def _resume(self, restore: Restore) -> None:
+        self.world.checkers.stands_at(self.core.rank, restore.version, self.state)
         self.world.checkers.runs(self)
         if restore.capture:
             self._await_slots(0.5, lambda: self._snapshot(self._next_step))
@@ -311,22 +342,40 @@ class Process:
             self.say(Finished(generation=self.core.generation, rank=self.core.rank))
             self._walk()
             return
+        if self.core.must_stand:
+            self._stand()
+            return
         self._step_began, self._stall_s, self._copy_s = self.world.clock.now, 0.0, None
         self.later(0.8, self._reduce)
+
+    def _stand(self) -> None:
+        """What was captured is declared first."""
+        if self.capture is not None:
+            self.later(0.2, self._next_step)
+            return
+        assert self.core.live is not None
+        self._stands = True
+        self.say(Standing(generation=self.core.generation, rank=self.core.rank, number=self.core.live.number))
+
+    def _told_to_stand(self) -> None:
+        """Elsewhere, or no more."""
+        if self._stands and not self.hung and not self.core.must_stand:
+            self._stands = False
+            self._next_step()
 
     def _reduce(self) -> None:
         if self.core.is_aborted or self.core.live is None:
             return
         epoch, key = self.epoch, (self.core.generation, self.core.live.number)
 
-        def completion(total: int, garbage: bool) -> None:
+        def completion(total: Total, garbage: bool) -> None:
             if self.alive and self.epoch == epoch:
                 self.world.reductions.left(self.number)
                 self._before_optimizer(total, garbage)
 
-        self.world.reductions.join(self.number, self.core.rank, key, self.state, completion)
+        self.world.reductions.join(self, key, completion)
 
-    def _before_optimizer(self, total: int, garbage: bool) -> None:
+    def _before_optimizer(self, total: Total, garbage: bool) -> None:
         """The capture of this version has to be over, or is given up, before its state is overwritten."""
         if self.capture is not None and self.world.rng.random() < self.world.give_up:
             capture = self.capture[0]
@@ -339,10 +388,10 @@ class Process:
             self.core.optimizer_began()
             self.later(0.1, lambda: self._end_step(total, garbage))
 
-    def _end_step(self, total: int, garbage: bool) -> None:
+    def _end_step(self, total: Total, garbage: bool) -> None:
         counts = self.core.end_step()
         if not counts or garbage:
-            self.state = State(self.world.rng.getrandbits(60), self.world.rng.getrandbits(60))
+            self.state = self._garbage()
         if not counts:
             return
         self._observe()
@@ -406,6 +455,12 @@ class Process:
             self._waits_for_slots()
 
     def _take_snapshot(self, then: Callable[[], None]) -> None:
+        if self.core.captures_to_stand and not self.core.has_slots:
+            self._await_slots(STAND_SLOT_WAIT_S, lambda: self._plan_capture(then))
+        else:
+            self._plan_capture(then)
+
+    def _plan_capture(self, then: Callable[[], None]) -> None:
         match self.core.plan_capture():
             case Capture() as capture:
                 self._begin_capture(capture)

@@ -8,12 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.identity import Generation
-from deadpool.sim.history import State, total_of
+from deadpool.sim.history import State, Total, total_of
 
 if TYPE_CHECKING:
+    from deadpool.sim.process import Process
     from deadpool.sim.world import World
 
-Completion = Callable[[int, bool], None]
+Completion = Callable[[Total, bool], None]
 """Called with the reduced value, and whether it is garbage."""
 
 
@@ -21,6 +22,7 @@ Completion = Callable[[int, bool], None]
 class Reduction:
     states: dict[int, State] = field(default_factory=dict)
     inside: dict[int, Completion] = field(default_factory=dict)  # came, and have not left
+    places: set[str] = field(default_factory=set)  # machines
     broken: bool = False
 
 
@@ -30,15 +32,26 @@ class Reductions:
         self._open: dict[tuple[Generation, int], Reduction] = {}
         self._where: dict[int, Reduction] = {}  # id of a process -> the reduction it is in
 
-    def join(self, who: int, rank: int, key: tuple[Generation, int], state: State, completion: Completion) -> None:
-        reduction = self._open.setdefault(key, Reduction())
+    def join(self, process: Process, key: tuple[Generation, int], completion: Completion) -> None:
+        reduction, rank = self._open.setdefault(key, Reduction()), process.core.rank
         assert rank not in reduction.states, f"rank {rank} came twice to step {key[1]} of generation {key[0]}"
-        reduction.states[rank], reduction.inside[rank] = state, completion
-        self._where[who] = reduction
+        reduction.states[rank], reduction.inside[rank] = process.state, completion
+        reduction.places.add(process.machine.name)
+        self._where[process.number] = reduction
         if len(reduction.states) == self._world.layout.world_size:
+            self._meet(reduction, key)
+
+    def _meet(self, reduction: Reduction, key: tuple[Generation, int]) -> None:
+        """Not while some of them cannot reach each other. Who was aborted meanwhile is no longer inside."""
+        places = reduction.places
+        if any(a in places and b in places for a, b in self._world.network.cuts):
+            self._world.after(1.0, partial(self._meet, reduction, key))
+            return
+        if len(reduction.inside) == len(reduction.states):
             self._world.checkers.met(key[0])
-            for inside in list(reduction.inside):
-                self._world.after(0.05, partial(self._leave, reduction, inside))
+        del self._open[key]
+        for inside in list(reduction.inside):
+            self._world.after(0.05, partial(self._leave, reduction, inside))
 
     def _leave(self, reduction: Reduction, rank: int) -> None:
         completion = reduction.inside.pop(rank, None)
@@ -63,4 +76,4 @@ class Reductions:
     def _spill(self, reduction: Reduction, rank: int) -> None:
         completion = reduction.inside.pop(rank, None)
         if completion is not None:
-            completion(self._world.rng.getrandbits(60), True)
+            completion((self._world.rng.getrandbits(60), self._world.rng.getrandbits(60)), True)

@@ -6,35 +6,43 @@ from dataclasses import dataclass
 
 from deadpool.protocol.coordinator import Phase
 from deadpool.sim.checkers import Violation, fail
-from deadpool.sim.faults import Faults
-from deadpool.sim.options import draw
+from deadpool.sim.faults.injector import Injector
+from deadpool.sim.options import ANYTHING, Profile, draw
 from deadpool.sim.world import World
 
-PATIENCE_S = 900.0
+PATIENCE_S = 450.0
+"""For the job to complete its last steps once there is peace."""
+GIVEN_UP_S = 60.0
+"""After which nobody expects anything of a job that has lost its majority."""
 STEPS_IN_PEACE = 18
 STEPS_TO_NARROW = 30
-EVENTS_AT_MOST = 2_000_000
+EVENTS_AT_MOST = 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     seed: int
+    options: str
     violation: str | None
     outcome: str  # completed, or why the job ended
-    faults: int
+    faults: dict[tuple[str, str], int]  # by kind, and by the phase that they struck in
     steps: int
     events: int
     virtual_s: float
+    peace_s: float  # of it after the last fault
+    profile: str = ANYTHING.name
     story: tuple[str, ...] = ()
 
     @property
     def replay(self) -> str:
-        return f"deadpool sim --first {self.seed} --seeds 1 --story"
+        profile = "" if self.profile == ANYTHING.name else f" --profile {self.profile}"
+        return f"deadpool sim --seed {self.seed}{profile} --story"
 
 
-def run_seed(seed: int, *, story: bool = False) -> Result:
-    world = World(draw(seed), story=story)
-    faults = Faults(world)
+def run_seed(seed: int, *, story: bool = False, profile: Profile = ANYTHING) -> Result:
+    options = draw(seed, profile)
+    world = World(options, story=story)
+    faults = Injector(world)
     violation = None
     try:
         _play(world, faults)
@@ -45,12 +53,15 @@ def run_seed(seed: int, *, story: bool = False) -> Result:
         violation = f"(assert) {_where(broken)}: {broken}"
     return Result(
         seed=seed,
+        options=str(options),
         violation=violation,
         outcome=world.outcome.reason if world.outcome else "not ended",
-        faults=faults.struck + faults.reigns.struck,
+        faults=dict(faults.struck),
         steps=world.steps,
         events=world.clock.events,
         virtual_s=world.clock.now,
+        peace_s=max(0.0, world.clock.now - options.calm_s),
+        profile=profile.name,
         story=tuple(world.story or ()),
     )
 
@@ -65,24 +76,25 @@ def _where(error: BaseException) -> str:
     return f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"
 
 
-def _play(world: World, faults: Faults) -> None:
-    options = world.options
+def _play(world: World, faults: Injector) -> None:
+    options, clock = world.options, world.clock
     world.start()
     for index in range(options.nodes):
         world.add_machine(f"n{index}", spare=False)
     for index in range(options.spares):
         world.add_machine(f"s{index}", spare=True)
     faults.arm()
-    world.clock.at(options.calm_s, lambda: _bring_peace(world, faults))
-    while world.outcome is None and world.clock.events < EVENTS_AT_MOST:
-        if not world.clock.advance() or world.clock.now > options.calm_s + PATIENCE_S:
+    clock.at(options.calm_s, lambda: _bring_peace(world))
+    ends_at = options.calm_s + PATIENCE_S
+    while world.outcome is None and clock.now < ends_at and clock.events < EVENTS_AT_MOST:
+        if not clock.advance():
             break
 
 
-def _bring_peace(world: World, faults: Faults) -> None:
+def _bring_peace(world: World) -> None:
     """No more faults, and spares enough: from here on only the protocol itself could stand in the way."""
     world.calm = True
-    faults.reigns.end()
+    world.heal()
     narrowing = STEPS_TO_NARROW + 3 * world.every if world.options.budget else 0
     world.last_step = world.newest + STEPS_IN_PEACE + narrowing
     world.tell("world", "peace", {"last_step": world.last_step})
@@ -91,11 +103,18 @@ def _bring_peace(world: World, faults: Faults) -> None:
     world.on_waiting = lambda: _relieve(world)
     if world.coordinator.phase is Phase.WAITING:
         _relieve(world)
+    world.clock.after(GIVEN_UP_S, lambda: _give_up(world))
 
 
 def _relieve(world: World) -> None:
     for _ in range(world.options.nodes):
         world.add_machine(f"p{world.next_number()}", spare=True)
+
+
+def _give_up(world: World) -> None:
+    """Nothing else can come of it."""
+    if world.has_lost_majority and world.coordinator.phase is not Phase.RUNNING:
+        world.clock.stop()
 
 
 def _judge(world: World) -> None:
@@ -112,11 +131,11 @@ def _judge(world: World) -> None:
         world.checkers.grew()
     elif "none of the nodes that ran" in outcome.reason:
         if world.seats_there:
-            fail("d", f"{outcome.reason}; but {world.seats_there} are there")
+            fail("d", f"{outcome.reason}; but {[m.name for m in world.seats_there]} are there")
     elif not _is_excused(outcome.reason):
         fail("g", f"the job failed: {outcome.reason}")
 
 
 def _is_excused(reason: str) -> bool:
     """Ends that say why. Whether a lost copy is really lost was looked at when it was said."""
-    return "every copy of version" in reason or "no spare node joined" in reason or "recoveries without" in reason
+    return "every copy of version" in reason or "no spare node joined" in reason or "no progress" in reason

@@ -1,8 +1,14 @@
-"""The data plane between machines: pushes to holders and pulls by newcomers, each of one generation, each cuttable."""
+"""The data plane between machines: pushes to holders and pulls by newcomers, each of one generation, each cuttable.
+
+Bytes are verified where they arrive, against the seal that came before them. Where nothing gets through, or the other
+end does not run, a stream stands still until it goes on or its deadline is over.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.effects import (
@@ -15,15 +21,24 @@ from deadpool.protocol.effects import (
     PushFailed,
     Received,
     ReceiveFailed,
+    SourceSpoilt,
     StreamsCut,
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, SlotRef, Source
+from deadpool.protocol.seal import NOT_AS_SEALED, Digest
 from deadpool.sim.arena import Content
 
 if TYPE_CHECKING:
     from deadpool.sim.machine import Machine
     from deadpool.sim.world import World
+
+STALLED_S = 4.0
+"""For which a stream may stand still."""
+IN_FLIGHT = 0.3
+"""Share of streams whose last bytes are on their way when their sender dies."""
+LATE_S = 20.0
+"""That a stream may take to knock: its connection was made, and then nothing happened for long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +52,8 @@ class Stream:
     slot: SlotRef | None = None  # written at the target
     offer: int = 0
     open: bool = True
+    copy: Copy | None = None  # as the holder will have it
+    content: Content | None = None  # of a sender that died when its last bytes were on their way
 
 
 class Streams:
@@ -47,25 +64,32 @@ class Streams:
     # --- pushes ------------------------------------------------------------------------------------------------------
 
     def push(self, source: Machine, effect: PushCopy) -> None:
-        stream = Stream(effect, effect.generation, source, self._world.machines.get(effect.holder.node))
+        world = self._world
+        stream = Stream(effect, effect.generation, source, world.incarnations.get(effect.holder.address.host))
         source.streams.append(stream)
-        self._world.after(self._world.latency_s(), lambda: self._knock(stream))
+        late = not world.calm and world.rng.random() < world.options.late
+        if late:
+            world.heal_at_peace(partial(self._knock, stream))
+        world.after(LATE_S if late else world.latency_s(), partial(self._knock, stream))
 
     def _knock(self, stream: Stream) -> None:
-        target = stream.target
-        if not stream.open:
+        target, world = stream.target, self._world
+        if not stream.open or stream.offer:
             return
-        flaky = not self._world.calm and self._world.rng.random() < self._world.options.push_failure
+        if self._stands_still(stream, stream.source, target, partial(self._knock, stream)):
+            return
+        flaky = not world.calm and world.rng.random() < world.options.push_failure
         if target is None or not target.alive or target.doors_closed > stream.generation or flaky:
             self._push_failed(stream, "not let in")
             return
-        assert isinstance(stream.effect, PushCopy)
+        effect = stream.effect
+        assert isinstance(effect, PushCopy)
         target.streams.append(stream)
-        stream.offer = self._world.next_number()
+        stream.offer = world.next_number()
         self._offers[stream.offer] = stream
-        copy = stream.effect.copy
-        offered = replace(copy, seal=replace(copy.seal, full=stream.effect.full), peers=())
-        target.feed(Offered(offer=stream.offer, generation=stream.generation, copy=offered))
+        copy = effect.copy
+        stream.copy = Copy(seal=replace(copy.seal, full=effect.full), geometry=copy.geometry)
+        target.feed(Offered(offer=stream.offer, generation=stream.generation, copy=stream.copy))
 
     def refused(self, offer: int, reason: str) -> None:
         stream = self._offers.pop(offer)
@@ -81,7 +105,7 @@ class Streams:
             return
         stream.slot = slot
         stream.target.arena.begin_write(slot, stream)
-        self._world.after(self._push_s(), lambda: self._arrived(stream))
+        self._world.after(self._push_s(), partial(self._arrived, stream))
 
     def _push_s(self) -> float:
         """Now and then a stream hangs for long."""
@@ -89,22 +113,35 @@ class Streams:
         return self._world.push_s + (4.0 if hangs else 0.0)
 
     def _arrived(self, stream: Stream) -> None:
-        if not stream.open or stream.source is None or stream.target is None or stream.slot is None:
+        target, effect, slot, copy = stream.target, stream.effect, stream.slot, stream.copy
+        if not stream.open or target is None or slot is None or copy is None:
             return
-        effect = stream.effect
+        if stream.content is None and self._stands_still(stream, stream.source, target, partial(self._arrived, stream)):
+            return
         assert isinstance(effect, PushCopy)
+        content = self._sent(stream, effect)
+        if content.digest() != copy.seal.digest:
+            self._fail_both(stream, NOT_AS_SEALED)
+            return
+        target.arena.end_write(slot, stream, content if effect.full else replace(content, replica=None))
+        self._close(stream)
+        self._received(target, slot, copy)
+        if stream.source is not None:
+            pushed = Pushed(rank=copy.seal.rank, version=copy.seal.version, node=target.name)
+            self._tell_unless_cut(stream.source, stream.generation, pushed)
+
+    def _sent(self, stream: Stream, effect: PushCopy) -> Content:
+        if stream.content is not None:
+            return stream.content
+        assert stream.source is not None
         content = stream.source.arena.contents.get(effect.slot)
         assert content is not None and content.version == effect.copy.seal.version, "a slot was overwritten while read"
-        kept = content if effect.full else replace(content, replica=None)
-        stream.target.arena.end_write(stream.slot, stream, kept)
-        self._close(stream)
-        seal = replace(effect.copy.seal, full=effect.full)
-        self._received(stream.target, stream.slot, replace(effect.copy, seal=seal, peers=()))
-        pushed = Pushed(rank=seal.rank, version=seal.version, node=stream.target.name)
-        self._tell_unless_cut(stream.source, stream.generation, pushed)
+        return content
 
     def _received(self, target: Machine, slot: SlotRef, copy: Copy) -> None:
-        target.feed(Received(slot=slot, copy=copy, bytes_received=1))
+        target.feed_then(Received(slot=slot, copy=copy, bytes_received=1), partial(self._look, target, slot, copy))
+
+    def _look(self, target: Machine, slot: SlotRef, copy: Copy) -> None:
         seal = copy.seal
         shelf = target.agent.store.held[seal.rank]
         if (found := shelf.find(seal.version)) is not None and found.ref == slot:
@@ -113,11 +150,12 @@ class Streams:
 
     def _push_failed(self, stream: Stream, reason: str) -> None:
         effect = stream.effect
-        assert isinstance(effect, PushCopy) and stream.source is not None
+        assert isinstance(effect, PushCopy)
         self._close(stream)
-        seal = effect.copy.seal
-        failed = PushFailed(rank=seal.rank, version=seal.version, node=effect.holder.node, reason=reason)
-        self._tell_unless_cut(stream.source, stream.generation, failed)
+        if stream.source is not None:
+            seal = effect.copy.seal
+            failed = PushFailed(rank=seal.rank, version=seal.version, node=effect.holder.node, reason=reason)
+            self._tell_unless_cut(stream.source, stream.generation, failed)
 
     # --- fetches -----------------------------------------------------------------------------------------------------
 
@@ -146,20 +184,30 @@ class Streams:
             )
         else:
             source = parts[0].pop(0)
-            self._world.after(self._world.push_s, lambda: self._fetch_read(stream, effect, parts, got, source))
+            self._world.after(self._world.push_s, partial(self._fetch_read, stream, effect, parts, got, source))
 
     def _fetch_read(
         self, stream: Stream, effect: FetchCopy, parts: list[list[Source]], got: list[Content], source: Source
     ) -> None:
-        content = self._read(source, effect.fetch.copy.seal.version, stream.generation)
+        machine = self._world.incarnations.get(source.address.host)
+        again = partial(self._fetch_read, stream, effect, parts, got, source)
+        given_up = partial(self._fetch_part, stream, effect, parts, got)
+        if not stream.open or self._stands_still(stream, machine, stream.target, again, given_up):
+            return
+        content = self._read(machine, source, effect.fetch.copy.seal.version, stream.generation)
         wanted = effect.fetch.copy.seal.digest
-        if content is None or not _matches(content, source, wanted.unique, wanted.replica):
-            self._fetch_part(stream, effect, parts, got)
+        if content is None or not _matches(content, source, wanted):
+            if content is not None and stream.target is not None:
+                version = effect.fetch.copy.seal.version
+                spoilt = SourceSpoilt(node=source.node, rank=source.rank, version=version)
+                self._tell_unless_cut(stream.target, stream.generation, spoilt)
+            given_up()
         else:
             self._fetch_part(stream, effect, parts[1:], [*got, content])
 
-    def _read(self, source: Source, version: Version, generation: Generation) -> Content | None:
-        machine = self._world.machines.get(source.node)
+    def _read(
+        self, machine: Machine | None, source: Source, version: Version, generation: Generation
+    ) -> Content | None:
         if machine is None or not machine.alive or machine.doors_closed > generation:
             return None
         store = machine.agent.store
@@ -169,17 +217,47 @@ class Streams:
 
     def _fetched(self, target: Machine, stream: Stream, effect: FetchCopy, got: list[Content]) -> None:
         copy = effect.fetch.copy
-        content = Content(copy.seal.rank, copy.seal.version, got[0].unique, got[-1].replica)
+        first = got[0]
+        content = Content(copy.seal.rank, copy.seal.version, first.unique, got[-1].replica, first.course)
         target.arena.end_write(effect.slot, stream, content)
         self._close(stream)
         target.feed(Fetched(rank=effect.rank, slot=effect.slot, copy=copy))
+
+    # --- streams that stand still ------------------------------------------------------------------------------------
+
+    def _stands_still(
+        self,
+        stream: Stream,
+        source: Machine | None,
+        target: Machine | None,
+        again: Callable[[], None],
+        given_up: Callable[[], None] | None = None,
+    ) -> bool:
+        """Nothing gets through, or one end does not run: it is looked at again when the deadline is over."""
+        if source is None or target is None:
+            return False
+        if not (self._world.network.is_severed(source.name, target.name) or source.is_paused or target.is_paused):
+            return False
+        fail = given_up or partial(self._fail_both, stream, "stood still")
+        self._world.after(STALLED_S, again if self._world.rng.random() < 0.5 else fail)
+        return True
+
+    def _fail_both(self, stream: Stream, reason: str) -> None:
+        """Each end for itself."""
+        if not stream.open:
+            return
+        target, slot = stream.target, stream.slot
+        if target is not None and slot is not None:
+            target.arena.end_write(slot, stream, None)
+            self._tell_unless_cut(target, stream.generation, ReceiveFailed(slot=slot, reason=reason))
+        self._push_failed(stream, reason)
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def cut(self, machine: Machine, generation: Generation) -> None:
         """The door closes at once; streams that are inside end a little later, and only then is it said."""
         machine.doors_closed = generation
-        self._world.after(0.5, lambda: self._cut(machine, generation))
+        self._world.after(0.5, partial(self._cut, machine, generation))
 
     def _cut(self, machine: Machine, generation: Generation) -> None:
         for stream in [stream for stream in machine.streams if stream.generation < generation]:
@@ -188,8 +266,15 @@ class Streams:
         machine.feed(StreamsCut(generation=generation))
 
     def machine_died(self, machine: Machine) -> None:
+        """What it had sent already may still arrive."""
         for stream in list(machine.streams):
-            self._break(stream, machine)
+            effect = stream.effect
+            if stream.source is machine and stream.slot is not None and self._world.rng.random() < IN_FLIGHT:
+                assert isinstance(effect, PushCopy)
+                stream.content, stream.source = self._sent(stream, effect), None
+                machine.streams.remove(stream)
+            else:
+                self._break(stream, machine)
 
     def _break(self, stream: Stream, by: Machine) -> None:
         """The other end hears of it, unless its own streams have been cut by then."""
@@ -220,6 +305,6 @@ class Streams:
         self._world.after(self._world.latency_s(), tell)
 
 
-def _matches(content: Content, source: Source, unique: int, replica: int) -> bool:
-    same_unique = "unique" not in source.regions or content.unique == unique
-    return same_unique and ("replica" not in source.regions or content.replica == replica)
+def _matches(content: Content, source: Source, wanted: Digest) -> bool:
+    same_unique = "unique" not in source.regions or content.unique == wanted.unique
+    return same_unique and ("replica" not in source.regions or content.replica == wanted.replica)

@@ -8,15 +8,16 @@ from typing import Any
 
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.deadlines import Deadlines
-from deadpool.protocol.effects import Finish, FromAgent
+from deadpool.protocol.effects import DrainAsked, Finish, FromAgent
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.office import Charter
 from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool.sim.checkers import Checkers
-from deadpool.sim.clock import Clock
+from deadpool.sim.clock import Clock, LocalClock
 from deadpool.sim.history import History
 from deadpool.sim.hosts import Connection, Host
 from deadpool.sim.machine import Machine
+from deadpool.sim.network import Network
 from deadpool.sim.options import Options
 from deadpool.sim.reduction import Reductions
 from deadpool.sim.streams import Streams
@@ -36,14 +37,16 @@ class World:
         self.options = options
         self.rng = random.Random(options.seed + 1_000_003)
         self.clock = Clock()
+        self._healing: list[Callable[[], None]] = []
         self.layout = Layout(positions=options.nodes, per_node=options.per_node, holders=options.holders)
         self.history = History(self.layout.world_size)
         self.checkers = Checkers(self)
         self.reductions = Reductions(self)
         self.streams = Streams(self)
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, Machine] = {}  # the last of each name
+        self.incarnations: dict[str, Machine] = {}
+        self.network = Network(self)
         self.hosts = [Host(self, f"c{index}") for index in range(1 + options.standbys)]
-        self.cuts: set[tuple[str, str]] = set()  # from whom to whom nothing gets through
         self.over: set[Connection] = set()  # closed by one side
         self.present = self.hosts[0]  # where the coordinator of the highest term was or is
         self.coordinator: Coordinator  # of the highest term, dead or alive
@@ -55,6 +58,7 @@ class World:
         self.story: list[str] | None = [] if story else None
         self.on_event: Callable[[str], None] = lambda what: None
         self.on_waiting: Callable[[], None] = lambda: None
+        self.steps_since_go = 0
         self._numbers = 0
         self._wakes_at: float | None = None
 
@@ -83,6 +87,11 @@ class World:
     def after(self, longest_s: float, action: Callable[[], None]) -> None:
         self.clock.after(longest_s * (0.05 + 0.95 * self.rng.random()), action)
 
+    def local_clock(self) -> LocalClock:
+        drift = self.options.drift
+        rate = 1 + drift * (2 * self.rng.random() - 1) if drift else 1.0
+        return LocalClock(self.clock, rate=rate, ahead_s=100 * self.rng.random() if drift else 0.0)
+
     def next_number(self) -> int:
         self._numbers += 1
         return self._numbers
@@ -108,6 +117,14 @@ class World:
     def give_up(self) -> float:
         return 0.0 if self.calm else self.options.give_up
 
+    def heal_at_peace(self, action: Callable[[], None]) -> None:
+        """Faults that last are over when the liveness phase begins, at the latest."""
+        self._healing.append(action)
+
+    def heal(self) -> None:
+        for action in self._healing:
+            action()
+
     # --- the job -----------------------------------------------------------------------------------------------------
 
     @property
@@ -132,11 +149,20 @@ class World:
 
     def stepped(self, number: int) -> None:
         self.steps += 1
+        self.steps_since_go += 1
         self.newest = max(self.newest, number)
 
-    def add_machine(self, name: str, *, spare: bool) -> None:
-        self.machines[name] = Machine(self, name, spare=spare)
-        self.machines[name].join()
+    def add_machine(self, name: str, *, spare: bool) -> Machine:
+        """Another one of that name has died."""
+        machine = Machine(self, name, spare=spare, life=self.next_number())
+        self.machines[name] = self.incarnations[machine.incarnation] = machine
+        machine.join()
+        return machine
+
+    def machine_at(self, node: str) -> Machine:
+        """That the coordinator means by the name."""
+        member = self.coordinator.members.get(node)
+        return self.incarnations[member.incarnation] if member else self.machines[node]
 
     # --- coordinators ------------------------------------------------------------------------------------------------
 
@@ -145,8 +171,8 @@ class World:
         if host.office.in_office and host.coordinator.term >= self.coordinator.term:
             self.present, self.coordinator = host, host.coordinator
 
-    def feed(self, input: FromAgent) -> None:
-        """As if a node had said so."""
+    def feed(self, input: FromAgent | DrainAsked) -> None:
+        """As if a node, or a person, had said so."""
         if self.present.alive and self.present.coordinator is self.coordinator:
             self.present.feed(input)
 
@@ -160,8 +186,12 @@ class World:
     def look_at(self, host: Host, what: str, detail: dict[str, Any]) -> None:
         if what == "no_plan":
             self.checkers.no_plan(detail["ranks"])
+        if host.coordinator is self.coordinator:
+            self.checkers.handovers.look_at(what, detail)
         if what == "took_over":
             self.checkers.took_over(host.coordinator, running=detail["running"])
+        if what == "go":
+            self.steps_since_go = 0
         self.on_event(what)
         if what == "waiting":
             self.on_waiting()
@@ -170,16 +200,13 @@ class World:
     def has_lost_majority(self) -> bool:
         """Of those that ran last: then no coordinator of several can know that it is the only one. Who was cut off
         before it heard of its seat cannot vote."""
-        voters = [name for name in self.seats_there if self.machines[name].agent.footing.planned.n]
+        voters = [machine for machine in self.seats_there if machine.agent.footing.planned.n]
         return self.options.standbys > 0 and 2 * len(voters) <= self.layout.positions
 
     @property
-    def seats_there(self) -> list[str]:
+    def seats_there(self) -> list[Machine]:
         """Of the last generation that went, or was founded: whom no fault has taken. Who gave up by itself is there."""
-        return [name for name in self.checkers.last_seats if not self.machines[name].fallen]
-
-    def cut_off(self, machine: str, host: str) -> None:
-        self.cuts |= {(machine, host), (host, machine)}
+        return [machine for machine in self.checkers.last_seats if not machine.fallen]
 
     # --- the story ---------------------------------------------------------------------------------------------------
 

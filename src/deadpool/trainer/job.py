@@ -1,11 +1,13 @@
 """A protected training loop: steps that survive, snapshots at their boundaries, the way back after a fault.
 
-Three parts: here the boundary of a step; in recovery.py the walk from rest to Go; in rehearsal.py what a spare does.
+Four parts: here the boundary of a step; in recovery.py the walk from rest to Go; in rehearsal.py what a spare does; in
+standing.py a stop between two steps that somebody asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,12 +15,12 @@ from typing import Any
 
 from deadpool.errors import Unwind
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Declare, Finished, Missed, Paused, Release, Stepped
+from deadpool.protocol.messages import Declare, Durable, Finished, Missed, Paused, Release, Stepped
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.protocol.trainer import Capture
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import recovery, rehearsal
+from deadpool.trainer import recovery, rehearsal, standing
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
@@ -26,6 +28,7 @@ from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
 from deadpool.trainer.step import Step
 from deadpool.trainer.step_log import StepLog
+from deadpool.trainer.waits import WaitMeter
 
 SLOT_WAIT_S = 30.0
 """For new slots when the state has grown: once before the first step and once after it, as Adam's state appears."""
@@ -49,6 +52,7 @@ class Job:
         )
         self._device_error: Exception | None = None
         self.step_log = StepLog(session)
+        self.waits = WaitMeter()
         self._dry = False
         self._left_early = False
         self._step_began = time.monotonic()
@@ -73,7 +77,7 @@ class Job:
             while not (self._done(count) and self._everybody_done()):
                 if self.session.core.is_aborted:
                     recovery.come_back(self)
-                elif not self._done(count):
+                elif not self._done(count) and not standing.stood(self):
                     self._step_began = time.monotonic()
                     yield Step(self, self.number)
         except GeneratorExit:  # by a break or by an exception: which, only the end of the script will tell
@@ -112,6 +116,12 @@ class Job:
         """Runs `action` once it is certain that `step` will never be computed again."""
         self._when_final.append((int(step), action))
 
+    def durable(self, step: int, path: str | os.PathLike[str]) -> None:
+        """Says that the script has saved a checkpoint of its own after `step` completed steps, complete and readable at
+        `path`. One rank is enough. Should the job ever lose every copy of some rank, it names the newest one."""
+        if not self._dry:
+            self.session.send(Durable(step=int(step), path=os.fspath(path)))
+
     def digest(self) -> str:
         """Of the protected state as it is now: equal digests mean bit-identical state."""
         return self.state.digest()
@@ -123,6 +133,7 @@ class Job:
         """False: a fault came first, and some rank has to redo something."""
         self.capturer.finish()
         self.step_log.close()
+        self.waits.close()
         session = self.session
         session.send(Finished(generation=session.core.generation, rank=session.rank))
         try:
@@ -145,6 +156,7 @@ class Job:
         self.take_snapshot()
 
     def enter_step(self, number: int) -> None:
+        self.waits.begin_step()
         self.session.ambushes.enter_step(number)
 
     def _warn_of_torch(self) -> None:
@@ -156,6 +168,7 @@ class Job:
 
     def leave_step(self, error: BaseException | None) -> bool:
         """True: the exception was the fault's doing, and the step will be yielded again."""
+        self.waits.end_step()
         self.session.ambushes.leave_step(completed=error is None)
         if error is None:
             self._complete()
@@ -201,7 +214,10 @@ class Job:
     def _stay_close(self) -> None:
         """At most one step ahead of the device: the version reached last must be seen before the next one is."""
         core = self.session.core
-        self.session.wait(lambda: core.is_aborted or not core.is_far_ahead or self._device_error is not None or None)
+        with self.waits.waiting():
+            self.session.wait(
+                lambda: core.is_aborted or not core.is_far_ahead or self._device_error is not None or None
+            )
         if self._device_error is not None:
             raise self._device_error
 
@@ -225,6 +241,7 @@ class Job:
                 stall_s=sum(cost.figures.cost_s for cost in costs),
                 captured=newest.number if newest else None,
                 copy_s=newest.figures.copy_s if newest else None,
+                waited_s=self.waits.take(),
             )
         )
 
@@ -240,6 +257,7 @@ class Job:
         """Starts the capture of the version just reached, and returns at once."""
         self.session.let_go_of_segments(self.state.release_slots)
         self._see_to_room()
+        standing.await_slot(self)
         with self.session.changed:
             decision = self.session.core.plan_capture()
         match decision:

@@ -15,11 +15,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deadpool.errors import GroupError
-from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore, SlotRef
-from deadpool.protocol.seal import Extent
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore, SlotRef, Spoilt
+from deadpool.protocol.seal import Extent, Region
 from deadpool.snapshot.slot import read_seal
 from deadpool.trainer.adapters import negotiators
+from deadpool.trainer.checked_load import load_checked
 from deadpool.trainer.device import drain
 from deadpool.trainer.early_load import EarlyLoad, load_what_arrives
 from deadpool.trainer.signals import Restart, Superseded
@@ -93,7 +94,7 @@ def _stand_at(job: Job, restore: Restore, generation: Generation, early: EarlyLo
     if restore.slot is None:
         job.state.restore_record(job.record)
     else:
-        early_bytes = _load(job, restore.slot, restore.version, early)
+        early_bytes = _load(job, restore, restore.slot, early)
     for adapter in job.adapters:
         adapter.seated(restore.version.number)
     with session.changed:
@@ -101,20 +102,29 @@ def _stand_at(job: Job, restore: Restore, generation: Generation, early: EarlyLo
     session.emit("restored", step=restore.version.number, kept=restore.slot is None, early_bytes=early_bytes)
 
 
-def _load(job: Job, ref: SlotRef, version: Version, early: EarlyLoad | None) -> int:
+def _load(job: Job, restore: Restore, ref: SlotRef, early: EarlyLoad | None) -> int:
     """Returns how much of it had been loaded before it was complete."""
+    version = restore.version
     slot, geometry = job.session.slot(ref)
     seal = read_seal(slot)
     assert seal is not None and seal.version == version, (seal, version)
     early_bytes = 0
     if early is not None and early.is_of(ref, seal):
         early_bytes = early.finish()
-    else:
-        job.state.restore(slot, geometry, seal.extent)
+    elif (spoilt := load_checked(job.state, slot, geometry, seal)) is not None:
+        _report_spoilt(job, restore, spoilt)
     with job.session.changed:
         job.session.core.declare(geometry)  # the agent knows: the slot is its own
     job.record = _record_of(slot, geometry.offset("record"), seal.extent)
     return early_bytes
+
+
+def _report_spoilt(job: Job, restore: Restore, spoilt: Region) -> None:
+    """There will be another plan, with another source."""
+    session = job.session
+    session.emit("copy_spoilt", step=restore.version.number, region=spoilt)
+    session.send(Spoilt(generation=restore.generation, node="", rank=session.rank, version=restore.version))
+    session.expect(Connect, restore.generation)  # does not come: Superseded
 
 
 def _record_of(slot: memoryview, start: int, extent: Extent) -> bytes:

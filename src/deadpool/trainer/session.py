@@ -29,6 +29,7 @@ from deadpool.protocol.messages import (
     Halt,
     Hung,
     Missed,
+    Proceed,
     Prompts,
     Rehearse,
     Report,
@@ -36,6 +37,7 @@ from deadpool.protocol.messages import (
     Seat,
     Settings,
     SlotRef,
+    Stand,
     Strike,
     TrainerHello,
 )
@@ -138,6 +140,10 @@ class Session:
                     self.final_number = number
                 case Reschedule(generation=generation, schedule=schedule):
                     overlooked = self.core.reschedule(generation, schedule)
+                case Stand(generation=generation, number=number):
+                    self.core.stand(generation, number)
+                case Proceed(generation=generation):
+                    self.core.proceed(generation)
                 case Settings():
                     self.settings = message
                 case Strike():

@@ -79,14 +79,14 @@ class UnwindWatch:
         still_s, used_s = 0.0, time.clock_gettime(clock)
         while not self._unwound.wait(_LOOK_S):
             now_s = time.clock_gettime(clock)
-            is_still = now_s - used_s < _ACTIVE_SHARE * _LOOK_S and _is_inside_torch(main)
+            is_still = now_s - used_s < _ACTIVE_SHARE * _LOOK_S and is_inside_torch(main)
             still_s, used_s = (still_s + _LOOK_S if is_still else 0.0), now_s
             if still_s >= self.limit_s:
                 self._on_stuck(still_s)
                 return
 
 
-def _is_inside_torch(thread: int) -> bool:
+def is_inside_torch(thread: int) -> bool:
     frame = sys._current_frames().get(thread)
     name = frame.f_code.co_filename if frame is not None else ""
     return name.startswith(_TORCH) and not name.startswith(_DATA)

@@ -121,6 +121,9 @@ class ChannelPool:
         self._busy: set[Channel] = set()
         self._changed = threading.Condition()
 
+    def use_deadline(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+
     def take(self, address: TransferAddress, generation: Generation) -> Channel:
         with self._changed:
             if self._closed or (self._floor is not None and generation < self._floor):

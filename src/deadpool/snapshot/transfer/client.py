@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from deadpool.errors import DeadPoolError, TransferError, WireError
+from deadpool.errors import CopySpoilt, DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Geometry, Region, Seal, extent_of
 from deadpool.snapshot.slot import clear_seal, region
@@ -132,7 +132,11 @@ class TransferClient:
         channel.run(self._stream_count(todo), fetch)
         mismatch = tally.mismatch(expect)
         if mismatch is not None:
-            raise TransferError(f"{channel.peer}: {seal.version} of rank {seal.rank} is not as sealed: {mismatch}")
+            raise CopySpoilt(f"{channel.peer}: {seal.version} of rank {seal.rank} is {mismatch}")
+
+    def use_deadline(self, deadline_s: float) -> None:
+        """For streams that are opened from here on."""
+        self._pool.use_deadline(deadline_s)
 
     def fence(self, generation: Generation) -> None:
         """Refuse older generations from now on, cut their transfers, and return when they have ended."""

@@ -53,6 +53,10 @@ class TransferServer:
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
 
+    def use_deadline(self, deadline_s: float) -> None:
+        """For streams that are opened from here on."""
+        self._deadline_s = deadline_s
+
     def start(self) -> tuple[str, int]:
         """Listen; the address that peers are to be told."""
         assert self._listener is None, "started twice"

@@ -6,7 +6,7 @@ Not locked: whoever shares a tally between streams guards it.
 from __future__ import annotations
 
 from deadpool.errors import WireError
-from deadpool.protocol.seal import Digest, Extent
+from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent
 from deadpool.snapshot.slot import PIECE_BYTES, Region, combine_pieces, digest_of, extent_of
 from deadpool.snapshot.transfer.frames import Chunk
 
@@ -54,7 +54,7 @@ class Tally:
         for name, digests in self._digests.items():
             actual, expected = combine_pieces(digests), digest_of(expect, name)
             if actual != expected:
-                return f"region {name!r} has digest {actual:016x} where {expected:016x} was due"
+                return f"{NOT_AS_SEALED}: region {name!r} has digest {actual:016x} where {expected:016x} was due"
         return None
 
     @staticmethod

@@ -1,0 +1,30 @@
+"""`deadpool replace`: a slow node hands over its ranks and leaves."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def replace(
+    straggler: Annotated[bool, typer.Option("--straggler", help="the node that is slow all the time")] = False,
+    wait: Annotated[bool, typer.Option(help="until it has left, or stays after all")] = True,
+    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Drain the slowest of the nodes that `deadpool status` calls slow. Any other: deadpool drain NODE."""
+    from deadpool.cli.asking import ask, find_run_dir
+    from deadpool.cli.departing import await_departure
+    from deadpool.errors import ConfigError
+
+    if not straggler:
+        raise ConfigError("say which node: deadpool replace --straggler, or deadpool drain NODE")
+    folder = find_run_dir(run_dir)
+    body = ask(folder, "replace")
+    if wait:
+        await_departure(folder, body["node"])
+    slow = f"worked {body['own_s']} s at a step, usual are {body['usual_s']} s"
+    print(json_format.dumps(body) if json else f"node {body['node']} {slow}; its ranks go to node {body['heir']}")

@@ -1,0 +1,32 @@
+"""deadpool sim --mutations: breaks the rules of the protocol one by one, and tells how many seeds noticed it."""
+
+from __future__ import annotations
+
+import json as json_format
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+
+def catch_all(jobs: int, json: Path | None) -> None:
+    """Exit code 1 if one of them went unnoticed."""
+    from rich.progress import track
+
+    from deadpool.sim.mutations import ALL
+    from deadpool.sim.mutations.catching import SEEDS, catch_each
+
+    began = time.monotonic()
+    found = {}
+    for catch in track(catch_each(ALL, jobs), total=len(ALL), description="mutations", transient=True):
+        found[catch.mutation] = catch
+    catches = [found[mutation.name] for mutation in ALL]
+    for catch in catches:
+        told = f"caught in seed {catch.seeds}" if catch.violation else f"NOT CAUGHT in {catch.seeds} seeds"
+        print(f"{catch.mutation:45} {told:24} of {catch.profile:12} {(catch.violation or '')[:60]}")
+    missed = [catch.mutation for catch in catches if not catch.violation]
+    print(f"{len(catches)} mutations, {len(missed)} not caught, {time.monotonic() - began:.1f} s")
+    if json is not None:
+        report = {"mutations": [asdict(catch) for catch in catches], "not_caught": missed, "limit": SEEDS}
+        json.write_text(json_format.dumps(report, indent=1), encoding="utf-8")
+    if missed:
+        raise SystemExit(1)

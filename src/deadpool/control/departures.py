@@ -1,0 +1,36 @@
+"""The coordinator's side of `deadpool drain` and `deadpool replace`: a question is answered before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.effects import DrainAsked
+from deadpool.protocol.messages import Answer
+
+
+class DepartureDesk:
+    def __init__(self, core: Callable[[], Coordinator], *, feed: Callable[[DrainAsked], None]) -> None:
+        """`core` gives whoever is the coordinator now: it may become another one."""
+        self._core, self._feed = core, feed
+
+    def drain(self, arguments: dict[str, Any]) -> Answer:
+        return self._drain(str(arguments.get("node")), "asked to")
+
+    def replace_straggler(self) -> Answer:
+        slowest = self._core().stragglers.slowest()
+        if slowest is None:
+            return Answer(body={}, error="no node is slow all the time; deadpool drain NODE replaces any")
+        answer = self._drain(slowest.node, slowest.text)
+        return Answer(body={**answer.body, **slowest.facts()}, error=answer.error)
+
+    def _drain(self, node: str, reason: str) -> Answer:
+        core = self._core()
+        if (refusal := core.refusal_to_drain(node)) is not None:
+            return Answer(body={}, error=f"node {node} is not drained: {refusal}")
+        position = core.members[node].position
+        ranks = list(core.layout.ranks_at(position)) if position is not None else []
+        self._feed(DrainAsked(node=node, reason=reason))
+        drain = core.departures.drain
+        return Answer(body={"node": node, "ranks": ranks, "heir": drain.heir if drain is not None else None})

@@ -1,0 +1,49 @@
+"""Nodes that were taken for lost and may come back, and what a node that did is told. Part of the coordinator's core.
+
+A node that fell silent may only have been cut off or stopped. When it calls again, others may sit in its seats: it is
+fenced like everybody, says what its arena has, and with a plan that has no order for it its trainers end, what nobody
+needs is overwritten, and it is a spare. Until then its copies can serve a plan that needs them.
+"""
+
+from __future__ import annotations
+
+from deadpool.protocol.commits import Commits
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import Plan
+
+
+class Absences:
+    def __init__(self) -> None:
+        self._silent: list[str] = []  # lost since all ranks last ran, without a sign that they are dead
+        self._given_up = False
+
+    def fell_silent(self, who: str) -> None:
+        self._silent.append(who)
+        self._given_up = False
+
+    def came_back(self, node: str) -> None:
+        self._silent = [who for who in self._silent if who != node]
+
+    def end(self) -> None:
+        """All ranks run again: nobody is needed back."""
+        self._silent.clear()
+
+    def give_up(self) -> None:
+        self._given_up = True
+
+    @property
+    def hoped_for(self) -> list[str]:
+        """Who may come back with copies that nobody else has."""
+        return [] if self._given_up else list(self._silent)
+
+
+def dismissal(generation: Generation, cause: str, commits: Commits, *, quarantined: bool) -> Plan:
+    """What a node is told that holds no rank in a generation that goes on without it."""
+    return Plan(
+        generation=generation,
+        cause=cause,
+        resume=commits.resume,
+        permit=commits.permit,
+        store_rank=0,
+        quarantined=quarantined,
+    )

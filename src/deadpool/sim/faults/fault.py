@@ -1,0 +1,58 @@
+"""What a kind of fault is, and how a seed draws its share of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deadpool.sim.world import World
+
+TIME = "time"
+WITHIN_S = {
+    "fault": 6.0,
+    "fence": 1.5,
+    "planned": 2.0,
+    "prepared": 0.5,
+    "go": 6.0,
+    "took_over": 2.0,
+    "waiting": 10.0,
+    "drain": 6.0,
+    "handover": 1.5,
+    "left": 2.0,
+}
+"""Events of a coordinator that a fault can follow, and within which time."""
+ANY_TIME = (TIME, TIME, TIME, "fault", "fence", "fence", "planned", "prepared", "go")
+"""When a kind strikes, by chance: mostly in a recovery from something else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    """One fault: so long after the beginning, or after the next event of that name (a fault, a fence, a go)."""
+
+    kind: str
+    when: str
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    kind: str
+    strike: Callable[[World], bool]
+    chance: float = 0.1  # of being in a seed's mix
+    most: int = 2  # times in one seed
+    whens: tuple[str, ...] = ANY_TIME
+
+    def draw(self, seed: int, *, intensity: float, calm_s: float) -> list[FaultPlan]:
+        """By chances of its own: a kind that is added later does not change what seeds draw of the others."""
+        rng = random.Random(f"{self.kind} {seed}")
+        if rng.random() >= self.chance * intensity:
+            return []
+        return [self._plan(rng, calm_s) for _ in range(rng.randint(1, self.most))]
+
+    def _plan(self, rng: random.Random, calm_s: float) -> FaultPlan:
+        when = rng.choice(self.whens)
+        after_s = 1 + (calm_s - 1) * rng.random() if when == TIME else WITHIN_S[when] * rng.random() ** 2
+        return FaultPlan(kind=self.kind, when=when, after_s=after_s)

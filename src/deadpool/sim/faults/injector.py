@@ -1,0 +1,43 @@
+"""Carries out what a seed has drawn: at its time, or in the middle of a recovery. Counts what struck, by phase."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+from deadpool.sim.faults import BY_KIND
+from deadpool.sim.faults.fault import TIME, FaultPlan
+from deadpool.sim.faults.targets import phase_of
+
+if TYPE_CHECKING:
+    from deadpool.sim.world import World
+
+
+class Injector:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._waiting: dict[str, list[FaultPlan]] = {}
+        self.struck: Counter[tuple[str, str]] = Counter()  # by kind and phase
+
+    def arm(self) -> None:
+        for plan in self._world.options.faults:
+            if plan.when == TIME:
+                self._world.clock.at(plan.after_s, partial(self._strike, plan))
+            else:
+                self._waiting.setdefault(plan.when, []).append(plan)
+        self._world.on_event = self._on_event
+
+    def _on_event(self, what: str) -> None:
+        """One fault follows each event of that name, so that those that follow the same are apart."""
+        if self._waiting.get(what):
+            plan = self._waiting[what].pop(0)
+            self._world.clock.after(plan.after_s, partial(self._strike, plan))
+
+    def _strike(self, plan: FaultPlan) -> None:
+        world = self._world
+        if world.calm or world.outcome is not None:
+            return
+        phase = phase_of(world)
+        if BY_KIND[plan.kind].strike(world):
+            self.struck[plan.kind, phase] += 1

@@ -1,0 +1,24 @@
+"""Bits that flip in a copy after it was sealed. Not while it is loaded: what flips after a look, nobody sees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deadpool.sim.faults.fault import Fault
+from deadpool.sim.faults.targets import alive, pick
+
+if TYPE_CHECKING:
+    from deadpool.sim.world import World
+
+
+def corrupt(world: World) -> bool:
+    quiet = [machine for machine in alive(world) if not any(p.stage == "loading" for p in machine.processes.values())]
+    places = [(machine, slot) for machine in quiet for slot in machine.arena.sealed]
+    for machine, slot in pick(world, places):
+        rank, version = machine.arena.sealed[slot]
+        world.tell("world", "bit flips", {"node": machine.name, "rank": rank, "version": version})
+        machine.arena.corrupt(slot)
+    return bool(places)
+
+
+FAULTS = [Fault(kind="corrupt", strike=corrupt, chance=0.2, most=3)]

@@ -1,0 +1,44 @@
+"""How many seeds it takes until a broken rule is noticed."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from deadpool.sim.mutations import BY_NAME, Mutation, Patch
+from deadpool.sim.profiles import BY_NAME as PROFILES
+from deadpool.sim.run import run_seed
+
+SEEDS = 1000
+"""Within which each has to be caught."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catch:
+    mutation: str
+    profile: str
+    seeds: int  # that were run
+    violation: str | None  # None: nobody noticed
+
+
+def catch(name: str, limit: int = SEEDS) -> Catch:
+    mutation = BY_NAME[name]
+    profile = PROFILES[mutation.profile]
+    with Patch() as patch:
+        mutation.apply(patch)
+        for seed in range(limit):
+            violation = run_seed(seed, profile=profile).violation
+            if violation is not None:
+                return Catch(mutation=name, profile=profile.name, seeds=seed + 1, violation=violation)
+    return Catch(mutation=name, profile=profile.name, seeds=limit, violation=None)
+
+
+def catch_each(mutations: Sequence[Mutation], jobs: int) -> Generator[Catch, None, None]:
+    """As they come."""
+    names = [mutation.name for mutation in mutations]
+    if jobs <= 1:
+        yield from map(catch, names)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(catch, names)

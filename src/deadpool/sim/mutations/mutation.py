@@ -1,0 +1,35 @@
+"""A rule that is broken on purpose, and undone again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+class Patch:
+    """Attributes of classes and modules that are something else until it is closed."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def __enter__(self) -> Patch:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while self._before:
+            owner, name, value = self._before.pop()
+            setattr(owner, name, value)
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        self._before.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """`profile` is the mix of faults in which it is looked for."""
+
+    name: str
+    apply: Callable[[Patch], None]
+    profile: str = "anything"

@@ -1,0 +1,202 @@
+"""Broken rules of copies, commits, captures and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from deadpool.protocol import copies, planner, storehouse
+from deadpool.protocol.agent import Agent
+from deadpool.protocol.commits import Commits
+from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.crew import Crew, Trainer
+from deadpool.protocol.effects import StreamsCut
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Fetch, Missed, Permit
+from deadpool.protocol.timetable import Timetable
+from deadpool.protocol.topology import Schedule
+from deadpool.protocol.trainer import TrainerCore
+from deadpool.sim.mutations.mutation import Mutation, Patch
+from deadpool.sim.process import Process
+from deadpool.sim.streams import Streams
+
+
+def overwrite_the_watermark(patch: Patch) -> None:
+    _set_may_overwrite(patch, lambda version, permit: version.number < permit.keep_from)
+
+
+def keep_all_above_the_watermark(patch: Patch) -> None:
+    def rule(version: Version, permit: Permit) -> bool:
+        return permit.watermark is not None and version.number < permit.watermark.number
+
+    _set_may_overwrite(patch, rule)
+
+
+def _set_may_overwrite(patch: Patch, rule: Callable[[Version, Permit], bool]) -> None:
+    patch.set(copies, "may_overwrite", rule)
+    patch.set(storehouse, "may_overwrite", rule)
+
+
+def permit_passes_what_is_pending(patch: Patch) -> None:
+    def missed(self: Commits, rank: int, number: int, reason: str) -> None:
+        self._set_permit(self.permit.watermark, max(self.permit.keep_from, number + 1))
+
+    patch.set(Commits, "missed", missed)
+
+
+def drop_nothing_above_resume(patch: Patch) -> None:
+    patch.set(copies.Shelf, "drop_above", lambda self, resume: None)
+
+
+def identity_by_number(patch: Patch) -> None:
+    patch.set(Version, "__eq__", lambda self, other: isinstance(other, Version) and self.number == other.number)
+    patch.set(Version, "__hash__", lambda self: hash(self.number))
+
+
+def streams_not_cut(patch: Patch) -> None:
+    def cut(self: Streams, machine: Any, generation: Any) -> None:
+        machine.streams_cut = generation
+        machine.feed(StreamsCut(generation=generation))
+
+    patch.set(Streams, "cut", cut)
+
+
+def watermark_over_generations(patch: Patch) -> None:
+    real = Coordinator._carry_out
+
+    def carry_out(self: Coordinator, blueprint: Any, now: float) -> None:
+        before = self.commits.permit
+        real(self, blueprint, now)
+        if before.keep_from > self.commits.permit.keep_from:
+            self.commits.permit = before
+
+    patch.set(Coordinator, "_carry_out", carry_out)
+
+
+def newest_before_floor(patch: Patch) -> None:
+    real = planner._Draft._pushes
+    patch.set(planner._Draft, "_pushes", lambda self, rank: tuple(reversed(real(self, rank))))
+
+
+def newcomer_without_floor(patch: Patch) -> None:
+    real = planner._Draft._order
+
+    def order(self: Any, node: str, rank: int) -> Any:
+        full = real(self, node, rank)
+        return replace(full, fetch=tuple(f for f in full.fetch if f.copy.seal.version == self.resume))
+
+    patch.set(planner._Draft, "_order", order)
+
+
+def seal_without_the_flag(patch: Patch) -> None:
+    patch.set(TrainerCore, "is_aborted", property(lambda self: False))
+    patch.set(TrainerCore, "end_step", _end_step_blindly)
+
+
+def _end_step_blindly(self: TrainerCore) -> bool:
+    if self.live is None:
+        return False
+    self._reach(Version(self.generation, self.live.number + 1))
+    return True
+
+
+def inventory_not_frozen(patch: Patch) -> None:
+    real = Agent._fence
+
+    def fence(self: Agent, order: Any, now: float) -> None:
+        real(self, order, now)
+        self._streams_cut = self.generation
+        self._maybe_ack()
+
+    patch.set(Agent, "_fence", fence)
+    patch.set(Crew, "at_rest", lambda self: True)
+    patch.set(storehouse.Storehouse, "is_quiet", lambda self: True)
+
+
+def replica_as_evidence(patch: Patch) -> None:
+    """Where nobody has a seal of a rank, that of a replica will do."""
+    real = planner._Stock.fetch
+
+    def fetch(self: Any, rank: int, version: Version) -> Any:
+        found = real(self, rank, version)
+        twin = next((home for (_, v), home in self.own.items() if v == version and home[1].peers), None)
+        if found is not None or twin is None:
+            return found
+        node, copy = twin
+        base = (planner._source(node, copy.seal.rank, "record", "unique"),)
+        replica = (planner._source(node, copy.seal.rank, "replica"),)
+        return Fetch(copy=replace(copy, seal=replace(copy.seal, rank=rank)), groups=(base, replica))
+
+    patch.set(planner._Stock, "fetch", fetch)
+
+
+def spoilt_copy_loaded(patch: Patch) -> None:
+    patch.set(Process, "_found_spoilt", Process._stand_at)
+
+
+def racks_ignored(patch: Patch) -> None:
+    real = planner.place
+    patch.set(planner, "place", lambda racks, count, before: real([None] * len(racks), count))
+
+
+def resume_never_settled(patch: Patch) -> None:
+    patch.set(Commits, "_settle_resume", Commits._note_protection)
+
+
+def kept_whoever_sits_there(patch: Patch) -> None:
+    patch.set(Trainer, "stands_at", lambda self, version: True)
+
+
+def told_by_an_earlier_start(patch: Patch) -> None:
+    patch.set(Process, "_is_outdated", lambda self, rank: False)
+
+
+def hangs_unseen(patch: Patch) -> None:
+    patch.set(Coordinator, "_look_for_hang", lambda self, now: None)
+
+
+def schedule_changes_at_once(patch: Patch) -> None:
+    def reschedule(self: TrainerCore, generation: Generation, schedule: Schedule) -> list[Missed]:
+        if generation == self.generation:
+            self.timetable = Timetable(Schedule(every=schedule.every))
+        return []
+
+    patch.set(TrainerCore, "reschedule", reschedule)
+
+
+def late_news_of_a_schedule_kept_quiet(patch: Patch) -> None:
+    patch.set(Timetable, "overlooked", lambda self, schedule, up_to: [])
+
+
+def schedule_begins_too_early(patch: Patch) -> None:
+    def reschedule(self: Commits, schedule: Schedule) -> None:
+        real(self, replace(schedule, start=max(self.timetable.newest.start, schedule.start - 6)))
+
+    real = Commits.reschedule
+    patch.set(Commits, "reschedule", reschedule)
+
+
+MUTATIONS = [
+    Mutation("1 overwrite the watermark", overwrite_the_watermark),
+    Mutation("2 no keep_from, watermark alone", keep_all_above_the_watermark),
+    Mutation("3 permit passes what is pending", permit_passes_what_is_pending),
+    Mutation("4 nothing dropped above resume", drop_nothing_above_resume),
+    Mutation("4 schedule changes at once", schedule_changes_at_once, "intervals"),
+    Mutation("4 late news of a schedule kept quiet", late_news_of_a_schedule_kept_quiet, "intervals"),
+    Mutation("4 schedule begins where ranks are", schedule_begins_too_early, "intervals"),
+    Mutation("5 identity by number", identity_by_number, "tight"),
+    Mutation("6 streams not cut", streams_not_cut),
+    Mutation("7 watermark over generations", watermark_over_generations),
+    Mutation("8 newest before floor", newest_before_floor),
+    Mutation("9 newcomer without floor", newcomer_without_floor),
+    Mutation("10 seal without the flag", seal_without_the_flag),
+    Mutation("11 replica as evidence", replica_as_evidence, "replicas"),
+    Mutation("14 inventory not frozen", inventory_not_frozen),
+    Mutation("17 racks ignored", racks_ignored),
+    Mutation("resume never settled", resume_never_settled, "tight"),
+    Mutation("kept whoever sits there", kept_whoever_sits_there, "tight"),
+    Mutation("told by an earlier start", told_by_an_earlier_start),
+    Mutation("hangs unseen", hangs_unseen),
+    Mutation("spoilt copy loaded", spoilt_copy_loaded, "damage"),
+]

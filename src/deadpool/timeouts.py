@@ -1,0 +1,130 @@
+"""One timeout is the user's, the node timeout; here are the others, how they follow from it, and what each is for.
+
+What was given on purpose stands, unless it cannot work together with the node timeout: then it is refused with the
+reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deadpool.errors import ConfigError
+
+BEATS_PER_TIMEOUT = 5
+RETURN_TIMEOUTS = 2
+STREAM_TIMEOUTS, STREAM_AT_LEAST_S = 2, 10.0
+BURIAL_S = 10.0
+"""For a killed process to be gone: its device and its pinned memory are given back first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A setting that follows from the node timeout where it is not given: so many times it, and not less than that."""
+
+    name: str
+    times: float
+    at_least_s: float
+    least_times: float  # given on purpose, it is at least so many node timeouts
+    what_for: str
+    why_not_less: str
+
+    def derive(self, node_timeout_s: float) -> float:
+        return max(self.times * node_timeout_s, self.at_least_s)
+
+
+_FOUND_FIRST = "a node that dies meanwhile has to be found by its silence before others are blamed for waiting"
+RULES = (
+    Rule(
+        name="unwind_timeout_s",
+        times=12,
+        at_least_s=20.0,
+        least_times=0,
+        what_for="for a trainer to come to rest after a fault elsewhere; then it is replaced",
+        why_not_less="",
+    ),
+    Rule(
+        name="prepare_timeout_s",
+        times=120,
+        at_least_s=600.0,
+        least_times=2,
+        what_for="for a newcomer to build its model and load its state",
+        why_not_less=_FOUND_FIRST,
+    ),
+    Rule(
+        name="connect_timeout_s",
+        times=12,
+        at_least_s=30.0,
+        least_times=2,
+        what_for="for all groups to be made anew",
+        why_not_less=_FOUND_FIRST,
+    ),
+    Rule(
+        name="spare_wait_s",
+        times=120,
+        at_least_s=600.0,
+        least_times=1,
+        what_for="for a spare to join when none is left",
+        why_not_less="a node that comes back may be the spare",
+    ),
+    Rule(
+        name="isolation_timeout_s",
+        times=120,
+        at_least_s=600.0,
+        least_times=2,
+        what_for="without any coordinator, after which a node ends its trainers",
+        why_not_less="another coordinator has to be found first",
+    ),
+)
+
+
+def derived(node_timeout_s: float, given: Mapping[str, float]) -> dict[str, float]:
+    """All settings of RULES, in seconds. In `given` 0 is: not given."""
+    return {rule.name: _checked(rule, given[rule.name], node_timeout_s) for rule in RULES}
+
+
+def _checked(rule: Rule, given_s: float, node_timeout_s: float) -> float:
+    least_s = rule.least_times * node_timeout_s
+    if given_s < 0 or (given_s and given_s < least_s):
+        reason = f", {rule.least_times:g} node timeouts: {rule.why_not_less}" if rule.why_not_less else ""
+        raise ConfigError(
+            f"{rule.name}={given_s!r} cannot be used: give at least {least_s:g} s{reason}; or 0, and it follows "
+            "from the node timeout"
+        )
+    return given_s or rule.derive(node_timeout_s)
+
+
+def return_s(node_timeout_s: float) -> float:
+    return RETURN_TIMEOUTS * node_timeout_s
+
+
+def stream_s(node_timeout_s: float) -> float:
+    return max(STREAM_TIMEOUTS * node_timeout_s, STREAM_AT_LEAST_S)
+
+
+def fence_s(node_timeout_s: float, unwind_timeout_s: float) -> float:
+    """A node kills who does not come to rest, and buries it, before it is itself late."""
+    return unwind_timeout_s + node_timeout_s + BURIAL_S
+
+
+def table(node_timeout_s: float, values: Mapping[str, float], hang_timeout_s: float) -> list[tuple[str, str, str]]:
+    """Name, value, what for: one line each, for people."""
+    node, unwind = node_timeout_s, values["unwind_timeout_s"]
+    hang = _seconds(hang_timeout_s) if hang_timeout_s else "10 slow steps, at least 60 s"
+    rows = [
+        ("node timeout", _seconds(node), "silence after which a node is taken for dead: the one to set"),
+        ("heartbeat", _seconds(node / BEATS_PER_TIMEOUT), f"{BEATS_PER_TIMEOUT} in a node timeout"),
+        ("stream", _seconds(stream_s(node)), "silence after which a stream of copies is given up"),
+        ("return", _seconds(return_s(node)), "for a silent node to come back with copies nobody else has"),
+        ("fence", _seconds(fence_s(node, unwind)), "for a node to have all its trainers at rest; then it is lost"),
+        ("hang", hang, "without one completed step, after which the job hangs"),
+    ]
+    return rows + [(_spoken(rule.name), _seconds(values[rule.name]), rule.what_for) for rule in RULES]
+
+
+def _spoken(name: str) -> str:
+    return name.removesuffix("_timeout_s").removesuffix("_s").replace("_", " ")
+
+
+def _seconds(value: float) -> str:
+    return f"{value:g} s"

@@ -1,0 +1,267 @@
+"""What travels of a record: its fields, in order, without their names; by the types that the record declares.
+
+A function to plain values and one back are made for every record when this is imported. On the way back every value is
+looked at: a core may trust the types of its inputs, and nonsense ends the link it came from, and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from deadpool.errors import WireError
+from deadpool.protocol import messages
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.lots import Copies, Lot, lots_of
+from deadpool.protocol.seal import Extent, Geometry
+
+Step = Callable[[Any], Any]
+SHARED: frozenset[type] = frozenset({Generation, Version, Extent, Geometry})
+"""Small values that come again and again: one object for all equal ones."""
+SHARED_AT_MOST = 4096
+
+TYPES: dict[str, type] = {cls.__name__: cls for cls in messages.ALL}
+_packers: dict[type, Step] = {}
+_unpackers: dict[type, Step] = {}
+
+
+def pack(record: Any) -> list[Any]:
+    """Its name first: nobody knows what comes."""
+    packer = _packers.get(type(record))
+    if packer is None:
+        raise WireError(f"a {type(record).__name__} cannot travel")
+    return [type(record).__name__, packer(record)]
+
+
+def unpack(value: Any) -> Any:
+    if type(value) is not tuple or len(value) != 2 or type(value[0]) is not str:
+        raise WireError("not a record of ours")
+    cls = TYPES.get(value[0])
+    if cls is None:
+        raise WireError(f"{value[0]!r} is not a message of this version")
+    return _unpackers[cls](value[1])
+
+
+# --- to plain values -------------------------------------------------------------------------------------------------
+
+
+def _packing(kind: Any) -> Step | None:
+    """None: it is plain already."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind == tuple[messages.Copy, ...]:
+        return _pack_copies
+    if kind in TYPES.values():
+        return lambda value: _packers[kind](value)
+    if origin in (types.UnionType, typing.Union):
+        return _packing_one_of(arguments)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        each = _packing(arguments[0])
+        return (lambda value: [each(item) for item in value]) if each else None
+    if origin is tuple:
+        steps = [_packing(argument) for argument in arguments]
+        if not any(steps):
+            return None
+        return lambda value: [step(item) if step else item for step, item in zip(steps, value, strict=True)]
+    return None
+
+
+def _packing_one_of(kinds: tuple[Any, ...]) -> Step | None:
+    records = [kind for kind in kinds if kind in TYPES.values()]
+    if not records:
+        others = [step for kind in kinds if kind is not type(None) and (step := _packing(kind))]
+        assert not others, f"{kinds}: nobody could tell which of them it is"
+        return None
+    if len(records) == 1:
+        only = records[0]
+        return lambda value: None if value is None else _packers[only](value)
+    return lambda value: None if value is None else pack(value)
+
+
+def _pack_copies(copies: Any) -> list[Any]:
+    geometry, extent, version = _packers[Geometry], _packers[Extent], _packers[Version]
+    return [
+        [version(lot.version), extent(lot.extent), geometry(lot.geometry), lot.full, lot.peers, lot.ranks, lot.digests]
+        for lot in lots_of(copies)
+    ]
+
+
+def _make_packer(cls: type) -> Step:
+    """As source: one expression per record, without a loop over its fields."""
+    hints = typing.get_type_hints(cls)
+    steps = {field.name: _packing(hints[field.name]) for field in dataclasses.fields(cls)}
+    parts = [f"_{name}(r.{name})" if step else f"r.{name}" for name, step in steps.items()]
+    names = {f"_{name}": step for name, step in steps.items() if step}
+    packer: Step = eval(f"lambda r: [{', '.join(parts)}]", names)  # of names in our own source
+    return packer
+
+
+# --- and back --------------------------------------------------------------------------------------------------------
+
+
+def _unpacking(kind: Any) -> Step:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind == tuple[messages.Copy, ...]:
+        return _unpack_copies
+    if kind is Any:
+        return lambda value: value
+    if kind in TYPES.values():
+        return lambda value: _unpackers[kind](value)
+    if origin is typing.Literal:
+        return _checked(lambda value: value in arguments, str(kind))
+    if origin in (types.UnionType, typing.Union):
+        return _unpacking_one_of(arguments)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return _unpacking_each(arguments[0])
+    if origin is tuple:
+        return _unpacking_in_turn(arguments)
+    return _instance(_classes(origin or kind))
+
+
+def _unpacking_one_of(kinds: tuple[Any, ...]) -> Step:
+    records = [kind for kind in kinds if kind in TYPES.values()]
+    optional = type(None) in kinds
+    if not records:
+        return _instance(tuple(each for kind in kinds for each in _classes(typing.get_origin(kind) or kind)))
+    step: Step = _unpacking(records[0]) if len(records) == 1 else _one_of(tuple(records))
+    return (lambda value: None if value is None else step(value)) if optional else step
+
+
+def _one_of(records: tuple[type, ...]) -> Step:
+    def step(value: Any) -> Any:
+        record = unpack(value)
+        if type(record) not in records:
+            raise WireError(f"a {type(record).__name__} does not belong there")
+        return record
+
+    return step
+
+
+def _unpacking_each(kind: Any) -> Step:
+    classes = _classes(kind) if kind in (int, str, float, bytes, bool) else ()
+    if classes:
+        allowed = frozenset({*classes, *((bool,) if int in classes else ())})
+
+        def plain(value: Any) -> Any:
+            if type(value) is not tuple or not allowed.issuperset(map(type, value)):
+                raise WireError(f"not a list of {kind.__name__}")
+            return value
+
+        return plain
+    each = _unpacking(kind)
+
+    def step(value: Any) -> Any:
+        if type(value) is not tuple:
+            raise WireError("not a list")
+        return tuple([each(item) for item in value])
+
+    return step
+
+
+def _unpacking_in_turn(kinds: tuple[Any, ...]) -> Step:
+    steps = [_unpacking(kind) for kind in kinds]
+
+    def step(value: Any) -> Any:
+        if type(value) is not tuple or len(value) != len(steps):
+            raise WireError(f"not {len(steps)} values")
+        return tuple([each(item) for each, item in zip(steps, value, strict=True)])
+
+    return step
+
+
+def _checked(check: Callable[[Any], bool], what: str) -> Step:
+    def step(value: Any) -> Any:
+        if not check(value):
+            raise WireError(f"a {type(value).__name__} is not {what}")
+        return value
+
+    return step
+
+
+def _instance(classes: tuple[type, ...]) -> Step:
+    return _checked(lambda value: isinstance(value, classes), " or ".join(cls.__name__ for cls in classes))
+
+
+def _classes(kind: Any) -> tuple[type, ...]:
+    """A whole number may stand where a fraction could."""
+    return (float, int) if kind is float else (kind,)
+
+
+_unpack_ranks = _unpacking_each(int)
+
+
+def _unpack_copies(value: Any) -> Copies:
+    if type(value) is not tuple:
+        raise WireError("not a list of copies")
+    return Copies(tuple([_unpack_lot(each) for each in value]))
+
+
+def _unpack_lot(value: Any) -> Lot:
+    if type(value) is not tuple or len(value) != 7 or type(value[3]) is not bool:
+        raise WireError("not copies of a version")
+    version, extent, geometry, full, peers, ranks, digests = value
+    if len(_unpack_ranks(digests)) != 3 * len(_unpack_ranks(ranks)):
+        raise WireError("not three digests for each copy")
+    unpackers = _unpackers
+    return Lot(
+        unpackers[Version](version),
+        unpackers[Extent](extent),
+        unpackers[Geometry](geometry),
+        full,
+        _unpack_ranks(peers),
+        ranks,
+        digests,
+    )
+
+
+PLAIN: dict[Any, str] = {int: "int", str: "str", bytes: "bytes", bool: "bool"}
+
+
+def _make_unpacker(cls: type) -> Step:
+    """As source, too: plain fields are looked at in place."""
+    hints = typing.get_type_hints(cls)
+    fields = [(field.name, hints[field.name]) for field in dataclasses.fields(cls)]
+    names: dict[str, Any] = {"cls": cls, "refuse": _refuse(cls, [name for name, _ in fields])}
+    plain = [f"isinstance(v[{i}], {PLAIN[kind]})" for i, (_, kind) in enumerate(fields) if kind in PLAIN]
+    parts = []
+    for index, (name, kind) in enumerate(fields):
+        if kind not in PLAIN:
+            names[f"_{name}"] = _unpacking(kind)
+        parts.append(f"{name}=" + (f"v[{index}]" if kind in PLAIN else f"_{name}(v[{index}])"))
+    guard = " and ".join(["type(v) is tuple", f"len(v) == {len(fields)}", *plain])
+    source = f"lambda v: cls({', '.join(parts)}) if {guard} else refuse(v)"
+    unpacker: Step = eval(source, names)  # of names in our own source
+    return _sharing(unpacker) if cls in SHARED else unpacker
+
+
+def _refuse(cls: type, fields: list[str]) -> Step:
+    def refuse(value: Any) -> Any:
+        found = f"{len(value)} values" if isinstance(value, tuple) else f"a {type(value).__name__}"
+        raise WireError(f"{found} are not a {cls.__name__} of this version: {', '.join(fields)}")
+
+    return refuse
+
+
+def _sharing(unpacker: Step) -> Step:
+    known: dict[Any, Any] = {}
+
+    def step(value: Any) -> Any:
+        try:
+            return known[value]
+        except KeyError:
+            if len(known) >= SHARED_AT_MOST:
+                known.clear()
+            made = known[value] = unpacker(value)
+            return made
+        except TypeError:
+            return unpacker(value)
+
+    return step
+
+
+for _cls in messages.ALL:
+    _packers[_cls] = _make_packer(_cls)
+for _cls in messages.ALL:
+    _unpackers[_cls] = _make_unpacker(_cls)
