@@ -1,7 +1,7 @@
 """Broken rules of leaving on purpose, each noticed by the simulator within some seeds.
 
-Two more were tried and are not noticed in 177 seeds, since what follows is one more recovery or a copy less: a node that
-leaves before its copies lie elsewhere, and its memory counted on by the plan. drain.txt among the transcripts shows both.
+Two more were tried and are not noticed in 177 seeds, since what follows is one more recovery or a copy less: a node
+that leaves before its copies lie elsewhere, and its memory counted on by the plan. The transcript drain.txt shows both.
 """
 
 from __future__ import annotations
