@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
+from deadpool.protocol import planner
+from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.members import Member
+from deadpool.protocol.messages import Prompts
 from deadpool.sim.faults import Faults
 from deadpool.sim.machine import Machine
 from deadpool.sim.options import draw
@@ -35,3 +42,26 @@ def test_nodes_fall_silent_and_come_back(monkeypatch: pytest.MonkeyPatch) -> Non
         assert result.violation is None, f"seed {seed}: {result.violation}"
         returned += any(" returned " in line for line in result.story)
     assert returned > 10, "else nothing was tried"
+
+
+def _counts_what_nobody_seated_has(patch: pytest.MonkeyPatch) -> None:
+    """What a node without a seat has in memory is planned with."""
+    patch.setattr(planner._Stock, "_sits", lambda self, node, rank: True)
+
+
+def _believes_old_prompts(patch: pytest.MonkeyPatch) -> None:
+    handle = Coordinator._handle
+
+    def gullible(self: Coordinator, member: Member, message: object, now: float) -> None:
+        if isinstance(message, Prompts):
+            member = replace(member, position=self.layout.position_of(message.rank))
+        handle(self, member, message, now)
+
+    patch.setattr(Coordinator, "_handle", gullible)
+
+
+@pytest.mark.parametrize("mutate", [_counts_what_nobody_seated_has, _believes_old_prompts])
+def test_mutation_is_caught(monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None]) -> None:
+    monkeypatch.setattr(Faults, "_silence", _silence_for_a_while)
+    mutate(monkeypatch)
+    assert any(run_seed(seed).violation for seed in _silent_seeds(0, SEEDS)), "no seed minds"
