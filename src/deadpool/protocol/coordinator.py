@@ -132,6 +132,7 @@ class Coordinator:
         self.absences = Absences()
         self.salvaging = Salvaging(self._out)
         self._waiting_for = ""  # in WAITING
+        self._has_prolonged = False  # for somebody who came at the last moment
         self.pace = Pace(self.commits, settings, self._out)
         self.stragglers = StragglerWatch(self.layout, self._out)
         self.spares = SpareWatch(self._out)
@@ -548,9 +549,17 @@ class Coordinator:
         """False: it has been waited for that before."""
         if self.phase is Phase.WAITING and self._waiting_for == what:
             return False
-        self._waiting_for = what
+        self._waiting_for, self._has_prolonged = what, False
         self._enter(Phase.WAITING, now, patience_s)
         return True
+
+    def _wait_for_the_late(self, nodes: list[str], now: float) -> None:
+        """Time is up, but somebody has come and is still coming to rest: it may be what was waited for."""
+        if self._has_prolonged:
+            self._lose_each(nodes, "did not unwind in time", now)
+        else:
+            self._has_prolonged = True
+            self._enter(Phase.WAITING, now, self.deadlines.fence_s)
 
     def _acquit(self) -> None:
         if self._suspected:
@@ -742,6 +751,8 @@ class Coordinator:
                 self._lose_each(self._late_nodes("connected"), "did not connect in time", now)
             case Phase.WAITING if not self.has_majority:
                 self.phase, self.phase_deadline = Phase.RESIGNED, None
+            case Phase.WAITING if late := [m.node for m in self.members.values() if m.inventory is None]:
+                self._wait_for_the_late(late, now)
             case Phase.WAITING if self._waiting_for == "return":
                 self.absences.give_up()
                 self._plan(now)
