@@ -16,6 +16,10 @@ from deadpool.wire.handshake import NONCE_BYTES, PROOF_BYTES, Role, check, make_
 HANDSHAKE_S = 5.0
 
 
+def framed(message: Any) -> bytes:
+    return frame(encode(message))
+
+
 class ControlLink:
     """One peer. `messages()` ends when the peer is gone; `send` never blocks, a slow peer is the reader's concern."""
 
@@ -24,8 +28,12 @@ class ControlLink:
         self.lost_reason = "closed"
 
     def send(self, message: Any) -> None:
+        self.send_framed(framed(message))
+
+    def send_framed(self, data: bytes) -> None:
+        """A message that others are sent too, as `framed` gives it."""
         if not self._writer.is_closing():
-            self._writer.write(frame(encode(message)))
+            self._writer.write(data)
 
     async def messages(self) -> AsyncIterator[Any]:
         framer = Framer()
