@@ -18,7 +18,8 @@ class Watched:
         found = None
         for _ in range(seconds):
             self.now += 1
-            said = self.watch.look(dict(enumerate(steps)), self.now, paused=paused)
+            self.watch.hear(enumerate(steps), self.now)
+            said = self.watch.look(self.now, paused=paused)
             assert not (found and said), "told once"
             found = found or said
         return found

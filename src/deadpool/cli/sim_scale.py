@@ -1,0 +1,31 @@
+"""deadpool sim --nodes N: one loss in a job of that size, through the real cores, and what it costs the coordinator."""
+
+from __future__ import annotations
+
+import json as json_format
+import time
+from pathlib import Path
+
+
+def measure(nodes: int, per_node: int, json: Path | None) -> None:
+    from deadpool.sim.scale.loss import measure
+    from deadpool.wire.codec import decode, encode
+
+    began = time.monotonic()
+    report = measure(nodes, per_node, encode=encode, decode=decode).report()
+    report["elapsed_s"] = round(time.monotonic() - began, 1)
+    recovery = report["recovery"]
+    print(f"{nodes} nodes of {per_node} ranks, one coordinator, one node lost")
+    print(
+        f"heartbeats: {100 * report['heartbeat_share_of_a_core']:.1f} % of a core, "
+        f"{report['cpu_us_per_heartbeat']} us each\n"
+        f"fault to last plan sent: {report['fault_to_last_plan_s']:.3f} s of CPU\n"
+        f"recovery: {recovery['messages']} messages, {recovery['bytes']} bytes, "
+        f"{recovery['coordinator_cpu_s']:.3f} s of CPU\n"
+        f"each committed version: {report['committed_version']['messages']} messages, "
+        f"{report['committed_version']['coordinator_cpu_s']:.3f} s of CPU"
+    )
+    for name, each in recovery["by_type"].items():
+        print(f"  {name:12} {each['messages']:7} messages {each['bytes']:10} bytes")
+    if json is not None:
+        json.write_text(json_format.dumps(report, indent=1), encoding="utf-8")

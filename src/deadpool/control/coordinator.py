@@ -32,7 +32,7 @@ from deadpool.protocol.messages import Answer, Ask, Facts, Join, Order, Plan, Re
 from deadpool.protocol.office import Office
 from deadpool.protocol.topology import Address
 from deadpool.strikes import StrikeOrder
-from deadpool.wire.control_link import ControlLink
+from deadpool.wire.control_link import ControlLink, framed
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.reception import Reception
 
@@ -68,6 +68,7 @@ class CoordinatorServer:
         self._office, self._log, self._narrate = office, log, narrate
         self._took_office, self._was_in_office = took_office, False
         self._peers: dict[str, Peer] = {}
+        self._said: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, as it travels
         self._strikes = StrikeDesk(lambda: office.coordinator, orders, send=self._send, record=self._record)
         self._departures = DepartureDesk(lambda: office.coordinator, feed=self._feed)
         self._reception = Reception(credentials, "control", self._welcome, self._refused)
@@ -168,7 +169,7 @@ class CoordinatorServer:
             case ToAgent(node=node, term=term, message=message):
                 if isinstance(message, Plan):
                     self._strikes.planned(node, message)
-                self._send(node, Order(term=term, message=message))
+                self._tell(node, term, message)
             case Drop(node=node):
                 peer = self._peers.pop(node, None)
                 if peer is not None:
@@ -180,6 +181,13 @@ class CoordinatorServer:
                     self._tell_bandwidth()
                     in_office = self._office.in_office
                     self._outcome.set_result(Outcome(failed=failed, reason=reason, in_office=in_office))
+
+    def _tell(self, node: str, term: int, message: Any) -> None:
+        """What is said to many, one after the other, is made into bytes once."""
+        if node in self._peers:
+            if self._said[0] is not message or self._said[1] != term:
+                self._said = (message, term, framed(Order(term=term, message=message)))
+            self._peers[node].link.send_framed(self._said[2])
 
     def _send(self, node: str, message: Any) -> None:
         if node in self._peers:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from deadpool.protocol.copies import Ledger
 from deadpool.protocol.estate import Estate
 from deadpool.protocol.identity import NO_GENERATION, Version
+from deadpool.protocol.lots import lots_of
 from deadpool.protocol.members import Member
 from deadpool.protocol.messages import Copy, Inventory, Permit
 from deadpool.protocol.outbox import Outbox
@@ -73,12 +74,12 @@ class Commits:
         """What the node's inventory has of the versions that are kept."""
         kept = (resume, self.permit.watermark)
         inventory = member.inventory or Inventory()
-        for copy in inventory.own:
-            if member.position == self.layout.position_of(copy.seal.rank) and copy.seal.version in kept:
-                self.ledger.add_sealed(copy)
-        for copy in inventory.held:
-            if copy.seal.version in kept:
-                self.ledger.add_stored(copy.seal.rank, member.node, copy.seal.version)
+        seats = self.layout.ranks_at(member.position) if member.position is not None else range(0)
+        for lot in (lot for lot in lots_of(inventory.own) if lot.version in kept):
+            self.ledger.add_sealed_lot(lot, seats)
+        for lot in (lot for lot in lots_of(inventory.held) if lot.version in kept):
+            for rank in lot.ranks:
+                self.ledger.add_stored(rank, member.node, lot.version)
 
     def _note_same_rack(self, before: tuple[int, ...]) -> None:
         """What racks cannot protect is said when it becomes so, not at every plan."""

@@ -75,9 +75,11 @@ from deadpool.protocol.outbox import Outbox
 from deadpool.protocol.planner import Blueprint, NoPlan, View, choose_seats, plan, what_is_left
 from deadpool.protocol.progress import HangWatch
 from deadpool.protocol.prompts import PromptShelf
+from deadpool.protocol.reach import earliest
 from deadpool.protocol.rehearsals import Rehearsals
 from deadpool.protocol.salvage import Salvaging
 from deadpool.protocol.setbacks import Setback, Setbacks
+from deadpool.protocol.silence import SilenceWatch
 from deadpool.protocol.spares import SpareWatch
 from deadpool.protocol.stragglers import StragglerWatch
 from deadpool.protocol.topology import Schedule
@@ -123,7 +125,9 @@ class Coordinator:
         self._milestones = Milestones(self.layout.world_size)
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self.phase_deadline: float | None = None
+        self._silence = SilenceWatch(deadlines.node_s)
         self._hang_watch = HangWatch(deadlines.hang_s, self.layout.world_size)
+        self._paused_nodes: set[str] = set()  # some rank of theirs says that it pauses
         self._hang_cause: str | None = None  # the fault that was a hang, while it is looked for who is at fault
         self._suspected = False  # nobody was found yet
         self._setbacks = Setbacks(self.commits)
@@ -133,6 +137,7 @@ class Coordinator:
         self.salvaging = Salvaging(self._out)
         self._waiting_for = ""  # in WAITING
         self._has_prolonged = False  # for somebody who came at the last moment
+        self._awaited = ""  # a node that had not acknowledged the fence when somebody last looked
         self.pace = Pace(self.commits, settings, self._out)
         self.stragglers = StragglerWatch(self.layout, self._out)
         self.spares = SpareWatch(self._out)
@@ -167,9 +172,9 @@ class Coordinator:
 
     def deadline(self) -> float | None:
         """When to send a Tick at the latest."""
-        silent = [member.heard + self.deadlines.node_s for member in self.members.values()]
-        wakes = silent + [wake for wake in (self.phase_deadline, self.departures.deadline) if wake is not None]
-        return min(wakes) if wakes and self.phase is not Phase.ENDED else None
+        if self.phase is Phase.ENDED:
+            return None
+        return earliest(self._silence.earliest(self.members), earliest(self.phase_deadline, self.departures.deadline))
 
     def check(self) -> None:
         """Invariants, for tests and the simulator."""
@@ -207,9 +212,11 @@ class Coordinator:
     def _handle(self, member: Member, message: Any, now: float) -> None:
         match message:
             case Heartbeat(steps=steps, paused=paused, costs=costs, efforts=efforts):
-                member.steps.update(dict(steps))
+                member.steps.update(steps)
                 member.steps_told = now
-                self._note_pauses(member, dict(paused))
+                if paused or member.paused:
+                    self._note_pauses(member, dict(paused))
+                self._hang_watch.hear(steps, now)
                 self.pace.interval.hear(costs)
                 if self.phase is Phase.RUNNING:
                     self.pace.look(self.members.values(), now)
@@ -294,6 +301,8 @@ class Coordinator:
 
     def _maybe_form(self, now: float) -> None:
         """The first generation: no fence is needed where nobody holds anything yet."""
+        if len(self.members) < self.layout.positions:
+            return
         ready = sorted((m for m in self.members.values() if not m.spare), key=lambda m: natural(m.node))
         if len(ready) < self.layout.positions:
             return
@@ -524,7 +533,7 @@ class Coordinator:
             self._out.send(home, spoilt)  # a holder that lacks it has to be sent it again
 
     def _maybe_plan(self, now: float) -> None:
-        if all(member.inventory is not None for member in self.members.values()):
+        if self._is_frozen():
             if self.phase is Phase.FENCING:
                 self._out.emit("fenced")
                 self._acquit()
@@ -534,6 +543,15 @@ class Coordinator:
                 self._plan(now)
             else:
                 self._wait_for_majority(now)
+
+    def _is_frozen(self) -> bool:
+        """Everybody has acknowledged. Whoever is still awaited is asked about first: there may be thousands."""
+        awaited = self.members.get(self._awaited)
+        if awaited is not None and awaited.inventory is None:
+            return False
+        late = next((member.node for member in self.members.values() if member.inventory is None), None)
+        self._awaited = late or ""
+        return late is None
 
     @property
     def has_majority(self) -> bool:
@@ -663,11 +681,12 @@ class Coordinator:
         """Rule 15: every seat connected, and every node has dropped what is newer than the resume version."""
         if self.phase is not Phase.CONNECTING or not self._milestones.is_reached("connected"):
             return
-        if not all(member.plan_acked for member in self.members.values() if member.node in self.seats):
+        if not all(self.members[node].plan_acked for node in self.seats):
             return
         self._run(now)
         for member in self.members.values():
             member.steps, member.paused = {}, {}
+        self._paused_nodes.clear()
         self._quorum.pass_to(self.generation, self._voters())
         self.absences.end()
         self._out.emit("go")
@@ -728,6 +747,7 @@ class Coordinator:
         """Rule 20: nobody is blamed for a silence that was ours."""
         for member in self.members.values():
             member.heard += seconds
+        self._silence.excuse()
         self._hang_watch.excuse(seconds)
         self.conduct.excuse(seconds)
         self.departures.excuse(seconds)
@@ -735,7 +755,7 @@ class Coordinator:
             self.phase_deadline += seconds
 
     def _look_at_deadlines(self, now: float) -> None:
-        silent = [m.node for m in self.members.values() if now >= m.heard + self.deadlines.node_s]
+        silent = self._silence.look(self.members, now)
         for node in silent:
             self.absences.fell_silent(node)
         self._lose_each(silent, f"was silent for {self.deadlines.node_s:g} s", now)
@@ -767,14 +787,13 @@ class Coordinator:
         for rank in sorted(paused.keys() - member.paused.keys()):
             self._out.emit("paused", node=member.node, rank=rank, reason=paused[rank])
         member.paused = paused
+        (self._paused_nodes.add if paused else self._paused_nodes.discard)(member.node)
 
     def _look_for_hang(self, now: float) -> None:
         """The abort is the diagnosis: who waits for somebody else comes to rest, who is waited for does not."""
         if self.phase is not Phase.RUNNING or self.released:
             return
-        steps = {rank: step for member in self.members.values() for rank, step in member.steps.items()}
-        paused = any(member.paused for member in self.members.values())
-        still = self._hang_watch.look(steps, now, paused=paused)
+        still = self._hang_watch.look(now, paused=bool(self._paused_nodes))
         if still is not None and still.is_hang:
             self._fault(now, reason=still.reason, ranks=[])
         elif still is not None:

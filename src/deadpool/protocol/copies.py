@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from deadpool.protocol.identity import Version
+from deadpool.protocol.lots import Lot
 from deadpool.protocol.messages import Copy, Permit, SlotRef
 from deadpool.protocol.placement import Placement
 from deadpool.protocol.seal import Geometry, replica_of
@@ -147,8 +148,8 @@ class Ledger:
     missed: set[int] = field(default_factory=set)
     replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank: those that count on peers
 
-    def holders_of(self, rank: int) -> tuple[str, ...]:
-        return tuple(self.nodes[p] for p in self.placement.of(self.layout.position_of(rank)))
+    def _is_holder_of(self, rank: int, node: str) -> bool:
+        return any(self.nodes[p] == node for p in self.placement.of(self.layout.position_of(rank)))
 
     def add_sealed(self, copy: Copy) -> None:
         rank, version = copy.seal.rank, copy.seal.version
@@ -156,8 +157,18 @@ class Ledger:
         if copy.peers and copy.seal.extent.replica_bytes:
             self.replicas.setdefault(version, {})[rank] = copy
 
+    def add_sealed_lot(self, lot: Lot, seats: range) -> None:
+        """Those of ranks in `seats`."""
+        if lot.has_replica:
+            for copy in lot.copies():
+                if copy.seal.rank in seats:
+                    self.add_sealed(copy)
+        else:
+            at_home = [(rank, AT_HOME) for rank in lot.ranks if rank in seats]
+            self.places.setdefault(lot.version, set()).update(at_home)
+
     def add_stored(self, rank: int, node: str, version: Version) -> None:
-        if node in self.holders_of(rank):
+        if self._is_holder_of(rank, node):
             self.places.setdefault(version, set()).add((rank, node))
 
     def remove(self, rank: int, node: str, version: Version) -> None:

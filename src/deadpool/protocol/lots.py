@@ -30,6 +30,10 @@ class Lot:
     def has_replica(self) -> bool:
         return bool(self.extent.replica_bytes)
 
+    def replica_of(self, rank: int) -> tuple[int, int]:
+        """What tells its replica region from others, as seal.replica_of says it."""
+        return (self.extent.replica_bytes, self.digests[3 * self.ranks.index(rank) + 2])
+
     def copy(self, rank: int) -> Copy:
         return self._copy(self.ranks.index(rank))
 

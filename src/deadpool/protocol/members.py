@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from deadpool.protocol.footing import Voter
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Inventory, TrainerInfo
-from deadpool.protocol.planner import NodeView
+from deadpool.protocol.stock import NodeView
 from deadpool.protocol.topology import Address, Layout
 
 Casting = list[tuple[str, int]]  # trainer, rank

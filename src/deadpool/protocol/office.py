@@ -31,6 +31,7 @@ from deadpool.protocol.outbox import Outbox
 from deadpool.protocol.topology import Schedule
 
 FIRST_TERM = 1
+PULSE = Pulse()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ class Office:
         match input:
             case FromAgent(node=node, message=Heartbeat()) if node in self.coordinator.members:
                 self._out.term = self.coordinator.term
-                self._out.send(node, Pulse())
+                self._out.send(node, PULSE)
         return self._out.take()
 
     def _receive(self, node: str, join: Join, now: float) -> list[CoordinatorEffect]:

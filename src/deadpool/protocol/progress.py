@@ -4,6 +4,7 @@ coordinator's core."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 HANG_AT_LEAST_S = 60.0
@@ -35,6 +36,7 @@ class HangWatch:
     def __init__(self, hang_s: float, world_size: int) -> None:
         self._given_s, self._ranks = hang_s, range(world_size)
         self._steps: dict[int, int] = {}
+        self._warm = 0  # ranks that have completed a step
         self._since = 0.0
         self._told = False
         self._recent_s: deque[float] = deque(maxlen=_RECENT)
@@ -45,27 +47,37 @@ class HangWatch:
 
     def begin(self, now: float) -> None:
         """The job runs, from here on, with whoever sits in it now."""
-        self._steps, self._since, self._told = {}, now, False
+        self._steps, self._warm, self._since, self._told = {}, 0, now, False
 
     def excuse(self, seconds: float) -> None:
         self._since += seconds
 
-    def look(self, steps: dict[int, int], now: float, *, paused: bool) -> Standstill | None:
+    def hear(self, steps: Iterable[tuple[int, int]], now: float) -> None:
+        """Of some ranks. What counts is that any of them is elsewhere than it was."""
+        known = self._steps
+        news = [(rank, step) for rank, step in steps if known.get(rank) != step]
+        if not news:
+            return
+        if self._is_warm():
+            self._recent_s.append(now - self._since)
+        for rank, step in news:
+            self._warm += bool(step) - bool(known.get(rank))
+            known[rank] = step
+        self._since, self._told = now, False
+
+    def look(self, now: float, *, paused: bool) -> Standstill | None:
         """Told once per standstill. `paused`: nobody expects a step, so this time does not count."""
-        if steps != self._steps:
-            if self._is_warm():
-                self._recent_s.append(now - self._since)
-            self._steps, self._since, self._told = dict(steps), now, False
-        elif paused:
+        if paused:
             self._since = now
-        if self._told or now - self._since < self.limit_s:
+        still_s = now - self._since
+        if self._told or (not self._given_s and still_s < HANG_AT_LEAST_S) or still_s < self.limit_s:
             return None
         self._told = True
-        return Standstill(seconds=now - self._since, behind=self._behind(), is_hang=self._can_hang())
+        return Standstill(seconds=still_s, behind=self._behind(), is_hang=self._can_hang())
 
     def _is_warm(self) -> bool:
         """Every process has completed a step: the next ones take as long."""
-        return all(self._steps.get(rank) for rank in self._ranks)
+        return self._warm == len(self._ranks)
 
     def _can_hang(self) -> bool:
         """A limit that was set on purpose holds for first steps too, but not before they begin."""

@@ -20,6 +20,10 @@ _TRIES = 5  # a server that is being pestered may crowd out a member as well
 _BETWEEN_TRIES_S = 0.1
 
 
+def framed(message: Any) -> bytes:
+    return frame(encode(message))
+
+
 class ControlLink:
     """One peer. `messages()` ends when the peer is gone; `send` never blocks, a slow peer is the reader's concern."""
 
@@ -28,8 +32,12 @@ class ControlLink:
         self.lost_reason = "closed"
 
     def send(self, message: Any) -> None:
+        self.send_framed(framed(message))
+
+    def send_framed(self, data: bytes) -> None:
+        """A message that others are sent too, as `framed` gives it."""
         if not self._writer.is_closing():
-            self._writer.write(frame(encode(message)))
+            self._writer.write(data)
 
     async def messages(self) -> AsyncIterator[Any]:
         """A peer that talks nonsense, too much or too slowly is a lost one; `lost_reason` says which."""

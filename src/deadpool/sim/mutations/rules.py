@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from deadpool.protocol import copies, planner, storehouse
+from deadpool.protocol import copies, planner, stock, storehouse
 from deadpool.protocol.agent import Agent
 from deadpool.protocol.commits import Commits
 from deadpool.protocol.coordinator import Coordinator
@@ -14,6 +14,8 @@ from deadpool.protocol.crew import Crew, Trainer
 from deadpool.protocol.effects import StreamsCut
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Fetch, Missed, Permit
+from deadpool.protocol.placement import place
+from deadpool.protocol.stock import Stock
 from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer import TrainerCore
@@ -116,19 +118,20 @@ def inventory_not_frozen(patch: Patch) -> None:
 
 def replica_as_evidence(patch: Patch) -> None:
     """Where nobody has a seal of a rank, that of a replica will do."""
-    real = planner._Stock.fetch
+    real = Stock.fetch
 
-    def fetch(self: Any, rank: int, version: Version) -> Any:
+    def fetch(self: Stock, rank: int, version: Version) -> Fetch | None:
         found = real(self, rank, version)
-        twin = next((home for (_, v), home in self.own.items() if v == version and home[1].peers), None)
+        twin = next(((r, home) for r, home in self.own.get(version, {}).items() if home[1].peers), None)
         if found is not None or twin is None:
             return found
-        node, copy = twin
-        base = (planner._source(node, copy.seal.rank, "record", "unique"),)
-        replica = (planner._source(node, copy.seal.rank, "replica"),)
+        peer, (node, lot) = twin
+        copy = lot.copy(peer)
+        base = (stock._source(node, peer, "record", "unique"),)
+        replica = (stock._source(node, peer, "replica"),)
         return Fetch(copy=replace(copy, seal=replace(copy.seal, rank=rank)), groups=(base, replica))
 
-    patch.set(planner._Stock, "fetch", fetch)
+    patch.set(Stock, "fetch", fetch)
 
 
 def spoilt_copy_loaded(patch: Patch) -> None:
@@ -136,8 +139,7 @@ def spoilt_copy_loaded(patch: Patch) -> None:
 
 
 def racks_ignored(patch: Patch) -> None:
-    real = planner.place
-    patch.set(planner, "place", lambda racks, count, before: real([None] * len(racks), count))
+    patch.set(planner, "place", lambda racks, count, before: place([None] * len(racks), count))
 
 
 def resume_never_settled(patch: Patch) -> None:

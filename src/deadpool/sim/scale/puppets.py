@@ -1,0 +1,198 @@
+"""A node of a large job: the real agent core, and trainers that do nothing but answer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from deadpool.protocol.agent import Agent
+from deadpool.protocol.effects import (
+    AcceptOffer,
+    Allocate,
+    Allocated,
+    CoordinatorFound,
+    CutStreams,
+    FetchCopy,
+    Fetched,
+    FromCoordinator,
+    FromTrainer,
+    Hashed,
+    HashSlot,
+    KillTrainer,
+    Offered,
+    PushCopy,
+    Pushed,
+    PushFailed,
+    Received,
+    RefuseOffer,
+    StartTrainer,
+    StreamsCut,
+    Tick,
+    ToCoordinator,
+    ToTrainer,
+    TrainerExited,
+)
+from deadpool.protocol.identity import Version
+from deadpool.protocol.messages import (
+    Captured,
+    Connect,
+    Connected,
+    Declare,
+    Grant,
+    Halt,
+    Halted,
+    Join,
+    Live,
+    Parked,
+    Prepared,
+    Rehearse,
+    Restore,
+    Seat,
+    SlotRef,
+    Stepped,
+    TrainerHello,
+)
+from deadpool.protocol.seal import Digest, Geometry
+from deadpool.protocol.topology import Address
+
+GEOMETRY = Geometry(record_capacity=65536, unique_bytes=10_000_000_000, replica_bytes=0)
+Send = Callable[[str, Any], None]
+
+
+class Puppet:
+    """A trainer, as far as its agent can tell."""
+
+    def __init__(self, name: str, node: Node) -> None:
+        self.name, self._node = name, node
+        self.rank = -1
+        self.version: Version | None = None
+        self.slots: deque[SlotRef] = deque()
+
+    def hear(self, message: Any) -> None:
+        match message:
+            case Seat(rank=rank):
+                self.rank = rank
+            case Rehearse(rank=rank):
+                self.say(Parked(rank=rank, geometry=GEOMETRY))
+            case Grant(slot=slot):
+                self.slots.append(slot)
+            case Connect(generation=generation):
+                self.say(Connected(generation=generation, rank=self.rank))
+            case Halt(generation=generation):
+                self.slots.clear()
+                live = Live(rank=self.rank, version=self.version, clean=True)
+                self.say(Halted(generation=generation, live=live))
+            case Restore(generation=generation, version=version):
+                self.version = version
+                address = Address(host=self._node.name, port=1)
+                self.say(Prepared(generation=generation, rank=self.rank, store=address))
+
+    def say(self, message: Any) -> None:
+        self._node.feed(FromTrainer(trainer=self.name, message=message))
+
+    def begin(self) -> None:
+        """Its loop: it stands at version 0 and wants slots."""
+        self.version = Version(self._node.agent.generation, 0)
+        self.say(Declare(geometry=GEOMETRY, peers=()))
+
+    def capture(self) -> None:
+        if self.slots and self.version is not None:
+            slot, generation = self.slots.popleft(), self._node.agent.generation
+            self.say(Captured(generation=generation, version=self.version, slot=slot, record_bytes=4000))
+
+    def step(self, number: int, step_s: float) -> None:
+        generation = self._node.agent.generation
+        self.version = Version(generation, number)
+        self.say(Stepped(generation=generation, number=number, step_s=step_s, stall_s=0.01, copy_s=0.5, waited_s=0.1))
+
+
+class Node:
+    """`send` takes what the agent says to the coordinator, `peers` are all nodes by name."""
+
+    def __init__(self, name: str, *, spare: bool, peers: dict[str, Node], send: Send) -> None:
+        self.name, self.spare, self._peers, self._send = name, spare, peers, send
+        self.agent = Agent(node=name, spare=spare)
+        self.puppets: dict[str, Puppet] = {}
+        self.now = 0.0
+        self._inputs: deque[Any] = deque()
+        self._busy = False
+        self._offers: dict[int, tuple[Node, PushCopy]] = {}
+        self._offer_count = 0
+
+    def join(self) -> Join:
+        self.feed(CoordinatorFound())
+        data = Address(host=f"10.0.{len(self._peers) // 250}.{len(self._peers) % 250}", port=45678)
+        return replace(
+            Join(node=self.name, incarnation=self.name, data=data, spare=self.spare), footing=self.agent.footing
+        )
+
+    def hear(self, term: int, message: Any) -> None:
+        self.feed(FromCoordinator(term=term, message=message))
+
+    def tick(self, now: float) -> None:
+        self.now = now
+        self.feed(Tick())
+
+    def seated(self) -> list[Puppet]:
+        return [puppet for puppet in self.puppets.values() if puppet.rank >= 0]
+
+    def feed(self, input: Any) -> None:
+        """One input at a time, as a shell does it."""
+        self._inputs.append(input)
+        if self._busy:
+            return
+        self._busy = True
+        while self._inputs:
+            for effect in self.agent.step(self._inputs.popleft(), now=self.now):
+                self._perform(effect)
+        self._busy = False
+
+    def _perform(self, effect: Any) -> None:
+        match effect:
+            case ToCoordinator(message=message):
+                self._send(self.name, message)
+            case ToTrainer(trainer=name, message=message):
+                if name in self.puppets:
+                    self.puppets[name].hear(message)
+            case StartTrainer(trainer=name):
+                self.puppets[name] = Puppet(name, self)
+                self.puppets[name].say(TrainerHello(trainer=name, pid=1, store=Address(host=self.name, port=1)))
+            case KillTrainer(trainer=name):
+                if self.puppets.pop(name, None) is not None:
+                    self.feed(TrainerExited(trainer=name, code=-9, reason="killed"))
+            case _:
+                self._perform_on_memory(effect)
+
+    def _perform_on_memory(self, effect: Any) -> None:
+        match effect:
+            case Allocate(segment=segment):
+                self.feed(Allocated(segment=segment))
+            case HashSlot(slot=slot):
+                digest = Digest(record=hash((slot.segment, 1)), unique=hash((self.name[1:], 2)) & 2**62, replica=0)
+                self.feed(Hashed(slot=slot, digest=digest))
+            case PushCopy(holder=holder):
+                self._peers[holder.node].offer(self, effect)
+            case AcceptOffer(offer=offer, slot=slot):
+                self._take(*self._offers.pop(offer), slot)
+            case RefuseOffer(offer=offer, reason=reason):
+                source, push = self._offers.pop(offer)
+                seal = push.copy.seal
+                source.feed(PushFailed(rank=seal.rank, version=seal.version, node=self.name, reason=reason))
+            case CutStreams(generation=generation):
+                self.feed(StreamsCut(generation=generation))
+            case FetchCopy(rank=rank, slot=slot, fetch=fetch):
+                self.feed(Fetched(rank=rank, slot=slot, copy=fetch.copy))
+
+    # --- copies of others --------------------------------------------------------------------------------------------
+
+    def offer(self, source: Node, push: PushCopy) -> None:
+        self._offer_count += 1
+        self._offers[self._offer_count] = (source, push)
+        self.feed(Offered(offer=self._offer_count, generation=push.generation, copy=push.copy))
+
+    def _take(self, source: Node, push: PushCopy, slot: SlotRef) -> None:
+        self.feed(Received(slot=slot, copy=push.copy, bytes_received=1))
+        seal = push.copy.seal
+        source.feed(Pushed(rank=seal.rank, version=seal.version, node=self.name))
