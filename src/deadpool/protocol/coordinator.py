@@ -467,13 +467,17 @@ class Coordinator:
     def _has_healthy_spare(self) -> bool:
         return any(member.position is None and not member.quarantined for member in self.members.values())
 
+    def _has_majority_without(self, member: Member) -> bool:
+        seated = [each for each in self.members.values() if each.position is not None and each is not member]
+        return self._quorum.has([each.voter for each in seated])
+
     def _blame(self, node: str, reason: str, now: float) -> None:
         """At the fence: whoever is quarantined has no seat in the plan that follows, unless nobody else is left."""
         self.conduct.blame(node, reason, now)
         member, charge = self.members.get(node), self.conduct.why(node) or self.conduct.charge(node)
         if charge is None or (member is None and self.conduct.is_quarantined(node)):
             return
-        if member is not None and not self._has_healthy_spare:
+        if member is not None and not (self._has_healthy_spare and self._has_majority_without(member)):
             self._out.emit("not_quarantined", node=node, reason=charge)
             return
         self.conduct.quarantine(node, charge)
