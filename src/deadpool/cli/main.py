@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from deadpool.cli import agent, coordinator, demo, kill, picture, run, sim, status, story
+from deadpool.cli import agent, chaos, coordinator, demo, kill, picture, run, sim, status, story
 from deadpool.errors import DeadPoolError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command()(picture.picture)
 app.command()(kill.kill)
 app.command()(demo.demo)
 app.command()(sim.sim)
+app.command()(chaos.chaos)
 
 
 def main() -> None:
