@@ -53,6 +53,7 @@ class Case:
     job: Job
     seed: int
     faults: int
+    kinds: list[str]  # empty: all
     network: Network
     folder: Path
     diagnosis: Path  # where to leave what is known if it goes wrong
@@ -83,7 +84,7 @@ class Case:
         with running(local):
             lookout.start()
             try:
-                runner.run(draw(f"{self.seed} {self.job.name}", self.faults, possible(self.network)))
+                runner.run(draw(f"{self.seed} {self.job.name}", self.faults, possible(self.network, self.kinds)))
                 self._finish(local, steps, verdict)
             except (DeadPoolError, subprocess.TimeoutExpired) as error:
                 verdict.problems.append(str(error))

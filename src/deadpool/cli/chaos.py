@@ -20,6 +20,7 @@ def chaos(
     seed: Annotated[int, typer.Option(help="draws which faults come, when, and whom they strike")] = 1,
     layout: Annotated[str, typer.Option(help="fsdp2, 3d or both")] = "both",
     minutes: Annotated[float, typer.Option(help="for all of it; if that is not enough, it has failed")] = 30.0,
+    kinds: Annotated[str, typer.Option(help="only these kinds of fault, with commas in between; default: all")] = "",
     keep: Annotated[Path | None, typer.Option(help="keep the run folders here, with events and logs")] = None,
     json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
 ) -> None:
@@ -27,12 +28,12 @@ def chaos(
     from deadpool.cli.run import CODE_INTERRUPTED, stop_on
     from deadpool.control.janitor import temporary_folder
 
-    _refuse(faults, layout)
+    _refuse(faults, layout, _words(kinds))
     stop_on(signal.SIGTERM, signal.SIGINT)
     diagnosis = (json.parent if json is not None else Path.cwd()) / f"chaos-{seed}-diagnosis"
     try:
         with temporary_folder("deadpool-chaos-") if keep is None else nullcontext(keep.resolve()) as folder:
-            figures = _run(faults, seed, layout, minutes, folder, diagnosis)
+            figures = _run(faults, seed, layout, minutes, _words(kinds), folder, diagnosis)
     except KeyboardInterrupt:
         print("interrupted: everything is ended and cleaned up")
         raise typer.Exit(CODE_INTERRUPTED) from None
@@ -41,7 +42,12 @@ def chaos(
     raise typer.Exit(_tell(figures, diagnosis))
 
 
-def _refuse(faults: int, layout: str) -> None:
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _refuse(faults: int, layout: str, kinds: list[str]) -> None:
+    from deadpool.chaos.faults import FAULTS
     from deadpool.chaos.jobs import JOBS
     from deadpool.errors import ConfigError
 
@@ -49,9 +55,14 @@ def _refuse(faults: int, layout: str) -> None:
         raise ConfigError(f"layout={layout!r} cannot be used: give {', '.join(JOBS)} or both")
     if faults < 1:
         raise ConfigError(f"faults={faults} cannot be used: give at least 1")
+    for kind in kinds:
+        if kind not in FAULTS:
+            raise ConfigError(f"kinds={kind!r} cannot be used: known are {', '.join(FAULTS)}")
 
 
-def _run(faults: int, seed: int, layout: str, minutes: float, folder: Path, diagnosis: Path) -> dict[str, Any]:
+def _run(
+    faults: int, seed: int, layout: str, minutes: float, kinds: list[str], folder: Path, diagnosis: Path
+) -> dict[str, Any]:
     from deadpool.chaos.jobs import JOBS
     from deadpool.chaos.judge import Case
     from deadpool.chaos.network import open_network
@@ -72,6 +83,7 @@ def _run(faults: int, seed: int, layout: str, minutes: float, folder: Path, diag
                 job=JOBS[name],
                 seed=seed,
                 faults=share,
+                kinds=kinds,
                 network=network,
                 folder=folder / name,
                 diagnosis=diagnosis / name,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from deadpool.chaos.faults import coordinators, cuts, damage, kills, membership, stops
 from deadpool.chaos.faults.fault import Fault
 from deadpool.chaos.network import Network
@@ -11,7 +13,8 @@ FAULTS: dict[str, type[Fault]] = {
 }
 
 
-def possible(network: Network) -> list[str]:
-    """Names, as often as the weights say. What cannot be done here is left out."""
-    usable = (fault for fault in FAULTS.values() if fault.is_possible(network))
+def possible(network: Network, kinds: Collection[str] = ()) -> list[str]:
+    """Names, as often as the weights say: of these kinds, or of all. What cannot be done here is left out."""
+    wanted = (fault for kind, fault in FAULTS.items() if not kinds or kind in kinds)
+    usable = (fault for fault in wanted if fault.is_possible(network))
     return [fault.kind for fault in usable for _ in range(fault.weight)]
