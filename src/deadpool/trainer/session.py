@@ -154,7 +154,7 @@ class Session:
         if isinstance(message, Halt):
             shut = self.groups.abort()
             self.emit("aborted", sockets=shut)
-            self.unwind_watch.begin()
+            self.unwind_watch.begin(message.generation)
 
     def _torn_down(self, seconds: float) -> None:
         self.emit("torn_down", seconds=seconds)
