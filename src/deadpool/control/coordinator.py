@@ -22,7 +22,6 @@ from deadpool.protocol.effects import (
     Finish,
     FromAgent,
     LinkLost,
-    Stalled,
     StopAsked,
     Tick,
     ToAgent,
@@ -67,7 +66,7 @@ class CoordinatorServer:
         self._peers: dict[str, Peer] = {}
         self._strikes = StrikeDesk(lambda: office.coordinator, orders, send=self._send, record=self._record)
         self._server: asyncio.Server | None = None
-        self._rhythm = Rhythm(office, perform=self._perform, wake=_woken)
+        self._rhythm = Rhythm(office, perform=self._perform, stall_s=STALL_S)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._conversations: set[asyncio.Task[None]] = set()
 
@@ -218,11 +217,6 @@ class CoordinatorServer:
                 return Answer(body={})
             case _:
                 return Answer(body={}, error=f"{ask.what!r} is not a question: ask for status, kill or stop")
-
-
-def _woken(late_s: float) -> Tick | Stalled:
-    """Rule 20: a stall of our own is nobody else's silence."""
-    return Stalled(seconds=late_s) if late_s > STALL_S else Tick()
 
 
 _TOLD = {
