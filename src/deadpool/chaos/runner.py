@@ -15,7 +15,7 @@ from deadpool.chaos.allowance import allows
 from deadpool.chaos.faults import FAULTS
 from deadpool.chaos.faults.fault import Fault, Scene
 from deadpool.chaos.plan import IN_RECOVERY, Intent, Moment
-from deadpool.chaos.sight import Lookout, Tail
+from deadpool.chaos.sight import Lookout, Tail, phase_told
 from deadpool.chaos.wound import Wound
 from deadpool.control.launcher import LocalJob
 from deadpool.errors import JobFailed
@@ -98,7 +98,8 @@ class Runner:
 
     def _strike(self, fault: Fault) -> None:
         beside = [wound.number for wound in self.open]
-        wound = Wound.inflicted(len(self.wounds) + 1, fault, self.scene, time.time(), beside)
+        during = phase_told(self.events)
+        wound = Wound.inflicted(len(self.wounds) + 1, fault, self.scene, now=time.time(), during=during, beside=beside)
         self.wounds.append(wound)
         fault.strike(self.scene)
         self.tell(wound)

@@ -6,7 +6,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,21 @@ class Tail:
                 yield json.loads(line)
             except json.JSONDecodeError:
                 continue  # cut short by a kill
+
+
+_PHASES = {
+    "fence": "fencing",
+    "waiting": "waiting",
+    "planned": "preparing",
+    "prepared": "connecting",
+    "go": "running",
+}
+
+
+def phase_told(events: Sequence[dict[str, Any]]) -> str:
+    """By the last event that says so: a status is older than that."""
+    told = (_PHASES[event["what"]] for event in reversed(events) if event["what"] in _PHASES)
+    return next(told, "forming")
 
 
 class Steps:

@@ -30,14 +30,14 @@ class Wound:
     costs: Record = field(default_factory=dict)
 
     @classmethod
-    def inflicted(cls, number: int, fault: Fault, scene: Scene, now: float, beside: list[int]) -> Wound:
+    def inflicted(cls, number: int, fault: Fault, scene: Scene, *, now: float, during: str, beside: list[int]) -> Wound:
         begun = scene.steps.begun
         return cls(
             number=number,
             fault=fault,
             struck_at=now,
             at_step=begun,
-            during=scene.sight.phase,
+            during=during,
             beside=beside,
             mark=begun + _STEPS_ON,
             renewed_at=now,
@@ -65,6 +65,7 @@ class Wound:
             "recovery_s": round(self._ended_at(inside, steps, now) - self.struck_at, 3),
             "pause_s": round(steps.longest_pause_s(self.struck_at, now), 3),
             "plans": len(plans),
+            "bad_copies_found": sum(event["what"] == "source_failed" for event in inside),
             "steps_redone": max((plan["lost_steps"] for plan in plans), default=0),
         }
 
