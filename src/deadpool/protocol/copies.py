@@ -6,7 +6,7 @@ writer has ended and no reader is left, and a sealed copy leaves only by a permi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -89,10 +89,10 @@ class Shelf:
         if slot.doomed and not slot.readers:
             self.free(slot)
 
-    def end_reading(self) -> None:
-        """Every reader is known to have ended."""
+    def end_reading(self, checked: Collection[SlotRef] = ()) -> None:
+        """Every reader is known to have ended, but for one of those that are being checked."""
         for slot in self.slots.values():
-            slot.readers = 0
+            slot.readers = int(slot.ref in checked)
             if slot.doomed:
                 self.free(slot)
 
