@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
@@ -90,6 +91,9 @@ class Namespaces:
     def __init__(self) -> None:
         self._spaces: dict[str, Path] = {}  # of nodes; a descriptor of ours keeps each
         self._descriptors: list[int] = []
+        self._cuts: Counter[Way | str] = (
+            Counter()
+        )  # ways, and nodes that are isolated: several faults may want the same
 
     def start(self) -> None:
         """OSError or CalledProcessError: not here, or not by this user. Before this process has other threads."""
@@ -116,18 +120,28 @@ class Namespaces:
         join_network(self._spaces[node])
 
     def isolate(self, node: str) -> None:
-        _ip(f"link set {self._port(node)} nomaster")
+        if self._is_first(node):
+            _ip(f"link set {self._port(node)} nomaster")
 
     def rejoin(self, node: str) -> None:
-        _ip(f"link set {self._port(node)} master {_BRIDGE}")
+        if self._was_last(node):
+            _ip(f"link set {self._port(node)} master {_BRIDGE}")
 
     def cut(self, ways: Iterable[Way]) -> None:
-        for sender, receiver in ways:
+        for sender, receiver in filter(self._is_first, ways):
             self._neighbour(sender, f"replace {self.host(receiver)} lladdr {_NOBODY} nud permanent")
 
     def mend(self, ways: Iterable[Way]) -> None:
-        for sender, receiver in ways:
+        for sender, receiver in filter(self._was_last, ways):
             self._neighbour(sender, f"del {self.host(receiver)}")
+
+    def _is_first(self, cut: Way | str) -> bool:
+        self._cuts[cut] += 1
+        return self._cuts[cut] == 1
+
+    def _was_last(self, cut: Way | str) -> bool:
+        self._cuts[cut] -= 1
+        return self._cuts[cut] == 0
 
     def close(self) -> None:
         """Nodes that are still there keep theirs."""

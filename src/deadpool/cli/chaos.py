@@ -120,7 +120,7 @@ class _Display:
         if wound is None or wound.healed_at is None:
             self._bars.update(self._task, description=f"{what}, step {step}")
         if wound is not None:
-            self._bars.console.print(_line(wound), highlight=False)
+            self._bars.console.print(_line(wound), highlight=False, soft_wrap=True)
             self._bars.advance(self._task, wound.healed_at is not None)
 
 
