@@ -8,6 +8,7 @@ import sys
 import pytest
 
 PROGRAM = """
+import itertools
 import socket
 import sys
 import threading
@@ -46,11 +47,16 @@ def listener(node):
 sockets = {node: listener(node) for node in (HUB, "n0", "n1")}
 
 
+numbers = itertools.count()
+
+
 def arrives(sender, receiver):
-    for _ in range(3):  # the first packet may wait for an address to be found
-        sockets[sender].sendto(b"hello", (network.host(receiver), 5000))
+    words = {str(next(numbers)).encode() for _ in range(3)}  # the first may wait for an address to be found
+    for word in words:
+        sockets[sender].sendto(word, (network.host(receiver), 5000))
         try:
-            sockets[receiver].recv(100)
+            while sockets[receiver].recv(100) not in words:
+                pass  # of a question before this one
             return True
         except TimeoutError:
             continue
