@@ -28,6 +28,7 @@ Way = tuple[str, str]  # from whom, to whom
 _BRIDGE = "deadpool0"
 _HUB_HOST = "10.86.0.1"
 _NOBODY = "02:de:ad:00:00:00"  # a hardware address that no port has
+_DISABLED, _FORWARDING = 0, 3  # states of a bridge's port
 _COMMAND_S = 10.0
 
 
@@ -121,11 +122,11 @@ class Namespaces:
 
     def isolate(self, node: str) -> None:
         if self._is_first(node):
-            _ip(f"link set {self._port(node)} nomaster")
+            _ip(f"link set {self._port(node)} type bridge_slave state {_DISABLED}")
 
     def rejoin(self, node: str) -> None:
         if self._was_last(node):
-            _ip(f"link set {self._port(node)} master {_BRIDGE}")
+            _ip(f"link set {self._port(node)} type bridge_slave state {_FORWARDING}")
 
     def cut(self, ways: Iterable[Way]) -> None:
         for sender, receiver in filter(self._is_first, ways):
