@@ -28,7 +28,6 @@ Way = tuple[str, str]  # from whom, to whom
 _BRIDGE = "deadpool0"
 _HUB_HOST = "10.86.0.1"
 _NOBODY = "02:de:ad:00:00:00"  # a hardware address that no port has
-_DISABLED, _FORWARDING = 0, 3  # states of a bridge's port
 _COMMAND_S = 10.0
 
 
@@ -92,6 +91,7 @@ class Namespaces:
     def __init__(self) -> None:
         self._spaces: dict[str, Path] = {}  # of nodes; a descriptor of ours keeps each
         self._descriptors: list[int] = []
+        self._numbers: dict[str, int] = {}
         self._cuts: Counter[Way | str] = (
             Counter()
         )  # ways, and nodes that are isolated: several faults may want the same
@@ -103,14 +103,15 @@ class Namespaces:
         _ip(f"addr add {_HUB_HOST}/16 dev {_BRIDGE}", f"link set {_BRIDGE} up")
 
     def host(self, node: str) -> str:
-        """By the order in which they were added."""
         if node == HUB:
             return _HUB_HOST
-        number = list(self._spaces).index(node)
+        number = self._numbers[node]
         return f"10.86.{1 + number // 250}.{1 + number % 250}"
 
     def add(self, node: str) -> None:
+        """One of a name that was there before, in another job, is another one."""
         descriptor = _new_namespace()
+        self._numbers[node] = len(self._descriptors)
         self._descriptors.append(descriptor)
         space = self._spaces[node] = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
         port = self._port(node)
@@ -122,11 +123,11 @@ class Namespaces:
 
     def isolate(self, node: str) -> None:
         if self._is_first(node):
-            _ip(f"link set {self._port(node)} type bridge_slave state {_DISABLED}")
+            _ip(f"link set {self._port(node)} down")
 
     def rejoin(self, node: str) -> None:
         if self._was_last(node):
-            _ip(f"link set {self._port(node)} type bridge_slave state {_FORWARDING}")
+            _ip(f"link set {self._port(node)} up")
 
     def cut(self, ways: Iterable[Way]) -> None:
         for sender, receiver in filter(self._is_first, ways):
@@ -155,7 +156,7 @@ class Namespaces:
         _ip(f"neigh {change} dev {device}", space=self._spaces.get(node))
 
     def _port(self, node: str) -> str:
-        return f"dp{list(self._spaces).index(node)}"
+        return f"dp{self._numbers[node]}"
 
 
 def open_network() -> Network:
