@@ -13,6 +13,7 @@ from deadpool.chaos.network import Network
 from deadpool.control.launcher import LocalJob
 
 _REPLACED_AFTER_S = (0.2, 3.0)
+_STANDSTILL_S = 1.0
 
 
 class Fleet:
@@ -74,12 +75,19 @@ class Fleet:
 
     # --- signals -----------------------------------------------------------------------------------------------------
 
+    def signal(self, pid: int, sig: signal.Signals) -> None:
+        _send(pid, sig)
+
     def kill_node(self, node: str) -> None:
-        self._job.kill_node(node)
+        _send(-self.agent(node), signal.SIGKILL)
 
     def stop_node(self, node: str) -> None:
+        """When this returns, none of its threads runs any more."""
         self._stopped.add(-self.agent(node))
         _send(-self.agent(node), signal.SIGSTOP)
+        deadline = time.monotonic() + _STANDSTILL_S
+        while time.monotonic() < deadline and not all(map(_stands_still, self.pids().get(node, []))):
+            time.sleep(0.005)
 
     def resume_node(self, node: str) -> None:
         self.resume(-self.agent(node))
@@ -105,6 +113,15 @@ class Fleet:
                 with contextlib.suppress(OSError):
                     groups.setdefault(os.getpgid(int(path.name)), []).append(int(path.name))
         return {name: sorted(groups.get(self.agent(name), [])) for name in self.alive()}
+
+
+def _stands_still(pid: int) -> bool:
+    """Or has ended."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if stat.read_text().rpartition(")")[2].split()[0] not in "TtZX":
+                return False
+    return True
 
 
 def _send(target: int, sig: signal.Signals) -> None:

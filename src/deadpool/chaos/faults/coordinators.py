@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 from deadpool.chaos.faults.fault import NOTICED_S, UNNOTICED_S, Fault, Scene
@@ -24,7 +23,7 @@ class KillCoordinator(_OnCoordinator):
     weight = 2
 
     def strike(self, scene: Scene) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        scene.fleet.signal(self.pid, signal.SIGKILL)
 
     def is_over(self, scene: Scene) -> bool:
         return scene.sight.term > self.term

@@ -6,6 +6,7 @@ would become part of a good snapshot.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
@@ -40,7 +41,8 @@ def _holds(memory: mmap.mmap, start: int, rank: int) -> bool:
 def _damage_standing(scene: Scene, node: str, rank: int) -> None:
     scene.fleet.stop_node(node)
     try:
-        damage(scene.fleet.agent(node), rank)
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # it has just ended
+            damage(scene.fleet.agent(node), rank)
     finally:
         scene.fleet.resume_node(node)
 
@@ -61,7 +63,7 @@ class DamageHome(OnTrainer):
     def strike(self, scene: Scene) -> None:
         assert self.trainer.rank is not None
         _damage_standing(scene, self.node, self.trainer.rank)
-        os.kill(self.trainer.pid, signal.SIGKILL)
+        scene.fleet.signal(self.trainer.pid, signal.SIGKILL)
 
 
 class DamageCopy(OnNode):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 from deadpool.chaos.faults.fault import Fault, OnNode, OnTrainer, Scene
@@ -14,7 +13,7 @@ class KillTrainer(OnTrainer):
     weight = 2
 
     def strike(self, scene: Scene) -> None:
-        os.kill(self.trainer.pid, signal.SIGKILL)
+        scene.fleet.signal(self.trainer.pid, signal.SIGKILL)
 
 
 class CrashTrainer(OnTrainer):
@@ -23,7 +22,7 @@ class CrashTrainer(OnTrainer):
     kind = "crash_trainer"
 
     def strike(self, scene: Scene) -> None:
-        os.kill(self.trainer.pid, CRASH_SIGNAL)
+        scene.fleet.signal(self.trainer.pid, CRASH_SIGNAL)
 
 
 class KillNode(OnNode):
@@ -45,7 +44,7 @@ class KillAgent(OnNode):
     kind = "kill_agent"
 
     def strike(self, scene: Scene) -> None:
-        os.kill(scene.fleet.agent(self.target), signal.SIGKILL)
+        scene.fleet.signal(scene.fleet.agent(self.target), signal.SIGKILL)
 
     def is_over(self, scene: Scene) -> bool:
         return self.target not in scene.sight.members
