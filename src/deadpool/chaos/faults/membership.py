@@ -34,6 +34,7 @@ class Drain(OnNode):
     """`deadpool drain`: it hands over at the end of a step and leaves."""
 
     kind = "drain"
+    asking: subprocess.Popen[bytes]
 
     @classmethod
     def is_possible(cls, network: Network) -> bool:
@@ -46,13 +47,13 @@ class Drain(OnNode):
         command = [sys.executable, "-m", "deadpool.cli.main", "drain", self.target]
         log = (scene.run_dir.path / "console.log").open("ab")
         with log:
-            subprocess.Popen(
+            self.asking = subprocess.Popen(
                 [*command, "--run-dir", str(scene.run_dir.path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def is_over(self, scene: Scene) -> bool:
-        """It has left, or could not because of what else happened."""
-        return self.target not in scene.sight.seats
+        """It has left, or was refused because of what else happened."""
+        return bool(self.asking.poll()) or self.target not in scene.sight.seats
 
 
 FAULTS: tuple[type[Fault], ...] = (Join, Drain)
