@@ -27,6 +27,7 @@ Way = tuple[str, str]  # from whom, to whom
 
 _BRIDGE = "deadpool0"
 _HUB_HOST = "10.86.0.1"
+_HUB_HARDWARE = "02:de:ad:00:00:01"  # else it would change as ports come and go, and nobody would be told
 _NOBODY = "02:de:ad:00:00:00"  # a hardware address that no port has
 _COMMAND_S = 10.0
 
@@ -99,7 +100,7 @@ class Namespaces:
     def start(self) -> None:
         """OSError or CalledProcessError: not here, or not by this user. Before this process has other threads."""
         leave_network()
-        _ip("link set lo up", f"link add name {_BRIDGE} type bridge")
+        _ip("link set lo up", f"link add name {_BRIDGE} address {_HUB_HARDWARE} type bridge")
         _ip(f"addr add {_HUB_HOST}/16 dev {_BRIDGE}", f"link set {_BRIDGE} up")
 
     def host(self, node: str) -> str:
