@@ -89,16 +89,15 @@ class Seating:
         self.announce_all()
 
     def snapshot_checked(self, seal: Seal, *, is_sound: bool) -> None:
-        """What the node itself has is to be loaded, or nobody else would take it. A bad one is found by a fault: the
-        next plan counts without it."""
+        """What the node itself has is to be loaded."""
         plan = self.plan
-        if self._store.fenced or plan is None:
+        if self._store.fenced or plan is None or plan.resume is None:
             return
         if not is_sound:
             self.lost(seal.rank, f"its own snapshot {seal.version} is not as it was sealed")
             return
         for order in plan.orders:
-            if order.rank == seal.rank and plan.resume is not None:
+            if order.rank == seal.rank:
                 self._restore(order, plan, plan.resume)
 
     def snapshot_came(self, rank: int) -> None:

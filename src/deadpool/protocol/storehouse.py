@@ -330,10 +330,6 @@ class Storehouse:
         if given_up:
             lane.failures = 0
             self._report_missed(rank, version, f"holder {node} did not store it: {failure}")
-        elif lane.failures >= PUSH_ATTEMPTS and (slot := self.own[rank].find(version)) is not None:
-            lane.failures = 0
-            self._sound.discard(slot.ref)
-            self.is_sound(slot.ref)  # perhaps it is ours that is bad
         self.send_next()
 
     def _is_floor(self, version: Version) -> bool:
