@@ -268,7 +268,7 @@ class _Said:
 
 
 class AgentBench(Bench):
-    """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0 (damaged)`, `exited n0.0 -9`,
+    """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`,
     `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
     `welcome 2 c1` asks for term 2."""
 
@@ -328,8 +328,8 @@ class AgentBench(Bench):
         match plain:
             case ["allocated", segment]:
                 return fx.Allocated(segment=int(segment))
-            case ["hashed", ref, *damaged]:
-                return fx.Hashed(slot=slot(ref), digest=Digest(record=len(damaged), unique=0, replica=0))
+            case ["hashed", ref]:
+                return fx.Hashed(slot=slot(ref), digest=Digest(record=0, unique=0, replica=0))
             case ["cut", name]:
                 return fx.StreamsCut(generation=generation(name))
             case ["pushed", name, node]:

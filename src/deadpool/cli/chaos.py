@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_format
-import shutil
 import signal
 import time
 from contextlib import nullcontext
@@ -32,7 +31,6 @@ def chaos(
     _refuse(faults, layout, _words(kinds))
     stop_on(signal.SIGTERM, signal.SIGINT)
     diagnosis = (json.parent if json is not None else Path.cwd()) / f"chaos-{seed}-diagnosis"
-    shutil.rmtree(diagnosis, ignore_errors=True)  # of an earlier run
     try:
         with temporary_folder("deadpool-chaos-") if keep is None else nullcontext(keep.resolve()) as folder:
             figures = _run(faults, seed, layout, minutes, _words(kinds), folder, diagnosis)

@@ -78,7 +78,6 @@ from deadpool.protocol.messages import (
     Reschedule,
     Settings,
     Shutdown,
-    SlotRef,
     Stepped,
     TrainerHello,
     TrainerLost,
@@ -87,7 +86,6 @@ from deadpool.protocol.messages import (
 )
 from deadpool.protocol.prompts import NodePrompts
 from deadpool.protocol.reach import Verdict
-from deadpool.protocol.seal import Digest
 from deadpool.protocol.seating import Seating
 from deadpool.protocol.storehouse import Storehouse
 
@@ -186,7 +184,7 @@ class Agent:
                 self.store.allocation_failed(segment, reason)
                 self._emit("arena_full", reason=reason)
             case Hashed(slot=slot, digest=digest):
-                self._hashed(slot, digest)
+                self.store.hashed(slot, digest)
                 self._maybe_ack()
             case Pushed(rank=rank, node=node, version=version):
                 self.store.push_ended(rank, node, version, None)
@@ -209,16 +207,6 @@ class Agent:
                 self.store.arrival_failed(slot)
         self._seating.grant_all()
         self._seating.announce_all()
-
-    def _hashed(self, slot: SlotRef, digest: Digest) -> None:
-        if not self.store.is_checking(slot):
-            self.store.hashed(slot, digest)
-            return
-        seal, is_sound = self.store.checked(slot, digest)
-        if not is_sound:
-            reason = f"{seal.version} of rank {seal.rank} is not as it was sealed"
-            self._emit("source_failed", rank=seal.rank, step=seal.version.number, source=self.node, reason=reason)
-        self._seating.snapshot_checked(seal, is_sound=is_sound)
 
     # --- the coordinator's orders ------------------------------------------------------------------------------------
 

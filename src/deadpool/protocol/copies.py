@@ -6,7 +6,7 @@ writer has ended and no reader is left, and a sealed copy leaves only by a permi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -89,10 +89,10 @@ class Shelf:
         if slot.doomed and not slot.readers:
             self.free(slot)
 
-    def end_reading(self, checked: Collection[SlotRef] = ()) -> None:
-        """Every reader is known to have ended, but for one of those that are being checked."""
+    def end_reading(self) -> None:
+        """Every reader is known to have ended."""
         for slot in self.slots.values():
-            slot.readers = int(slot.ref in checked)
+            slot.readers = 0
             if slot.doomed:
                 self.free(slot)
 

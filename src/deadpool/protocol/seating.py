@@ -24,7 +24,6 @@ from deadpool.protocol.messages import (
     TrainerLost,
 )
 from deadpool.protocol.prompts import NodePrompts
-from deadpool.protocol.seal import Seal
 from deadpool.protocol.storehouse import Storehouse
 
 
@@ -88,18 +87,6 @@ class Seating:
             self._restore(order, self.plan, self.plan.resume)
         self.announce_all()
 
-    def snapshot_checked(self, seal: Seal, *, is_sound: bool) -> None:
-        """What the node itself has is to be loaded."""
-        plan = self.plan
-        if self._store.fenced or plan is None or plan.resume is None:
-            return
-        if not is_sound:
-            self.lost(seal.rank, f"its own snapshot {seal.version} is not as it was sealed")
-            return
-        for order in plan.orders:
-            if order.rank == seal.rank:
-                self._restore(order, plan, plan.resume)
-
     def snapshot_came(self, rank: int) -> None:
         assert self.plan is not None and self.plan.resume is not None
         order = next(order for order in self.plan.orders if order.rank == rank)
@@ -152,14 +139,12 @@ class Seating:
     def _restore(self, order: RankOrder, plan: Plan, resume: Version) -> None:
         """Once per plan, as soon as both the process and the resume version are there."""
         trainer = self._crew.holder_of(order.rank)
-        if trainer is None or trainer.restored_in == plan.generation:
+        if trainer is None or trainer.store is None or trainer.restored_in == plan.generation:
             return
         slot = self._store.find_own(order.rank, resume)
         keep = order.keep and trainer.stands_at(resume)
-        if not keep and (slot is None or not self._store.is_sound(slot)):
+        if not keep and slot is None:
             return
-        if trainer.store is None:
-            return  # what it will load was looked at meanwhile
         trainer.restored_in = plan.generation
         trainer.step = min(trainer.step, resume.number)  # still 0 if this process has never completed one
         restore = Restore(

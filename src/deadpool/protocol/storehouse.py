@@ -81,8 +81,6 @@ class Storehouse:
         self._captures: dict[SlotRef, Captured] = {}
         self._offers: list[Offered] = []  # wait for a segment
         self._fetching: dict[SlotRef, Seal] = {}
-        self._checking: set[SlotRef] = set()  # own copies that are compared with their seals
-        self._sound: set[SlotRef] = set()  # those that were, since the last fence
         self._held_geometry: dict[int, Geometry] = {}  # of the latest offer
         self._fetches: list[tuple[int, Fetch]] = []  # wait for a segment or a slot
 
@@ -92,7 +90,6 @@ class Storehouse:
         self.generation, self.fenced, self.running = generation, True, False
         self.lanes.clear()
         self._fetches.clear()
-        self._sound.clear()
         for offer in self._offers:
             self._out.append(RefuseOffer(offer=offer.offer, reason="fenced"))
         self._offers.clear()
@@ -101,7 +98,7 @@ class Storehouse:
         """No stream of an older generation reads or writes a slot any more."""
         for shelf in self._shelves():
             shelf.free_all_in(SlotState.ARRIVING)
-            shelf.end_reading(self._checking)
+            shelf.end_reading()
         self._fetching.clear()
 
     def writer_ended(self, rank: int) -> None:
@@ -111,9 +108,7 @@ class Storehouse:
 
     def is_quiet(self) -> bool:
         slots = (slot for shelf in self._shelves() for slot in shelf.slots.values())
-        return not self._checking and all(
-            slot.state in (SlotState.FREE, SlotState.SEALED, SlotState.GRANTED) for slot in slots
-        )
+        return all(slot.state in (SlotState.FREE, SlotState.SEALED, SlotState.GRANTED) for slot in slots)
 
     def inventory(self, live: tuple[Live, ...]) -> Inventory:
         return Inventory(
@@ -412,7 +407,6 @@ class Storehouse:
             return True
         full = replace(copy, seal=replace(copy.seal, full=True))
         self._seal(self._homes[ref.segment], ref, full)
-        self._sound.add(ref)
         self.send_next()
         return True
 
@@ -421,39 +415,6 @@ class Storehouse:
         seal = self._fetching.pop(ref, None)
         self.arrival_failed(ref)
         return not self.fenced and seal is not None and not self.is_dead(seal.version)
-
-    # --- own copies that are to be loaded -----------------------------------------------------------------------------
-
-    def is_sound(self, ref: SlotRef) -> bool:
-        """Memory may have changed since it was sealed. What came over the network was compared then; the rest is now,
-        and the answer comes as Hashed."""
-        if ref in self._sound:
-            return True
-        if ref not in self._checking:
-            slot = self._homes[ref.segment].slots[ref]
-            assert slot.copy is not None
-            self._checking.add(ref)
-            slot.readers += 1
-            record_bytes = slot.copy.seal.extent.record_bytes
-            self._out.append(HashSlot(slot=ref, geometry=slot.geometry, record_bytes=record_bytes))
-        return False
-
-    def is_checking(self, ref: SlotRef) -> bool:
-        return ref in self._checking
-
-    def checked(self, ref: SlotRef, digest: Digest) -> tuple[Seal, bool]:
-        """Which copy it was, and whether it is as it was sealed. One that is not is no copy any more."""
-        self._checking.discard(ref)
-        shelf = self._homes[ref.segment]
-        slot = shelf.slots[ref]
-        assert slot.copy is not None
-        seal, is_sound = slot.copy.seal, slot.copy.seal.digest == digest
-        if is_sound:
-            self._sound.add(ref)
-        else:
-            shelf.free(slot)
-        shelf.done_reading(ref)
-        return seal, is_sound
 
     def find_arriving(self, rank: int, version: Version) -> tuple[SlotRef, Seal] | None:
         """Where a snapshot of an own rank is being fetched into."""
