@@ -15,11 +15,13 @@ STUCK, WELL = 75, 0
 PROGRAM = """
 import os, threading, time
 import torch
+from deadpool.protocol.identity import Generation
 from deadpool.trainer.stuck import UnwindWatch
 
 watch = UnwindWatch(lambda seconds: os._exit({stuck}))
 watch.stepped({step_s})
-watch.begin()
+fence = Generation(1, 2)
+watch.begin(fence)
 threading.Timer(4.0, lambda: os._exit({well})).start()
 {main}
 """
@@ -28,7 +30,12 @@ MAINS = {
     "waits inside torch": (INSIDE_TORCH, STUCK),
     "computes": ("while True: torch.ones(200, 200) @ torch.ones(200, 200)", WELL),
     "waits for something else": ("time.sleep(60)", WELL),
-    "came back and waits again": ("watch.end(); torch.futures.Future().wait()", WELL),
+    "came back and waits again": (f"watch.end(fence); {INSIDE_TORCH}", WELL),
+    "came back before it was watched": (f"watch.end(fence); watch.begin(fence); {INSIDE_TORCH}", WELL),
+    "came back and does not from the next abort": (
+        f"watch.end(fence); watch.begin(Generation(1, 3)); {INSIDE_TORCH}",
+        STUCK,
+    ),
 }
 
 

@@ -6,7 +6,21 @@ import sys
 
 import typer
 
-from deadpool.cli import agent, coordinator, demo, drain, kill, picture, replace, run, salvage, sim, status, story
+from deadpool.cli import (
+    agent,
+    chaos,
+    coordinator,
+    demo,
+    drain,
+    kill,
+    picture,
+    replace,
+    run,
+    salvage,
+    sim,
+    status,
+    story,
+)  # fmt: skip
 from deadpool.errors import DeadPoolError
 
 app = typer.Typer(
@@ -26,6 +40,7 @@ app.command()(replace.replace)
 app.command()(demo.demo)
 app.command()(salvage.salvage)
 app.command()(sim.sim)
+app.command()(chaos.chaos)
 
 
 def main() -> None:

@@ -33,10 +33,8 @@ from deadpool.protocol.effects import (
     KillTrainer,
     LeaveAsked,
     LookElsewhere,
-    Stalled,
     StartTrainer,
     StopAsked,
-    Tick,
     ToCoordinator,
     ToTrainer,
     TrainerExited,
@@ -77,7 +75,7 @@ class AgentProcess:
         self._untold: deque[Report] = deque(maxlen=_UNTOLD_AT_MOST)
         self._data_address: Address | None = None
         self._ends: dict[str, AgentEnd] = {}
-        self._rhythm = Rhythm(self._core, perform=self._perform, wake=_woken)
+        self._rhythm = Rhythm(self._core, perform=self._perform, stall_s=_STALL_S)
         self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._ambushes = Ambushes(
             self._core.crew, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
@@ -256,8 +254,3 @@ class AgentProcess:
         if trainer is None or trainer.state is not State.SEATED:
             return None
         return f"[{self._node} r{trainer.rank}]"
-
-
-def _woken(late_s: float) -> Tick | Stalled:
-    """Rule 20: a stall of our own is nobody else's silence."""
-    return Stalled(seconds=late_s) if late_s > _STALL_S else Tick()

@@ -23,7 +23,6 @@ from deadpool.protocol.effects import (
     Finish,
     FromAgent,
     LinkLost,
-    Stalled,
     StopAsked,
     Tick,
     ToAgent,
@@ -72,7 +71,7 @@ class CoordinatorServer:
         self._strikes = StrikeDesk(lambda: office.coordinator, orders, send=self._send, record=self._record)
         self._departures = DepartureDesk(lambda: office.coordinator, feed=self._feed)
         self._reception = Reception(credentials, "control", self._welcome, self._refused)
-        self._rhythm = Rhythm(office, perform=self._perform, wake=_woken)
+        self._rhythm = Rhythm(office, perform=self._perform, stall_s=STALL_S)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     async def start(self, host: str, port: int) -> Address:
@@ -227,11 +226,6 @@ class CoordinatorServer:
             case _:
                 known = "status, kill, drain, replace or stop"
                 return Answer(body={}, error=f"{ask.what!r} is not a question: ask for {known}")
-
-
-def _woken(late_s: float) -> Tick | Stalled:
-    """Rule 20: a stall of our own is nobody else's silence."""
-    return Stalled(seconds=late_s) if late_s > STALL_S else Tick()
 
 
 _TOLD = {

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from deadpool.config import JobConfig
 from deadpool.control.coordinator_processes import Coordinators
@@ -36,6 +38,16 @@ def new_run_dir(parent: Path | None = None) -> RunDir:
     return RunDir.create((parent or Path("deadpool-runs")) / name)
 
 
+class Site(Protocol):
+    """Where the nodes of a job stand, if not all at one address."""
+
+    def host(self, node: str) -> str:
+        """The address that others reach it at."""
+
+    def enter(self, node: str) -> None:
+        """Called in the node's process before anything else: from here on it is there."""
+
+
 @dataclass(slots=True)
 class LocalJob:
     """A job's processes as seen from the launcher."""
@@ -46,6 +58,7 @@ class LocalJob:
     quiet: bool = False  # what processes say goes into the run folder, not to the terminal
     environment: dict[str, str] = field(default_factory=dict)
     nursery: SharedNursery | None = None  # given: somebody else's, who also closes it
+    site: Site | None = None
     _own_nursery: SharedNursery | None = None
     coordinators: Coordinators | None = None
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -67,7 +80,8 @@ class LocalJob:
         ours, theirs = socket_pair()
         with ours, theirs:
             command = self._agent_command(name, spare, rack, nursery=ours.fileno())
-            node = self._spawn(command, signal.SIGKILL, pass_fds=(ours.fileno(),))
+            enter = functools.partial(self.site.enter, name) if self.site is not None else None
+            node = self._spawn(command, signal.SIGKILL, pass_fds=(ours.fileno(),), enter=enter)
             self.nodes[name] = node
             self.nursery.bear(theirs, node.pid, self._variables())
 
@@ -134,7 +148,8 @@ class LocalJob:
         command += [f"--understudies={self.config.understudies}"] if spare else []
         command += [f"--rack={rack}"] if rack is not None else []
         command += [f"--bulk-nice={self.config.bulk_nice}", f"--bulk-cpus={self.config.bulk_cpus}"]
-        command += [f"--host={self.config.host}", f"--logs={self.run_dir.logs}", f"--nursery={nursery}"]
+        host = self.site.host(name) if self.site is not None else self.config.host
+        command += [f"--host={host}", f"--logs={self.run_dir.logs}", f"--nursery={nursery}"]
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 
     def _variables(self) -> dict[str, str]:
@@ -145,8 +160,20 @@ class LocalJob:
         return variables
 
     def _spawn(
-        self, command: list[str], end_signal: signal.Signals, *, pass_fds: tuple[int, ...] = ()
+        self,
+        command: list[str],
+        end_signal: signal.Signals,
+        *,
+        pass_fds: tuple[int, ...] = (),
+        enter: Callable[[], None] | None = None,
     ) -> subprocess.Popen[bytes]:
+        arm = end_with_parent(end_signal)
+
+        def begin() -> None:
+            arm()
+            if enter is not None:
+                enter()
+
         console = open_private(self.run_dir.path / "console.log", "ab") if self.quiet else contextlib.nullcontext()
         with console as output, interrupts_held():
             return subprocess.Popen(
@@ -157,7 +184,7 @@ class LocalJob:
                 stderr=output,
                 process_group=0,
                 pass_fds=pass_fds,
-                preexec_fn=end_with_parent(end_signal),
+                preexec_fn=begin,
             )
 
 

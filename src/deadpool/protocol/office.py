@@ -86,6 +86,8 @@ class Office:
     def step(self, input: CoordinatorInput, *, now: float) -> list[CoordinatorEffect]:
         if self.candidacy is not None:
             effects = self._campaign(self.candidacy, input, now)
+        elif isinstance(input, Stalled) and self._is_given_up(input.seconds):
+            effects = self._let_go(f"stood still for {input.seconds:.1f} s", self.coordinator.members)
         elif isinstance(input, FromAgent) and isinstance(input.message, Join):
             effects = self._receive(input.node, input.message, now)
         else:
@@ -111,6 +113,12 @@ class Office:
                 self._out.term = self.coordinator.term
                 self._out.send(node, PULSE)
         return self._out.take()
+
+    def _is_given_up(self, stalled_s: float) -> bool:
+        """Nobody waits for us for so long: our nodes have turned away, or are about to. If we heard that from them one
+        by one, we would take them all for lost."""
+        settings = self._charter.settings
+        return stalled_s >= settings.silence_s - settings.heartbeat_s and self.coordinator.phase is not Phase.ENDED
 
     def _receive(self, node: str, join: Join, now: float) -> list[CoordinatorEffect]:
         """One that had a seat may say that something happened without us; else it was taken for lost, and is welcome

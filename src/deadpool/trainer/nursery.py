@@ -23,12 +23,13 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from deadpool.parent import be_called, end_with_parent
+from deadpool.parent import be_called, end_with_parent, join_network
 from deadpool.trainer import main as trainer
 
 PACKET_BYTES = 1 << 20
@@ -125,9 +126,10 @@ def _be_trainer(name: str, output: int, arguments: list[str], variables: dict[st
 
 
 def _be_nursery(descriptor: int, group: int, environment: dict[str, str], folder: str) -> None:
-    """For a node: part of its process group, and ended by the end of its agent alone."""
+    """For a node: part of its process group and of its network, and ended by the end of its agent alone."""
     with contextlib.suppress(OSError):  # the node was killed already: its socket says so
         os.setpgid(0, group)
+        join_network(Path(f"/proc/{group}/ns/net"))
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -49,7 +49,7 @@ def come_back(job: Job) -> None:
     while True:
         with session.changed:
             generation, live = session.core.aborted, session.core.rest()
-        session.unwind_watch.end()
+        session.unwind_watch.end(generation)
         session.send(Halted(generation=generation, live=live))
         try:
             walk(job, generation)

@@ -161,7 +161,7 @@ class Session:
             self.unwind_watch.tell_where_if_long()
             shut = self.groups.abort()
             self.emit("aborted", sockets=shut)
-            self.unwind_watch.begin()
+            self.unwind_watch.begin(message.generation)
 
     def _torn_down(self, seconds: float) -> None:
         self.emit("torn_down", seconds=seconds)

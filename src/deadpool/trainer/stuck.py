@@ -24,6 +24,8 @@ from pathlib import Path
 
 import torch
 
+from deadpool.protocol.identity import NO_GENERATION, Generation
+
 STILL_S = 2.0
 STILL_STEPS = 3
 """No main thread is stuck before it has stood still for STILL_S and for as long as so many steps take."""
@@ -45,6 +47,8 @@ class UnwindWatch:
     def __init__(self, on_stuck: Callable[[float], None]) -> None:
         self._on_stuck = on_stuck
         self._unwound = threading.Event()
+        self._rested = NO_GENERATION  # the newest fence that the main thread has come to rest for
+        self._lock = threading.Lock()
         self.step_s = 0.0
         self._stepped_at = 0.0
 
@@ -62,15 +66,20 @@ class UnwindWatch:
     def limit_s(self) -> float:
         return max(STILL_S, STILL_STEPS * self.step_s)
 
-    def begin(self) -> None:
-        """Every group was aborted; the main thread should be on its way."""
-        self._unwound.clear()
+    def begin(self, fence: Generation) -> None:
+        """Every group was aborted; the main thread should be on its way, or may have been quicker than this thread."""
+        with self._lock:
+            if fence <= self._rested:
+                return
+            self._unwound.clear()
         threading.Thread(target=self._look, name="deadpool-unwind-watch", daemon=True).start()
 
-    def end(self) -> None:
+    def end(self, fence: Generation) -> None:
         """It has come back."""
         self._stepped_at = time.monotonic()
-        self._unwound.set()
+        with self._lock:
+            self._rested = fence
+            self._unwound.set()
 
     def _look(self) -> None:
         main = threading.main_thread().ident

@@ -1,0 +1,48 @@
+"""Whoever is the coordinator is killed, or stands still for a while. Training goes on without it."""
+
+from __future__ import annotations
+
+import signal
+
+from deadpool.chaos.faults.fault import NOTICED_S, UNNOTICED_S, Fault, Scene
+
+
+class _OnCoordinator(Fault):
+    pid: int
+    term: int
+
+    def aim(self, scene: Scene) -> bool:
+        self.pid, self.term = scene.fleet.coordinator, scene.sight.term
+        self.target = f"coordinator of term {self.term}"
+        return True
+
+
+class KillCoordinator(_OnCoordinator):
+    kind = "kill_coordinator"
+    ends_with = "took_over"
+    weight = 2
+
+    def strike(self, scene: Scene) -> None:
+        scene.fleet.signal(self.pid, signal.SIGKILL)
+
+    def is_over(self, scene: Scene) -> bool:
+        return scene.sight.term > self.term
+
+
+class StopCoordinator(_OnCoordinator):
+    """Long: where one stands by, it takes over, and the old one must not be obeyed when it goes on."""
+
+    kind = "stop_coordinator"
+
+    def aim(self, scene: Scene) -> bool:
+        self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
+        return super().aim(scene)
+
+    def strike(self, scene: Scene) -> None:
+        scene.fleet.stop(self.pid)
+
+    def relent(self, scene: Scene) -> None:
+        scene.fleet.resume(self.pid)
+
+
+FAULTS: tuple[type[Fault], ...] = (KillCoordinator, StopCoordinator)

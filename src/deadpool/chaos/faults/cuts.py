@@ -1,0 +1,102 @@
+"""Cables that are pulled, for a while: packets are lost without a word."""
+
+from __future__ import annotations
+
+from deadpool.chaos.faults.fault import NOTICED_S, UNNOTICED_S, Fault, OnNode, Scene
+from deadpool.chaos.network import HUB, Network, Way
+
+
+class _Cut(OnNode):
+    @classmethod
+    def is_possible(cls, network: Network) -> bool:
+        return network.can_cut
+
+    def aim(self, scene: Scene) -> bool:
+        self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
+        return super().aim(scene)
+
+
+class CutOff(_Cut):
+    """From everybody, in both directions."""
+
+    kind = "cut_off"
+    weight = 2
+
+    def strike(self, scene: Scene) -> None:
+        scene.network.isolate(self.target)
+
+    def relent(self, scene: Scene) -> None:
+        scene.network.rejoin(self.target)
+
+
+class _CutWays(_Cut):
+    ways: tuple[Way, ...] = ()
+
+    def strike(self, scene: Scene) -> None:
+        self.ways = self.chosen_ways(scene)
+        scene.network.cut(self.ways)
+
+    def relent(self, scene: Scene) -> None:
+        scene.network.mend(self.ways)
+
+    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
+        raise NotImplementedError
+
+    def others(self, scene: Scene) -> list[str]:
+        return [node for node in scene.fleet.alive() if node != self.target]
+
+
+class CutSending(_CutWays):
+    """Nobody hears it; it hears everybody."""
+
+    kind = "cut_sending"
+
+    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
+        return tuple((self.target, other) for other in (HUB, *self.others(scene)))
+
+
+class CutHearing(_CutWays):
+    """Everybody hears it; it hears nobody."""
+
+    kind = "cut_hearing"
+
+    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
+        return tuple((other, self.target) for other in (HUB, *self.others(scene)))
+
+
+class CutFromPeer(_CutWays):
+    """From one other node that holds ranks, in both directions or in one. Both are well known to the coordinator."""
+
+    kind = "cut_from_peer"
+    peer: str
+
+    def aim(self, scene: Scene) -> bool:
+        if not super().aim(scene):
+            return False
+        peers = [node for node in scene.sight.seats if node != self.target and scene.fleet.is_alive(node)]
+        if not peers:
+            return False
+        self.peer = self.pick_other(peers)
+        self.endangered = frozenset([self.target, self.peer])
+        return True
+
+    @property
+    def described(self) -> str:
+        return f"{self.target} and {self.peer}"
+
+    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
+        ways = ((self.target, self.peer), (self.peer, self.target))
+        is_one_sided = int(self.intent.pick * 1000) % 2
+        return ways[:1] if is_one_sided else ways
+
+
+class CutFromCoordinator(_CutWays):
+    """Its peers are all there; the coordinators are not."""
+
+    kind = "cut_from_coordinator"
+
+    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
+        return ((self.target, HUB), (HUB, self.target))
+
+
+FAULTS: tuple[type[Fault], ...] = (CutOff, CutSending, CutHearing, CutFromPeer, CutFromCoordinator)

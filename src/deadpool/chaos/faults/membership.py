@@ -1,0 +1,59 @@
+"""Nodes that come, and nodes that are asked to go."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+from deadpool.chaos.faults.fault import Fault, OnNode, Scene
+from deadpool.chaos.network import Network
+
+_DRAIN = "deadpool.cli.drain"
+
+
+class Join(Fault):
+    """One more spare than there was."""
+
+    kind = "join"
+    ends_with = "joined"
+
+    def aim(self, scene: Scene) -> bool:
+        self.target = "a new node"
+        return len(scene.fleet.alive()) <= scene.fleet.size
+
+    def strike(self, scene: Scene) -> None:
+        self.target = scene.fleet.add()
+
+    def is_over(self, scene: Scene) -> bool:
+        """Unless another fault had it meanwhile."""
+        return self.target in scene.sight.members or not scene.fleet.is_alive(self.target)
+
+
+class Drain(OnNode):
+    """`deadpool drain`: it hands over at the end of a step and leaves."""
+
+    kind = "drain"
+    asking: subprocess.Popen[bytes]
+
+    @classmethod
+    def is_possible(cls, network: Network) -> bool:
+        return importlib.util.find_spec(_DRAIN) is not None
+
+    def aim(self, scene: Scene) -> bool:
+        return bool(scene.sight.spares) and super().aim(scene)
+
+    def strike(self, scene: Scene) -> None:
+        command = [sys.executable, "-m", "deadpool.cli.main", "drain", self.target]
+        log = (scene.run_dir.path / "console.log").open("ab")
+        with log:
+            self.asking = subprocess.Popen(
+                [*command, "--run-dir", str(scene.run_dir.path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def is_over(self, scene: Scene) -> bool:
+        """It has left, or was refused because of what else happened."""
+        return bool(self.asking.poll()) or self.target not in scene.sight.seats
+
+
+FAULTS: tuple[type[Fault], ...] = (Join, Drain)

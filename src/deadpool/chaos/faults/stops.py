@@ -1,0 +1,54 @@
+"""SIGSTOP for a while, shorter than it takes to be noticed, or longer. Then SIGCONT: who was given up comes back."""
+
+from __future__ import annotations
+
+from deadpool.chaos.faults.fault import HANGS_S, NOTICED_S, UNNOTICED_S, Fault, OnNode, OnTrainer, Scene
+
+
+class StopTrainer(OnTrainer):
+    """Long: the job hangs, and whoever does not come to rest is replaced."""
+
+    kind = "stop_trainer"
+
+    def aim(self, scene: Scene) -> bool:
+        self.lasts_s = HANGS_S if self.intent.long else UNNOTICED_S
+        return super().aim(scene)
+
+    def strike(self, scene: Scene) -> None:
+        scene.fleet.stop(self.trainer.pid)
+
+    def relent(self, scene: Scene) -> None:
+        scene.fleet.resume(self.trainer.pid)
+
+
+class StopAgent(OnNode):
+    """Its trainers run on."""
+
+    kind = "stop_agent"
+
+    def aim(self, scene: Scene) -> bool:
+        self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
+        return super().aim(scene)
+
+    def strike(self, scene: Scene) -> None:
+        scene.fleet.stop(scene.fleet.agent(self.target))
+
+    def relent(self, scene: Scene) -> None:
+        scene.fleet.resume(scene.fleet.agent(self.target))
+
+
+class StopNode(OnNode):
+    kind = "stop_node"
+
+    def aim(self, scene: Scene) -> bool:
+        self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
+        return super().aim(scene)
+
+    def strike(self, scene: Scene) -> None:
+        scene.fleet.stop_node(self.target)
+
+    def relent(self, scene: Scene) -> None:
+        scene.fleet.resume_node(self.target)
+
+
+FAULTS: tuple[type[Fault], ...] = (StopTrainer, StopAgent, StopNode)

@@ -1,0 +1,69 @@
+"""The two jobs that are struck: small, so that steps are short, and with room to lose two nodes at once."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from deadpool.config import JobConfig
+
+SCRIPT = Path(__file__).with_name("script.py")
+PACE_VARIABLE = "DEADPOOL_CHAOS_PACE_S"
+CRASH_SIGNAL = signal.SIGUSR1
+
+PACE_S = 0.25  # of a step, on top of what it computes: a moment is wide enough to be struck in
+NODE_TIMEOUT_S = 4.0
+HANG_TIMEOUT_S = 10.0
+
+_STEPS = 1_000_000  # it is stopped when everything was struck and has healed
+_MODEL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
+_NOISE = ["--dropout", "0.1", "--clip", "1.0"]  # equal losses prove that the state of the RNG came back too
+_TIMEOUTS = {
+    "node_timeout_s": NODE_TIMEOUT_S,
+    "hang_timeout_s": HANG_TIMEOUT_S,
+    "unwind_timeout_s": 6.0,
+    "connect_timeout_s": 40.0,
+    "prepare_timeout_s": 60.0,
+    "isolation_timeout_s": 60.0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    name: str
+    nodes: int
+    nproc_per_node: int
+    spares: int
+    standby_coordinators: int
+
+    @property
+    def losses_at_once(self) -> int:
+        """Nodes that may be lost before copies are complete again: each rank is on three, and where coordinators
+        need a majority more than half has to stay."""
+        return 2
+
+    def config(self, host: str) -> JobConfig:
+        return JobConfig(
+            nodes=self.nodes,
+            nproc_per_node=self.nproc_per_node,
+            spares=self.spares,
+            standby_coordinators=self.standby_coordinators,
+            holders=2,
+            overhead_budget=0.0,
+            host=host,
+            **_TIMEOUTS,  # type: ignore[arg-type]
+        ).checked()
+
+    def undisturbed(self) -> JobConfig:
+        return JobConfig(nodes=self.nodes, nproc_per_node=self.nproc_per_node, capture_every=1000).checked()
+
+    def arguments(self, stop: Path) -> list[str]:
+        return ["--layout", self.name, "--steps", str(_STEPS), "--stop", str(stop), *_MODEL, *_NOISE]
+
+
+JOBS = {
+    "fsdp2": Job(name="fsdp2", nodes=5, nproc_per_node=1, spares=2, standby_coordinators=1),
+    "3d": Job(name="3d", nodes=4, nproc_per_node=2, spares=1, standby_coordinators=0),
+}
+"""One with a coordinator that stands by; in the other the only one is started again."""

@@ -1,0 +1,48 @@
+"""What came of it: one JSON object, and what each kind of fault cost. No I/O."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from deadpool.chaos.judge import Verdict
+
+Record = dict[str, Any]
+
+
+def summary(verdicts: Sequence[Verdict], *, seed: int, asked: int, network: str, left_behind: list[str]) -> Record:
+    faults = [fault for verdict in verdicts for fault in verdict.faults]
+    healed = [fault for fault in faults if "recovery_s" in fault]
+    return {
+        "bit_identical": bool(verdicts) and all(verdict.bit_identical for verdict in verdicts),
+        "seed": seed,
+        "asked": asked,
+        "hung": sum(verdict.hung for verdict in verdicts),
+        "network": network,
+        "jobs": [
+            {"layout": v.layout, "steps": v.steps, "took_s": v.took_s, "faults": len(v.faults), "problems": v.problems}
+            for v in verdicts
+        ],
+        "left_behind": left_behind,
+        "recovery_s": costs_by_kind(healed),
+        "faults": faults,
+    }
+
+
+def costs_by_kind(healed: Sequence[Record]) -> dict[str, Record]:
+    return {kind: _costs(healed, kind) for kind in sorted({fault["kind"] for fault in healed})}
+
+
+def _costs(healed: Sequence[Record], kind: str) -> Record:
+    times = [fault["recovery_s"] for fault in healed if fault["kind"] == kind]
+    return {"median": round(statistics.median(times), 3), "worst": max(times), "count": len(times)}
+
+
+def is_good(figures: Record) -> bool:
+    return bool(
+        figures["bit_identical"]
+        and not figures["hung"]
+        and not figures["left_behind"]
+        and len(figures["faults"]) == figures["asked"]
+    )

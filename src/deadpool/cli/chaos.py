@@ -1,0 +1,159 @@
+"""`deadpool chaos`: strike real jobs with real faults, again and again, and compare bit for bit."""
+
+from __future__ import annotations
+
+import json as json_format
+import shutil
+import signal
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from deadpool.chaos.wound import Wound
+
+
+def chaos(
+    faults: Annotated[int, typer.Option(help="how many, over all jobs")] = 50,
+    seed: Annotated[int, typer.Option(help="draws which faults come, when, and whom they strike")] = 1,
+    layout: Annotated[str, typer.Option(help="fsdp2, 3d or both")] = "both",
+    minutes: Annotated[float, typer.Option(help="for all of it; if that is not enough, it has failed")] = 30.0,
+    kinds: Annotated[str, typer.Option(help="only these kinds of fault, with commas in between; default: all")] = "",
+    keep: Annotated[Path | None, typer.Option(help="keep the run folders here, with events and logs")] = None,
+    json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
+) -> None:
+    """Train small jobs on nodes in networks of their own, kill, stop, cut, damage, and compare bit for bit."""
+    from deadpool.cli.run import CODE_INTERRUPTED, stop_on
+    from deadpool.control.janitor import temporary_folder
+
+    _refuse(faults, layout, _words(kinds))
+    stop_on(signal.SIGTERM, signal.SIGINT)
+    diagnosis = (json.parent if json is not None else Path.cwd()) / f"chaos-{seed}-diagnosis"
+    shutil.rmtree(diagnosis, ignore_errors=True)  # of an earlier run
+    try:
+        with temporary_folder("deadpool-chaos-") if keep is None else nullcontext(keep.resolve()) as folder:
+            figures = _run(faults, seed, layout, minutes, _words(kinds), folder, diagnosis)
+    except KeyboardInterrupt:
+        print("interrupted: everything is ended and cleaned up")
+        raise typer.Exit(CODE_INTERRUPTED) from None
+    if json is not None:
+        json.write_text(json_format.dumps(figures, indent=2) + "\n")
+    raise typer.Exit(_tell(figures, diagnosis))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _refuse(faults: int, layout: str, kinds: list[str]) -> None:
+    from deadpool.chaos.faults import FAULTS
+    from deadpool.chaos.jobs import JOBS
+    from deadpool.errors import ConfigError
+
+    if layout != "both" and layout not in JOBS:
+        raise ConfigError(f"layout={layout!r} cannot be used: give {', '.join(JOBS)} or both")
+    if faults < 1:
+        raise ConfigError(f"faults={faults} cannot be used: give at least 1")
+    for kind in kinds:
+        if kind not in FAULTS:
+            raise ConfigError(f"kinds={kind!r} cannot be used: known are {', '.join(FAULTS)}")
+
+
+def _run(
+    faults: int, seed: int, layout: str, minutes: float, kinds: list[str], folder: Path, diagnosis: Path
+) -> dict[str, Any]:
+    from deadpool.chaos.jobs import JOBS
+    from deadpool.chaos.judge import Case
+    from deadpool.chaos.network import open_network
+    from deadpool.chaos.report import summary
+    from deadpool.chaos.warden import guarded, left_behind
+    from deadpool.cli.asking import ask
+
+    deadline = time.monotonic() + 60.0 * minutes
+    network = open_network()
+    kind = "network namespaces" if network.can_cut else "process groups on loopback: nothing can be cut off"
+    print(f"seed {seed}, {faults} faults; nodes are {kind}", flush=True)
+    names = list(JOBS) if layout == "both" else [layout]
+    shares = [faults // len(names) + (index < faults % len(names)) for index in range(len(names))]
+    verdicts = []
+    with guarded() as mark, _Display(faults) as display:
+        for name, share in zip(names, shares, strict=True):
+            case = Case(
+                job=JOBS[name],
+                seed=seed,
+                faults=share,
+                kinds=kinds,
+                network=network,
+                folder=folder / name,
+                diagnosis=diagnosis / name,
+                deadline=deadline,
+                ask=lambda run_dir: ask(run_dir, "status"),
+                tell=display.tell,
+            )
+            verdicts.append(case.judge())
+        left = left_behind(mark)
+        network.close()
+    return summary(verdicts, seed=seed, asked=faults, network=kind, left_behind=left)
+
+
+class _Display:
+    """A line for each fault, and bars of what is going on."""
+
+    def __init__(self, faults: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description:38}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns)
+        self._task = self._bars.add_task("faults healed", total=faults)
+
+    def __enter__(self) -> _Display:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def tell(self, what: str, step: int, wound: Wound | None) -> None:
+        if wound is None or wound.healed_at is None:
+            self._bars.update(self._task, description=f"{what}, step {step}")
+        if wound is not None:
+            self._bars.console.print(_line(wound), highlight=False, soft_wrap=True)
+            self._bars.advance(self._task, wound.healed_at is not None)
+
+
+def _line(wound: Wound) -> str:
+    fault, costs = wound.fault, wound.costs
+    begin = f"#{wound.number:<3} {fault.kind:20} {fault.described:24}"
+    if wound.healed_at is None:
+        beside = f", beside {', '.join(f'#{number}' for number in wound.beside)}" if wound.beside else ""
+        return f"{begin} at step {wound.at_step}, {wound.during}{beside}"
+    redone = f", {costs['steps_redone']} steps redone" if costs["steps_redone"] else ""
+    return f"{begin} healed: {costs['recovery_s']:.2f} s, longest pause {costs['pause_s']:.2f} s{redone}"
+
+
+def _tell(figures: dict[str, Any], diagnosis: Path) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from deadpool.chaos.report import is_good
+
+    console = Console()
+    table = Table("fault", "count", "median s", "worst s", title="from the fault to the first new step")
+    for kind, costs in figures["recovery_s"].items():
+        table.add_row(kind, str(costs["count"]), f"{costs['median']:.2f}", f"{costs['worst']:.2f}")
+    console.print(table)
+    for job in figures["jobs"]:
+        console.print(f"{job['layout']}: {job['faults']} faults in {job['took_s']:.0f} s, {job['steps']} steps")
+        for problem in job["problems"]:
+            console.print(f"  {problem}", style="bold red", markup=False)
+    for name in figures["left_behind"]:
+        console.print(f"left behind: {name}", style="bold red", markup=False)
+    good = is_good(figures)
+    verdict = "BIT-IDENTICAL to the undisturbed runs" if figures["bit_identical"] else "NOT BIT-IDENTICAL"
+    console.print(verdict, style="bold green" if good else "bold red")
+    if diagnosis.exists():
+        console.print(f"what is known lies in {diagnosis}")
+    return 0 if good else 1

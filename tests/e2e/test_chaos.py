@@ -1,0 +1,51 @@
+"""A bounded part of `deadpool chaos`: real faults, drawn from a seed, and nothing lost and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "deadpool.cli.main", "chaos"]
+KINDS = "kill_node,damage_home,cut_off,kill_coordinator"
+
+
+def chaos(*arguments: object) -> list[str]:
+    return [*COMMAND, *map(str, arguments)]
+
+
+@pytest.mark.timeout(240)
+def test_four_faults_and_nothing_was_lost(tmp_path):
+    figures_at = tmp_path / "figures.json"
+    command = chaos("--faults", 4, "--seed", 5, "--layout", "fsdp2", "--kinds", KINDS, "--json", figures_at)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=220)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    figures = json.loads(figures_at.read_text())
+    assert figures["bit_identical"] and figures["hung"] == 0 and figures["left_behind"] == []
+    assert len(figures["faults"]) == 4 and set(figures["recovery_s"]) == {each["kind"] for each in figures["faults"]}
+    assert "BIT-IDENTICAL" in done.stdout and "NOT BIT" not in done.stdout
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("sig", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGKILL])
+def test_cut_short_while_a_node_stands_still(tmp_path, sig):
+    """What was started is found by the checks around every test, if it is still there."""
+    command = chaos("--faults", 5, "--seed", 1, "--layout", "fsdp2", "--kinds", "stop_node")
+    with (tmp_path / "out").open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 90.0
+    while b"#1 " not in (tmp_path / "out").read_bytes():
+        assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "out").read_text()
+        time.sleep(0.05)
+    process.send_signal(sig)
+    assert process.wait(20.0) == (-sig if sig is signal.SIGKILL else 130)
+    deadline = time.monotonic() + 10.0
+    while left := list(Path(os.environ["TMPDIR"]).glob("deadpool-chaos-*")):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
