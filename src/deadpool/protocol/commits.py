@@ -78,8 +78,7 @@ class Commits:
         for lot in (lot for lot in lots_of(inventory.own) if lot.version in kept):
             self.ledger.add_sealed_lot(lot, seats)
         for lot in (lot for lot in lots_of(inventory.held) if lot.version in kept):
-            for rank in lot.ranks:
-                self.ledger.add_stored(rank, member.node, lot.version)
+            self.ledger.add_stored_lot(lot, member.node)
 
     def _note_same_rack(self, before: tuple[int, ...]) -> None:
         """What racks cannot protect is said when it becomes so, not at every plan."""

@@ -6,6 +6,7 @@ bytes; a replica can give bytes, never evidence.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from deadpool.protocol.identity import Generation, Version
@@ -162,6 +163,17 @@ def _moves(spare: NodeView, view: View, position: int) -> int:
     return view.placement.would_move(position, spare.rack) if view.placement.racks else 0
 
 
+@functools.lru_cache(maxsize=1 << 16)
+def _kept(rank: int) -> RankOrder:
+    """What most ranks are told at most losses: to stay as they are."""
+    return RankOrder(rank=rank, keep=True)
+
+
+def _same(one: Version | None, other: Version) -> bool:
+    """Mostly one object for all."""
+    return one is other or one == other
+
+
 class _Draft:
     """Writes down one plan for every node."""
 
@@ -236,11 +248,15 @@ class _Draft:
     def _order(self, node: str, rank: int) -> RankOrder:
         if self.resume is None or self.floor is None:
             return RankOrder(rank=rank, keep=False)
-        keep = self.stock.live.get(rank) == self.resume
+        stock = self.stock
+        keep = _same(stock.live.get(rank), self.resume)
+        pushes = self._pushes(rank)
+        if keep and not pushes and stock.at_home(rank, self.floor, node):
+            return _kept(rank)
         wanted = [self.floor] if keep or self.floor == self.resume else [self.resume, self.floor]
-        away = [v for v in wanted if not self.stock.at_home(rank, v, node)]
-        fetch = [fetch for v in away if (fetch := self.stock.fetch(rank, v)) is not None]
-        return RankOrder(rank=rank, keep=keep, fetch=tuple(fetch), pushes=self._pushes(rank))
+        away = [v for v in wanted if not stock.at_home(rank, v, node)]
+        fetch = [fetch for v in away if (fetch := stock.fetch(rank, v)) is not None]
+        return RankOrder(rank=rank, keep=keep, fetch=tuple(fetch), pushes=pushes)
 
     def _pushes(self, rank: int) -> tuple[tuple[str, Version], ...]:
         """Copies that holders lack: they died with the lost nodes, or the placement moved. Floor first: newest first
