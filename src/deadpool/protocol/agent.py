@@ -54,10 +54,12 @@ from deadpool.protocol.messages import (
     Captured,
     Connect,
     Connected,
+    Costs,
     Declare,
     Detach,
     DeviceLost,
     Durable,
+    Effort,
     End,
     Ended,
     Failed,
@@ -102,6 +104,7 @@ from deadpool.protocol.prompts import NodePrompts
 from deadpool.protocol.reach import Verdict, earliest
 from deadpool.protocol.seating import Seating
 from deadpool.protocol.storehouse import Storehouse
+from deadpool.protocol.telling import Telling
 
 START_ATTEMPTS = 3
 
@@ -126,6 +129,8 @@ class Agent:
         self.store = Storehouse(self._effects)
         self.costs = CostBook()
         self.efforts = EffortBook()
+        self._told_costs = Telling[Costs](lambda costs: (costs.every, costs.step_s, costs.stall_s, costs.commit_s))
+        self._told_efforts = Telling[Effort](lambda effort: (effort.step_s, effort.own_s))
         self._standing = False  # trainers were told to stop at a version
         self._leave: Leave | None = None  # said, and to be said again to whoever comes next
         allegiance = Allegiance()
@@ -289,6 +294,8 @@ class Agent:
             for _ in range(seats * self.understudies if self.spare else seats + self.standby):
                 self.crew.hire()
         else:
+            self._told_costs.forget()
+            self._told_efforts.forget()
             self._proceed()
             self._testify()
             if self._leave is not None:
@@ -325,6 +332,7 @@ class Agent:
         self._witness.permitted(permit)
         if before is None or before.schedule != permit.schedule:
             self.costs.begin(permit.schedule)
+            self._told_costs.forget()
             self.crew.tell_seated(Reschedule(generation=permit.generation, schedule=permit.schedule))
         self._dismiss_leaving()
         if permit.watermark is not None:
@@ -365,6 +373,8 @@ class Agent:
         self.store.fence(fence.generation)
         self.costs.clear()
         self.efforts.clear()
+        self._told_costs.forget()
+        self._told_efforts.forget()
         self._standing = False
         for trainer in list(self.crew.seated()):
             self._halt(trainer, fence)
@@ -566,8 +576,8 @@ class Agent:
                 generation=self.generation,
                 steps=steps,
                 paused=paused,
-                costs=self.costs.told(),
-                efforts=self.efforts.told(),
+                costs=self._told_costs.news(self.costs.told()),
+                efforts=self._told_efforts.news(self.efforts.told()),
             )
         )
 

@@ -36,6 +36,7 @@ class Commits:
         self.count = 0
         self._resume: Version | None = None
         self._running = False
+        self._uncounted: list[tuple[str, int | None, Inventory]] = []  # node, position: since the plan
         self._awaited: int | None = None  # a version that every rank captures, whatever the schedule says
         self._unmatched: tuple[int, ...] = ()  # ranks whose replicas were not, as last said
         self._former: tuple[str, ...] = ()  # nodes that hold copies and no rank: a permit frees them there too
@@ -57,6 +58,7 @@ class Commits:
 
     def fence(self) -> None:
         self._running, self._awaited = False, None
+        self._uncounted.clear()
 
     def adopt(self, blueprint: Blueprint, members: Iterable[Member]) -> None:
         same_rack_before = self.placement.same_rack
@@ -66,20 +68,22 @@ class Commits:
         members = list(members)
         self._former = tuple(m.node for m in members if m.position is None and m.has_copies)
         if blueprint.resume is not None:
-            for member in members:
-                self._count_in(member, blueprint.resume)
+            self._uncounted = [(m.node, m.position, m.inventory) for m in members if m.inventory is not None]
         self._note_same_rack(same_rack_before)
 
-    def _count_in(self, member: Member, resume: Version) -> None:
-        """What the node's inventory has of the versions that are kept."""
-        kept = (resume, self.permit.watermark)
-        inventory = member.inventory or Inventory()
-        seats = self.layout.ranks_at(member.position) if member.position is not None else range(0)
+    def _count_in(self) -> None:
+        """What inventories have of the versions that are kept. Only when it is asked for: the plan goes out first."""
+        for node, position, inventory in self._uncounted:
+            seats = self.layout.ranks_at(position) if position is not None else range(0)
+            self._count(node, seats, inventory)
+        self._uncounted.clear()
+
+    def _count(self, node: str, seats: range, inventory: Inventory) -> None:
+        kept = (self._resume, self.permit.watermark)
         for lot in (lot for lot in lots_of(inventory.own) if lot.version in kept):
             self.ledger.add_sealed_lot(lot, seats)
         for lot in (lot for lot in lots_of(inventory.held) if lot.version in kept):
-            for rank in lot.ranks:
-                self.ledger.add_stored(rank, member.node, lot.version)
+            self.ledger.add_stored_lot(lot, node)
 
     def _note_same_rack(self, before: tuple[int, ...]) -> None:
         """What racks cannot protect is said when it becomes so, not at every plan."""
@@ -89,6 +93,7 @@ class Commits:
             self._out.emit("same_rack", positions=list(positions), nodes=nodes)
 
     def go(self) -> str | None:
+        self._count_in()
         self._running = True
         return self._settle_resume()
 
@@ -148,6 +153,7 @@ class Commits:
 
     def lost_copy(self, rank: int, node: str, version: Version) -> None:
         """It was counted, and is not what it was."""
+        self._count_in()
         self.ledger.remove(rank, node, version)
 
     def missed(self, rank: int, number: int, reason: str) -> None:

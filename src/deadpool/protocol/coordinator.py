@@ -496,7 +496,7 @@ class Coordinator:
         self._enter(Phase.FENCING, now, self.deadlines.fence_s)
         for member in self.members.values():
             member.inventory, member.plan_acked = None, False
-            self._out.send(member.node, Fence(generation=self.generation, cause=self.cause))
+        self._out.send_each(self.members, Fence(generation=self.generation, cause=self.cause))
         self._out.emit("fence")
         self._hint_newcomers()
         self._maybe_plan(now)

@@ -167,6 +167,14 @@ class Ledger:
             at_home = [(rank, AT_HOME) for rank in lot.ranks if rank in seats]
             self.places.setdefault(lot.version, set()).update(at_home)
 
+    def add_stored_lot(self, lot: Lot, node: str) -> None:
+        places, position, holds = self.places.setdefault(lot.version, set()), -1, False
+        for rank in lot.ranks:
+            if self.layout.position_of(rank) != position:
+                position, holds = self.layout.position_of(rank), self._is_holder_of(rank, node)
+            if holds:
+                places.add((rank, node))
+
     def add_stored(self, rank: int, node: str, version: Version) -> None:
         if self._is_holder_of(rank, node):
             self.places.setdefault(version, set()).add((rank, node))

@@ -40,5 +40,9 @@ class Version:
     born: Generation
     number: int
 
+    def __hash__(self) -> int:
+        """As the one that would be made, in one call: versions name things in large books."""
+        return hash((self.born.term, self.born.n, self.number))
+
     def __str__(self) -> str:
         return f"v{self.number}@{self.born}"

@@ -88,25 +88,27 @@ class Interval:
         return self._narrow(needed)
 
     def _needed(self) -> tuple[float, str]:
-        """The least interval that would do, and for what."""
-        needs = [need for costs in self.costs.values() for need in self._needs(costs)]
-        return max(needs, default=(0.0, ""))
+        """The least interval that would do, and for what: the rank and the need that ask for most."""
+        budget, slots = self._budget, self._slots - 1
+        most, reason, worst = 0.0, "", None
+        for costs in self.costs.values():  # of every rank, in every round: nothing is put into words before it counts
+            if costs.stall_s is not None and costs.stall_s >= most * budget * costs.step_s:
+                most, reason, worst = costs.stall_s / (budget * costs.step_s), "stall", costs
+            if costs.commit_s is not None and costs.commit_s >= most * slots * costs.step_s:
+                most, reason, worst = costs.commit_s / (slots * costs.step_s), "commit", costs
+        if worst is None:
+            return 0.0, ""
+        return most, self._stall_in_words(worst) if reason == "stall" else self._commit_in_words(worst)
 
-    def _needs(self, costs: Costs) -> list[tuple[float, str]]:
-        every, step_s, rank = self.every, costs.step_s, costs.rank
-        needs = []
-        if costs.stall_s is not None:
-            share = costs.stall_s / (every * step_s)
-            reason = (
-                f"rank {rank}: captures cost {_percent(share)} of the step time, more than {_percent(self._budget)}"
-            )
-            needs.append((costs.stall_s / (self._budget * step_s), reason))
-        if costs.commit_s is not None:
-            room_s = (self._slots - 1) * step_s
-            lasting = f"{self._slots - 1} slots last for {every * room_s:.2f} s"
-            reason = f"rank {rank}: versions take {costs.commit_s:.2f} s to be committed, {lasting}"
-            needs.append((costs.commit_s / room_s, reason))
-        return needs
+    def _stall_in_words(self, costs: Costs) -> str:
+        share = (costs.stall_s or 0.0) / (self.every * costs.step_s)
+        return (
+            f"rank {costs.rank}: captures cost {_percent(share)} of the step time, more than {_percent(self._budget)}"
+        )
+
+    def _commit_in_words(self, costs: Costs) -> str:
+        lasting = f"{self._slots - 1} slots last for {self.every * (self._slots - 1) * costs.step_s:.2f} s"
+        return f"rank {costs.rank}: versions take {costs.commit_s:.2f} s to be committed, {lasting}"
 
     def _widen(self, needed: float, reason: str) -> Change | None:
         every = self.every

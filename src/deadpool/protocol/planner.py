@@ -6,6 +6,7 @@ bytes; a replica can give bytes, never evidence.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from deadpool.protocol.identity import Generation, Version
@@ -162,6 +163,12 @@ def _moves(spare: NodeView, view: View, position: int) -> int:
     return view.placement.would_move(position, spare.rack) if view.placement.racks else 0
 
 
+@functools.lru_cache(maxsize=1 << 14)
+def _kept(ranks: range) -> tuple[RankOrder, ...]:
+    """To stay as they are."""
+    return tuple(RankOrder(rank=rank, keep=True) for rank in ranks)
+
+
 class _Draft:
     """Writes down one plan for every node."""
 
@@ -230,28 +237,47 @@ class _Draft:
 
     def _orders(self, node: str) -> tuple[RankOrder, ...]:
         position = self._position.get(node)
-        ranks = self.view.layout.ranks_at(position) if position is not None else ()
+        if position is None:
+            return ()
+        ranks = self.view.layout.ranks_at(position)
+        if self._stays_as_it_is(node, position, ranks):
+            return _kept(ranks)
         return tuple([self._order(node, rank) for rank in ranks])
+
+    def _stays_as_it_is(self, node: str, position: int, ranks: range) -> bool:
+        """Most nodes at most losses: nothing moves to them or from them. Looked at as a whole, for there are many."""
+        if self.resume is None or self.floor is None:
+            return False
+        if not self.stock.rests_complete(ranks, node, self.resume, self.floor):
+            return False
+        holders = [self.seats[holder] for holder in self.placement.of(position)]
+        return all(self.stock.holds_all(holder, ranks, v) for holder in holders for v in self._versions)
+
+    @functools.cached_property
+    def _versions(self) -> tuple[Version, ...]:
+        """That holders have to have: the floor first."""
+        assert self.floor is not None and self.resume is not None
+        return (self.floor,) if self.floor == self.resume else (self.floor, self.resume)
 
     def _order(self, node: str, rank: int) -> RankOrder:
         if self.resume is None or self.floor is None:
             return RankOrder(rank=rank, keep=False)
-        keep = self.stock.live.get(rank) == self.resume
+        stock = self.stock
+        keep = stock.live.get(rank) == self.resume
         wanted = [self.floor] if keep or self.floor == self.resume else [self.resume, self.floor]
-        away = [v for v in wanted if not self.stock.at_home(rank, v, node)]
-        fetch = [fetch for v in away if (fetch := self.stock.fetch(rank, v)) is not None]
+        away = [v for v in wanted if not stock.at_home(rank, v, node)]
+        fetch = [fetch for v in away if (fetch := stock.fetch(rank, v)) is not None]
         return RankOrder(rank=rank, keep=keep, fetch=tuple(fetch), pushes=self._pushes(rank))
 
     def _pushes(self, rank: int) -> tuple[tuple[str, Version], ...]:
         """Copies that holders lack: they died with the lost nodes, or the placement moved. Floor first: newest first
         makes an avoidable NoPlan at the next loss."""
-        assert self.floor is not None and self.resume is not None
-        stock, versions = self.stock, (self.floor, self.resume)[: 1 if self.floor == self.resume else 2]
+        stock = self.stock
         holders = [self.seats[p] for p in self.placement.of(self.view.layout.position_of(rank))]
         return tuple(
             [
                 (holder, version)
-                for version in versions
+                for version in self._versions
                 for holder in holders
                 if not stock.holds(holder, rank, version) and stock.can_be_had(rank, version)
             ]

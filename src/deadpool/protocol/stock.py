@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 from deadpool.protocol.identity import Version
 from deadpool.protocol.lots import Lot, lots_of
-from deadpool.protocol.messages import Copy, Fetch, Inventory, Source, TrainerInfo
+from deadpool.protocol.messages import Copy, Fetch, Inventory, Live, Source, TrainerInfo
 from deadpool.protocol.placement import Rack
 from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Address, Layout
 
+ASKED_WITHOUT_A_BOOK = 100
 TWINS_AT_MOST = 8
 """Replicas that are named as sources: any one will do, and there may be one on every node."""
 
@@ -46,8 +47,10 @@ class Stock:
         self.live: dict[int, Version] = {}
         self._standing: dict[Version, set[int]] = {}  # ranks that live there
         self.own: dict[Version, dict[int, Home]] = {}
+        self._at_home: dict[tuple[str, Version], set[int]] = {}  # of the same, by node
         self._strays: dict[Version, dict[int, list[Home]]] = {}  # where the rank was seated before
         self._held: dict[Version, list[Home]] = {}
+        self._asked = 0
         self._held_by: dict[tuple[str, Version], set[int]] = {}
         self._holders: dict[Version, dict[int, list[Home]]] = {}  # by rank; made when it is asked for
         self._twins: dict[Version, dict[tuple[int, int], list[tuple[int, Home]]]] = {}  # by replica; likewise
@@ -57,20 +60,30 @@ class Stock:
     def count(self, node: NodeView, *, stays: bool) -> None:
         """Not `stays`: its trainers will end, whatever becomes of its copies."""
         seats = self._layout.ranks_at(node.position) if node.position is not None else range(0)
-        for live in node.inventory.live if stays else ():
-            if live.clean and live.version is not None and live.rank in seats:
-                self.live[live.rank] = live.version
-                self._standing.setdefault(live.version, set()).add(live.rank)
+        if stays:
+            self._count_live(node.inventory.live, seats)
         for lot in lots_of(node.inventory.own):
             self._count_own((node, lot), seats)
         for lot in lots_of(node.inventory.held):
             self._held.setdefault(lot.version, []).append((node, lot))
             self._held_by.setdefault((node.node, lot.version), set()).update(lot.ranks)
 
+    def _count_live(self, lives: Iterable[Live], seats: range) -> None:
+        version: Version | None = None
+        standing: set[int] = set()
+        for live in lives:
+            if not live.clean or live.version is None or live.rank not in seats:
+                continue
+            if live.version is not version:
+                version, standing = live.version, self._standing.setdefault(live.version, set())
+            self.live[live.rank] = live.version
+            standing.add(live.rank)
+
     def _count_own(self, home: Home, seats: range) -> None:
         lot = home[1]
         at_home = [rank for rank in lot.ranks if rank in seats]
         self.own.setdefault(lot.version, {}).update(dict.fromkeys(at_home, home))
+        self._at_home.setdefault((home[0].node, lot.version), set()).update(at_home)
         if len(at_home) < len(lot.ranks):
             strays = self._strays.setdefault(lot.version, {})
             for rank in lot.ranks:
@@ -84,7 +97,7 @@ class Stock:
 
     def homes(self, rank: int, version: Version) -> list[tuple[NodeView, Copy]]:
         """Everybody who has the rank's own seal, and bytes to it."""
-        held = self._held_of(version).get(rank, [])
+        held = self._held_of(rank, version)
         own = self._own_homes(rank, version)
         ordered = own[:1] + held + own[1:] if rank in self.own.get(version, ()) else held + own
         return [(node, lot.copy(rank)) for node, lot in ordered]
@@ -94,18 +107,30 @@ class Stock:
         seated = self.own.get(version, {}).get(rank)
         return ([seated] if seated else []) + self._strays.get(version, {}).get(rank, [])
 
-    def _held_of(self, version: Version) -> dict[int, list[Home]]:
+    def _held_of(self, rank: int, version: Version) -> list[Home]:
+        """A few ranks are looked for; for many a book is made."""
+        self._asked += 1
+        if self._asked <= ASKED_WITHOUT_A_BOOK:
+            return [home for home in self._held.get(version, ()) if rank in home[1].ranks]
         if version not in self._holders:
             found: dict[int, list[Home]] = {}
             for home in self._held.get(version, ()):
-                for rank in home[1].ranks:
-                    found.setdefault(rank, []).append(home)
+                for each in home[1].ranks:
+                    found.setdefault(each, []).append(home)
             self._holders[version] = found
-        return self._holders[version]
+        return self._holders[version].get(rank, [])
 
     def fullest_first(self, rank: int, version: Version) -> list[tuple[NodeView, Copy]]:
         """Those first that have the replica region too."""
         return sorted(self.homes(rank, version), key=lambda home: not home[1].seal.full)
+
+    def rests_complete(self, ranks: range, node: str, live: Version, kept: Version) -> bool:
+        """They live there, and have what is kept at home."""
+        standing, at_home = self._standing.get(live, ()), self._at_home.get((node, kept), ())
+        return all(map(standing.__contains__, ranks)) and all(map(at_home.__contains__, ranks))
+
+    def holds_all(self, node: str, ranks: range, version: Version) -> bool:
+        return all(map(self._held_by.get((node, version), ()).__contains__, ranks))
 
     def at_home(self, rank: int, version: Version, seat: str) -> bool:
         seated = self.own.get(version, {}).get(rank)
@@ -131,8 +156,8 @@ class Stock:
 
     def _unsure(self, version: Version) -> list[int]:
         """Who neither lives there nor has a copy of its own, with every region, at home."""
-        sure = self.own.get(version, {}).keys() | self._standing.get(version, set())
-        return sorted(set(range(self._layout.world_size)) - sure)
+        own, standing = self.own.get(version, {}), self._standing.get(version, set())
+        return [rank for rank in range(self._layout.world_size) if rank not in own and rank not in standing]
 
     def can_stand(self, rank: int, version: Version) -> bool:
         return self.live.get(rank) == version or self.can_be_had(rank, version)

@@ -24,6 +24,7 @@ SHARED: frozenset[type] = frozenset({Generation, Version, Extent, Geometry})
 SHARED_AT_MOST = 4096
 
 TYPES: dict[str, type] = {cls.__name__: cls for cls in messages.ALL}
+_RECORDS = frozenset(messages.ALL)
 _packers: dict[type, Step] = {}
 _unpackers: dict[type, Step] = {}
 
@@ -53,8 +54,8 @@ def _packing(kind: Any) -> Step | None:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind == tuple[messages.Copy, ...]:
         return _pack_copies
-    if kind in TYPES.values():
-        return lambda value: _packers[kind](value)
+    if kind in _RECORDS:
+        return _packer_of(kind)
     if origin in (types.UnionType, typing.Union):
         return _packing_one_of(arguments)
     if origin is tuple and arguments[-1] is Ellipsis:
@@ -69,14 +70,14 @@ def _packing(kind: Any) -> Step | None:
 
 
 def _packing_one_of(kinds: tuple[Any, ...]) -> Step | None:
-    records = [kind for kind in kinds if kind in TYPES.values()]
+    records = [kind for kind in kinds if kind in _RECORDS]
     if not records:
         others = [step for kind in kinds if kind is not type(None) and (step := _packing(kind))]
         assert not others, f"{kinds}: nobody could tell which of them it is"
         return None
     if len(records) == 1:
-        only = records[0]
-        return lambda value: None if value is None else _packers[only](value)
+        only = _packer_of(records[0])
+        return lambda value: None if value is None else only(value)
     return lambda value: None if value is None else pack(value)
 
 
@@ -86,6 +87,12 @@ def _pack_copies(copies: Any) -> list[Any]:
         [version(lot.version), extent(lot.extent), geometry(lot.geometry), lot.full, lot.peers, lot.ranks, lot.digests]
         for lot in lots_of(copies)
     ]
+
+
+def _packer_of(cls: type) -> Step:
+    if cls not in _packers:
+        _packers[cls] = _make_packer(cls)
+    return _packers[cls]
 
 
 def _make_packer(cls: type) -> Step:
@@ -105,10 +112,12 @@ def _unpacking(kind: Any) -> Step:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind == tuple[messages.Copy, ...]:
         return _unpack_copies
+    if kind == PAIRS:
+        return _unpack_pairs
     if kind is Any:
         return lambda value: value
-    if kind in TYPES.values():
-        return lambda value: _unpackers[kind](value)
+    if kind in _RECORDS:
+        return _unpacker_of(kind)
     if origin is typing.Literal:
         return _checked(lambda value: value in arguments, str(kind))
     if origin in (types.UnionType, typing.Union):
@@ -121,7 +130,7 @@ def _unpacking(kind: Any) -> Step:
 
 
 def _unpacking_one_of(kinds: tuple[Any, ...]) -> Step:
-    records = [kind for kind in kinds if kind in TYPES.values()]
+    records = [kind for kind in kinds if kind in _RECORDS]
     optional = type(None) in kinds
     if not records:
         return _instance(tuple(each for kind in kinds for each in _classes(typing.get_origin(kind) or kind)))
@@ -160,6 +169,16 @@ def _unpacking_each(kind: Any) -> Step:
     return step
 
 
+def _unpack_pairs(value: Any) -> Any:
+    """The steps of a node's ranks, in every heartbeat."""
+    if type(value) is not tuple:
+        raise WireError("not a list")
+    for pair in value:
+        if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not int or type(pair[1]) is not int:
+            raise WireError("not pairs of numbers")
+    return value
+
+
 def _unpacking_in_turn(kinds: tuple[Any, ...]) -> Step:
     steps = [_unpacking(kind) for kind in kinds]
 
@@ -181,7 +200,12 @@ def _checked(check: Callable[[Any], bool], what: str) -> Step:
 
 
 def _instance(classes: tuple[type, ...]) -> Step:
-    return _checked(lambda value: isinstance(value, classes), " or ".join(cls.__name__ for cls in classes))
+    def step(value: Any) -> Any:
+        if not isinstance(value, classes):
+            raise WireError(f"a {type(value).__name__} is not one of {', '.join(cls.__name__ for cls in classes)}")
+        return value
+
+    return step
 
 
 def _classes(kind: Any) -> tuple[type, ...]:
@@ -216,7 +240,10 @@ def _unpack_lot(value: Any) -> Lot:
     )
 
 
-PLAIN: dict[Any, str] = {int: "int", str: "str", bytes: "bytes", bool: "bool"}
+def _unpacker_of(cls: type) -> Step:
+    if cls not in _unpackers:
+        _unpackers[cls] = _make_unpacker(cls)
+    return _unpackers[cls]
 
 
 def _make_unpacker(cls: type) -> Step:
@@ -224,16 +251,32 @@ def _make_unpacker(cls: type) -> Step:
     hints = typing.get_type_hints(cls)
     fields = [(field.name, hints[field.name]) for field in dataclasses.fields(cls)]
     names: dict[str, Any] = {"cls": cls, "refuse": _refuse(cls, [name for name, _ in fields])}
-    plain = [f"isinstance(v[{i}], {PLAIN[kind]})" for i, (_, kind) in enumerate(fields) if kind in PLAIN]
-    parts = []
+    guards, parts = ["type(v) is tuple", f"len(v) == {len(fields)}"], []
     for index, (name, kind) in enumerate(fields):
-        if kind not in PLAIN:
+        if (guard := _guard(f"v[{index}]", kind)) is not None:
+            guards.append(guard)
+            parts.append(f"{name}=v[{index}]")
+        else:
             names[f"_{name}"] = _unpacking(kind)
-        parts.append(f"{name}=" + (f"v[{index}]" if kind in PLAIN else f"_{name}(v[{index}])"))
-    guard = " and ".join(["type(v) is tuple", f"len(v) == {len(fields)}", *plain])
-    source = f"lambda v: cls({', '.join(parts)}) if {guard} else refuse(v)"
+            parts.append(f"{name}=_{name}(v[{index}])")
+    source = f"lambda v: cls({', '.join(parts)}) if {' and '.join(guards)} else refuse(v)"
     unpacker: Step = eval(source, names)  # of names in our own source
     return _sharing(unpacker) if cls in SHARED else unpacker
+
+
+PLAIN: dict[Any, str] = {int: "int", str: "str", bytes: "bytes", bool: "bool", float: "(float, int)"}
+PAIRS = tuple[tuple[int, int], ...]
+
+
+def _guard(value: str, kind: Any) -> str | None:
+    """What has to be true of a plain value; None: it is not plain."""
+    if kind in PLAIN:
+        return f"isinstance({value}, {PLAIN[kind]})"
+    arguments = typing.get_args(kind)
+    if typing.get_origin(kind) in (types.UnionType, typing.Union) and len(arguments) == 2 and type(None) in arguments:
+        guard = _guard(value, next(each for each in arguments if each is not type(None)))
+        return f"({value} is None or {guard})" if guard else None
+    return None
 
 
 def _refuse(cls: type, fields: list[str]) -> Step:
@@ -262,6 +305,5 @@ def _sharing(unpacker: Step) -> Step:
 
 
 for _cls in messages.ALL:
-    _packers[_cls] = _make_packer(_cls)
-for _cls in messages.ALL:
-    _unpackers[_cls] = _make_unpacker(_cls)
+    _packer_of(_cls)
+    _unpacker_of(_cls)
