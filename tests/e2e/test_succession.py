@@ -10,6 +10,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from deadpool.errors import JobFailed
+
 
 def kill_coordinator(stage) -> int:
     """Returns the process id that it had."""
@@ -163,3 +165,18 @@ def test_nodes_without_any_coordinator_end_their_trainers(make_stage, play):
     results = play(stage, during)
     assert {event["node"] for event in stage.events("isolated")} >= {"n0", "n1"}
     assert results.steps_done_again() <= 1
+
+
+def test_most_nodes_lost_with_a_standby(make_stage):
+    """Of several coordinators none can be sure to be the only one. The job does not go on, and does not hang either."""
+    stage = make_stage(scene="wait@4:2", nodes=3, standby_coordinators=1, node_timeout_s=1.0, isolation_timeout_s=3.0)
+
+    def during():
+        stage.await_gate(4)
+        stage.trial.job.kill_node("n0")
+        stage.trial.job.kill_node("n1")
+        stage.open_gate(4)
+
+    with pytest.raises(JobFailed, match="NO MAJORITY"):
+        stage.trial.run(lambda _: during())
+    assert stage.events("no_majority") and stage.events("go")[-1]["generation"] == "1.1"

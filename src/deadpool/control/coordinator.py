@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from deadpool.protocol.topology import Address
 from deadpool.strikes import StrikeOrder
 from deadpool.wire.control_link import ControlLink, authenticated
 
+PORT_WAIT_S = 10.0
 STALL_S = 0.1  # a timer that fires later than this means that this process did not run
 
 
@@ -72,9 +74,21 @@ class CoordinatorServer:
         self._conversations: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> Address:
-        self._server = await asyncio.start_server(self._welcome, host, port)
+        self._server = await self._listen(host, port)
         bound = self._server.sockets[0].getsockname()
         return Address(host=host, port=bound[1])
+
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        """One that is started again wants the port that it had; somebody may be using it for a moment, as the near end
+        of a connection."""
+        deadline = time.monotonic() + PORT_WAIT_S
+        while True:
+            try:
+                return await asyncio.start_server(self._welcome, host, port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
 
     def open(self) -> None:
         """From here on it may be in office."""

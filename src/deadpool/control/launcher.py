@@ -77,7 +77,11 @@ class LocalJob:
     def tend(self) -> int | None:
         """Looks after the coordinators. The job's exit code, once it has ended."""
         assert self.coordinators is not None
-        return self.coordinators.tend()
+        return self.coordinators.tend(deserted=self._is_deserted)
+
+    @property
+    def _is_deserted(self) -> bool:
+        return all(process.poll() is not None for process in self.nodes.values())
 
     @property
     def coordinator(self) -> subprocess.Popen[bytes] | None:
