@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from deadpool.errors import JobFailed
 
 
 def kill_coordinator(stage) -> int:
@@ -11,6 +18,14 @@ def kill_coordinator(stage) -> int:
     pid = stage.trial.job.coordinator.pid
     os.kill(pid, signal.SIGKILL)
     return pid
+
+
+def await_without_launcher(ready: Callable[[], object]) -> None:
+    """Nobody starts the coordinator again meanwhile: its machine is gone."""
+    deadline = time.monotonic() + 60.0
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def trainer_pids(stage) -> dict[str, int]:
@@ -87,11 +102,12 @@ def test_standby_takes_over_and_recovers_a_node_loss(make_stage, play):
     def during():
         stage.trial.await_event("rehearsed")
         stage.await_gate(3)
-        killed = kill_coordinator(stage)
+        first = stage.trial.job.run_dir.coordinator()
+        kill_coordinator(stage)
         stage.open_gate(3)
+        await_without_launcher(lambda: stage.trial.job.run_dir.coordinator() != first)
         stage.await_gate(5)
         await_term(stage, 2)
-        assert stage.trial.job.coordinator.pid != killed
         stage.await_committed(4)
         stage.kill_node_at_gate("n1", 5)
 
@@ -100,13 +116,67 @@ def test_standby_takes_over_and_recovers_a_node_loss(make_stage, play):
     assert results.steps_done_again() <= 1
 
 
-def test_coordinator_killed_in_the_middle_of_a_recovery(make_stage, play):
+def test_node_with_the_coordinator_on_it_dies(make_stage, play):
+    """And nobody starts it again: a standby elsewhere takes the job over and replaces the node."""
+    stage = make_stage(scene="wait@4:1", nodes=3, standby_coordinators=2, node_timeout_s=2.0)
+
+    def during():
+        stage.trial.await_event("rehearsed")
+        stage.await_gate(4)
+        stage.await_committed(3)
+        kill_coordinator(stage)
+        stage.kill_node_at_gate("n0", 4)
+        await_without_launcher(lambda: stage.events("took_over"))
+
+    play(stage, during)
+    assert stage.seats() == ["n3", "n1", "n2"]
+    assert stage.events("took_over")[0]["running"] is False
+
+
+@pytest.mark.parametrize("moment", ["fault", "planned", "prepared"])
+def test_coordinator_killed_in_the_middle_of_a_recovery(make_stage, play, moment):
+    """If it gets there before the job goes on without it, which no test can make sure of: either way it goes on."""
     stage = make_stage(scene="wait@4:1", node_timeout_s=2.0)
 
     def during():
+        before = len(stage.events(moment))
         stage.kill_node_at_gate("n1", 4)
-        stage.trial.await_event("planned", count=2)
+        stage.trial.await_event(moment, count=before + 1)
         kill_coordinator(stage)
 
     play(stage, during)
     assert stage.seats() == ["n0", "n2"]
+
+
+def test_nodes_without_any_coordinator_end_their_trainers(make_stage, play):
+    """What they left is kept: a coordinator that comes after that goes on from it."""
+    stage = make_stage(scene="wait@4:1", node_timeout_s=2.0, isolation_timeout_s=8.0)
+
+    def during():
+        stage.await_gate(4)
+        stage.await_committed(3)
+        stage.trial.await_true(lambda: len(trainer_pids(stage)) == 3, "process ids", 30.0)
+        waiting, trainers = stage.await_gate(4), list(trainer_pids(stage).values())
+        assert waiting in trainers
+        kill_coordinator(stage)
+        await_without_launcher(lambda: not psutil.pid_exists(waiting))
+        stage.open_gate(4)
+
+    results = play(stage, during)
+    assert {event["node"] for event in stage.events("isolated")} >= {"n0", "n1"}
+    assert results.steps_done_again() <= 1
+
+
+def test_most_nodes_lost_with_a_standby(make_stage):
+    """Of several coordinators none can be sure to be the only one. The job does not go on, and does not hang either."""
+    stage = make_stage(scene="wait@4:2", nodes=3, standby_coordinators=1, node_timeout_s=1.0, isolation_timeout_s=3.0)
+
+    def during():
+        stage.await_gate(4)
+        stage.trial.job.kill_node("n0")
+        stage.trial.job.kill_node("n1")
+        stage.open_gate(4)
+
+    with pytest.raises(JobFailed, match="NO MAJORITY"):
+        stage.trial.run(lambda _: during())
+    assert stage.events("no_majority") and stage.events("go")[-1]["generation"] == "1.1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from deadpool.wire.control_link import ControlLink, framed
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.reception import Reception
 
+PORT_WAIT_S = 10.0
 STALL_S = 0.1  # a timer that fires later than this means that this process did not run
 
 
@@ -75,7 +77,16 @@ class CoordinatorServer:
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     async def start(self, host: str, port: int) -> Address:
-        return await self._reception.start(host, port)
+        """One that is started again wants the port that it had; somebody may be using it for a moment, as the near end
+        of a connection."""
+        deadline = time.monotonic() + PORT_WAIT_S
+        while True:
+            try:
+                return await self._reception.start(host, port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
 
     def open(self) -> None:
         """From here on it may be in office."""

@@ -16,6 +16,8 @@ from deadpool.errors import ConfigError
 Process = subprocess.Popen[bytes]
 _START_S = 30.0
 _STOP_S = 10.0
+_DESERTED_S = 10.0
+"""Without any node, after which several coordinators are at an end: none of them can know that the job is over."""
 _RESTARTS = 20
 """Deaths after which a coordinator is not started again: something kills it each time."""
 
@@ -35,6 +37,7 @@ class Coordinators:
         self._config, self._run_dir, self._spawn = config, run_dir, spawn
         self._seats: list[_Seat] = []
         self._restarts = 0
+        self._deserted_at: float | None = None
         self._code: int | None = None
 
     @property
@@ -52,8 +55,10 @@ class Coordinators:
         self._await(self._seats[0].process)
         self._seats[0].place = str(self._run_dir.coordinator())  # its port may have been any free one
 
-    def tend(self) -> int | None:
-        """The job's exit code, once it has one."""
+    def tend(self, *, deserted: bool) -> int | None:
+        """The job's exit code, once it has one. `deserted`: no process of any node is left."""
+        if self._is_over(deserted=deserted):
+            self._code = 1
         for seat in self._seats:
             code = seat.process.poll()
             if code is None or self._code is not None:
@@ -67,6 +72,14 @@ class Coordinators:
         if self._code is None and all(seat.process.poll() is not None for seat in self._seats):
             self._code = 1
         return self._code
+
+    def _is_over(self, *, deserted: bool) -> bool:
+        """One that is alone ends the job itself, or waits for nodes to be added."""
+        if not deserted or len(self._seats) == 1 or self._code is not None:
+            self._deserted_at = None
+        elif self._deserted_at is None:
+            self._deserted_at = time.monotonic()
+        return self._deserted_at is not None and time.monotonic() > self._deserted_at + _DESERTED_S
 
     def in_office(self) -> Process:
         """The process of whoever is the coordinator, or was last."""

@@ -98,7 +98,11 @@ class LocalJob:
         """Looks after the coordinators. The job's exit code, once it has ended."""
         assert self.coordinators is not None
         self._tell_deaths()
-        return self.coordinators.tend()
+        return self.coordinators.tend(deserted=self._is_deserted)
+
+    @property
+    def _is_deserted(self) -> bool:
+        return all(process.poll() is not None for process in self.nodes.values())
 
     def _tell_deaths(self) -> None:
         """The coordinator sees only that a link ended; how the agent did is seen here."""

@@ -23,6 +23,8 @@ class Candidacy:
         self._asked: set[str] = set()
         self.decides_at: float | None = None  # elected: until then the others are waited for
         self.began_at: float | None = None
+        self.short_at: float | None = None  # some who ran are here, and are too few: then people are told
+        self.has_told = False
 
     # --- who is here -------------------------------------------------------------------------------------------------
 
@@ -42,6 +44,12 @@ class Candidacy:
     def excuse(self, seconds: float) -> None:
         self.decides_at = self.decides_at + seconds if self.decides_at is not None else None
         self.began_at = self.began_at + seconds if self.began_at is not None else None
+        self.short_at = self.short_at + seconds if self.short_at is not None else None
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Somebody is here who would vote, and nobody was elected."""
+        return not self.decides_at and any(join.footing.position is not None for join in self.joins.values())
 
     def _outbid(self, term: int) -> None:
         """Everybody has to be asked again."""

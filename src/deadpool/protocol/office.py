@@ -99,8 +99,10 @@ class Office:
     def deadline(self) -> float | None:
         if self.candidacy is None:
             return self.coordinator.deadline()
-        given_up_at = self._given_up_at(self.candidacy)
-        return given_up_at if self.candidacy.decides_at is None else self.candidacy.decides_at
+        if self.candidacy.decides_at is not None:
+            return self.candidacy.decides_at
+        wakes = (self._given_up_at(self.candidacy), self.candidacy.short_at)
+        return min((wake for wake in wakes if wake is not None), default=None)
 
     def check(self) -> None:
         self.coordinator.check()
@@ -163,7 +165,9 @@ class Office:
             case Tick():
                 pass
         self._ask(candidacy)
-        return self._out.take() + self._decide(candidacy, now)
+        effects = self._out.take() + self._decide(candidacy, now)
+        self._tell_if_short(candidacy, now)
+        return effects + self._out.take()
 
     def _sustain(self, candidacy: Candidacy, said: FromAgent) -> None:
         """Once elected it is as good as in office: nobody should look elsewhere while the last ones are waited for."""
@@ -206,6 +210,18 @@ class Office:
         self._out.send_each(candidacy.joins, Shutdown(reason=reason, failed=True))
         self._out.finish(reason, failed=True)
         return self._out.take()
+
+    def _tell_if_short(self, candidacy: Candidacy, now: float) -> None:
+        """Those who are here wait, too few to do anything: people may be able to help the others."""
+        if self.candidacy is not candidacy or candidacy.has_told or not candidacy.waits_for_others:
+            candidacy.short_at = None
+        elif candidacy.short_at is None:
+            candidacy.short_at = now + self._charter.deadlines.node_s
+        elif now >= candidacy.short_at:
+            candidacy.has_told, candidacy.short_at = True, None
+            self._out.emit(
+                "no_majority", reason="most of the nodes that ran do not answer", nodes=sorted(candidacy.joins)
+            )
 
     def _form(self, candidacy: Candidacy, now: float) -> list[CoordinatorEffect]:
         """Whoever was in office before did not live to make a plan."""

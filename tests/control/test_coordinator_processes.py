@@ -1,0 +1,79 @@
+"""What a launcher does about coordinator processes that end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from deadpool.config import JobConfig
+from deadpool.control import coordinator_processes
+from deadpool.control.coordinator_processes import Coordinators
+from deadpool.control.run_dir import RunDir
+from deadpool.protocol.topology import Address
+
+
+class Process:
+    """The twin of a coordinator's process; the first one takes office as soon as it is started."""
+
+    def __init__(self, number: int) -> None:
+        self.pid = os.getpid() + number
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        return self.code
+
+
+class Launcher:
+    def __init__(self, folder: Path, *, standbys: int) -> None:
+        self.run_dir = RunDir.create(folder)
+        self.started: list[tuple[list[str], Process]] = []
+        config = JobConfig(nodes=3, standby_coordinators=standbys).checked()
+        self.coordinators = Coordinators(config, self.run_dir, self.spawn)  # type: ignore[arg-type]
+        self.coordinators.start()
+
+    def spawn(self, command: list[str], end_signal: signal.Signals) -> Process:
+        process = Process(len(self.started))
+        if not self.started:
+            self.takes_office(process)
+        self.started.append((command, process))
+        return process
+
+    def takes_office(self, process: Process) -> None:
+        self.run_dir.announce(Address(host="127.0.0.1", port=1000), pid=process.pid)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_processes, "_DESERTED_S", 0.0)
+
+
+def test_killed_and_started_again_at_the_same_place(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, standbys=0)
+    launcher.started[0][1].code = -signal.SIGKILL
+    assert launcher.coordinators.tend(deserted=False) is None
+    command, process = launcher.started[1]
+    assert "--port=1000" in command
+    launcher.takes_office(process)
+    process.code = 0
+    assert launcher.coordinators.tend(deserted=False) == 0
+
+
+def test_what_a_standby_ends_with_is_not_the_job_s_code(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, standbys=1)
+    launcher.started[1][1].code = 3
+    assert launcher.coordinators.tend(deserted=False) is None
+
+
+def test_several_are_at_an_end_when_no_node_is_left(tmp_path: Path, impatient: None) -> None:
+    """Each of them stands for office, and nobody will ever call."""
+    launcher = Launcher(tmp_path, standbys=1)
+    assert launcher.coordinators.tend(deserted=False) is None
+    assert launcher.coordinators.tend(deserted=True) == 1
+
+
+def test_one_that_is_alone_waits_for_nodes_to_be_added(tmp_path: Path, impatient: None) -> None:
+    launcher = Launcher(tmp_path, standbys=0)
+    assert [launcher.coordinators.tend(deserted=True) for _ in range(3)] == [None] * 3
