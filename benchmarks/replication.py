@@ -31,6 +31,9 @@ from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.slot import region, seal_slot
 from deadpool.snapshot.transfer import TransferClient, TransferServer
+from deadpool.wire.credentials import read_credentials
+from deadpool.wire.secret import SECRET_VARIABLE
+from deadpool.wire.tls import OFF, TLS_VARIABLE
 
 GENERATION = Generation(1, 1)
 RECORD_BYTES = 20_000
@@ -43,13 +46,13 @@ def geometry_for(payload_bytes: int) -> Geometry:
 # --- the holder's process
 
 
-def serve(payload_bytes: int, secret: bytes) -> None:
+def serve(payload_bytes: int) -> None:
     geometry = geometry_for(payload_bytes)
     segment = Segment.create("bench-held", geometry, 2)
     segment.prefault()
     server = TransferServer(
         host="127.0.0.1",
-        secret=secret,
+        credentials=read_credentials(serving=True),
         open=lambda seal, generation, geometry: segment.slot(0),
         stored=lambda seal: None,
         dropped=lambda seal, reason: print(reason, file=sys.stderr),
@@ -79,15 +82,15 @@ def filled_slot(segment: Segment, payload_bytes: int) -> Seal:
     return seal_slot(segment.slot(0), segment.geometry, rank=0, version=version, extent=extent)
 
 
-def measure(payload_bytes: int, repeats: int, streams: int) -> dict[str, Any]:
-    secret = secrets.token_bytes(32)
+def measure(payload_bytes: int, repeats: int, streams: int, tls: str) -> dict[str, Any]:
+    os.environ.update({SECRET_VARIABLE: secrets.token_hex(32), TLS_VARIABLE: tls})
     segment = Segment.create("bench-own", geometry_for(payload_bytes), 1)
     segment.prefault()
     seal = filled_slot(segment, payload_bytes)
-    command = [sys.executable, __file__, "--bytes", str(payload_bytes), "--serve", secret.hex()]
+    command = [sys.executable, __file__, "--bytes", str(payload_bytes), "--serve"]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdin is not None and holder.stdout is not None
-    client = TransferClient(secret=secret, streams=streams)
+    client = TransferClient(credentials=read_credentials(), streams=streams)
     try:
         address, plain_address = (tuple(each) for each in json.loads(holder.stdout.readline()))
         socks = [socket.create_connection(plain_address) for _ in range(STREAMS)]
@@ -140,12 +143,13 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=256 << 20, help="payload of one snapshot")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--streams", type=int, default=2)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--tls", default=OFF, help="off, ephemeral or a folder; the plain streams stay plain")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.bytes, bytes.fromhex(options.serve))
+        serve(options.bytes)
         return
-    result = measure(options.bytes, options.repeats, options.streams)
+    result = measure(options.bytes, options.repeats, options.streams, options.tls)
     give_out(result, options.json)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import secrets
 import select
 import statistics
@@ -36,6 +37,7 @@ from deadpool.snapshot.progress import Progress
 from deadpool.snapshot.slot import region
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer.registration import Registrar
+from deadpool.wire.secret import SECRET_VARIABLE
 from deadpool.workload.master_weights import MasterAdamW
 
 SIZES_GB = (0.1, 0.5, 2.0, 8.0)
@@ -121,8 +123,9 @@ class Agents:
     """The holder, and the newcomer's agent."""
 
     def __init__(self, geometry: Geometry, arena: Segment) -> None:
-        shared = [json.dumps(dataclasses.asdict(geometry)), secrets.token_hex(32)]
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        shared = [json.dumps(dataclasses.asdict(geometry))]
+        environment = {**os.environ, SECRET_VARIABLE: secrets.token_hex(32)}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
         self._holder = subprocess.Popen([sys.executable, str(PROCESSES), "hold", *shared], **pipes)
         command = [sys.executable, str(PROCESSES), "fetch", *shared, str(arena.fd)]
         self._fetcher = subprocess.Popen(command, pass_fds=[arena.fd], **pipes)

@@ -1,8 +1,9 @@
 """The two agents of the restore benchmark, each a process of its own: the holder, and the newcomer's agent.
 
-    restore_processes.py hold GEOMETRY SECRET       prints its addresses, then serves until its input ends
-    restore_processes.py fetch GEOMETRY SECRET FD   does what its input says, one word a line, and prints seconds
+    restore_processes.py hold GEOMETRY       prints its addresses, then serves until its input ends
+    restore_processes.py fetch GEOMETRY FD   does what its input says, one word a line, and prints seconds
 
+The secret, and whether TLS is used, come with the environment.
 The newcomer's arena has two slots: the first is what its trainer captured, the second what comes back from the holder.
 """
 
@@ -24,19 +25,20 @@ from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.slot import region, seal_slot, write_seal
 from deadpool.snapshot.transfer import Found, TransferClient, TransferServer
+from deadpool.wire.credentials import read_credentials
 
 GENERATION = Generation(1, 1)
 VERSION = Version(GENERATION, 1)
 CAPTURED, FETCHED = 0, 1
 
 
-def hold(geometry: Geometry, secret: bytes) -> None:
+def hold(geometry: Geometry) -> None:
     segment = Segment.create("bench-held", geometry, 1)
     segment.prefault()
     held: list[Seal] = []
     server = TransferServer(
         host="127.0.0.1",
-        secret=secret,
+        credentials=read_credentials(serving=True),
         open=lambda seal, generation, geometry: segment.slot(0),
         stored=held.append,
         dropped=lambda seal, reason: print(reason, file=sys.stderr),
@@ -54,9 +56,9 @@ def hold(geometry: Geometry, secret: bytes) -> None:
 class Fetcher:
     """The newcomer's agent. Its arena is the trainer's too."""
 
-    def __init__(self, geometry: Geometry, secret: bytes, segment: Segment) -> None:
+    def __init__(self, geometry: Geometry, segment: Segment) -> None:
         self._geometry, self._segment = geometry, segment
-        self._client = TransferClient(secret=secret)
+        self._client = TransferClient(credentials=read_credentials())
         self._seal: Seal | None = None
         self._attempts = itertools.count(1)
         self._address, plain = (tuple(each) for each in json.loads(sys.stdin.readline()))
@@ -97,8 +99,8 @@ class Fetcher:
             sock.close()
 
 
-def fetch(geometry: Geometry, secret: bytes, fd: int) -> None:
-    fetcher = Fetcher(geometry, secret, Segment.attach(fd, geometry, 2))
+def fetch(geometry: Geometry, fd: int) -> None:
+    fetcher = Fetcher(geometry, Segment.attach(fd, geometry, 2))
     for line in sys.stdin:
         word, *numbers = line.split()
         work: Callable[..., None] = getattr(fetcher, word)
@@ -115,12 +117,12 @@ def bulk_of(segment: Segment, index: int) -> contextlib.AbstractContextManager[m
 
 
 def main() -> None:
-    role, geometry_text, secret, *more = sys.argv[1:]
+    role, geometry_text, *more = sys.argv[1:]
     geometry = Geometry(**json.loads(geometry_text))
     if role == "hold":
-        hold(geometry, bytes.fromhex(secret))
+        hold(geometry)
     else:
-        fetch(geometry, bytes.fromhex(secret), int(more[0]))
+        fetch(geometry, int(more[0]))
 
 
 if __name__ == "__main__":

@@ -42,10 +42,12 @@ class JobConfig:
     in_place: str = "auto"  # how survivors recover: always, never (fresh processes), auto: where this torch is known
     topology: str = ""  # TOML file that says which node of `deadpool run` stands in which rack
     host: str = "127.0.0.1"  # address that peers reach this process at
+    interface: str = ""  # whose address that is, instead of `host`, e.g. "eth0"
     port: int = 0  # of the coordinator; 0: any free one
     coordinators: str = ""  # HOST:PORT of each, with commas in between, where there are several; the first one begins
     standby_coordinators: int = 0  # that `deadpool run` starts beside the first
     isolation_timeout_s: float = 600.0  # without any coordinator, after which a node ends its trainers
+    tls: str = "off"  # of control and data connections: off, ephemeral, or a folder with cert.pem, key.pem, ca.pem
     faults: tuple[str, ...] = ()  # to be injected, known from the start, e.g. "at=backward step=0 node=n1"
 
     @property
@@ -141,6 +143,8 @@ def resolve(
     variables = os.environ if environment is None else environment
     merged: dict[str, Any] = {**_from_file(file), **_from_environment(variables)}
     merged.update({name: value for name, value in flags.items() if value is not None})
+    if merged.get("host") and merged.get("interface"):
+        raise ConfigError(f"host={merged['host']!r} and interface={merged['interface']!r}: give one of them")
     if merged.get("nodes", 1) == 1:
         merged.setdefault("holders", 0)
     return JobConfig(**merged).checked()

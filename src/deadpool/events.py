@@ -9,7 +9,9 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
+
+from deadpool.owner_only import open_private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +45,10 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: TextIO | None = None
+        self._file: IO[str] | None = None
 
     def start(self) -> None:
-        self._file = self._path.open("a", encoding="utf-8")
+        self._file = open_private(self._path, "a")
 
     def write(self, record: dict[str, Any]) -> None:
         if self._file is None:

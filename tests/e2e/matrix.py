@@ -80,6 +80,7 @@ class Matrix:
         assert finding.tour is not None and finding.undisturbed is not None and finding.disturbed is not None
         index = [strike.moment for strike in finding.tour.itinerary.strikes].index(moment)
         assert finding.tour.fell(index)
+        assert finding.tour.hangs() == []
         assert differences(finding.undisturbed, finding.disturbed) == []
 
     def _find(self, cell: Cell, extent: str, new_folder: Callable[[str], Path], nursery: SharedNursery) -> Finding:

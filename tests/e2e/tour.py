@@ -21,7 +21,7 @@ from deadpool.workload.results import Results
 
 SCRIPT = Path(__file__).with_name("tour_script.py")
 SMALL = ["--layers", "4", "--width", "32", "--sequence", "16", "--vocabulary", "128"]
-_WAIT_S = 60.0
+_WAIT_S = 100.0  # longer than it takes until a job that hangs is fenced: then its trainers say where they stand
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,10 @@ class Tour:
         moment = ("backward", 0) if strike.moment == "first" else (strike.moment, self._armed_step(index))
         ambushes = [(event["at"], event.get("step")) for event in self._events("ambush")]
         return moment in ambushes and node in self._lost()
+
+    def hangs(self) -> list[str]:
+        """Nobody here hangs on purpose, so a fault without a lost rank is one that should not be."""
+        return [str(event["reason"]) for event in self._events("fault") if not event["ranks"]]
 
     def _lost(self) -> set[str]:
         return {str(event["node"]) for event in self._events("fault")}

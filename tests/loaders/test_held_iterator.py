@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from deadpool.errors import ConfigError
 from deadpool.snapshot.state import ProtectedState
+
+StatefulDataLoader = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 

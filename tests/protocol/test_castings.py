@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from notation import address
 
 from deadpool.protocol.members import Member, castings, far_apart
 from deadpool.protocol.messages import TrainerInfo
 from deadpool.protocol.topology import Layout
+
+hypothesis = pytest.importorskip("hypothesis")
+given, st = hypothesis.given, hypothesis.strategies
 
 
 def spare(name: str, trainers: int) -> Member:

@@ -27,8 +27,10 @@ def test_what_fits_changes_nothing() -> None:
 
 def test_widened_to_the_next_power_of_two_that_does() -> None:
     change = chosen(stall_s=0.0011)
-    assert change == Change(every=2, reason="rank 1: a stall of 0.11 % of the step time exceeds 0.1 %")
-    assert chosen(stall_s=0.021) == Change(every=32, reason="rank 1: a stall of 2.1 % of the step time exceeds 0.1 %")
+    assert change == Change(every=2, reason="rank 1: captures cost 0.11 % of the step time, more than 0.1 %")
+    assert chosen(stall_s=0.021) == Change(
+        every=32, reason="rank 1: captures cost 2.1 % of the step time, more than 0.1 %"
+    )
     change = chosen(commit_s=3.2, slots=3)
     assert change == Change(every=2, reason="rank 1: versions take 3.20 s to be committed, 2 slots last for 2.00 s")
     assert chosen(commit_s=3.2, slots=2).every == 4  # type: ignore[union-attr]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from deadpool.protocol.placement import LOAD_LIMIT, Placement, Rack, place
+
+hypothesis = pytest.importorskip("hypothesis")
+given, st = hypothesis.given, hypothesis.strategies
 
 RACKS = st.lists(st.sampled_from([None, "a", "b", "c", "d"]), min_size=2, max_size=12)
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from snapshot_nodes import SECRET, Holder, Owner
+from snapshot_nodes import MEMBER, Holder, Owner
 
 from deadpool.snapshot.transfer import TransferClient
 
@@ -41,7 +41,7 @@ def make_holder(stack):
 
 @pytest.fixture
 def make_client(stack):
-    return lambda **kwargs: stack.enter_context(closing(TransferClient(**({"secret": SECRET} | kwargs))))
+    return lambda **kwargs: stack.enter_context(closing(TransferClient(**({"credentials": MEMBER} | kwargs))))
 
 
 class Peer:

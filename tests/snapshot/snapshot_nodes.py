@@ -13,7 +13,7 @@ from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.slot import read_seal, region, seal_slot
 from deadpool.snapshot.transfer import Found, Refused, TransferServer
-from deadpool.snapshot.transfer.connection import Connection, authenticate
+from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Kind,
     chunks_of,
@@ -22,8 +22,10 @@ from deadpool.snapshot.transfer.frames import (
     pack_geometry,
     pack_seal,
 )
+from deadpool.snapshot.transfer.greeting import authenticate
+from deadpool.wire.credentials import Credentials
 
-SECRET = b"s" * 32
+MEMBER = Credentials(b"s" * 32)
 GENERATION = Generation(1, 3)
 VERSION = Version(Generation(1, 2), 7)
 BIG_BYTES = 20 << 20
@@ -74,6 +76,7 @@ class Holder:
         refuses: str | None = None,
         geometry: Geometry = GEOMETRY,
         deadline_s: float = DEADLINE_S,
+        credentials: Credentials = MEMBER,
     ) -> None:
         self.segment = Segment.create("holder", geometry, 1)
         self.outcomes: queue.Queue[tuple[str, Seal, str]] = queue.Queue()
@@ -81,7 +84,7 @@ class Holder:
         self._refuses = refuses
         self.server = TransferServer(
             host="127.0.0.1",
-            secret=SECRET,
+            credentials=credentials,
             open=self._open,
             stored=lambda seal: self.outcomes.put(("stored", seal, "")),
             dropped=lambda seal, reason: self.outcomes.put(("dropped", seal, reason)),
@@ -108,10 +111,10 @@ class Holder:
         self.segment.close()
 
 
-def greeted(address, generation: Generation = GENERATION, secret: bytes = SECRET) -> Connection:
+def greeted(address, generation: Generation = GENERATION, credentials: Credentials = MEMBER) -> Connection:
     """A stream to a server, past the handshake."""
     connection = Connection(socket.create_connection(address), f"{address[0]}:{address[1]}", DEADLINE_S)
-    authenticate(connection, secret, "client")
+    authenticate(connection, credentials, "client")
     connection.generation = generation
     connection.send(Kind.HELLO, [])
     connection.expect(Kind.ACCEPT)
@@ -133,7 +136,7 @@ def push_half(address, owner: Owner) -> Connection:
 def accept_greeted(listener: socket.socket) -> Connection:
     """The server's end of a stream, past the handshake: for servers that misbehave afterwards."""
     connection = Connection(listener.accept()[0], "client", DEADLINE_S)
-    authenticate(connection, SECRET, "server")
+    authenticate(connection, MEMBER, "server")
     connection.generation = connection.receive().head.generation
     connection.send(Kind.ACCEPT, [])
     return connection

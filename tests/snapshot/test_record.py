@@ -11,11 +11,12 @@ import msgpack
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deadpool.errors import StateError
 from deadpool.snapshot.record import decode, encode
+
+hypothesis = pytest.importorskip("hypothesis")
+given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies
 
 
 def there_and_back(value):

@@ -26,6 +26,8 @@ from deadpool.protocol.identity import Generation
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.frames import Kind, chunks_of, pack_chunk, pack_frame, pack_seal
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.handshake import HELLO_BYTES, NONCE_BYTES
 
 
 def push_to(client: TransferClient, address, owner: Owner, generation: Generation = GENERATION) -> None:
@@ -203,7 +205,7 @@ def test_frame_of_another_generation_on_a_stream_ends_it(make_holder):
 
 
 def test_wrong_secret_is_refused_and_learns_nothing(make_owner, make_holder, make_client):
-    owner, holder, client = make_owner(), make_holder(), make_client(secret=b"x" * 32)
+    owner, holder, client = make_owner(), make_holder(), make_client(credentials=Credentials(b"x" * 32))
     with pytest.raises(TransferError, match=r"closed the connection|reset"):
         push_to(client, holder.address, owner)
     assert holder.opened.empty()
@@ -217,15 +219,15 @@ def test_server_without_the_secret_is_not_talked_to(make_owner, make_client, sta
     def impostor() -> None:
         sock, _ = listener.accept()
         with sock:
-            hello = sock.recv(40, socket.MSG_WAITALL)
-            sock.sendall(hello)
+            hello = sock.recv(HELLO_BYTES, socket.MSG_WAITALL)
+            sock.sendall(hello[:-NONCE_BYTES] + bytes(NONCE_BYTES))
             proof = sock.recv(32, socket.MSG_WAITALL)
             sock.sendall(proof)  # a reflected proof: right secret, wrong role
             heard.append(sock.recv(1))
 
     thread = threading.Thread(target=impostor)
     thread.start()
-    with pytest.raises(TransferError, match="does not know this job's secret"):
+    with pytest.raises(TransferError, match="does not know the job's secret"):
         push_to(client, listener.getsockname(), owner)
     thread.join()
     assert heard == [b""]

@@ -18,6 +18,7 @@ from deadpool.protocol.seal import Geometry
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.slot import read_seal
 from deadpool.snapshot.transfer import Found, TransferServer
+from deadpool.wire.credentials import Credentials
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def main() -> None:
 
     server = TransferServer(
         host="127.0.0.1",
-        secret=bytes.fromhex(secret),
+        credentials=Credentials(bytes.fromhex(secret)),
         open=lambda *_: memoryview(b""),
         stored=lambda _: None,
         dropped=lambda *_: None,

@@ -50,6 +50,7 @@ from deadpool.trainer import recovery
 from deadpool.trainer.early_load import load_what_arrives
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
+from deadpool.wire.credentials import Credentials
 
 SECRET = secrets.token_bytes(32)
 BORN, PLANNED, NEXT = Generation(1, 1), Generation(1, 2), Generation(1, 3)
@@ -90,7 +91,7 @@ class Plane:
         return DataPlane(
             None,  # type: ignore[arg-type]
             host="127.0.0.1",
-            secret=SECRET,
+            credentials=Credentials(SECRET),
             post=self.news.put,
             note=self.news.put,
             midway=lambda _: None,

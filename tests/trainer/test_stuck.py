@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -17,7 +18,7 @@ import torch
 from deadpool.trainer.stuck import UnwindWatch
 
 watch = UnwindWatch(lambda seconds: os._exit({stuck}))
-watch.step_s = {step_s}
+watch.stepped({step_s})
 watch.begin()
 threading.Timer(4.0, lambda: os._exit({well})).start()
 {main}
@@ -55,3 +56,14 @@ def test_quick_steps_do_not_make_it_impatient():
 def outcome(main: str, step_s: float = 0.0) -> int:
     program = textwrap.dedent(PROGRAM).format(stuck=STUCK, well=WELL, main=main, step_s=step_s)
     return subprocess.run([sys.executable, "-c", program], timeout=60).returncode
+
+
+@pytest.mark.parametrize(("step_s", "silent_s", "tells"), [(1.0, 30.0, True), (1.0, 10.0, False), (10.0, 30.0, False)])
+def test_halt_in_a_step_that_lasts_long_leaves_a_trace_of_every_thread(step_s, silent_s, tells, capfd, monkeypatch):
+    watch, now = UnwindWatch(lambda _: None), time.monotonic()
+    watch.stepped(step_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now + silent_s)
+    watch.tell_where_if_long()
+    told = capfd.readouterr().err
+    assert ("no step for 30 s" in told) == tells
+    assert ("in test_halt_in_a_step_that_lasts_long" in told) == tells

@@ -2,41 +2,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 
 import pytest
+from front import MEMBER, STATUS, Front, listening
 
 from deadpool.errors import WireError
-from deadpool.protocol.messages import Ask, Refused
+from deadpool.protocol.messages import Refused
 from deadpool.protocol.topology import Address
-from deadpool.wire.control_link import ControlLink, authenticated, connect
+from deadpool.wire import asyncio_streams
+from deadpool.wire.control_link import ControlLink, connect
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import LIMIT_BYTES
-
-SECRET = b"the job's secret"
-
-
-@contextlib.asynccontextmanager
-async def listener(arrived: asyncio.Queue[ControlLink | WireError]) -> AsyncIterator[Address]:
-    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await arrived.put(await authenticated(reader, writer, SECRET, "server"))
-        except WireError as error:
-            await arrived.put(error)
-
-    server = await asyncio.start_server(welcome, "127.0.0.1", 0)
-    async with server:
-        yield Address(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
 
 
 def test_messages_pass_both_ways_and_end_with_the_peer():
     async def scenario() -> None:
-        arrived: asyncio.Queue[ControlLink | WireError] = asyncio.Queue()
-        async with listener(arrived) as address:
-            client = await connect(address, SECRET, patience_s=5.0)
-            server = await arrived.get()
-            assert isinstance(server, ControlLink)
-            client.send(Ask(what="status", arguments={}))
-            assert await anext(server.messages()) == Ask(what="status", arguments={})
+        front = Front()
+        async with listening(front) as address:
+            client = await connect(address, MEMBER, patience_s=5.0)
+            server = await front.links.get()
+            client.send(STATUS)
+            assert await anext(server.messages()) == STATUS
             server.send(Refused(reason="no"))
             await server.close()
             assert [message async for message in client.messages()] == [Refused(reason="no")]
@@ -45,44 +31,91 @@ def test_messages_pass_both_ways_and_end_with_the_peer():
     asyncio.run(scenario())
 
 
-def test_client_with_another_secret_is_refused_and_learns_nothing():
+def test_client_with_another_secret_is_refused():
     async def scenario() -> None:
-        arrived: asyncio.Queue[ControlLink | WireError] = asyncio.Queue()
-        async with listener(arrived) as address:
-            with pytest.raises(WireError, match="not one of this job"):
-                await connect(address, b"another secret", patience_s=5.0)
-            assert "does not know the job's secret" in str(await arrived.get())
+        front = Front()
+        async with listening(front) as address:
+            with pytest.raises(WireError, match="takes us for a stranger"):
+                await connect(address, Credentials(b"another secret"), patience_s=5.0)
+            assert "does not know the job's secret" in await front.refusals.get()
+            assert front.links.empty()
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n" + bytes(64), b""])
-def test_stranger_at_the_port_is_refused(noise):
+@pytest.mark.parametrize(
+    ("nonsense", "reason"),
+    [
+        ((LIMIT_BYTES + 1).to_bytes(4, "big"), "announced"),
+        ((5).to_bytes(4, "big") + b"\xc1" * 5, "are not a message"),
+    ],
+    ids=["oversized", "garbage"],
+)
+def test_nonsense_from_a_member_is_the_end_of_its_link(nonsense, reason):
     async def scenario() -> None:
-        arrived: asyncio.Queue[ControlLink | WireError] = asyncio.Queue()
-        async with listener(arrived) as address:
-            reader, writer = await asyncio.open_connection(address.host, address.port)
-            writer.write(noise)
-            writer.write_eof()
-            assert len(await reader.read()) <= 32, "a nonce, no proof"
-            assert isinstance(await arrived.get(), WireError)
-            writer.close()
-
-    asyncio.run(scenario())
-
-
-def test_oversized_frame_from_a_peer_is_refused():
-    async def scenario() -> None:
-        arrived: asyncio.Queue[ControlLink | WireError] = asyncio.Queue()
-        async with listener(arrived) as address:
-            client = await connect(address, SECRET, patience_s=5.0)
-            server = await arrived.get()
-            assert isinstance(server, ControlLink)
-            client._writer.write((LIMIT_BYTES + 1).to_bytes(4, "big"))
-            with pytest.raises(WireError, match="announced"):
-                await anext(server.messages())
+        front = Front()
+        async with listening(front) as address:
+            client = await connect(address, MEMBER, patience_s=5.0)
+            server = await front.links.get()
+            client.send(STATUS)
+            client._writer.write(nonsense)
+            assert [message async for message in server.messages()] == [STATUS]
+            assert reason in server.lost_reason
             client.abort()
-            server.abort()
+
+    asyncio.run(scenario())
+
+
+def test_truncated_frame_and_the_end_is_no_message():
+    async def scenario() -> None:
+        front = Front()
+        async with listening(front) as address:
+            client = await connect(address, MEMBER, patience_s=5.0)
+            server = await front.links.get()
+            client._writer.write((100).to_bytes(4, "big") + b"half")
+            await client.close()
+            assert [message async for message in server.messages()] == []
+
+    asyncio.run(scenario())
+
+
+def test_member_that_sends_a_frame_byte_by_byte_is_given_up(monkeypatch):
+    monkeypatch.setattr(asyncio_streams, "FRAME_S", 0.2)
+
+    async def drip(link: ControlLink) -> None:
+        with contextlib.suppress(OSError):
+            for byte in (1000).to_bytes(4, "big") + bytes(1000):
+                link._writer.write(bytes([byte]))
+                await asyncio.sleep(0.01)
+
+    async def scenario() -> None:
+        front = Front()
+        async with listening(front) as address:
+            client = await connect(address, MEMBER, patience_s=5.0)
+            server = await front.links.get()
+            dripping = asyncio.create_task(drip(client))
+            async with asyncio.timeout(5.0):
+                assert [message async for message in server.messages()] == []
+            assert "not complete after 0.2 s" in server.lost_reason
+            dripping.cancel()
+            client.abort()
+
+    asyncio.run(scenario())
+
+
+def test_silence_between_frames_is_no_slowness(monkeypatch):
+    monkeypatch.setattr(asyncio_streams, "FRAME_S", 0.1)
+
+    async def scenario() -> None:
+        front = Front()
+        async with listening(front) as address:
+            client = await connect(address, MEMBER, patience_s=5.0)
+            server = await front.links.get()
+            hearing = asyncio.ensure_future(anext(server.messages()))
+            await asyncio.wait([hearing], timeout=0.3)
+            client.send(STATUS)
+            assert await hearing == STATUS
+            client.abort()
 
     asyncio.run(scenario())
 
@@ -90,6 +123,6 @@ def test_oversized_frame_from_a_peer_is_refused():
 def test_nobody_listens():
     async def scenario() -> None:
         with pytest.raises(TimeoutError):
-            await connect(Address(host="127.0.0.1", port=9), SECRET, patience_s=0.2)
+            await connect(Address(host="127.0.0.1", port=9), MEMBER, patience_s=0.2)
 
     asyncio.run(scenario())

@@ -3,11 +3,12 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deadpool.errors import WireError
 from deadpool.wire.framing import LIMIT_BYTES, Framer, frame
+
+hypothesis = pytest.importorskip("hypothesis")
+given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies
 
 
 @settings(deadline=None, database=None)

@@ -3,9 +3,12 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import sys
 import threading
 from contextlib import closing
 from typing import Any
+
+import pytest
 
 from deadpool.protocol.messages import Attach, Final, Parked
 from deadpool.protocol.seal import Geometry
@@ -111,3 +114,42 @@ def test_agent_is_told_when_a_trainer_hangs_up():
         return lost.is_set()
 
     assert asyncio.run(scenario())
+
+
+def test_agent_takes_nonsense_for_a_hang_up():
+    async def scenario() -> bool:
+        lost = asyncio.Event()
+        door = TrainerDoor(f"deadpool-test-{secrets.token_hex(8)}", lambda end, message: None, lambda end: lost.set())
+        door.start()
+        end = await asyncio.to_thread(TrainerEnd, door.name)
+        end._sock.sendall((2**31).to_bytes(4, "big"))
+        await asyncio.wait_for(lost.wait(), 5.0)
+        end.close()
+        door.close()
+        return lost.is_set()
+
+    assert asyncio.run(scenario())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize(("user", "let_in"), [(65534, False), (0, True)], ids=["another user", "the same"])
+def test_only_the_jobs_own_user_gets_in(user, let_in):
+    knock = (
+        "import os, socket, sys; os.setuid(int(sys.argv[2])); s = socket.socket(socket.AF_UNIX)\n"
+        "s.connect('\\0' + sys.argv[1]); s.settimeout(0.5)\n"
+        "try: print('refused' if s.recv(1) == b'' else 'spoken to')\n"
+        "except TimeoutError: print('let in')"
+    )
+
+    async def scenario() -> str:
+        name = f"deadpool-test-{secrets.token_hex(8)}"
+        door = TrainerDoor(name, lambda end, message: None, lambda end: None)
+        door.start()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", knock, name, str(user), stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await process.communicate()
+        door.close()
+        return said.decode().strip()
+
+    assert asyncio.run(scenario()) == ("let in" if let_in else "refused")

@@ -26,21 +26,30 @@ def agent(
     spare: Annotated[bool, typer.Option(help="join as a spare")] = False,
     standby: Annotated[int, typer.Option(help="extra trainers parked on this node")] = 0,
     understudies: Annotated[int, typer.Option(help="as a spare: trainers parked per seat, of different ranks")] = 1,
-    host: Annotated[str, typer.Option(help="address that other nodes reach this one at")] = "127.0.0.1",
+    host: Annotated[
+        str | None, typer.Option(help="address that other nodes reach this one at; default: that towards --join")
+    ] = None,
+    interface: Annotated[str | None, typer.Option(help="network interface whose address that is")] = None,
+    tls: Annotated[str | None, typer.Option(help="as at the coordinator; default: DEADPOOL_TLS, else off")] = None,
     bulk_nice: Annotated[int, typer.Option(help="niceness of the threads that move copies")] = 5,
     bulk_cpus: Annotated[str, typer.Option(help="CPUs that these threads keep to, as in 0-3,8; default: any")] = "",
     logs: Annotated[Path, typer.Option(help="folder for the trainers' logs")] = Path("deadpool-logs"),
     nursery: Annotated[int | None, typer.Option(help="descriptor of a nursery's socket", hidden=True)] = None,
 ) -> None:
     """Join a job, also a running one. The job's secret is read from the file named by DEADPOOL_SECRET_FILE."""
+    from deadpool.cli.addresses import own_address
     from deadpool.config import parse_cpus
     from deadpool.control.courtesy import Courtesy
+    from deadpool.owner_only import make_private_folder
 
-    logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(logs)
     node = name or f"{socket.gethostname()}-{os.getpid()}"
     courtesy = Courtesy(bulk_nice, parse_cpus(bulk_cpus))
+    coordinators = _addresses(join)
+    address = own_address(host, interface, coordinators[0])
+    _tell_children(interface, tls)
     failed = asyncio.run(
-        _serve(_addresses(join), node, rack, spare, standby, understudies, script, host, logs, courtesy, nursery)
+        _serve(coordinators, node, rack, spare, standby, understudies, script, address, logs, courtesy, nursery)
     )
     raise typer.Exit(1 if failed else 0)
 
@@ -53,6 +62,17 @@ def _addresses(text: str) -> list[Address]:
         return [Address.parse(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"join={text!r} cannot be used: give HOST:PORT of the coordinator") from None
+
+
+def _tell_children(interface: str | None, tls: str | None) -> None:
+    """By the environment, as the secret is: trainers connect too."""
+    from deadpool.wire.interfaces import collective_variables
+    from deadpool.wire.tls import TLS_VARIABLE, settled
+
+    if tls is not None:
+        os.environ[TLS_VARIABLE] = settled(tls)
+    for name, value in collective_variables(interface or "").items():
+        os.environ.setdefault(name, value)
 
 
 async def _serve(
@@ -70,7 +90,7 @@ async def _serve(
 ) -> bool:
     from deadpool.control.agent import AgentProcess
     from deadpool.errors import ConfigError
-    from deadpool.wire.secret import read_secret
+    from deadpool.wire.credentials import read_credentials
 
     process = AgentProcess(
         node=node,
@@ -81,7 +101,7 @@ async def _serve(
         script=script,
         host=host,
         logs=logs,
-        secret=read_secret(),
+        credentials=read_credentials(serving=True),
         courtesy=courtesy,
         nursery=socket.socket(fileno=nursery) if nursery is not None else None,
     )

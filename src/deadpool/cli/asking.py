@@ -10,7 +10,6 @@ from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
 from deadpool.protocol.messages import Answer, Ask
 from deadpool.wire.control_link import connect
-from deadpool.wire.secret import read_secret
 
 RUNS = Path("deadpool-runs")
 _PATIENCE_S = 3.0
@@ -36,7 +35,7 @@ def ask(run_dir: RunDir, what: str, **arguments: Any) -> dict[str, Any]:
 async def _ask(run_dir: RunDir, question: Ask) -> Answer:
     address = run_dir.coordinator()
     try:
-        link = await connect(address, read_secret(run_dir.secret_file), patience_s=_PATIENCE_S)
+        link = await connect(address, run_dir.credentials(), patience_s=_PATIENCE_S)
     except TimeoutError:
         raise ConfigError(f"nobody answers at {address}: the job of {run_dir.path} is not running") from None
     link.send(question)

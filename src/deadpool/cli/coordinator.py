@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import signal
 from pathlib import Path
@@ -44,7 +43,11 @@ def coordinator(
     in_place: Annotated[
         str | None, typer.Option(help="survivors keep their processes: auto (where this torch is known), always, never")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
+    host: Annotated[str | None, typer.Option(help="address to listen on; default: 127.0.0.1")] = None,
+    interface: Annotated[str | None, typer.Option(help="network interface whose address to listen on")] = None,
+    tls: Annotated[
+        str | None, typer.Option(help="off, ephemeral, or a folder with cert.pem, key.pem and ca.pem; default: off")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="port to listen on; 0: any free one")] = None,
     coordinators: Annotated[
         str | None,
@@ -61,19 +64,21 @@ def coordinator(
 
     Started again with the same folder it takes the running job over. With --coordinators the same can be started on
     several machines: the first one begins, and nodes that lose it turn to the next."""
+    from deadpool.cli.addresses import at_interface
     from deadpool.config import resolve
     from deadpool.control.run_dir import RunDir
 
     flags = {name: value for name, value in locals().items() if name in _SETTINGS}
     flags["faults"] = tuple(fault) if fault else None
-    failed = asyncio.run(_serve(resolve(flags, file=config), RunDir.create(run_dir), quiet))
+    settings = at_interface(resolve(flags, file=config))
+    failed = asyncio.run(_serve(settings, RunDir.create(run_dir), quiet))
     raise typer.Exit(1 if failed else 0)
 
 
 _SETTINGS = (
     "nodes", "nproc_per_node", "holders", "slots", "capture_every", "overhead_budget", "node_timeout_s",
     "unwind_timeout_s", "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "hang_timeout_s", "in_place", "host",
-    "port", "coordinators", "isolation_timeout_s",
+    "interface", "port", "tls", "coordinators", "isolation_timeout_s",
 )  # fmt: skip
 
 
@@ -82,21 +87,24 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.events import EventLog
     from deadpool.strikes import parse_order
+    from deadpool.wire.secret import secret_is_given
 
     places = _places(config)
     own = f"{config.host}:{config.port}"
     founds = not folder.is_known and (not places or str(places[0]) == own)
-    secret = folder.secret_file.read_bytes() if folder.secret_file.exists() else folder.make_secret()
+    if not secret_is_given() and not folder.secret_file.exists():
+        folder.make_secret()
+    credentials = folder.credentials(serving=True, tls=config.tls)
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]
     server = CoordinatorServer(
         _office(config, founds),
-        secret=secret,
+        credentials=credentials,
         log=log,
         orders=orders,
         took_office=lambda: folder.announce(
-            address, pid=os.getpid(), nodes=config.nodes, nproc_per_node=config.nproc_per_node
+            address, nodes=config.nodes, nproc_per_node=config.nproc_per_node, tls=config.tls
         ),
         narrate=not quiet,
     )
@@ -104,10 +112,12 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
         asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
     address = await server.start(config.host, config.port)
     server.open()
+    if not quiet:
+        print(f"[deadpool] the coordinator listens on {address}, TLS {config.tls}", flush=True)
     try:
         outcome = await server.wait()
         if outcome.in_office:
-            await dismiss([place for place in places if str(place) != own], secret, outcome.reason)
+            await dismiss([place for place in places if str(place) != own], credentials, outcome.reason)
         return outcome.failed
     finally:
         await server.close()

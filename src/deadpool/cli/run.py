@@ -42,6 +42,10 @@ def run(
     in_place: Annotated[
         str | None, typer.Option(help="survivors keep their processes: auto (where this torch is known), always, never")
     ] = None,
+    interface: Annotated[str | None, typer.Option(help="listen on this network interface; default: loopback")] = None,
+    tls: Annotated[
+        str | None, typer.Option(help="off, ephemeral, or a folder with cert.pem, key.pem and ca.pem; default: off")
+    ] = None,
     topology: Annotated[
         str | None, typer.Option(help='TOML file: [racks] with lists of nodes, as in r0 = ["n0", "n1"]')
     ] = None,
@@ -49,14 +53,18 @@ def run(
     run_dir: Annotated[Path | None, typer.Option(help="folder for events and logs")] = None,
 ) -> None:
     """Start a coordinator and one agent per node here, and train until the script has ended on every rank."""
+    from deadpool.cli.addresses import at_interface
     from deadpool.config import resolve
     from deadpool.control.launcher import LocalJob, new_run_dir, running
     from deadpool.control.run_dir import RunDir
+    from deadpool.wire.tls import load_tls
 
     flags = {name: value for name, value in locals().items() if name in _SETTINGS}
     flags["faults"] = tuple(fault) if fault else None
     settings = resolve(flags, file=config)
-    settings.racks()  # refused before anything starts
+    settings.racks()  # refused before anything starts, as are the next two
+    settings = at_interface(settings)
+    load_tls(settings.tls, serving=True)
     folder = RunDir.create(run_dir) if run_dir else new_run_dir()
     print(f"[deadpool] run folder: {folder.path}", flush=True)
     stop_on(signal.SIGTERM, signal.SIGINT)
@@ -72,7 +80,7 @@ def run(
 _SETTINGS = (
     "nodes", "spares", "nproc_per_node", "holders", "standby", "understudies", "slots", "capture_every",
     "overhead_budget", "node_timeout_s", "spare_wait_s", "hang_timeout_s", "bulk_nice", "bulk_cpus", "in_place",
-    "topology", "standby_coordinators",
+    "topology", "interface", "tls", "standby_coordinators",
 )  # fmt: skip
 
 

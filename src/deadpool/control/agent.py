@@ -41,6 +41,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Seat, Sprung, TrainerHello
 from deadpool.protocol.topology import Address
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.trainer_link import AgentEnd, TrainerDoor
 
 _STALL_S = 0.5  # a timer that fires later than this means that this process did not run
@@ -60,12 +61,13 @@ class AgentProcess:
         script: list[str],
         host: str,
         logs: Path,
-        secret: bytes,
+        credentials: Credentials,
         courtesy: Courtesy,
         nursery: socket.socket | None = None,
     ) -> None:
         self._core = Agent(node=node, standby=standby, spare=spare, understudies=understudies)
-        self._node, self._rack, self._spare, self._host, self._secret = node, rack, spare, host, secret
+        self._node, self._rack, self._spare, self._host = node, rack, spare, host
+        self._credentials = credentials
         self._incarnation = secrets.token_hex(4)
         self._calling: Calling | None = None
         self._untold: deque[Report] = deque(maxlen=_UNTOLD_AT_MOST)
@@ -79,7 +81,7 @@ class AgentProcess:
         self._data = DataPlane(
             self._core,
             host=host,
-            secret=secret,
+            credentials=credentials,
             post=self._feed,
             note=self._report,
             midway=self._ambushes.midway,
@@ -88,7 +90,7 @@ class AgentProcess:
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
         self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)
-        self._rendezvous = RendezvousServer(secret)
+        self._rendezvous = RendezvousServer(credentials)
         self._trainers = TrainerProcesses(
             script=script,
             door=door,
@@ -101,7 +103,7 @@ class AgentProcess:
 
     async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:
         """Joins the job and stays until it ends."""
-        calling = Calling(coordinators, self._secret, join=self._join, feed=self._feed, order=self._ambushes.order)
+        calling = Calling(coordinators, self._credentials, join=self._join, feed=self._feed, order=self._ambushes.order)
         if not await self._reach(calling, patience_s):
             return await self._outcome
         self._calling = calling

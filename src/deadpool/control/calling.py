@@ -14,6 +14,7 @@ from deadpool.protocol.messages import Join, Order, Welcome
 from deadpool.protocol.search import Search
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink, connect
+from deadpool.wire.credentials import Credentials
 
 _ATTEMPT_S = 1.0  # for a coordinator to answer, before the next one is tried
 _PAUSE_S = 0.2  # between two rounds
@@ -23,26 +24,29 @@ class Calling:
     def __init__(
         self,
         coordinators: Sequence[Address],
-        secret: bytes,
+        credentials: Credentials,
         *,
         join: Callable[[], Join],
         feed: Callable[[Any], None],
         order: Callable[[Any], None],
     ) -> None:
         """`join` is what a link begins with, `feed` takes inputs for the core, `order` what is said in no term."""
-        self._coordinators, self._secret = tuple(coordinators), secret
+        self._coordinators, self._credentials = tuple(coordinators), credentials
         self._join, self._feed, self._order = join, feed, order
         self._search = Search()
         self._link: ControlLink | None = None
+        self._refusal: WireError | None = None  # by one that we called
         self.is_welcome = False  # by whoever is at the other end of this link
 
     async def reach(self, patience_s: float) -> None:
-        """The first link. TimeoutError: nobody answered at all."""
+        """The first link. TimeoutError: nobody answered at all. WireError: who did is not of this job."""
         deadline = time.monotonic() + patience_s
         while self._link is None:
             if time.monotonic() > deadline:
                 raise TimeoutError
             self._link = await self._call()
+            if self._link is None and self._refusal is not None and self._search.is_over(len(self._coordinators)):
+                raise self._refusal
 
     async def keep(self) -> None:
         """Until cancelled."""
@@ -74,20 +78,18 @@ class Calling:
         count = len(self._coordinators)
         address = self._coordinators[self._search.choose(count)]
         try:
-            return await connect(address, self._secret, patience_s=_ATTEMPT_S)
-        except (TimeoutError, WireError, OSError):
+            return await connect(address, self._credentials, patience_s=_ATTEMPT_S)
+        except (TimeoutError, WireError, OSError) as error:
+            self._refusal = error if isinstance(error, WireError) else self._refusal
             if self._search.is_over(count):
                 await asyncio.sleep(_PAUSE_S)
             return None
 
     async def _listen(self, link: ControlLink) -> str:
         """Until the link ends. Returns why."""
-        try:
-            async for message in link.messages():
-                self._hear(message)
-        except WireError as error:
-            link.abort()
-            return str(error)
+        async for message in link.messages():
+            self._hear(message)
+        link.abort()
         return link.lost_reason
 
     def _hear(self, message: Any) -> None:

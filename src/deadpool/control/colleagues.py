@@ -9,20 +9,21 @@ from deadpool.errors import WireError
 from deadpool.protocol.messages import Answer, Ask
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import connect
+from deadpool.wire.credentials import Credentials
 
 DISMISS = "dismiss"
 _ATTEMPT_S = 1.0
 
 
-async def dismiss(colleagues: Iterable[Address], secret: bytes, reason: str) -> None:
+async def dismiss(colleagues: Iterable[Address], credentials: Credentials, reason: str) -> None:
     """Who cannot be told stays, in vain."""
-    await asyncio.gather(*(_dismiss(address, secret, reason) for address in colleagues))
+    await asyncio.gather(*(_dismiss(address, credentials, reason) for address in colleagues))
 
 
-async def _dismiss(address: Address, secret: bytes, reason: str) -> None:
+async def _dismiss(address: Address, credentials: Credentials, reason: str) -> None:
     try:
         async with asyncio.timeout(2 * _ATTEMPT_S):
-            link = await connect(address, secret, patience_s=_ATTEMPT_S)
+            link = await connect(address, credentials, patience_s=_ATTEMPT_S)
             link.send(Ask(what=DISMISS, arguments={"reason": reason}))
             async for message in link.messages():
                 if isinstance(message, Answer):

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from deadpool.control.bandwidth import bandwidth
 from deadpool.control.colleagues import DISMISS
 from deadpool.control.rhythm import Rhythm
 from deadpool.control.status import describe
 from deadpool.control.strikes import StrikeDesk
-from deadpool.errors import WireError
 from deadpool.events import EventLog
 from deadpool.protocol.effects import (
     CoordinatorEffect,
@@ -32,7 +32,9 @@ from deadpool.protocol.messages import Answer, Ask, Facts, Join, Order, Plan, Re
 from deadpool.protocol.office import Office
 from deadpool.protocol.topology import Address
 from deadpool.strikes import StrikeOrder
-from deadpool.wire.control_link import ControlLink, authenticated
+from deadpool.wire.control_link import ControlLink
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.reception import Reception
 
 PORT_WAIT_S = 10.0
 STALL_S = 0.1  # a timer that fires later than this means that this process did not run
@@ -57,34 +59,28 @@ class CoordinatorServer:
         self,
         office: Office,
         *,
-        secret: bytes,
+        credentials: Credentials,
         log: EventLog,
         orders: list[StrikeOrder],
         took_office: Callable[[], None],
         narrate: bool = True,
     ) -> None:
         """`took_office` is called when it becomes the coordinator, also at the start if it founds the job."""
-        self._office, self._secret, self._log, self._narrate = office, secret, log, narrate
+        self._office, self._log, self._narrate = office, log, narrate
         self._took_office, self._was_in_office = took_office, False
         self._peers: dict[str, Peer] = {}
         self._strikes = StrikeDesk(lambda: office.coordinator, orders, send=self._send, record=self._record)
-        self._server: asyncio.Server | None = None
+        self._reception = Reception(credentials, "control", self._welcome, self._refused)
         self._rhythm = Rhythm(office, perform=self._perform, wake=_woken)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._conversations: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> Address:
-        self._server = await self._listen(host, port)
-        bound = self._server.sockets[0].getsockname()
-        return Address(host=host, port=bound[1])
-
-    async def _listen(self, host: str, port: int) -> asyncio.Server:
         """One that is started again wants the port that it had; somebody may be using it for a moment, as the near end
         of a connection."""
         deadline = time.monotonic() + PORT_WAIT_S
         while True:
             try:
-                return await asyncio.start_server(self._welcome, host, port)
+                return await self._reception.start(host, port)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                     raise
@@ -103,12 +99,9 @@ class CoordinatorServer:
     async def close(self) -> None:
         """Everybody hears the last words before the links close."""
         self._rhythm.stop()
-        if self._server is not None:
-            self._server.close()
+        await self._reception.stop_listening()
         await asyncio.gather(*(self._farewell(peer.link) for peer in list(self._peers.values())))
-        for conversation in list(self._conversations):
-            conversation.cancel()
-        await asyncio.gather(*self._conversations, return_exceptions=True)
+        await self._reception.close()
 
     async def _farewell(self, link: ControlLink) -> None:
         """Agents leave on their own after a Shutdown; who does not is cut off."""
@@ -122,17 +115,10 @@ class CoordinatorServer:
     # --- inputs ------------------------------------------------------------------------------------------------------
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._conversations.add(task)
-        try:
-            await self._converse(await authenticated(reader, writer, self._secret, "server"))
-        except WireError as error:
-            self._record({"what": "refused", "reason": str(error)})
-        except asyncio.CancelledError:
-            return  # only close() does that; asyncio's own callback would print a traceback about it
-        finally:
-            self._conversations.discard(task)
+        await self._converse(ControlLink(reader, writer))
+
+    def _refused(self, reason: str, count: int) -> None:
+        self._record({"what": "refused", "reason": reason, "count": count})
 
     async def _converse(self, link: ControlLink) -> None:
         node: str | None = None
@@ -200,12 +186,17 @@ class CoordinatorServer:
                 self._record(event.record(t=time.time()))
             case Finish(failed=failed, reason=reason):
                 if not self._outcome.done():
+                    self._tell_bandwidth()
                     in_office = self._office.in_office
                     self._outcome.set_result(Outcome(failed=failed, reason=reason, in_office=in_office))
 
     def _send(self, node: str, message: Any) -> None:
         if node in self._peers:
             self._peers[node].link.send(message)
+
+    def _tell_bandwidth(self) -> None:
+        if (record := bandwidth({node: peer.facts for node, peer in self._peers.items()})) is not None:
+            self._record(record)
 
     def _record(self, record: dict[str, Any]) -> None:
         record.setdefault("t", time.time())
@@ -265,6 +256,8 @@ _TOLD = {
     "hung": "HUNG: rank {rank} on node {node} {found}; a fresh process takes its place",
     "nobody_hung": "{reason}",
     "device_lost": "DEVICE LOST by rank {rank}: {reason}",
+    "bandwidth": "copies: {summary}",
+    "refused": "REFUSED {count} strangers, the last: {reason}",
     "failed": "FAILED: {reason}",
     "completed": "completed: {reason}",
 }

@@ -131,6 +131,7 @@ class Coordinators:
             "in-place": config.in_place,
             "host": host,
             "port": port,
+            "tls": config.tls,
             "run-dir": self._run_dir.path,
         }
         listed = [f"--coordinators={','.join(places)}"] if places else []

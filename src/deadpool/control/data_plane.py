@@ -53,6 +53,7 @@ from deadpool.snapshot.arena import Arena, Segment
 from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.slot import compute_digest, write_seal
 from deadpool.snapshot.transfer import Found, Refused, TransferClient, TransferServer
+from deadpool.wire.credentials import Credentials
 
 _ANSWER_S = 30.0
 _HASHERS = max(1, min(4, (os.cpu_count() or 1) // 4))
@@ -65,7 +66,7 @@ class DataPlane:
         core: Agent,
         *,
         host: str,
-        secret: bytes,
+        credentials: Credentials,
         post: Callable[[Any], None],
         note: Callable[[Event], None],
         midway: Callable[[PushCopy], Callable[[], None] | None],
@@ -77,10 +78,10 @@ class DataPlane:
         self._core, self._post, self._note, self._midway = core, post, note, midway
         self._loop = asyncio.get_running_loop()
         self._arena = Arena()
-        self._client = TransferClient(secret=secret, deadline_s=deadline_s)
+        self._client = TransferClient(credentials=credentials, deadline_s=deadline_s)
         self._server = TransferServer(
             host=host,
-            secret=secret,
+            credentials=credentials,
             open=self._open,
             stored=self._stored,
             dropped=self._dropped,

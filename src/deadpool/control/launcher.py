@@ -20,8 +20,11 @@ from deadpool.config import JobConfig
 from deadpool.control.coordinator_processes import Coordinators
 from deadpool.control.nursery import SharedNursery, socket_pair
 from deadpool.control.run_dir import RunDir
+from deadpool.owner_only import open_private
 from deadpool.parent import end_with_parent, interrupts_held
-from deadpool.wire.secret import SECRET_FILE_VARIABLE
+from deadpool.wire.interfaces import collective_variables
+from deadpool.wire.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.wire.tls import TLS_VARIABLE, settled
 
 _GRACE_S = 2.0
 _TEND_S = 0.05
@@ -127,13 +130,15 @@ class LocalJob:
 
     def _variables(self) -> dict[str, str]:
         variables = {**os.environ, **self.environment, SECRET_FILE_VARIABLE: str(self.run_dir.secret_file)}
+        variables.pop(SECRET_VARIABLE, None)  # that of another job
+        variables = {**collective_variables(self.config.interface), **variables, TLS_VARIABLE: settled(self.config.tls)}
         variables.setdefault("OMP_NUM_THREADS", "1")  # of each trainer: a machine's cores are shared by many
         return variables
 
     def _spawn(
         self, command: list[str], end_signal: signal.Signals, *, pass_fds: tuple[int, ...] = ()
     ) -> subprocess.Popen[bytes]:
-        console = (self.run_dir.path / "console.log").open("ab") if self.quiet else contextlib.nullcontext()
+        console = open_private(self.run_dir.path / "console.log", "ab") if self.quiet else contextlib.nullcontext()
         with console as output, interrupts_held():
             return subprocess.Popen(
                 [sys.executable, "-m", "deadpool.cli.main", *command],

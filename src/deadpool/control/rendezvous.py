@@ -8,79 +8,59 @@ answered in order per connection; `wait` is answered when all its keys are there
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import msgpack
 
 from deadpool.errors import WireError
 from deadpool.protocol.topology import Address
-from deadpool.wire.control_link import authenticate
-from deadpool.wire.framing import Framer, frame
+from deadpool.wire.asyncio_streams import payloads
+from deadpool.wire.codec import LENGTH_LIMITS
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.framing import frame
+from deadpool.wire.reception import Reception
 
 
 class RendezvousServer:
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+    def __init__(self, credentials: Credentials) -> None:
         self._values: dict[str, bytes] = {}
         self._changed = asyncio.Event()  # replaced at each change: whoever waits looks again
-        self._server: asyncio.Server | None = None
-        self._visits: set[asyncio.Task[None]] = set()
+        self._reception = Reception(credentials, "rendezvous", self._visit)
 
     async def start(self, host: str) -> Address:
-        self._server = await asyncio.start_server(self._visit, host, 0)
-        return Address(host=host, port=self._server.sockets[0].getsockname()[1])
+        return await self._reception.start(host, 0)
 
     def clear(self) -> None:
         """A generation is over, and nobody will ask for what it left here."""
         self._values.clear()
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for visit in list(self._visits):
-            visit.cancel()
-        await asyncio.gather(*self._visits, return_exceptions=True)
+        await self._reception.close()
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._visits.add(task)
-        try:
-            await authenticate(reader, writer, self._secret, "server")
-            await self._serve(reader, writer)
-        except (WireError, OSError, ValueError):
-            pass  # a stranger, or a visitor that is gone
-        finally:
-            self._visits.discard(task)
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        framer = Framer()
-        while data := await reader.read(1 << 18):
-            for payload in framer.feed(data):
-                operation, *arguments = msgpack.unpackb(payload)
-                answer = await self._answer(operation, arguments)
+        with contextlib.suppress(WireError, OSError):  # a visitor that is gone, or talks nonsense
+            async for payload in payloads(reader):
+                answer = await self._answer(*_request(payload))
                 writer.write(frame(bytes(msgpack.packb(answer))))
 
     async def _answer(self, operation: str, arguments: list[Any]) -> Any:
         match operation, arguments:
-            case "set", [key, value]:
+            case "set", [str(key), bytes(value)]:
                 return self._put(key, value)
-            case "wait", [keys]:
+            case "wait", [[*keys]] if _are_names(keys):
                 while not all(key in self._values for key in keys):
                     await self._changed.wait()
                 return [self._values[key] for key in keys]
-            case "add", [key, amount]:
-                total = int(self._values.get(key, b"0")) + amount
-                self._put(key, str(total).encode())
-                return total
-            case "append", [key, value]:
+            case "add", [str(key), int(amount)]:
+                return self._add(key, amount)
+            case "append", [str(key), bytes(value)]:
                 return self._put(key, self._values.get(key, b"") + value)
-            case "compare_set", [key, expected, desired]:
+            case "compare_set", [str(key), bytes(expected), bytes(desired)]:
                 return self._compare_set(key, expected, desired)
-            case "check", [keys]:
+            case "check", [[*keys]] if _are_names(keys):
                 return all(key in self._values for key in keys)
-            case "delete", [key]:
+            case "delete", [str(key)]:
                 return self._values.pop(key, None) is not None
             case "count", []:
                 return len(self._values)
@@ -92,6 +72,14 @@ class RendezvousServer:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def _add(self, key: str, amount: int) -> int:
+        try:
+            total = int(self._values.get(key, b"0")) + amount
+        except ValueError:
+            raise WireError(f"{key!r} does not hold a number") from None
+        self._put(key, str(total).encode())
+        return total
+
     def _compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """As TCPStore does: an absent key is set where nothing was expected."""
         present = self._values.get(key)
@@ -101,3 +89,15 @@ class RendezvousServer:
             self._put(key, desired)
             return desired
         return present
+
+
+def _request(payload: bytes) -> tuple[str, list[Any]]:
+    try:
+        operation, *arguments = msgpack.unpackb(payload, **LENGTH_LIMITS)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise WireError(f"not a request: {error}") from error
+    return operation, arguments
+
+
+def _are_names(keys: list[Any]) -> bool:
+    return all(isinstance(key, str) for key in keys)

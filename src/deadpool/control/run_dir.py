@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.errors import ConfigError
+from deadpool.owner_only import make_private_folder, open_private
 from deadpool.protocol.topology import Address
+from deadpool.wire.credentials import Credentials, read_credentials
+from deadpool.wire.tls import settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +22,9 @@ class RunDir:
 
     @classmethod
     def create(cls, path: Path) -> RunDir:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(path)
         run_dir = cls(path)
-        run_dir.logs.mkdir(exist_ok=True, mode=0o700)
+        make_private_folder(run_dir.logs)
         return run_dir
 
     @property
@@ -37,10 +40,15 @@ class RunDir:
         return self.path / "secret"
 
     def make_secret(self) -> bytes:
-        descriptor = os.open(self.secret_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
-        return self.secret_file.read_bytes()
+        secret = secrets.token_hex(32)
+        with open_private(self.secret_file, "w") as file:
+            file.write(secret)
+        return secret.encode()
+
+    def credentials(self, *, serving: bool = False, tls: str | None = None) -> Credentials:
+        """To be one of this job: with `serving` also its coordinator. `tls` where it is known, else as announced."""
+        mode = tls if tls is not None else self.tls()
+        return read_credentials(serving=serving, tls=mode, default_secret=self.secret_file)
 
     @property
     def is_known(self) -> bool:
@@ -51,10 +59,12 @@ class RunDir:
         """A new job begins in this folder."""
         (self.path / "job.json").unlink(missing_ok=True)
 
-    def announce(self, address: Address, **facts: Any) -> None:
+    def announce(self, address: Address, *, tls: str, **facts: Any) -> None:
         """By whoever takes office. Written at once and whole: a command may look at any moment."""
+        job = {"host": address.host, "port": address.port, "tls": settled(tls), "pid": os.getpid(), **facts}
         draft = self.path / f"job.json.{os.getpid()}"
-        draft.write_text(json.dumps({"host": address.host, "port": address.port, **facts}), encoding="utf-8")
+        with open_private(draft, "w") as file:
+            json.dump(job, file)
         draft.replace(self.path / "job.json")
 
     def coordinator(self) -> Address:
@@ -65,9 +75,13 @@ class RunDir:
     def coordinator_pid(self) -> int:
         return int(self._announced()["pid"])
 
+    def tls(self) -> str:
+        """How connections to this job are encrypted."""
+        return str(self._announced()["tls"])
+
     def _announced(self) -> dict[str, Any]:
         try:
             job = json.loads((self.path / "job.json").read_text(encoding="utf-8"))
-            return {name: job[name] for name in ("host", "port", "pid")}
+            return {name: job[name] for name in ("host", "port", "tls", "pid")}
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"{self.path} is not the folder of a job: {error}") from error

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deadpool.control.nursery import answer, request, start_nursery
+from deadpool.owner_only import open_private
 from deadpool.protocol.topology import Address
 
 AGENT_VARIABLE = "DEADPOOL_AGENT"
@@ -151,7 +152,7 @@ class TrainerProcesses:
         pipe = os.fdopen(descriptor, "rb", buffering=0)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         try:
-            with (self._logs / f"{name}.log").open("a", encoding="utf-8") as log:
+            with open_private(self._logs / f"{name}.log", "a") as log:
                 while line := await reader.readline():
                     text = line.decode(errors="replace").rstrip("\n")
                     print(text, file=log, flush=True)

@@ -97,7 +97,9 @@ class Interval:
         needs = []
         if costs.stall_s is not None:
             share = costs.stall_s / (every * step_s)
-            reason = f"rank {rank}: a stall of {_percent(share)} of the step time exceeds {_percent(self._budget)}"
+            reason = (
+                f"rank {rank}: captures cost {_percent(share)} of the step time, more than {_percent(self._budget)}"
+            )
             needs.append((costs.stall_s / (self._budget * step_s), reason))
         if costs.commit_s is not None:
             room_s = (self._slots - 1) * step_s

@@ -551,7 +551,7 @@ class Stepped:
     generation: Generation
     number: int
     step_s: float = 0.0
-    stall_s: float = 0.0  # that captures made it wait, as far as is known by now
+    stall_s: float = 0.0  # that captures cost it, by waits and by traffic, as far as is known by now
     copy_s: float | None = None  # that a capture took; None: none has become known since the last step
     captured: int | None = None  # the version that was; None: the one that this step began with
 

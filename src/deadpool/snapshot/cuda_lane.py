@@ -19,6 +19,7 @@ from deadpool.snapshot.cuda import Addresses, runtime
 from deadpool.snapshot.lanes import COMPLETE, Batch, Mark, Trip
 from deadpool.snapshot.moves import Moves, Piece, Run
 from deadpool.snapshot.pace import Figures, Pace
+from deadpool.snapshot.traffic import memory_bytes_per_s
 
 BATCH_BYTES = 256 << 20
 """What is issued together. Two batches are in flight at a time until the optimizer is reached."""
@@ -63,6 +64,7 @@ class CudaBatch:
 class CudaLane:
     def __init__(self, device: torch.device, staging_limit_bytes: int) -> None:
         self.device, self.pace = device, Pace()
+        self.memory_bytes_per_s = memory_bytes_per_s(torch.cuda.get_device_properties(device))
         self._limit_bytes = staging_limit_bytes
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._staging: dict[tuple[int, ...], Tensor] = {}
@@ -211,7 +213,12 @@ class CudaTrip:
             copy_s = _between_s(self._begin, self._end)
             self._lane.pace.note_copy(self._copied_bytes, copy_s)
         stall_s = _between_s(self._reached, self._released) if self._end is not None else 0.0
-        return Figures(stall_s=stall_s, copied_bytes=self._copied_bytes, copy_s=copy_s)
+        return Figures(
+            stall_s=stall_s,
+            copied_bytes=self._copied_bytes,
+            copy_s=copy_s,
+            traffic_s=self._copied_bytes / self._lane.memory_bytes_per_s,
+        )
 
 
 def _new_event() -> torch.cuda.Event:

@@ -15,6 +15,11 @@ class Figures:
     stall_s: float  # that the optimizer waited for it
     copied_bytes: int
     copy_s: float  # from the first byte to the last
+    traffic_s: float = 0.0  # by estimate, that kernels lost because the copy read the device's memory beside them
+
+    @property
+    def cost_s(self) -> float:
+        return self.stall_s + self.traffic_s
 
     @property
     def bytes_per_s(self) -> float:

@@ -182,7 +182,8 @@ class Job:
         if not counts:
             return
         self._reached(boundary)
-        step_s = session.unwind_watch.step_s = time.monotonic() - self._step_began
+        step_s = time.monotonic() - self._step_began
+        session.unwind_watch.stepped(step_s)
         self.step_log.completed(self.number - 1, step_s)
         self._tell_costs(step_s)
         session.prompting.step_completed()
@@ -213,7 +214,7 @@ class Job:
         """What captures cost is known when the device has come that far: of the last one, or the one before."""
         costs = list(self.capturer.costs())
         for cost in costs:
-            self.budget.spend(cost.figures.stall_s, self.session.core.every)
+            self.budget.spend(cost.figures.cost_s, self.session.core.every)
         newest = next((cost for cost in reversed(costs) if not cost.given_up), None)
         self.budget.earn(step_s)
         self.session.send(
@@ -221,7 +222,7 @@ class Job:
                 generation=self.session.core.generation,
                 number=self.number,
                 step_s=step_s,
-                stall_s=sum(cost.figures.stall_s for cost in costs),
+                stall_s=sum(cost.figures.cost_s for cost in costs),
                 captured=newest.number if newest else None,
                 copy_s=newest.figures.copy_s if newest else None,
             )

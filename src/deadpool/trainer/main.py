@@ -50,7 +50,7 @@ def _run_until_done(session: Session, script: str, arguments: list[str]) -> int:
     while True:
         store = _take_role(session)
         assert session.settings is not None
-        set_environment(session.rank, session.settings.layout, store.host, session.secret)
+        set_environment(session.rank, session.settings.layout, store.host, session.credentials.secret)
         try:
             return _run(session, script, arguments)
         except RunAgain:

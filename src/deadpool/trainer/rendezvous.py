@@ -12,6 +12,7 @@ import torch.distributed as dist
 from deadpool.errors import WireError
 from deadpool.protocol.topology import Address
 from deadpool.wire.blocking import BlockingLink
+from deadpool.wire.credentials import Credentials
 
 _CONNECT_S = 10.0
 
@@ -19,14 +20,14 @@ _CONNECT_S = 10.0
 class RendezvousStore(dist.Store):
     """Keys lie under `prefix`, so that generations do not see each other's. Waits end with the timeout or the peer."""
 
-    def __init__(self, address: Address, secret: bytes, prefix: str, timeout: timedelta) -> None:
+    def __init__(self, address: Address, credentials: Credentials, prefix: str, timeout: timedelta) -> None:
         super().__init__()
-        self._address, self._secret, self._prefix, self._timeout = address, secret, prefix, timeout
+        self._address, self._credentials, self._prefix, self._timeout = address, credentials, prefix, timeout
         self._lock = threading.Lock()
-        self._link = BlockingLink(address, secret, timeout_s=_CONNECT_S)
+        self._link = BlockingLink(address, credentials, "rendezvous", timeout_s=_CONNECT_S)
 
     def clone(self) -> RendezvousStore:
-        return RendezvousStore(self._address, self._secret, self._prefix, self._timeout)
+        return RendezvousStore(self._address, self._credentials, self._prefix, self._timeout)
 
     @property
     def timeout(self) -> timedelta:

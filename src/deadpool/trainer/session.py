@@ -50,7 +50,7 @@ from deadpool.trainer.registration import Registrar
 from deadpool.trainer.rendezvous import RendezvousStore
 from deadpool.trainer.signals import CODE_RESTART, Superseded
 from deadpool.trainer.stuck import UnwindWatch
-from deadpool.wire.secret import read_secret
+from deadpool.wire.credentials import read_credentials
 from deadpool.wire.trainer_link import TrainerEnd
 
 AGENT_VARIABLE = "DEADPOOL_AGENT"
@@ -81,7 +81,7 @@ class Session:
         self.final_number = 0
         self._latest: dict[type, Any] = {}
         self._cause: str | None = None
-        self.secret = read_secret()
+        self.credentials = read_credentials()
         self.unwind_watch = UnwindWatch(self._stuck)
         self.ambushes = Ambushes(self)
         self.registrar = Registrar(self.emit)
@@ -152,6 +152,7 @@ class Session:
         for missed in overlooked:
             self.send(missed)
         if isinstance(message, Halt):
+            self.unwind_watch.tell_where_if_long()
             shut = self.groups.abort()
             self.emit("aborted", sockets=shut)
             self.unwind_watch.begin()
@@ -248,7 +249,7 @@ class Session:
 
     def rendezvous(self, address: Address, generation: Generation) -> RendezvousStore:
         timeout = timedelta(seconds=GROUP_TIMEOUT_S)
-        return RendezvousStore(address, self.secret, f"generation-{generation}", timeout)
+        return RendezvousStore(address, self.credentials, f"generation-{generation}", timeout)
 
 
 def _newer_seat(role: Seat | Rehearse, generation: Generation) -> bool:

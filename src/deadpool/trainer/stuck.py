@@ -8,10 +8,14 @@ Standing still is judged by the main thread's CPU time. A rank that computes goe
 than torch, such as its data, is left alone.
 
 On a GPU the host may be ahead by two steps: it may wait, rightly, while the device comes to the end of what is queued.
+
+A halt that comes in a step that lasts unusually long is a hang's end: then every thread says where it stands, which
+nobody could tell afterwards.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 import threading
 import time
@@ -24,6 +28,10 @@ STILL_S = 2.0
 STILL_STEPS = 3
 """No main thread is stuck before it has stood still for STILL_S and for as long as so many steps take."""
 
+LONG_S = 20.0
+LONG_STEPS = 5
+"""A step that has lasted longer than both is unusual."""
+
 _LOOK_S = 0.25
 _ACTIVE_SHARE = 0.02  # of the time between two looks; waking up to look at a flag costs less
 _TORCH = str(Path(torch.__file__).parent)
@@ -32,12 +40,23 @@ _DATA = str(Path(torch.__file__).parent / "utils" / "data")
 
 class UnwindWatch:
     """`on_stuck` is called in a thread of its own, once the main thread has stood still for `limit_s`; it is told how
-    long that was. `step_s` is the time of a recent step, kept up to date by whoever takes it."""
+    long that was. `stepped` is told of every step."""
 
     def __init__(self, on_stuck: Callable[[float], None]) -> None:
         self._on_stuck = on_stuck
         self._unwound = threading.Event()
         self.step_s = 0.0
+        self._stepped_at = 0.0
+
+    def stepped(self, step_s: float) -> None:
+        self.step_s, self._stepped_at = step_s, time.monotonic()
+
+    def tell_where_if_long(self) -> None:
+        """Into this trainer's log, and at once: what follows, an abort, lets everybody go on."""
+        seconds = time.monotonic() - self._stepped_at
+        if self.step_s and seconds > max(LONG_S, LONG_STEPS * self.step_s):
+            print(f"deadpool: no step for {seconds:.0f} s; this is where its threads are", file=sys.stderr, flush=True)
+            faulthandler.dump_traceback(sys.__stderr__ or sys.stderr)
 
     @property
     def limit_s(self) -> float:
@@ -50,6 +69,7 @@ class UnwindWatch:
 
     def end(self) -> None:
         """It has come back."""
+        self._stepped_at = time.monotonic()
         self._unwound.set()
 
     def _look(self) -> None:

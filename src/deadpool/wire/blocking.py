@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import socket
+import time
 
 from deadpool.errors import WireError
 from deadpool.protocol.topology import Address
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import Framer, frame
-from deadpool.wire.handshake import NONCE_BYTES, PROOF_BYTES, check, make_nonce, proof
+from deadpool.wire.handshake import PLAIN, Handshake, Purpose
+from deadpool.wire.tls import carrier_of_server
+
+_CHUNK_BYTES = 1 << 18
 
 
 class BlockingLink:
     """The client's end. Not for several threads at once."""
 
-    def __init__(self, address: Address, secret: bytes, *, timeout_s: float) -> None:
+    def __init__(self, address: Address, credentials: Credentials, purpose: Purpose, *, timeout_s: float) -> None:
         self._framer, self._payloads = Framer(), list[bytes]()
+        deadline = time.monotonic() + timeout_s
         self._sock = socket.create_connection((address.host, address.port), timeout=timeout_s)
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            self._authenticate(secret)
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            carrier = self._encrypt(credentials)
+            self._shake_hands(Handshake(credentials.secret, "client", purpose, carrier), deadline)
         except (OSError, WireError):
             self._sock.close()
             raise
@@ -30,7 +37,7 @@ class BlockingLink:
         """The next payload; TimeoutError when none came in time, WireError when the peer is gone."""
         self._sock.settimeout(timeout_s)
         while not self._payloads:
-            data = self._sock.recv(1 << 18)
+            data = self._sock.recv(_CHUNK_BYTES)
             if not data:
                 raise WireError("the peer hung up")
             self._payloads.extend(self._framer.feed(data))
@@ -39,17 +46,23 @@ class BlockingLink:
     def close(self) -> None:
         self._sock.close()
 
-    def _authenticate(self, secret: bytes) -> None:
-        nonce = make_nonce()
-        self._sock.sendall(nonce)
-        peer_nonce = self._exactly(NONCE_BYTES)
-        self._sock.sendall(proof(secret, "client", nonce, peer_nonce))
-        if not check(secret, "client", nonce, peer_nonce, self._exactly(PROOF_BYTES)):
-            raise WireError("the peer does not know the job's secret")
+    def _encrypt(self, credentials: Credentials) -> bytes:
+        """What carries the connection from here on; for the proof."""
+        if credentials.tls is None:
+            return PLAIN
+        encrypted = credentials.tls.client.wrap_socket(self._sock)
+        self._sock = encrypted
+        return carrier_of_server(encrypted)
 
-    def _exactly(self, count: int) -> bytes:
+    def _shake_hands(self, handshake: Handshake, deadline: float) -> None:
+        self._sock.sendall(handshake.opening())
+        while not handshake.done:
+            self._sock.sendall(handshake.feed(self._exactly(handshake.needed, deadline)))
+
+    def _exactly(self, count: int, deadline: float) -> bytes:
         data = bytearray()
         while len(data) < count:
+            self._sock.settimeout(max(1e-3, deadline - time.monotonic()))
             chunk = self._sock.recv(count - len(data))
             if not chunk:
                 raise WireError("the peer hung up in the handshake: is the job's secret the same there?")

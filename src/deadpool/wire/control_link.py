@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
 from deadpool.errors import WireError
 from deadpool.protocol.topology import Address
+from deadpool.wire.asyncio_streams import HANDSHAKE_S, payloads, shake_hands
 from deadpool.wire.codec import decode, encode
-from deadpool.wire.framing import Framer, frame
-from deadpool.wire.handshake import NONCE_BYTES, PROOF_BYTES, Role, check, make_nonce, proof
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.framing import frame
+from deadpool.wire.handshake import PLAIN, Handshake
+from deadpool.wire.tls import carrier_of_server
 
-HANDSHAKE_S = 5.0
+_TRIES = 5  # a server that is being pestered may crowd out a member as well
+_BETWEEN_TRIES_S = 0.1
 
 
 class ControlLink:
@@ -28,17 +32,12 @@ class ControlLink:
             self._writer.write(frame(encode(message)))
 
     async def messages(self) -> AsyncIterator[Any]:
-        framer = Framer()
-        while True:
-            try:
-                data = await self._reader.read(1 << 18)
-            except OSError as error:
-                self.lost_reason = str(error)
-                return
-            if not data:
-                return
-            for payload in framer.feed(data):
+        """A peer that talks nonsense, too much or too slowly is a lost one; `lost_reason` says which."""
+        try:
+            async for payload in payloads(self._reader):
                 yield decode(payload)
+        except (OSError, WireError) as error:
+            self.lost_reason = str(error)
 
     async def close(self) -> None:
         """Says what is still to be said, bounded, then hangs up."""
@@ -54,45 +53,44 @@ class ControlLink:
         self._writer.transport.abort()
 
 
-async def connect(address: Address, secret: bytes, *, patience_s: float) -> ControlLink:
-    """Tries until the coordinator answers or patience ends."""
+async def connect(address: Address, credentials: Credentials, *, patience_s: float) -> ControlLink:
+    """Tries until the coordinator answers (else TimeoutError), and a few times if it hangs up (else WireError)."""
     async with asyncio.timeout(patience_s):
-        while True:
+        for left in reversed(range(_TRIES)):
             try:
-                reader, writer = await asyncio.open_connection(address.host, address.port)
-                break
-            except OSError:
-                await asyncio.sleep(0.1)
-    return await authenticated(reader, writer, secret, "client")
+                return await _connect_once(address, credentials)
+            except WireError as error:
+                if left == 0:
+                    raise WireError(f"{address} is not of this job, or takes us for a stranger: {error}") from error
+                await asyncio.sleep(_BETWEEN_TRIES_S)
+    raise AssertionError("unreachable")
 
 
-async def authenticated(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, role: Role
-) -> ControlLink:
-    await authenticate(reader, writer, secret, role)
+async def _connect_once(address: Address, credentials: Credentials) -> ControlLink:
+    reader, writer = await _reach(address, credentials)
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            await shake_hands(reader, writer, Handshake(credentials.secret, "client", "control", _carrier(writer)))
+    except BaseException as error:
+        writer.transport.abort()
+        if isinstance(error, TimeoutError):
+            raise WireError(f"no handshake within {HANDSHAKE_S:g} s") from None
+        raise
     return ControlLink(reader, writer)
 
 
-async def authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, role: Role) -> None:
-    """Both sides show that they know the job's secret; the client first, so that a stranger learns nothing."""
-    sock: socket.socket = writer.get_extra_info("socket")
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        async with asyncio.timeout(HANDSHAKE_S):
-            await _exchange(reader, writer, secret, role)
-    except (TimeoutError, asyncio.IncompleteReadError, OSError, WireError) as error:
-        writer.transport.abort()
-        raise WireError(f"peer {writer.get_extra_info('peername')} is not one of this job: {error}") from error
+async def _reach(address: Address, credentials: Credentials) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    context = credentials.tls.client if credentials.tls is not None else None
+    limit_s = HANDSHAKE_S if context is not None else None
+    while True:
+        try:
+            return await asyncio.open_connection(address.host, address.port, ssl=context, ssl_handshake_timeout=limit_s)
+        except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
+            raise WireError(f"somebody is there, but: {error}") from error
+        except OSError:
+            await asyncio.sleep(0.1)  # nobody is there yet
 
 
-async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, role: Role) -> None:
-    nonce = make_nonce()
-    writer.write(nonce)
-    peer_nonce = await reader.readexactly(NONCE_BYTES)
-    if role == "client":
-        writer.write(proof(secret, role, nonce, peer_nonce))
-    peer_proof = await reader.readexactly(PROOF_BYTES)
-    if not check(secret, role, nonce, peer_nonce, peer_proof):
-        raise WireError("it does not know the job's secret")
-    if role == "server":
-        writer.write(proof(secret, role, nonce, peer_nonce))
+def _carrier(writer: asyncio.StreamWriter) -> bytes:
+    connection = writer.get_extra_info("ssl_object")
+    return carrier_of_server(connection) if connection is not None else PLAIN

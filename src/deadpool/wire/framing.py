@@ -18,10 +18,15 @@ def frame(payload: bytes) -> bytes:
 
 
 class Framer:
-    """Bytes in as they come, whole payloads out."""
+    """Bytes in as they come, whole payloads out. Room is taken for what has come, not for what was announced."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+
+    @property
+    def in_progress(self) -> bool:
+        """A frame has begun and not ended."""
+        return bool(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         self._buffer += data

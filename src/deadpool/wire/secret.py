@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from deadpool.errors import ConfigError
 
 SECRET_VARIABLE = "DEADPOOL_SECRET"
 SECRET_FILE_VARIABLE = "DEADPOOL_SECRET_FILE"
+LEAST_BYTES = 16
+
+
+def secret_is_given() -> bool:
+    return SECRET_VARIABLE in os.environ or SECRET_FILE_VARIABLE in os.environ
 
 
 def read_secret(default: Path | None = None) -> bytes:
     """From the environment, from the file it names, or from `default`."""
     if SECRET_VARIABLE in os.environ:
-        return os.environ[SECRET_VARIABLE].encode()
+        return _checked(os.environ[SECRET_VARIABLE].encode(), SECRET_VARIABLE)
     path = Path(os.environ[SECRET_FILE_VARIABLE]) if SECRET_FILE_VARIABLE in os.environ else default
     if path is None:
         raise ConfigError(f"the job's secret is unknown: set {SECRET_FILE_VARIABLE} to a file that holds it")
+    return _checked(_read_own(path), str(path))
+
+
+def _read_own(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if mode & stat.S_IRWXO:
+                raise ConfigError(f"the job's secret in {path} is open to every user: chmod 600 it")
+            return file.read()
     except OSError as error:
         raise ConfigError(f"the job's secret cannot be read: {error}") from error
+
+
+def _checked(secret: bytes, where: str) -> bytes:
+    secret = secret.strip()  # an editor's last line break is not part of it
+    if len(secret) < LEAST_BYTES:
+        raise ConfigError(f"the job's secret in {where} is too short: give at least {LEAST_BYTES} characters")
+    return secret

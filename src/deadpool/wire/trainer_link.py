@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from deadpool.errors import WireError
 from deadpool.wire.codec import decode, encode
 from deadpool.wire.framing import Framer, frame
 
@@ -63,13 +64,15 @@ class AgentEnd:
             return False
         except OSError:
             data = b""
+        try:
+            for payload in self._framer.feed(data):
+                self._on_message(self, decode(payload))
+        except WireError:
+            data = b""  # nonsense is as good as an end
         if not data:
             self.close()
             self._on_lost(self)
-            return False
-        for payload in self._framer.feed(data):
-            self._on_message(self, decode(payload))
-        return True
+        return bool(data)
 
     def _flush(self) -> None:
         while self._outbox:

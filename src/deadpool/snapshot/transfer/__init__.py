@@ -2,7 +2,7 @@
 
 The agent uses TransferServer (what others store here or fetch from here) and TransferClient (what it stores at others
 or fetches from them). Transport trusts nobody: both sides prove the job's secret, every size is bounded, every frame
-carries its generation, and bytes count only once their digest is right. It does not encrypt.
+carries its generation, and bytes count only once their digest is right. It encrypts where the job wants TLS.
 """
 
 from __future__ import annotations

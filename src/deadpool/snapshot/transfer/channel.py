@@ -8,20 +8,26 @@ from collections.abc import Callable
 
 from deadpool.errors import TransferError
 from deadpool.protocol.identity import Generation
-from deadpool.snapshot.transfer.connection import Connection, authenticate
+from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Kind
+from deadpool.snapshot.transfer.greeting import authenticate
+from deadpool.wire.credentials import Credentials
 
 TransferAddress = tuple[str, int]
+
+_RENEW_BYTES = 256 << 30  # a new connection has new keys: no TLS key is to encrypt more than some hundred gigabytes
 
 
 class Channel:
     """Bound to one generation for its whole life: a fence ends it."""
 
-    def __init__(self, address: TransferAddress, generation: Generation, secret: bytes, deadline_s: float) -> None:
+    def __init__(
+        self, address: TransferAddress, generation: Generation, credentials: Credentials, deadline_s: float
+    ) -> None:
         self.address = address
         self.generation = generation
         self.peer = f"{address[0]}:{address[1]}"
-        self._secret = secret
+        self._credentials = credentials
         self._deadline_s = deadline_s
         self._connections: list[Connection] = []
         self._lock = threading.Lock()
@@ -97,7 +103,7 @@ class Channel:
         self._greet(connection)
 
     def _greet(self, connection: Connection) -> None:
-        authenticate(connection, self._secret, "client")
+        authenticate(connection, self._credentials, "client")
         connection.generation = self.generation
         connection.send(Kind.HELLO, [])
         connection.expect(Kind.ACCEPT)
@@ -106,8 +112,8 @@ class Channel:
 class ChannelPool:
     """Idle and busy channels of one client."""
 
-    def __init__(self, secret: bytes, deadline_s: float) -> None:
-        self._secret = secret
+    def __init__(self, credentials: Credentials, deadline_s: float) -> None:
+        self._credentials = credentials
         self._deadline_s = deadline_s
         self._floor: Generation | None = None
         self._closed = False
@@ -128,12 +134,12 @@ class ChannelPool:
             if channel.address == address and channel.generation == generation:
                 self._idle.remove(channel)
                 return channel
-        return Channel(address, generation, self._secret, self._deadline_s)
+        return Channel(address, generation, self._credentials, self._deadline_s)
 
     def give(self, channel: Channel, *, healthy: bool) -> None:
         with self._changed:
             over = self._closed or (self._floor is not None and channel.generation < self._floor)
-            keep = healthy and not over
+            keep = healthy and not over and channel.bytes_sent < _RENEW_BYTES
             if keep:
                 self._idle.append(channel)
         if not keep:

@@ -31,6 +31,7 @@ from deadpool.snapshot.transfer.frames import (
 from deadpool.snapshot.transfer.incoming import regions_sent
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
 from deadpool.snapshot.transfer.tally import Tally
+from deadpool.wire.credentials import Credentials
 
 _STREAM_WORTH_BYTES = 4 << 20  # below this per stream a second one costs more than it brings
 _READS_AHEAD = 2
@@ -41,9 +42,9 @@ Watch = Callable[[Region, int], None]
 
 
 class TransferClient:
-    def __init__(self, *, secret: bytes, streams: int = 2, deadline_s: float = 10.0) -> None:
+    def __init__(self, *, credentials: Credentials, streams: int = 2, deadline_s: float = 10.0) -> None:
         self._streams = streams
-        self._pool = ChannelPool(secret, deadline_s)
+        self._pool = ChannelPool(credentials, deadline_s)
 
     def push(
         self,

@@ -7,8 +7,8 @@ a TransferError (or WireError, where the peer talks nonsense) that names the pee
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -27,9 +27,8 @@ from deadpool.snapshot.transfer.frames import (
     unpack_body,
     unpack_head,
 )
-from deadpool.wire.handshake import NONCE_BYTES, PROOF_BYTES, Role, check, make_nonce, proof
-
-_PREAMBLE = b"DEADPOOL"
+from deadpool.snapshot.transfer.streams import PlainStream, Stream, TlsStream
+from deadpool.wire.patience import Patience
 
 
 class ConnectionLost(TransferError):
@@ -44,6 +43,7 @@ class Connection:
         self.generation: Generation | None = None  # bound by the first frame, then fixed
         self.bytes_sent = 0  # frames and payload, as the kernel took them
         self._sock = sock
+        self._stream: Stream = PlainStream(sock)
         self._cut_reason = ""
         self._send_lock = threading.Lock()
         self._end_lock = threading.Lock()
@@ -68,7 +68,7 @@ class Connection:
         """
         head = self._pack(Kind.DATA, body, size)
         with self._send_lock, self._errors():
-            self._send_bytes(head, socket.MSG_MORE)
+            self._send_bytes(head, more=True)
             half = size // 2 if midway is not None else 0
             self._send_pages(fd, offset, half)
             if midway is not None:
@@ -79,16 +79,16 @@ class Connection:
         end = offset + size
         while offset < end:
             start, left = offset, end - offset
-            sent = self._patiently(lambda: os.sendfile(self._sock.fileno(), fd, start, left))  # noqa: B023
+            sent = self._patiently(lambda: self._stream.send_file(fd, start, left))  # noqa: B023
             if sent == 0:
                 raise ConnectionLost(f"{self.peer}: the segment ended before the slot did")
             offset += sent
             self.bytes_sent += sent
 
-    def _send_bytes(self, data: bytes, flags: int = 0) -> None:
+    def _send_bytes(self, data: bytes, *, more: bool = False) -> None:
         while data:
             rest = data
-            sent = self._patiently(lambda: self._sock.send(rest, flags))  # noqa: B023
+            sent = self._patiently(lambda: self._stream.send(rest, more))  # noqa: B023
             self.bytes_sent += sent
             data = data[sent:]
 
@@ -105,14 +105,14 @@ class Connection:
 
     def receive_or_idle(self) -> Frame | None:
         """The next frame; None where the deadline passed without a first byte of one."""
-        buffer = bytearray(HEAD_BYTES)
+        buffer, patience = bytearray(HEAD_BYTES), Patience(self._deadline_s)
         first = self._receive_some(memoryview(buffer), idle=True)
         if first == 0:
             return None
-        self.receive_into(memoryview(buffer)[first:])
+        self.receive_into(memoryview(buffer)[first:], patience)
         head = self._checked(unpack_head(buffer))
         body = bytearray(head.body_bytes)
-        self.receive_into(memoryview(body))
+        self.receive_into(memoryview(body), patience)
         return Frame(head=head, body=unpack_body(body))
 
     def expect(self, *kinds: Kind) -> Frame:
@@ -131,10 +131,16 @@ class Connection:
 
     # --- bytes
 
-    def receive_into(self, view: memoryview) -> None:
+    def receive_into(self, view: memoryview, patience: Patience | None = None) -> None:
+        """All of it, within the deadline as a whole: a peer that sends byte by byte is as good as silent."""
+        patience = patience or Patience(self._deadline_s)
         done = 0
         while done < len(view):
+            if patience.over:
+                raise ConnectionLost(f"{self.peer}: too slow: {done} of {len(view)} bytes in {self._deadline_s:g} s")
+            began = time.monotonic()
             done += self._receive_some(view[done:])
+            patience.waited(time.monotonic() - began)
 
     def receive_pieces(self, view: memoryview) -> list[int]:
         """Fill `view` and return the digest of each piece, taken while its bytes are still in the cache."""
@@ -148,8 +154,7 @@ class Connection:
     def _receive_some(self, view: memoryview, *, idle: bool = False) -> int:
         with self._errors():
             try:
-                # Waiting for all of it in the kernel: one wake-up per piece instead of one per segment.
-                count = self._patiently(lambda: self._sock.recv_into(view, len(view), socket.MSG_WAITALL))
+                count = self._patiently(lambda: self._stream.receive_into(view))
             except BlockingIOError:
                 if idle and not self._cut_reason:
                     return 0
@@ -168,6 +173,31 @@ class Connection:
             except BlockingIOError:
                 if time.monotonic() >= limit or self._cut_reason:
                     raise
+
+    # --- before the first frame
+
+    def encrypt(self, context: ssl.SSLContext, *, server_side: bool) -> ssl.SSLObject:
+        """Everything from here on goes through TLS."""
+        stream, patience = TlsStream(self._sock, context, server_side=server_side), Patience(self._deadline_s)
+        with self._errors():
+            while not self._agree(stream, patience):
+                if patience.over:
+                    raise ConnectionLost(f"{self.peer}: {self._silent}")
+        self._stream = stream
+        return stream.connection
+
+    def _agree(self, stream: TlsStream, patience: Patience) -> bool:
+        began = time.monotonic()
+        try:
+            return stream.shake_hands()
+        except BlockingIOError:
+            return False
+        finally:
+            patience.waited(time.monotonic() - began)
+
+    def send_raw(self, data: bytes) -> None:
+        with self._send_lock, self._errors():
+            self._send_bytes(data)
 
     # --- the end
 
@@ -209,33 +239,3 @@ def _prepare(sock: socket.socket, timeout_s: float) -> None:
 def _reason(frame: Frame) -> str:
     reason = frame.body[0] if frame.body else ""
     return str(reason)[:500]
-
-
-def authenticate(connection: Connection, secret: bytes, role: Role) -> None:
-    """Both sides prove the job's secret, or WireError. The client first: a stranger learns nothing from a server."""
-    own_nonce = make_nonce()
-    _send_raw(connection, _PREAMBLE + own_nonce)
-    hello = _receive_raw(connection, len(_PREAMBLE) + NONCE_BYTES)
-    if not hello.startswith(_PREAMBLE):
-        raise WireError(f"{connection.peer}: not a DeadPool agent")
-    peer_nonce = hello[len(_PREAMBLE) :]
-    own_proof = proof(secret, role, own_nonce, peer_nonce)
-    if role == "client":
-        _send_raw(connection, own_proof)
-    if not check(secret, role, own_nonce, peer_nonce, _receive_raw(connection, PROOF_BYTES)):
-        raise WireError(f"{connection.peer}: does not know this job's secret")
-    if role == "server":
-        _send_raw(connection, own_proof)
-
-
-def _send_raw(connection: Connection, data: bytes) -> None:
-    with connection._errors():
-        connection._send_bytes(data)
-
-
-def _receive_raw(connection: Connection, size: int) -> bytes:
-    # One receive only: a stranger that sends byte by byte must not hold the connection for longer than a deadline.
-    buffer = bytearray(size)
-    if connection._receive_some(memoryview(buffer)) != size:
-        raise WireError(f"{connection.peer}: broke off the handshake")
-    return bytes(buffer)

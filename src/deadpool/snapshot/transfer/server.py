@@ -16,9 +16,12 @@ from deadpool.errors import DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
 from deadpool.snapshot.transfer.callbacks import Callbacks, Found, Refused
-from deadpool.snapshot.transfer.connection import Connection, authenticate
+from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Kind
+from deadpool.snapshot.transfer.greeting import authenticate
 from deadpool.snapshot.transfer.session import Session, Transfers
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.strangers import Strangers
 
 _log = logging.getLogger(__name__)
 _CONNECTION_LIMIT = 1024
@@ -29,7 +32,7 @@ class TransferServer:
         self,
         *,
         host: str,
-        secret: bytes,
+        credentials: Credentials,
         open: Callable[[Seal, Generation, Geometry], memoryview | Refused],
         stored: Callable[[Seal], None],
         dropped: Callable[[Seal, str], None],
@@ -39,12 +42,13 @@ class TransferServer:
     ) -> None:
         self._callbacks = Callbacks(open=open, stored=stored, dropped=dropped, find=find)
         self._address = (host, port)
-        self._secret = secret
+        self._credentials = credentials
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
         self._floor = NO_GENERATION
         self._closing = False
         self._threads: dict[Connection, threading.Thread] = {}
+        self._strangers: Strangers[Connection] = Strangers()
         self._transfers: Transfers = {}
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
@@ -100,12 +104,27 @@ class TransferServer:
         while True:
             try:
                 sock, (host, port, *_) = listener.accept()
+                connection = Connection(sock, f"{host}:{port}", self._deadline_s)
             except OSError:
                 if self._closing:
                     return
                 time.sleep(0.05)  # out of descriptors, or a peer that left in the queue: neither is a reason to end
                 continue
-            self._take(Connection(sock, f"{host}:{port}", self._deadline_s))
+            self._make_room()
+            self._take(connection)
+
+    def _make_room(self) -> None:
+        """Who comes next waits for a handshake to end, or takes the place of a stranger that does not get on."""
+        while not self._closing and (wait_s := self._stranger_wait_s()) > 0:
+            time.sleep(min(wait_s, 0.01))
+        with self._lock:
+            oldest = self._strangers.crowded_out(time.monotonic())
+        if oldest is not None:
+            oldest.cut("crowded out")
+
+    def _stranger_wait_s(self) -> float:
+        with self._lock:
+            return self._strangers.wait_s(time.monotonic())
 
     def _take(self, connection: Connection) -> None:
         thread = threading.Thread(target=self._serve, args=(connection,), name=f"transfer-{connection.peer}")
@@ -113,14 +132,16 @@ class TransferServer:
             refused = self._closing or len(self._threads) >= _CONNECTION_LIMIT
             if not refused:
                 self._threads[connection] = thread
+                self._strangers.arrived(connection, time.monotonic())
                 thread.start()
         if refused:
             connection.close()
 
     def _serve(self, connection: Connection) -> None:
         try:
-            authenticate(connection, self._secret, "server")
+            authenticate(connection, self._credentials, "server")
             self._greet(connection)
+            self._forget_stranger(connection)
             Session(connection, self._callbacks, self._transfers, self._admit).run()
         except DeadPoolError as error:
             _log.debug("connection ended: %s", error)
@@ -128,8 +149,13 @@ class TransferServer:
             _log.exception("connection of %s ended by a bug", connection.peer)
         finally:
             connection.close()
+            self._forget_stranger(connection)
             with self._lock:
                 self._threads.pop(connection, None)
+
+    def _forget_stranger(self, connection: Connection) -> None:
+        with self._lock:
+            self._strangers.known(connection)
 
     def _greet(self, connection: Connection) -> None:
         frame = connection.receive()

@@ -1,0 +1,35 @@
+"""How a stream between two agents begins: TLS where the job wants it, then both sides prove the secret."""
+
+from __future__ import annotations
+
+from deadpool.errors import WireError
+from deadpool.snapshot.transfer.connection import Connection
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.handshake import PLAIN, Handshake, Role
+from deadpool.wire.tls import carrier_of_server
+
+
+def authenticate(connection: Connection, credentials: Credentials, role: Role) -> None:
+    """WireError where the peer is not one of this job; ConnectionLost where it is too slow."""
+    carrier = _encrypt(connection, credentials, role)
+    handshake = Handshake(credentials.secret, role, "data", carrier)
+    connection.send_raw(handshake.opening())
+    while not handshake.done:
+        data = bytearray(handshake.needed)
+        connection.receive_into(memoryview(data))
+        try:
+            answer = handshake.feed(bytes(data))
+        except WireError as error:
+            raise WireError(f"{connection.peer} is not one of this job: {error}") from error
+        connection.send_raw(answer)
+
+
+def _encrypt(connection: Connection, credentials: Credentials, role: Role) -> bytes:
+    """What carries the connection from here on; for the proof."""
+    if credentials.tls is None:
+        return PLAIN
+    if role == "client":
+        return carrier_of_server(connection.encrypt(credentials.tls.client, server_side=False))
+    assert credentials.tls.server is not None, "a process that serves has a certificate"
+    connection.encrypt(credentials.tls.server, server_side=True)
+    return credentials.carrier

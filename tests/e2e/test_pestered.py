@@ -1,0 +1,38 @@
+"""A job that loses a node while strangers and a confused member are at all its ports: nothing of it shows."""
+
+from __future__ import annotations
+
+import pytest
+from pest import Pest, ports_of
+
+ACTS = {"garbage", "silent_crowd", "drip", "replay", "oversized", "truncated", "old_generation"}
+
+
+@pytest.mark.parametrize("tls", ["off", "ephemeral"])
+def test_node_lost_among_strangers(make_stage, play, tls):
+    if tls != "off":
+        pytest.importorskip("cryptography")
+    stage = make_stage(scene="wait@2:0 wait@5:0", tls=tls)
+
+    def during() -> None:
+        stage.await_gate(2)
+        job = stage.trial.job
+        assert len(ports_of(job)) == 1 + 2 * 3, "the coordinator's, and two of each agent"
+        pest = Pest(job, job.run_dir.secret_file.read_bytes())
+        pest.start()
+        try:
+            stage.trial.await_true(lambda: set(pest.done) >= (ACTS if tls == "off" else {"garbage"}), "pestering", 60.0)
+            stage.open_gate(2)
+            stage.kill_node_at_gate("n1", 5)
+            stage.trial.await_event("protected", timeout_s=60.0)
+            stage.trial.job.wait(stage.trial.deadline_s)
+        finally:
+            pest.stop()
+
+    play(stage, during)
+    (fault,) = stage.events("fault")
+    assert fault["node"] == "n1"
+    refused = stage.events("refused")
+    assert sum(event["count"] for event in refused) > 2 * len(refused), "told now and then, not each time"
+    (bandwidth,) = stage.events("bandwidth")
+    assert bandwidth["bytes_pushed"] > 0 and all(rate > 0 for rate in bandwidth["push_gbps"].values())

@@ -1,0 +1,105 @@
+"""What takes bytes from a socket, as functions that may be given any bytes: WireError is the only way to refuse.
+
+Driven by hypothesis in the suite (test_fuzz.py) and, with coverage as its guide, by atheris (`scripts/fuzz`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from deadpool.control.rendezvous import RendezvousServer, _request
+from deadpool.errors import WireError
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import ALL, Ask, Fence
+from deadpool.protocol.seal import Extent
+from deadpool.snapshot.transfer.frames import (
+    BODY_LIMIT_BYTES,
+    CHUNK_BYTES,
+    HEAD_BYTES,
+    Kind,
+    pack_frame,
+    unpack_body,
+    unpack_chunk,
+    unpack_geometry,
+    unpack_head,
+    unpack_seal,
+)
+from deadpool.wire.codec import decode, encode
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.framing import LIMIT_BYTES, Framer, frame
+from deadpool.wire.handshake import Handshake
+
+_SECRET = b"the secret that nobody guesses"
+_EXTENT = Extent(record_bytes=1 << 20, unique_bytes=64 << 20, replica_bytes=0)
+
+
+def codec(data: bytes) -> None:
+    """A message made of any bytes can be sent on as it is."""
+    with contextlib.suppress(WireError):
+        message = decode(data)
+        if type(message) in ALL:
+            assert decode(encode(message)) == message or message != message  # NaN
+
+
+def framing(data: bytes) -> None:
+    framer, middle = Framer(), len(data) // 2
+    with contextlib.suppress(WireError):
+        payloads = [payload for part in (data[:middle], data[middle:]) for payload in framer.feed(part)]
+        assert all(len(payload) <= LIMIT_BYTES for payload in payloads)
+        assert b"".join(frame(payload) for payload in payloads) == data[: sum(4 + len(p) for p in payloads)]
+
+
+def handshake(data: bytes) -> None:
+    """Nobody is believed, in either role, whatever comes."""
+    for role in ("client", "server"):
+        victim = Handshake(_SECRET, role, "control")
+        rest = data
+        with contextlib.suppress(WireError):
+            while len(rest) >= victim.needed:
+                part, rest = rest[: victim.needed], rest[victim.needed :]
+                victim.feed(part)
+        assert not victim.done
+
+
+def transfer(data: bytes) -> None:
+    if len(data) < HEAD_BYTES:
+        return
+    with contextlib.suppress(WireError):
+        head = unpack_head(data[:HEAD_BYTES])
+        assert head.body_bytes <= BODY_LIMIT_BYTES and head.payload_bytes <= CHUNK_BYTES
+        body = unpack_body(data[HEAD_BYTES : HEAD_BYTES + head.body_bytes])
+        for unpack in (unpack_seal, unpack_geometry, lambda values: unpack_chunk(values, _EXTENT)):
+            with contextlib.suppress(WireError):
+                unpack(body)
+
+
+def rendezvous(data: bytes) -> None:
+    async def ask() -> None:
+        server = RendezvousServer(Credentials(_SECRET))
+        with contextlib.suppress(WireError, TimeoutError):
+            async with asyncio.timeout(0.001):  # waiting for a key is no refusal
+                await server._answer(*_request(data))
+
+    asyncio.run(ask())
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "codec": codec,
+    "framing": framing,
+    "handshake": handshake,
+    "transfer": transfer,
+    "rendezvous": rendezvous,
+}
+
+SEEDS: dict[str, list[bytes]] = {
+    "codec": [
+        encode(Fence(generation=Generation(1, 2), cause="fault-1")),
+        encode(Ask(what="status", arguments={"a": [1, 2.5, None]})),
+    ],
+    "framing": [frame(b"one") + frame(b"two")],
+    "handshake": [Handshake(_SECRET, "client", "control").opening() + bytes(32)],
+    "transfer": [pack_frame(Kind.PULL, Generation(1, 2), [3, 1, 2, 7])],
+    "rendezvous": [b"\x93\xa3set\xa1k\xc4\x01v", b"\x92\xa4wait\x91\xa1k", b"\x93\xa3add\xa1k\x05"],
+}

@@ -1,0 +1,30 @@
+"""Packages that a plain job does without: nothing of ours asks for them when it is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from test_layers import modules
+
+OPTIONAL = ("cryptography", "hypothesis", "atheris", "torchdata", "transformers")
+
+
+def imported_without(packages: tuple[str, ...], names: list[str]) -> subprocess.CompletedProcess[str]:
+    lines = ["import sys, importlib", *(f"sys.modules[{package!r}] = None" for package in packages)]
+    lines += [f"importlib.import_module({name!r})" for name in names]
+    command = [sys.executable, "-c", "\n".join(lines)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def test_everything_can_be_imported_without_them():
+    names = [f"deadpool.{module}" for module in modules() if module != "__init__"]
+    assert len(names) > 100
+    done = imported_without(OPTIONAL, names)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", ["msgpack"])
+def test_package_that_is_needed_is_missed(package):
+    assert f"import of {package} halted" in imported_without((package,), ["deadpool.wire.codec"]).stderr

@@ -1,0 +1,57 @@
+"""A listening port of the control plane that hands its links to a test, and what a stranger hears at one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from deadpool.protocol.messages import Ask
+from deadpool.protocol.topology import Address
+from deadpool.wire.control_link import ControlLink
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.reception import Reception
+
+MEMBER = Credentials(b"the job's own secret")
+STATUS = Ask(what="status", arguments={})
+
+
+class Front:
+    """A reception that hands its links to the test, and what it refused."""
+
+    def __init__(self, credentials: Credentials = MEMBER) -> None:
+        self.links: asyncio.Queue[ControlLink] = asyncio.Queue()
+        self.refusals: asyncio.Queue[str] = asyncio.Queue()
+        self.reception = Reception(credentials, "control", self._converse, self._refused)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self.links.put(ControlLink(reader, writer))
+        await asyncio.Event().wait()
+
+    def _refused(self, reason: str, count: int) -> None:
+        self.refusals.put_nowait(reason)
+
+
+@contextlib.asynccontextmanager
+async def listening(front: Front) -> AsyncIterator[Address]:
+    address = await front.reception.start("127.0.0.1", 0)
+    try:
+        yield address
+    finally:
+        await front.reception.close()
+
+
+async def heard_by_stranger(address: Address, *words: bytes) -> bytes:
+    """All that a stranger gets for its words until it is thrown out."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    heard = b""
+    try:
+        for word in words:
+            writer.write(word)
+        async with asyncio.timeout(5.0):
+            while data := await reader.read(1000):
+                heard += data
+    except ConnectionError:
+        pass
+    writer.transport.abort()
+    return heard
