@@ -407,6 +407,13 @@ class Coordinator:
                 self.departures.forget(self.members)
                 self._dismiss(member, drain.reason, now)
 
+    def _keep_who_is_needed(self) -> None:
+        """After further losses nobody gives up a seat without which a plan would have no majority."""
+        drain = self.departures.drain
+        member = self.members.get(drain.node) if drain is not None else None
+        if member is not None and member.position is not None and not self._has_majority_without(member):
+            self.departures.give_up("too few of the nodes that ran would be left", self.members)
+
     def _dismiss(self, member: Member, reason: str, now: float) -> None:
         """It has nothing that anybody needs."""
         del self.members[member.node]
@@ -492,6 +499,7 @@ class Coordinator:
         self.pace.fence()
         self.stragglers.fence()
         self.departures.fence()
+        self._keep_who_is_needed()
         self._milestones.clear()
         self._enter(Phase.FENCING, now, self.deadlines.fence_s)
         for member in self.members.values():
