@@ -61,6 +61,7 @@ class Checkers:
         self._generation: Generation | None = None
         self._resume: Version | None = None
         self._start: Generation | None = None
+        self._origins: dict[Generation, tuple[Version | None, Generation | None]] = {}  # what it resumes, which start
         self._permit: Permit | None = None
         self._schedules: list[Schedule] = []  # of this generation, as they were said
         self._missed: set[tuple[Generation, int]] = set()
@@ -69,6 +70,7 @@ class Checkers:
         self._disturbed = False  # coordinators come and go: nobody can tell how many losses that is
         self._ran: Generation = NO_GENERATION  # the newest in which all ranks met
         self.last_seats: tuple[Machine, ...] = ()  # of the last generation that went
+        self.newer_seats: dict[Generation, tuple[Machine, ...]] = {}  # of plans since then
         self.finished_ranks: set[int] = set()
         self.handovers = Handovers()
 
@@ -111,9 +113,13 @@ class Checkers:
     def _planned(self, plan: Plan) -> None:
         self._generation, self._resume, self._permit = plan.generation, plan.resume, plan.permit
         self._schedules = [plan.permit.schedule]
+        seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
         if plan.generation.is_founding:
-            self.last_seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
+            self.last_seats = seats
+        else:
+            self.newer_seats[plan.generation] = seats
         self._start = plan.generation if plan.resume is None else self._start
+        self._origins[plan.generation] = (plan.resume, self._start)
         promised, self._promised = self._promised, None
         if promised is not None and (plan.resume is None or plan.resume.number < promised.number):
             fail("d", f"{promised} was protected, one loss, and the plan resumes from {plan.resume}")
@@ -161,6 +167,7 @@ class Checkers:
     def _went(self, generation: Generation) -> None:
         self._disturbed = False
         self.last_seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
+        self.newer_seats.clear()
         for node in self._world.coordinator.seats:
             for rank, version in self._on_shelves(node):
                 if self._resume is None or version.number > self._resume.number:
@@ -264,13 +271,15 @@ class Checkers:
             fail("b", f"rank {rank} resumes at {version} having seen other data than undisturbed")
 
     def runs(self, process: Process) -> None:
+        """Perhaps in a generation that is over, which it was cut off from hearing."""
         core = process.core
         if self._runners.setdefault((core.generation, core.rank), process.number) != process.number:
             fail("h", f"two processes run as rank {core.rank} in generation {core.generation}")
-        if core.live is not None and core.live.number and str(core.live) != str(self._resume):
-            fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {self._resume}")
-        if process.told is not None and process.told != self._start:  # None: cut off before it could tell
-            fail("prompts", f"rank {core.rank} was told of start {process.told}, the job goes on from {self._start}")
+        resume, start = self._origins.get(core.generation, (core.live, process.told))  # else planned by one deposed
+        if core.live is not None and core.live.number and str(core.live) != str(resume):
+            fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {resume}")
+        if process.told is not None and process.told != start:  # None: cut off before it could tell
+            fail("prompts", f"rank {core.rank} was told of start {process.told}, the job goes on from {start}")
 
     def final_state(self, rank: int, version: Version | None, state: State) -> None:
         if version is None or version.number != self._world.last_step:
