@@ -70,11 +70,12 @@ def coordinator(
     Started again with the same folder it takes the running job over. With --coordinators the same can be started on
     several machines: the first one begins, and nodes that lose it turn to the next."""
     from deadpool.config import resolve
+    from deadpool.control.many_links import serve
     from deadpool.control.run_dir import RunDir
 
     flags = {name: value for name, value in locals().items() if name in _SETTINGS}
     flags["faults"] = tuple(fault) if fault else None
-    failed = asyncio.run(_serve(resolve(flags, file=config), RunDir.create(run_dir), quiet))
+    failed = serve(_serve(resolve(flags, file=config), RunDir.create(run_dir), quiet))
     raise typer.Exit(1 if failed else 0)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from deadpool.control.colleagues import DISMISS
 from deadpool.control.departures import DepartureDesk
+from deadpool.control.many_links import BACKLOG
 from deadpool.control.rhythm import Rhythm
 from deadpool.control.status import describe
 from deadpool.control.strikes import StrikeDesk
@@ -75,7 +76,7 @@ class CoordinatorServer:
         self._conversations: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> Address:
-        self._server = await asyncio.start_server(self._welcome, host, port)
+        self._server = await asyncio.start_server(self._welcome, host, port, backlog=BACKLOG)
         bound = self._server.sockets[0].getsockname()
         return Address(host=host, port=bound[1])
 
