@@ -3,12 +3,13 @@
 Each carries the letter it has in the protocol: (a) one birth per resume, (b) no garbage resumed, (c) protected stays
 protected until the next loss, (d) protected and one loss give a plan at the watermark or newer, (e) overwritten means
 permitted, (f) no commit below what is kept, (g) the watermark grows once faults have ended, (h) one holder of a rank
-per generation, and no two generations that run, (i) no order of a lower term is obeyed after a promise, (k) Go means
-that everything newer than the resume version is gone, (l) one writer per slot; and rules 4, 7, 14, 16, 17 and 18
-themselves: a schedule begins where nobody is known to be yet, the permit passes nothing that is on its way, a newcomer
-pulls the floor, a holder without the floor is sent nothing newer, a copy shares its rank's rack only where other racks
-have no room, a successor permits no less than was permitted. Beside the protocol: (prompts) nobody was told what an
-earlier start of the job was told; (drain) a node that leaves on purpose costs no step.
+per generation, and no two generations that run, (i) no order of a lower term is obeyed after a promise, (j) no more
+steps are lost than the bound allows, (k) Go means that everything newer than the resume version is gone, (l) one writer
+per slot; and rules 4, 7, 14, 16, 17 and 18 themselves: a schedule begins where nobody is known to be yet, the permit
+passes nothing that is on its way, a newcomer pulls the floor, a holder without the floor is sent nothing newer, a copy
+shares its rank's rack only where other racks have no room, a successor permits no less than was permitted. Beside the
+protocol: (prompts) nobody was told what an earlier start of the job was told; (drain) a node that leaves on purpose
+costs no step.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Go, Missed, Order, Permit, Plan, SlotRef, Testimony
 from deadpool.protocol.topology import Schedule
 from deadpool.sim.history import State
+from deadpool.sim.lateness import Lateness
 
 if TYPE_CHECKING:
     from deadpool.sim.hosts import Host
@@ -72,6 +74,7 @@ class Checkers:
         self.last_seats: tuple[Machine, ...] = ()  # of the last generation that went
         self.newer_seats: dict[Generation, tuple[Machine, ...]] = {}  # of plans since then
         self.finished_ranks: set[int] = set()
+        self._lateness = Lateness(world)
         self.handovers = Handovers()
 
     # --- the coordinator's words, as they leave it -------------------------------------------------------------------
@@ -178,6 +181,8 @@ class Checkers:
     def before_loss(self, *, nodes: int) -> None:
         """Called just before machines or processes die."""
         coordinator = self._world.coordinator
+        self._look_at_lateness()
+        self._lateness.disturbed()
         if self._promised is not None or self._disturbed:
             self._promised = None  # a second loss before the plan
             return
@@ -193,6 +198,22 @@ class Checkers:
     def disturbed(self) -> None:
         """A coordinator dies or cannot be reached: who is late to find the next one is lost, and nobody counts that."""
         self._promised, self._disturbed = None, True
+        self._lateness.disturbed()
+
+    def _look_at_lateness(self) -> None:
+        """Checker (j), at a loss: what is lost now is newer than what must be committed by now."""
+        permit = self._permit
+        if self._disturbed or permit is None or self._world.coordinator.phase.value != "running":
+            return
+
+        def is_wanted(number: int) -> bool:
+            return self._is_scheduled(number) and (permit.generation, number) not in self._missed
+
+        if (late := self._lateness.overdue(permit, is_wanted)) is not None:
+            fail("j", f"version {late} was reached by all long ago, and the watermark is {permit.watermark}")
+
+    def stepped(self, version: Version) -> None:
+        self._lateness.stepped(version)
 
     def no_plan(self, ranks: list[int]) -> None:
         watermark = self._world.coordinator.commits.permit.watermark

@@ -9,7 +9,7 @@ from typing import Any
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import DrainAsked, Finish, FromAgent
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.office import Charter
 from deadpool.protocol.topology import Address, Layout, Schedule
@@ -148,10 +148,11 @@ class World:
     def every(self) -> int:
         return self.coordinator.commits.timetable.newest.every
 
-    def stepped(self, number: int) -> None:
+    def stepped(self, version: Version) -> None:
         self.steps += 1
         self.steps_since_go += 1
-        self.newest = max(self.newest, number)
+        self.newest = max(self.newest, version.number)
+        self.checkers.stepped(version)
 
     def add_machine(self, name: str, *, spare: bool) -> Machine:
         """Another one of that name has died."""
