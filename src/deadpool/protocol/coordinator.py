@@ -569,7 +569,16 @@ class Coordinator:
     def has_majority(self) -> bool:
         """Rule 18: those who are with us are so many that nobody else can have been elected without them. Only seats
         count: whoever is elected next learns of a plan that has gone from those who sit in it."""
-        return self._quorum.has([member.voter for member in self.members.values() if member.position is not None])
+        return self._quorum.has([*self._sitting(), *self._recalled()])
+
+    def _sitting(self) -> list[Voter]:
+        return [member.voter for member in self.members.values() if member.position is not None]
+
+    def _recalled(self) -> set[Voter]:
+        """Who ran and has lost its seat since, where too few of those who sit now have run: it sits again."""
+        sitting = self._sitting()
+        others = [member.voter for member in self.members.values() if member.position is None]
+        return self._quorum.recalled(sitting, others, room=self.layout.positions - len(sitting))
 
     def _wait_for_majority(self, now: float) -> None:
         if self._begin_waiting("majority", now, self.deadlines.node_s):
@@ -597,6 +606,7 @@ class Coordinator:
             self._out.emit("nobody_hung", reason="every rank came to rest: a collective was stuck")
 
     def _view(self) -> View:
+        recalled = self._recalled()
         return View(
             layout=self.layout,
             generation=self.generation,
@@ -605,7 +615,7 @@ class Coordinator:
             schedule=self.commits.schedule,
             committed=self.commits.committed,
             placement=self.commits.placement,
-            nodes=tuple(member.view() for member in self.members.values()),
+            nodes=tuple(member.view(recalled=member.voter in recalled) for member in self.members.values()),
         )
 
     def _plan(self, now: float) -> None:

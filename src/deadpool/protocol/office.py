@@ -138,8 +138,7 @@ class Office:
             return coordinator.step(FromAgent(node=node, message=join), now=now)
         if not footing.promise.allows(coordinator.term, self._name):
             return self._let_go(f"node {node} has promised term {footing.promise.term}", [node, *coordinator.members])
-        is_elsewhere = coordinator.phase is Phase.FORMING or not coordinator.has_majority
-        if footing.position is not None and is_elsewhere:
+        if footing.position is not None and (coordinator.phase is Phase.FORMING or not coordinator.has_majority):
             return self._let_go(f"node {node} is part of a job already", [node, *coordinator.members])
         return coordinator.step(FromAgent(node=node, message=join), now=now)
 
