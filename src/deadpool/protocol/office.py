@@ -91,13 +91,13 @@ class Office:
         if self.candidacy is not None:
             effects = self._campaign(self.candidacy, input, now)
         elif isinstance(input, Stalled) and self._is_given_up(input.seconds):
-            effects = self._let_go(f"stood still for {input.seconds:.1f} s", self.coordinator.members)
+            effects = self._let_go(f"stood still for {input.seconds:.1f} s", self.coordinator.members, now)
         elif isinstance(input, FromAgent) and isinstance(input.message, Join):
             effects = self._receive(input.node, input.message, now)
         else:
             effects = self.coordinator.step(input, now=now) + self._pulse(input, now)
         if self.coordinator.phase is Phase.RESIGNED:
-            effects += self._let_go("no majority of the nodes that ran", self.coordinator.members)
+            effects += self._let_go("no majority of the nodes that ran", self.coordinator.members, now)
         return effects
 
     def deadline(self) -> float | None:
@@ -137,18 +137,21 @@ class Office:
         if coordinator.phase is Phase.ENDED:
             return coordinator.step(FromAgent(node=node, message=join), now=now)
         if not footing.promise.allows(coordinator.term, self._name):
-            return self._let_go(f"node {node} has promised term {footing.promise.term}", [node, *coordinator.members])
+            reason = f"node {node} has promised term {footing.promise.term}"
+            return self._let_go(reason, [node, *coordinator.members], now)
         if footing.position is not None and (coordinator.phase is Phase.FORMING or not coordinator.has_majority):
-            return self._let_go(f"node {node} is part of a job already", [node, *coordinator.members])
+            return self._let_go(f"node {node} is part of a job already", [node, *coordinator.members], now)
         return coordinator.step(FromAgent(node=node, message=join), now=now)
 
-    def _let_go(self, reason: str, nodes: Iterable[str]) -> list[CoordinatorEffect]:
-        """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term."""
+    def _let_go(self, reason: str, nodes: Iterable[str], now: float) -> list[CoordinatorEffect]:
+        """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term; or nobody is left,
+        and we hear of nothing any more."""
         self._out.generation, self._out.cause = self.coordinator.generation, f"term-{self.coordinator.term}"
         self._out.emit("let_go", term=self.coordinator.term, reason=reason)
         for node in nodes:
             self._out.drop(node)
         self.candidacy = self._stand(self.coordinator.term + 1)
+        self.candidacy.began_at = now
         self.coordinator = self._make_coordinator(self.candidacy.term)
         return self._out.take()
 
