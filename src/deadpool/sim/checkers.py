@@ -288,6 +288,8 @@ class Checkers:
         core = process.core
         if self._runners.setdefault((core.generation, core.rank), process.number) != process.number:
             fail("h", f"two processes run as rank {core.rank} in generation {core.generation}")
+        if core.generation != self._generation:
+            return  # of a machine that was taken for lost: it will meet nobody
         if core.live is not None and core.live.number and str(core.live) != str(self._resume):
             fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {self._resume}")
         if process.told is not None and process.told != self._start:  # None: cut off before it could tell
