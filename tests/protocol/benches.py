@@ -12,8 +12,8 @@ from deadpool.protocol import messages as msg
 from deadpool.protocol.agent import Agent
 from deadpool.protocol.coordinator import Coordinator, Phase
 from deadpool.protocol.deadlines import Deadlines
-from deadpool.protocol.footing import Footing, Promise
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.footing import Changes, Footing, Promise, Seated
+from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.office import Charter, Office
 from deadpool.protocol.seal import Digest
 from deadpool.protocol.topology import Layout, Schedule
@@ -190,9 +190,9 @@ class CoordinatorBench(Bench):
 
 
 class OfficeBench(CoordinatorBench):
-    """As of a coordinator; and `n0: join position=0 in=1.3 promised=1:c0`, where `gone=1.2` (of others) and
-    `fenced=1.4` say what differs; `n0: testify 2` with the same words, and
-    `permit=v4@1.1,5 own=... held=... holders=n1`.
+    """As of a coordinator; and `n0: join position=0 in=1.3 promised=1:c0`, where `gone=1.2` (0.0: it
+    was never told Go) and `fenced=1.4` say what differs, and `changed=1.2:0,3` what its plan changed since then;
+    `n0: testify 2` with the same words, and `permit=v4@1.1,5 own=... held=... holders=n1`.
     A core that `succeeds` was not the first one of its job; `standbys` are the others there are."""
 
     def _make_core(self, named: dict[str, str], told: msg.Settings, deadlines: Deadlines, schedule: Schedule) -> Any:
@@ -221,8 +221,15 @@ def _footing(named: dict[str, str]) -> Footing:
         planned=planned,
         position=position,
         electorate=electorate,
-        votes=position is not None and "gone" not in named,
+        vote=position if electorate != NO_GENERATION else None,
+        newer=_newer(planned, position, named) if electorate != planned and position is not None else (),
     )
+
+
+def _newer(planned: Generation, position: int, named: dict[str, str]) -> tuple[Seated, ...]:
+    since, _, changed = named.get("changed", "0.0:").partition(":")
+    moved = tuple(int(word) for word in changed.split(",") if word)
+    return (Seated(generation=planned, position=position, changes=Changes(since=generation(since), positions=moved)),)
 
 
 def _testimony(term: int, named: dict[str, str]) -> msg.Testimony:
@@ -458,6 +465,7 @@ class AgentBench(Bench):
             orders=(order,),
             holders=(msg.Holder(node="n1", address=address("n1")),),
             held=(1,) if "no-longer" not in named else (),
+            changes=Changes(since=generation(named["since"])) if "since" in named else Changes(),
         )
 
 

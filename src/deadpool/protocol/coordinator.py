@@ -14,6 +14,7 @@ How one becomes coordinator is `office.py`'s business.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -33,7 +34,7 @@ from deadpool.protocol.effects import (
     Tick,
 )
 from deadpool.protocol.estate import Estate
-from deadpool.protocol.footing import Quorum
+from deadpool.protocol.footing import Quorum, Voter
 from deadpool.protocol.identity import FOUNDING, Generation
 from deadpool.protocol.interval import Pace
 from deadpool.protocol.members import Member, natural, steps_lost
@@ -112,7 +113,7 @@ class Coordinator:
         self.settings, self.deadlines = settings, deadlines
         self.layout = settings.layout
         self.term, self.name = term, name
-        self._quorum = Quorum(self.layout.positions, alone)
+        self._quorum = Quorum(alone=alone)
         self._out = Outbox(term)
         self.commits = Commits(self.layout, schedule, self._out)
         self.phase = Phase.FORMING
@@ -136,6 +137,7 @@ class Coordinator:
         self.salvaging = Salvaging(self._out)
         self._waiting_for = ""  # in WAITING
         self._awaited = ""  # a node that had not acknowledged the fence when somebody last looked
+        self._has_prolonged = False  # for somebody who came at the last moment
         self.pace = Pace(self.commits, settings, self._out)
         self.stragglers = StragglerWatch(self.layout, self._out)
         self.spares = SpareWatch(self._out)
@@ -309,7 +311,7 @@ class Coordinator:
         for member in self.members.values():
             member.inventory = Inventory()
         self._out.generation, self._out.cause = Generation(self.term, FOUNDING), "start"
-        self._quorum.pass_to(member.node for member in ready[: self.layout.positions])
+        self._quorum.pass_to(self.generation, [member.voter for member in ready[: self.layout.positions]])
         self._plan(now)
 
     def _lose_node(self, node: str, reason: str, now: float) -> None:
@@ -465,13 +467,17 @@ class Coordinator:
     def _has_healthy_spare(self) -> bool:
         return any(member.position is None and not member.quarantined for member in self.members.values())
 
+    def _has_majority_without(self, member: Member) -> bool:
+        seated = [each for each in self.members.values() if each.position is not None and each is not member]
+        return self._quorum.has([each.voter for each in seated])
+
     def _blame(self, node: str, reason: str, now: float) -> None:
         """At the fence: whoever is quarantined has no seat in the plan that follows, unless nobody else is left."""
         self.conduct.blame(node, reason, now)
         member, charge = self.members.get(node), self.conduct.why(node) or self.conduct.charge(node)
         if charge is None or (member is None and self.conduct.is_quarantined(node)):
             return
-        if member is not None and not self._has_healthy_spare:
+        if member is not None and not (self._has_healthy_spare and self._has_majority_without(member)):
             self._out.emit("not_quarantined", node=node, reason=charge)
             return
         self.conduct.quarantine(node, charge)
@@ -553,8 +559,9 @@ class Coordinator:
 
     @property
     def has_majority(self) -> bool:
-        """Rule 18: those who are with us are so many that nobody else can have been elected without them."""
-        return self._quorum.has(self.members)
+        """Rule 18: those who are with us are so many that nobody else can have been elected without them. Only seats
+        count: whoever is elected next learns of a plan that has gone from those who sit in it."""
+        return self._quorum.has([member.voter for member in self.members.values() if member.position is not None])
 
     def _wait_for_majority(self, now: float) -> None:
         if self._begin_waiting("majority", now, self.deadlines.node_s):
@@ -564,9 +571,17 @@ class Coordinator:
         """False: it has been waited for that before."""
         if self.phase is Phase.WAITING and self._waiting_for == what:
             return False
-        self._waiting_for = what
+        self._waiting_for, self._has_prolonged = what, False
         self._enter(Phase.WAITING, now, patience_s)
         return True
+
+    def _wait_for_the_late(self, nodes: list[str], now: float) -> None:
+        """Time is up, but somebody has come and is still coming to rest: it may be what was waited for."""
+        if self._has_prolonged:
+            self._lose_each(nodes, "did not unwind in time", now)
+        else:
+            self._has_prolonged = True
+            self._enter(Phase.WAITING, now, self.deadlines.fence_s)
 
     def _acquit(self) -> None:
         if self._suspected:
@@ -624,12 +639,17 @@ class Coordinator:
             lost_steps=steps_lost(self.members.values(), resume),
         )
         self.commits.adopt(blueprint, self.members.values())
+        assert self._quorum.has(self._voters()), (self.seats, self._quorum.electorates)
+        changes = self._quorum.changes(self._voters())
         if resume is None:
             self.prompts.void()
         for node, part in blueprint.parts.items():
             self._rehearsals.prompt(node, [order.rank for order in part.orders])
-            self._out.send(node, part)
+            self._out.send(node, replace(part, changes=changes))
         self._enter(Phase.PREPARING, now, self.deadlines.prepare_s)
+
+    def _voters(self) -> list[Voter]:
+        return [self.members[node].voter for node in self.seats]
 
     # --- prepare, connect, go ----------------------------------------------------------------------------------------
 
@@ -671,7 +691,7 @@ class Coordinator:
         for member in self.members.values():
             member.steps, member.paused = {}, {}
         self._paused_nodes.clear()
-        self._quorum.pass_to(self.seats)
+        self._quorum.pass_to(self.generation, self._voters())
         self.absences.end()
         self._out.emit("go")
         self._tell_seats(Go(generation=self.generation, cause=self.cause))
@@ -755,6 +775,8 @@ class Coordinator:
                 self._lose_each(self._late_nodes("connected"), "did not connect in time", now)
             case Phase.WAITING if not self.has_majority:
                 self.phase, self.phase_deadline = Phase.RESIGNED, None
+            case Phase.WAITING if late := [m.node for m in self.members.values() if m.inventory is None]:
+                self._wait_for_the_late(late, now)
             case Phase.WAITING if self._waiting_for == "return":
                 self.absences.give_up()
                 self._plan(now)

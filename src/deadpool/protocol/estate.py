@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deadpool.protocol.effects import FromAgent
-from deadpool.protocol.footing import electorates, newest_plan
+from deadpool.protocol.footing import Electorate, electorates, newest_plan
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.members import Member
 from deadpool.protocol.messages import Copy, Ended, Finished, Join, Permit, Testimony, TrainerLost
@@ -23,7 +23,7 @@ class Estate:
     newest: Generation  # that anybody has heard of, if only in a fence
     plan: Generation  # the newest that anybody was seated in
     seats: tuple[str | None, ...]  # the node at each position; None: it did not testify
-    electorates: tuple[frozenset[str], ...]
+    electorates: tuple[Electorate, ...]
     unseated: tuple[str, ...]  # hold a seat that another node was given since, or were too late to testify to it
     joins: Mapping[str, Join]
     testimonies: Mapping[str, Testimony]
@@ -119,7 +119,9 @@ def inherit(layout: Layout, joins: Mapping[str, Join], testimonies: Mapping[str,
         newest=max((footing.generation for footing in footings.values()), default=NO_GENERATION),
         plan=plan,
         seats=seats,
-        electorates=electorates(footings),
+        electorates=electorates(
+            layout.positions, {(node, joins[node].incarnation): footings[node] for node in footings}
+        ),
         unseated=(*superseded, *late),
         joins=joins,
         testimonies=testimonies,
@@ -134,12 +136,14 @@ def _runs(testimony: Testimony, plan: Generation) -> bool:
 
 
 def _seats(layout: Layout, testimonies: Mapping[str, Testimony]) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
-    """Who was seated there by the newest plan, and whose seat was given to another."""
+    """Who was seated there by the newest plan, and whose seat was given to another: also if that one is not here. Go
+    needs that every seat has heard the plan; whose plan is older than the last that went had none in it."""
     seats: list[str | None] = [None] * layout.positions
     superseded = []
+    went = max((testimony.footing.electorate for testimony in testimonies.values()), default=NO_GENERATION)
     for node, testimony in sorted(testimonies.items(), key=lambda item: item[1].footing.planned, reverse=True):
-        position = testimony.footing.position
-        if position is not None and seats[position] is None:
+        position, planned = testimony.footing.position, testimony.footing.planned
+        if position is not None and planned >= went and seats[position] is None:
             seats[position] = node
         elif position is not None:
             superseded.append(node)

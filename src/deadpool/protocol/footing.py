@@ -7,10 +7,13 @@ one has gone, the generation that the job was founded in stands for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from deadpool.protocol.identity import NO_GENERATION, Generation
+
+Voter = tuple[str, str]
+"""Node and incarnation: one that was started again remembers nothing, so it is another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,23 @@ NO_PROMISE = Promise()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Of seats, by a plan: who sat elsewhere than at these positions in the generation `since` sits there still."""
+
+    since: Generation = NO_GENERATION
+    positions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seated:
+    """By a plan that the node has heard."""
+
+    generation: Generation
+    position: int
+    changes: Changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Footing:
     """What a node says of itself to whoever may become its coordinator, before it promises anything."""
 
@@ -36,12 +56,19 @@ class Footing:
     planned: Generation = NO_GENERATION  # of the newest plan it has heard
     position: int | None = None  # in that plan; None: a spare
     electorate: Generation = NO_GENERATION  # the newest that it has heard Go of, or the founding one
-    votes: bool = False  # it sits in that
+    vote: int | None = None  # its position in that
+    newer: tuple[Seated, ...] = ()  # plans since then
     quarantined: bool = False  # as it was last told
 
-    def sits_in(self, generation: Generation) -> bool:
-        sits = self.planned == generation and self.position is not None
-        return sits or (self.electorate == generation and self.votes)
+    def seat_in(self, generation: Generation) -> int | None:
+        if generation == self.electorate:
+            return self.vote
+        return next((seated.position for seated in self.newer if seated.generation == generation), None)
+
+    def was_left_out(self, generation: Generation, changes: Changes) -> bool:
+        """That plan has a seat for this node, and it has not heard it."""
+        keeps = self.electorate == changes.since and self.vote is not None and self.vote not in changes.positions
+        return keeps and self.seat_in(generation) is None
 
     @property
     def is_new(self) -> bool:
@@ -53,36 +80,63 @@ def newest_plan(footings: Iterable[Footing]) -> Generation:
     return max((footing.planned for footing in footings), default=NO_GENERATION)
 
 
-def electorates(footings: Mapping[str, Footing]) -> tuple[frozenset[str], ...]:
-    """Of each of which a majority is needed: those seated in the last generation that went; and where a newer plan was
-    heard of, those seated in it too, if it may have gone without these nodes having heard so."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Electorate:
+    """Those who sat in a generation, as far as they are known."""
+
+    generation: Generation
+    seats: tuple[Voter | None, ...]
+
+    @property
+    def is_represented(self) -> bool:
+        return any(self.seats)
+
+    def has_majority(self, voters: Collection[Voter]) -> bool:
+        return 2 * sum(seat in voters for seat in self.seats if seat is not None) > len(self.seats)
+
+    def changes(self, seats: Sequence[Voter]) -> Changes:
+        """Who is not known counts as changed."""
+        moved = [position for position, seat in enumerate(seats) if seat != self.seats[position]]
+        return Changes(since=self.generation, positions=tuple(moved))
+
+
+def electorates(positions: int, footings: Mapping[Voter, Footing]) -> tuple[Electorate, ...]:
+    """Of each of which a majority is needed: those seated in the last generation that went, as far as these nodes have
+    heard, and those seated in each newer one that they have heard the plan of, and that may have gone unheard.
+
+    Go needs that every seat has heard the plan. So it has not gone if one of these nodes was left out; and it never
+    will, since these nodes promise to listen to somebody else."""
     went = max((footing.electorate for footing in footings.values()), default=NO_GENERATION)
-    planned = newest_plan(footings.values())
-    wanted = {went, planned} if _may_have_gone(planned, went, footings) else {went}
+    newer = {each for footing in footings.values() for each in footing.newer if each.generation > went}
+    wanted = {each.generation for each in newer if not _is_impossible(each, footings.values())}
     return tuple(
-        frozenset(node for node, footing in footings.items() if footing.sits_in(generation))
-        for generation in sorted(wanted - {NO_GENERATION})
+        _electorate(generation, positions, footings) for generation in sorted({went, *wanted} - {NO_GENERATION})
     )
 
 
-def _may_have_gone(plan: Generation, went: Generation, footings: Mapping[str, Footing]) -> bool:
-    """Go needs that every seat has heard the plan. Who ran until then, was fenced for it and has not heard it has a
-    seat in it, and by the promise that it gives now will never hear it."""
-    voters = (footing for footing in footings.values() if footing.sits_in(went))
-    return not any(footing.generation >= plan > footing.planned for footing in voters)
+def _is_impossible(plan: Seated, footings: Iterable[Footing]) -> bool:
+    return any(footing.was_left_out(plan.generation, plan.changes) for footing in footings)
 
 
-@dataclass(slots=True)
+def _electorate(generation: Generation, positions: int, footings: Mapping[Voter, Footing]) -> Electorate:
+    sitting = {footing.seat_in(generation): voter for voter, footing in footings.items()}
+    return Electorate(generation=generation, seats=tuple(sitting.get(position) for position in range(positions)))
+
+
 class Quorum:
     """Whether these nodes are enough. `alone`: there can be no other coordinator, so that question does not arise."""
 
-    positions: int
-    alone: bool
-    electorates: tuple[frozenset[str], ...] = field(default=())
+    def __init__(self, *, alone: bool, electorates: tuple[Electorate, ...] = ()) -> None:
+        self._alone = alone
+        self.electorates = electorates
 
-    def pass_to(self, seats: Iterable[str]) -> None:
-        """Their generation has gone, or founds the job."""
-        self.electorates = (frozenset(seats),)
+    def pass_to(self, generation: Generation, seats: Iterable[Voter]) -> None:
+        """It has gone, or founds the job."""
+        self.electorates = (Electorate(generation=generation, seats=tuple(seats)),)
 
-    def has(self, nodes: Collection[str]) -> bool:
-        return self.alone or all(2 * len(each.intersection(nodes)) > self.positions for each in self.electorates)
+    def has(self, voters: Collection[Voter]) -> bool:
+        return self._alone or all(electorate.has_majority(voters) for electorate in self.electorates)
+
+    def changes(self, seats: Sequence[Voter]) -> Changes:
+        """To be told with a plan that seats these."""
+        return self.electorates[0].changes(seats) if self.electorates else Changes()

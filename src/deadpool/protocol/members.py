@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from deadpool.protocol.footing import Voter
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Inventory, TrainerInfo
 from deadpool.protocol.stock import NodeView
@@ -37,6 +38,10 @@ class Member:
     @property
     def has_copies(self) -> bool:
         return self.inventory is not None and bool(self.inventory.own or self.inventory.held)
+
+    @property
+    def voter(self) -> Voter:
+        return (self.node, self.incarnation)
 
     def view(self) -> NodeView:
         return NodeView(

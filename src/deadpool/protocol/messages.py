@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from deadpool.protocol.footing import Footing, Promise
+from deadpool.protocol.footing import Changes, Footing, Promise, Seated
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.protocol.topology import Address, Layout, Schedule
@@ -405,6 +405,7 @@ class Plan:
     orders: tuple[RankOrder, ...] = ()
     holders: tuple[Holder, ...] = ()  # of what this node's ranks seal
     held: tuple[int, ...] = ()  # ranks of other nodes whose copies come to this one
+    changes: Changes = field(default_factory=Changes)  # by this plan, for all nodes
     quarantined: bool = False  # the node fails again and again; it says so to whoever coordinates next
 
 
@@ -681,12 +682,12 @@ class Sprung:
 
 
 ALL: tuple[type, ...] = (
-    Address, Answer, Arriving, Ask, Attach, Captured, Connect, Connected, Copy, Costs, Declare, Detach, DeviceLost,
-    Digest, Durable, Effort, End, Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished, Footing,
-    Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Leave, Live,
-    Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Promise, Prompts, Pulse, RankOrder,
-    Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Schedule, Seal, Sealed, Seat, Settings,
-    Shutdown, SlotRef, Source, Spoilt, Sprung, Stand, Standing, Stepped, Stored, Strike, Testimony, TrainerHello,
-    TrainerInfo, TrainerLost, Trainers, Version, Welcome,
+    Address, Answer, Arriving, Ask, Attach, Captured, Changes, Connect, Connected, Copy, Costs, Declare, Detach,
+    DeviceLost, Digest, Durable, Effort, End, Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished,
+    Footing, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Leave,
+    Live, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Promise, Prompts, Pulse, RankOrder,
+    Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Schedule, Seal, Sealed, Seat, Seated,
+    Settings, Shutdown, SlotRef, Source, Spoilt, Sprung, Stand, Standing, Stepped, Stored, Strike, Testimony,
+    TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.protocol.footing import Footing, Promise
+from deadpool.protocol.footing import Footing, Promise, Seated
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import (
     Ended,
@@ -31,7 +31,9 @@ class Witness:
         self._plan: Plan | None = None
         self._position: int | None = None
         self._electorate: Generation = NO_GENERATION
-        self._votes = self._running = False
+        self._vote: int | None = None
+        self._newer: list[Seated] = []
+        self._running = False
         self._timetable: Timetable | None = None
         self._missed: set[int] = set()
         self._finished: set[int] = set()
@@ -39,11 +41,17 @@ class Witness:
         self._lost: dict[int, str] = {}
         self._quarantined = False
 
+    def has_missed(self, plan: Plan) -> bool:
+        """A generation has gone since the last that this node heard Go of: the script may have begun anew in it."""
+        return NO_GENERATION != self._electorate != plan.changes.since != NO_GENERATION
+
     def planned(self, plan: Plan, layout: Layout) -> None:
         self._plan, self._running, self._quarantined = plan, False, plan.quarantined
         self._position = layout.position_of(plan.orders[0].rank) if plan.orders else None
         if plan.generation.is_founding:
             self._vote_in(plan.generation)
+        elif self._position is not None:
+            self._newer.append(Seated(generation=plan.generation, position=self._position, changes=plan.changes))
         self._timetable = Timetable(plan.permit.schedule)
         for seen in (self._missed, self._finished, self._ended, self._lost):
             seen.clear()
@@ -54,7 +62,8 @@ class Witness:
         self._vote_in(self._plan.generation)
 
     def _vote_in(self, generation: Generation) -> None:
-        self._electorate, self._votes = generation, self._position is not None
+        self._electorate, self._vote = generation, self._position
+        self._newer.clear()
 
     def permitted(self, permit: Permit) -> None:
         if self._timetable is not None and permit.schedule != self._timetable.newest:
@@ -80,7 +89,8 @@ class Witness:
             planned=self._plan.generation if self._plan else NO_GENERATION,
             position=self._position,
             electorate=self._electorate,
-            votes=self._votes,
+            vote=self._vote,
+            newer=tuple(self._newer),
             quarantined=self._quarantined,
         )
 

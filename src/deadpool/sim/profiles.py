@@ -31,6 +31,10 @@ def _damage(options: Options) -> Options:
     return replace(options, in_place=options.seed % 2 == 0, budget=0.0)
 
 
+def _with_spares(options: Options) -> Options:
+    return replace(options, spares=max(1, options.spares), budget=0.0)
+
+
 PROFILES = (
     ANYTHING,
     Profile(
@@ -42,6 +46,18 @@ PROFILES = (
     Profile(name="tight", kinds=frozenset({"node", "trainer", "alarm"}), intensity=2.0, shape=_tight),
     Profile(name="replicas", kinds=frozenset({"node", "pair", "trainer"}), intensity=2.0, shape=_replicas),
     Profile(name="damage", kinds=frozenset({"corrupt", "trainer", "alarm", "node"}), intensity=3.0, shape=_damage),
+    Profile(
+        name="departures",
+        kinds=frozenset({"drain", "leave", "join", "node"}),
+        intensity=3.0,
+        shape=_with_spares,
+    ),
+    Profile(
+        name="returns",
+        kinds=frozenset({"node_cut", "node_half_cut", "pause", "reset", "node", "trainer"}),
+        intensity=3.0,
+        shape=_with_spares,
+    ),
     Profile(name="intervals", kinds=frozenset({"node", "trainer"}), intensity=0.5, shape=_intervals),
 )
 BY_NAME = {profile.name: profile for profile in PROFILES}

@@ -92,9 +92,10 @@ def misses_forgotten_with_the_coordinator(patch: Patch) -> None:
 def newest_plan_alone_votes(patch: Patch) -> None:
     """Only those who have heard the newest plan vote, not those who ran last."""
 
-    def has(self: Quorum, nodes: Any) -> bool:
-        newest = self.electorates[-1:]
-        return self.alone or all(2 * len(each.intersection(nodes)) > len(each) for each in newest)
+    def has(self: Quorum, voters: Any) -> bool:
+        """A majority of who is known of it."""
+        known = [set(each.seats) - {None} for each in self.electorates[-1:]]
+        return self._alone or all(2 * len(each.intersection(voters)) > len(each) for each in known)
 
     patch.set(Quorum, "has", has)
 
