@@ -162,3 +162,13 @@ def test_cpus_are_numbers_and_ranges(cpus, found):
 def test_cpus_that_are_none_are_refused():
     with pytest.raises(ConfigError, match=r"bulk_cpus='all' cannot be used: give numbers and ranges"):
         resolve({"bulk_cpus": "all"}, environment={})
+
+
+@pytest.mark.parametrize(("word", "truth"), [("true", True), ("1", True), ("No", False)])
+def test_yes_and_no_in_the_environment(word, truth):
+    assert resolve({}, environment={"DEADPOOL_REPLACE_STRAGGLERS": word}).replace_stragglers is truth
+
+
+def test_neither_yes_nor_no():
+    with pytest.raises(ConfigError, match="replace_stragglers='maybe' is not a bool"):
+        resolve({}, environment={"DEADPOOL_REPLACE_STRAGGLERS": "maybe"})

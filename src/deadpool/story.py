@@ -36,13 +36,13 @@ def recoveries(records: list[Record]) -> list[Recovery]:
 
 def _recovery(records: list[Record], cause: str) -> Recovery | None:
     own = story(records, cause)
-    at = {r["what"]: float(r["t"]) for r in reversed(own) if r["what"] in MILESTONES}
+    at = {_milestone(r): float(r["t"]) for r in reversed(own) if _milestone(r) in MILESTONES}
     if len(at) < len(MILESTONES):
         return None
-    fault = next(r for r in own if r["what"] == "fault")
+    fault = next(r for r in own if _milestone(r) == "fault")
     plan = next(r for r in own if r["what"] == "planned")
     resumed = [float(r["t"]) for r in own if r["what"] == "resumed"]
-    strike = _strike_of(records, fault)
+    strike = _strike_of(records, fault) if fault["what"] == "fault" else None
     began = float(strike["t"] if strike else fault["t"])
     times = [began, *(at[what] for what in MILESTONES)] + ([max(resumed)] if resumed else [])
     phases = {name: later - earlier for name, earlier, later in zip(PHASES, times, times[1:], strict=False)}
@@ -56,6 +56,11 @@ def _recovery(records: list[Record], cause: str) -> Recovery | None:
         first_step_s=max(resumed) - began if resumed else None,
         records=(*([strike] if strike else []), *own),
     )
+
+
+def _milestone(record: Record) -> str:
+    """Where a node leaves on purpose, that takes the place of a fault."""
+    return "fault" if record["what"] == "handover" else str(record["what"])
 
 
 def _strike_of(records: Iterable[Record], fault: Record) -> Record | None:

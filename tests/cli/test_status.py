@@ -10,6 +10,7 @@ from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.messages import Join, Settings
+from deadpool.protocol.stragglers import Straggler
 from deadpool.protocol.topology import Address, Layout, Schedule
 
 FIGURES = {
@@ -84,3 +85,17 @@ def test_copies_that_share_their_ranks_rack_are_named(capsys, monkeypatch):
 )
 def test_sizes(count, text):
     assert _size(count) == text
+
+
+def test_what_an_operator_should_know_is_said(capsys, monkeypatch):
+    core = core_of([None, None, None])
+    assert "no spare: after a loss the job waits for one" in shown(core, {}, capsys, monkeypatch)
+    spare = Join(node="s0", incarnation="a", data=Address(host="h", port=1), spare=True)
+    core.step(FromAgent(node="s0", message=spare), now=0)
+    assert "no spare" not in shown(core, {}, capsys, monkeypatch)
+    slow = Straggler(node="n1", rank=1, own_s=0.4, usual_s=0.1, step_s=0.5)
+    core.stragglers.known["n1"] = slow
+    core.departures.begin(core.members["n1"], core.members, "asked to", now=0)
+    text = shown(core, {}, capsys, monkeypatch)
+    assert "slow: node n1 works 4.0 times as long as the others: 0.4 s of a step of 0.5 s" in text
+    assert "node n1 is being drained (grooming), its ranks go to node s0" in text

@@ -240,3 +240,59 @@ def test_unscheduled_version_is_not_captured_unless_it_was_resumed_at() -> None:
     core.restored(SECOND, version("v1@1.1"), Schedule(every=2))
     core.grant(SECOND, slot("1/0"))
     assert isinstance(core.plan_capture(), Capture)
+
+
+# --- standing still because somebody asked ---------------------------------------------------------------------------
+
+
+def step_to(core: TrainerCore, number: int) -> list[int]:
+    """Versions that are captured on the way."""
+    captured = []
+    while core.live is not None and core.live.number < number:
+        assert core.observed(reach(core))
+        decision = core.plan_capture()
+        if isinstance(decision, Capture):
+            captured.append(decision.version.number)
+            core.gave_up(decision, "its slot is needed again")
+    return captured
+
+
+def test_asked_in_time_it_captures_that_version_and_stands() -> None:
+    core = running(every=100)
+    core.stand(FIRST, 3)
+    assert step_to(core, 3) == [3]
+    assert core.must_stand
+    core.proceed(FIRST)
+    assert not core.must_stand
+
+
+def test_asked_too_late_it_stands_at_the_next_version_and_captures_nothing() -> None:
+    core = running(every=100)
+    assert step_to(core, 3) == []
+    core.stand(FIRST, 3)
+    assert not core.must_stand
+    assert step_to(core, 4) == [] and core.must_stand
+    core.stand(FIRST, 6)
+    assert not core.must_stand, "told anew, it goes on"
+    assert step_to(core, 6) == [6] and core.must_stand
+
+
+def test_who_stands_rests_clean() -> None:
+    core = running(every=100)
+    core.stand(FIRST, 1)
+    step_to(core, 1)
+    core.halt(SECOND)
+    live = core.rest()
+    assert (live.version, live.clean) == (Version(FIRST, 1), True)
+
+
+def test_after_a_recovery_nobody_stands() -> None:
+    core = running()
+    core.stand(FIRST, 1)
+    core.halt(SECOND)
+    core.stand(FIRST, 1)
+    core.restored(SECOND, version("v1@1.1"), Schedule())
+    assert not core.must_stand
+    core.stand(FIRST, 2)
+    step_to(core, 2)
+    assert not core.must_stand, "an order of another generation"

@@ -72,17 +72,17 @@ class WaitMeter:
             self._waited_s += seconds
 
     def _run(self) -> None:
-        main = threading.main_thread()
-        assert main.ident is not None and main.native_id is not None
+        main = threading.main_thread().ident
+        assert main is not None
         looked = time.monotonic()
         while not self._ended.wait(PERIOD_S * random.uniform(0.5, 1.5)):
             began = time.monotonic()
-            if self._in_step and _waits(main.ident, main.native_id) and self._in_step:
+            if self._in_step and _waits(main) and self._in_step:
                 self._add(began - looked)  # as if it had been so since the last look
             looked = began
 
 
-def _waits(thread: int, native: int) -> bool:
+def _waits(thread: int) -> bool:
     """While we look we do not hold the interpreter's lock, so that a thread which could run does."""
     if not is_inside_torch(thread):
         return False
@@ -90,13 +90,13 @@ def _waits(thread: int, native: int) -> bool:
     used_s, began = time.clock_gettime(clock), time.monotonic()
     time.sleep(LOOK_S)
     used_s, took_s = time.clock_gettime(clock) - used_s, time.monotonic() - began
-    return used_s < _IDLE_SHARE * took_s and _is_asleep(native) and is_inside_torch(thread)
+    return used_s < _IDLE_SHARE * took_s and _is_main_asleep() and is_inside_torch(thread)
 
 
-def _is_asleep(native: int) -> bool:
+def _is_main_asleep() -> bool:
     """And not waiting for a processor. Where the system does not tell, nobody ever waits, and nobody is called slow."""
     try:
-        fields = Path(f"/proc/self/task/{native}/stat").read_text(encoding="ascii", errors="replace")
+        fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")  # of the process's first thread
     except OSError:
         return False
     return fields.rpartition(")")[2].split()[0] == "S"

@@ -1,0 +1,21 @@
+"""`deadpool drain` and `deadpool replace`: what cannot be done is refused in words."""
+
+from __future__ import annotations
+
+import pytest
+from command import deadpool
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["drain", "n1"], "no job found"),
+        (["replace"], "say which node: deadpool replace --straggler, or deadpool drain NODE"),
+        (["replace", "--straggler"], "no job found"),
+    ],
+)
+def test_refused_in_words(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    done = deadpool(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,92 @@
+"""Who is slow all the time: compared with the others, by what it works and not by how long steps take."""
+
+from __future__ import annotations
+
+import pytest
+
+from deadpool.protocol.effort import CHUNK_S, ENOUGH, EffortBook
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import Effort, Stepped
+from deadpool.protocol.outbox import Outbox
+from deadpool.protocol.stragglers import ROUNDS, StragglerWatch
+from deadpool.protocol.topology import Layout
+
+GENERATION = Generation(1, 1)
+STEP_S = 0.5
+
+
+def watch_rounds(own_s: list[float], rounds: int = ROUNDS, per_node: int = 1) -> StragglerWatch:
+    nodes = len(own_s) // per_node
+    watch = StragglerWatch(Layout(positions=nodes, per_node=per_node, holders=1), Outbox(1))
+    for _ in range(rounds):
+        watch.hear(Effort(rank=rank, step_s=STEP_S, own_s=seconds) for rank, seconds in enumerate(own_s))
+        for _ in range(nodes):
+            watch.look([f"n{position}" for position in range(nodes)])
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("own_s", "slow", "usual_s"),
+    [
+        ([0.1, 0.4, 0.1], "n1", 0.1),
+        ([0.4, 0.1], "n0", 0.1),
+        ([0.1, 0.2, 0.3, 0.48], "n3", 0.2),
+        ([0.1, 0.2, 0.3, 0.48, 0.3], "n3", 0.25),
+    ],
+)
+def test_one_works_longer_than_the_median_of_the_others(own_s, slow, usual_s):
+    (straggler,) = watch_rounds(own_s).known.values()
+    assert straggler.node == slow and straggler.usual_s == pytest.approx(usual_s)
+    assert straggler.factor == pytest.approx(max(own_s) / usual_s)
+
+
+def test_a_node_counts_by_its_busiest_rank():
+    (straggler,) = watch_rounds([0.1, 0.1, 0.1, 0.4, 0.1, 0.1], per_node=2).known.values()
+    assert (straggler.node, straggler.rank) == ("n1", 3)
+
+
+@pytest.mark.parametrize("own_s", [[0.1, 0.14, 0.1], [0.001, 0.003, 0.001], [0.4, 0.4, 0.4, 0.1], [0.0, 0.0]], ids=str)
+def test_nobody_is_slow(own_s):
+    """Not by enough; not by anything that matters; as most are; nothing measured."""
+    assert watch_rounds(own_s).known == {}
+
+
+def test_not_for_long_enough():
+    assert watch_rounds([0.1, 0.4, 0.1], rounds=ROUNDS - 1).known == {}
+
+
+def test_several_are_slow_and_the_slowest_is_named_first():
+    watch = watch_rounds([0.1, 0.4, 0.1, 0.1, 0.45])
+    assert set(watch.known) == {"n1", "n4"}
+    slowest = watch.slowest()
+    assert slowest is not None and slowest.node == "n4"
+
+
+# --- what an agent tells --------------------------------------------------------------------------------------------
+
+
+def told(*steps: tuple[float, float | None]) -> tuple[Effort, ...]:
+    book = EffortBook()
+    for number, (step_s, waited_s) in enumerate(steps):
+        book.stepped(7, Stepped(generation=GENERATION, number=number, step_s=step_s, waited_s=waited_s))
+    return book.told()
+
+
+def test_the_rest_of_a_step_is_work():
+    (effort,) = told(*[(CHUNK_S / 4, CHUNK_S / 8)] * 4 * ENOUGH)
+    assert (effort.rank, effort.step_s, effort.own_s) == (7, CHUNK_S / 4, CHUNK_S / 8)
+
+
+def test_rough_estimates_of_short_steps_even_out():
+    (effort,) = told(*[(CHUNK_S / 4, 0.0), (CHUNK_S / 4, CHUNK_S / 4)] * 2 * ENOUGH)
+    assert effort.own_s == CHUNK_S / 8
+
+
+def test_one_long_step_does_not_count():
+    (effort,) = told(*[(CHUNK_S, CHUNK_S / 2)] * ENOUGH, (50 * CHUNK_S, 0.0))
+    assert effort.own_s == CHUNK_S / 2
+
+
+def test_nothing_is_told_of_too_little_or_of_what_was_not_measured():
+    assert told(*[(CHUNK_S, 0.0)] * (ENOUGH - 1)) == ()
+    assert told(*[(CHUNK_S, None)] * ENOUGH) == ()
