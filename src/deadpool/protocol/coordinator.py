@@ -600,8 +600,16 @@ class Coordinator:
             nodes=tuple(member.view() for member in self.members.values()),
         )
 
+    def _choose_plan(self) -> Blueprint | NoPlan:
+        """Who leaves on purpose stays where the plan would lack a majority of those who ran last without it."""
+        view = self._view()
+        chosen = plan(view)
+        if isinstance(chosen, Blueprint) and not self._quorum.has([self.members[node].voter for node in chosen.seats]):
+            return plan(replace(view, nodes=tuple(replace(node, leaving=False) for node in view.nodes)))
+        return chosen
+
     def _plan(self, now: float) -> None:
-        match plan(self._view()):
+        match self._choose_plan():
             case NoPlan(missing_nodes=missing, reason=reason) if missing:
                 self._wait_for_spare(reason, now)
             case NoPlan(reason=reason) if self.absences.hoped_for:
