@@ -251,7 +251,7 @@ class Agent:
             case Refused(reason=reason):
                 self._end(f"the coordinator refused node {self.node}: {reason}", failed=True)
             case Prompts():
-                self._prompts.keep(message)
+                self._prompts.borrow(message)
             case Rehearse():
                 self._rehearse(message)
             case Fence():
@@ -370,6 +370,7 @@ class Agent:
         self.generation, self._cause = fence.generation, fence.cause
         self.fenced, self._acked = True, False
         self._seating.fence()
+        self._prompts.fence()
         self.store.fence(fence.generation)
         self.costs.clear()
         self.efforts.clear()
@@ -416,6 +417,9 @@ class Agent:
             return  # said twice
         self.generation, self._cause, self.fenced = plan.generation, plan.cause, False
         self._hung.clear()
+        afresh = plan.resume is None or self._witness.has_missed(plan)
+        if self._witness.has_missed(plan):
+            self._prompts.forget_own()
         self.store.adopt(plan)
         self._witness.planned(plan, self.settings.layout)
         self.costs.begin(plan.permit.schedule)
@@ -424,7 +428,7 @@ class Agent:
             self._prompts.void(plan.generation)
         if not plan.orders and any(self.crew.seated()):
             self._prompts.clear()  # its ranks are others': it is told anew what it needs
-        self._seating.carry_out(plan)
+        self._seating.carry_out(plan, afresh=afresh)
         if self.spare and plan.orders:
             self.crew.retire(keep=self.standby)
         self._report_trainers()
