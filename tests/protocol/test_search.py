@@ -38,3 +38,13 @@ def test_nodes_out_of_step_meet_in_the_end(count: int, nodes: int) -> None:
 
 def most_at_once(starts: list[float], stay: float, period: float) -> int:
     return max(sum((at - start) % period < stay for start in starts) for at in starts)
+
+
+def test_rounds_in_which_nobody_was_there_do_not_count() -> None:
+    """All coordinators were down for a minute, and the second is back a moment before the first: nobody may wait for it as
+    long as for one whom everybody has tried."""
+    search = Search()
+    for _ in range(2 * 60 + 1):
+        search.choose(2)
+    assert search.choose(2) == 1
+    assert search.accepted(2) == ROUNDS[0][0]

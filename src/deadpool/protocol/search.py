@@ -2,8 +2,8 @@
 
 All nodes try the same list from its beginning, so they meet. Who is in office welcomes at once, so the first round is
 quick. Whoever accepts but is not in office may be about to be elected by the others who come: the first who accepts in
-a round is waited for longer than the rest, and longer with every round, so that in the end most nodes are at the same
-place at the same time, whatever their phases.
+a round is waited for longer than the rest, and longer with every round in which somebody did, so that in the end most
+nodes are at the same place at the same time, whatever their phases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Search:
     def choose(self, count: int) -> int:
         """Which of `count` to try now."""
         if self._next >= count:
-            self._next, self._accepted, self._round = 0, False, self._round + 1
+            self._round += self._accepted  # where nobody is, nobody has missed us
+            self._next, self._accepted = 0, False
         self._next += 1
         return self._next - 1
 
