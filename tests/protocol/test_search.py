@@ -41,8 +41,8 @@ def most_at_once(starts: list[float], stay: float, period: float) -> int:
 
 
 def test_rounds_in_which_nobody_was_there_do_not_count() -> None:
-    """All coordinators were down for a minute, and the second is back a moment before the first: nobody may wait for it as
-    long as for one whom everybody has tried."""
+    """All coordinators were down for a minute, and the second is back a moment before the first: nobody may wait for it
+    as long as for one whom everybody has tried."""
     search = Search()
     for _ in range(2 * 60 + 1):
         search.choose(2)

@@ -192,7 +192,7 @@ MUTATIONS = [
     Mutation("7 watermark over generations", watermark_over_generations),
     Mutation("8 newest before floor", newest_before_floor),
     Mutation("9 newcomer without floor", newcomer_without_floor),
-    Mutation("10 seal without the flag", seal_without_the_flag),
+    Mutation("10 seal without the flag", seal_without_the_flag, "tight"),
     Mutation("11 replica as evidence", replica_as_evidence, "replicas"),
     Mutation("14 inventory not frozen", inventory_not_frozen),
     Mutation("17 racks ignored", racks_ignored),
