@@ -16,7 +16,7 @@ from deadpool.sim.run import run_seed
 from deadpool.sim.sweep import Summary, run_batch
 
 BATCH = 20
-BATCHES = 10
+BATCHES = 8
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -28,7 +28,7 @@ def test_seeds_hold(batch: int) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES[1:], ids=lambda profile: profile.name)
 def test_seeds_of_a_profile_hold(profile) -> None:  # type: ignore[no-untyped-def]
-    for seed in range(15):
+    for seed in range(10):
         result = run_seed(seed, profile=profile)
         assert result.violation is None, f"{result.violation}\n{result.replay}"
 
