@@ -167,7 +167,9 @@ def _placement(
     testimonies: Mapping[str, Testimony],
 ) -> Placement:
     """As the nodes were told it. Where one is missing it is made anew, as without racks it would come out anyway."""
-    known = [node for node in seats if node is not None and testimonies[node].footing.planned == plan]
+    footings = [testimonies[node].footing if node is not None else None for node in seats]
+    by_plan = [f is not None and (f.planned, f.position) == (plan, index) for index, f in enumerate(footings)]
+    known = [node for node, seated in zip(seats, by_plan, strict=True) if node is not None and seated]
     if len(known) < len(seats):
         return NOWHERE
     position = {node: index for index, node in enumerate(known)}

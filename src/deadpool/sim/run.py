@@ -49,8 +49,8 @@ def run_seed(seed: int, *, story: bool = False, profile: Profile = ANYTHING) -> 
         _judge(world)
     except Violation as broken:
         violation = str(broken)
-    except AssertionError as broken:
-        violation = f"(assert) {_where(broken)}: {broken}"
+    except Exception as broken:
+        violation = f"({type(broken).__name__}) {_where(broken)}: {broken}"
     return Result(
         seed=seed,
         options=str(options),
