@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.candidacy import Candidacy
 from deadpool.protocol.conduct import Tolerance
-from deadpool.protocol.coordinator import Coordinator, Phase
+from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import (
     CoordinatorEffect,
@@ -26,6 +26,7 @@ from deadpool.protocol.effects import (
     Tick,
 )
 from deadpool.protocol.estate import inherit
+from deadpool.protocol.job import Phase
 from deadpool.protocol.messages import Heartbeat, Join, Pulse, Settings, Shutdown, Welcome
 from deadpool.protocol.outbox import Outbox
 from deadpool.protocol.topology import Schedule
