@@ -43,6 +43,7 @@ class Fencing:
         self._pace.fence()
         self._stragglers.fence()
         self._departures.fence()
+        self._keep_who_is_needed()
         self._resumption.fence()
         job.enter(Phase.FENCING, now, job.deadlines.fence_s)
         for member in job.members.values():
@@ -55,6 +56,13 @@ class Fencing:
     def fence_in(self, node: str) -> None:
         """It has come while the others are stopped, or ran on without them."""
         self._job.out.send(node, Fence(generation=self._job.generation, cause=self._job.cause))
+
+    def _keep_who_is_needed(self) -> None:
+        """After further losses nobody gives up a seat without which a plan would have no majority."""
+        job, drain = self._job, self._departures.drain
+        member = job.members.get(drain.node) if drain is not None else None
+        if member is not None and member.position is not None and not job.has_majority_without(member):
+            self._departures.give_up("too few of the nodes that ran would be left", job.members)
 
     def _hint_newcomers(self) -> None:
         """Spares build for their rank while survivors are still unwinding."""

@@ -9,6 +9,7 @@ Terms are asked for by `candidacy.py`; the coordinator itself, `coordinator.py`,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -33,6 +34,8 @@ from deadpool.protocol.topology import Schedule
 
 FIRST_TERM = 1
 PULSE = Pulse()
+PULSE_SHARE = 0.35
+"""Of the silence after which nodes would look elsewhere: two pulses may be late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class Office:
         """`name` is this process's alone. `founds`: nobody was in office before, so it is at once."""
         self._charter, self._name = charter, name
         self._out = Outbox(FIRST_TERM)
+        self._pulsed: dict[str, float] = {}  # when each node was last told that we are there
         self.coordinator = self._make_coordinator(FIRST_TERM)
         self.candidacy: Candidacy | None = None if founds else self._stand(FIRST_TERM)
 
@@ -92,7 +96,7 @@ class Office:
         elif isinstance(input, FromAgent) and isinstance(input.message, Join):
             effects = self._receive(input.node, input.message, now)
         else:
-            effects = self.coordinator.step(input, now=now) + self._pulse(input)
+            effects = self.coordinator.step(input, now=now) + self._pulse(input, now)
         if self.coordinator.phase is Phase.RESIGNED:
             effects += self._let_go("no majority of the nodes that ran", self.coordinator.members)
         return effects
@@ -110,12 +114,16 @@ class Office:
 
     # --- in office ---------------------------------------------------------------------------------------------------
 
-    def _pulse(self, input: CoordinatorInput) -> list[CoordinatorEffect]:
+    def _pulse(self, input: CoordinatorInput, now: float) -> list[CoordinatorEffect]:
+        """As often as it takes not to be missed, and not at every heartbeat: to write is most of what one costs."""
         match input:
             case FromAgent(node=node, message=Heartbeat()) if node in self.coordinator.members:
-                self._out.term = self.coordinator.term
+                if now - self._pulsed.get(node, -math.inf) < PULSE_SHARE * self._charter.settings.silence_s:
+                    return []
+                self._pulsed[node], self._out.term = now, self.coordinator.term
                 self._out.send(node, PULSE)
-        return self._out.take()
+                return self._out.take()
+        return []
 
     def _is_given_up(self, stalled_s: float) -> bool:
         """Nobody waits for us for so long: our nodes have turned away, or are about to. If we heard that from them one
