@@ -563,6 +563,11 @@ class Coordinator:
         count: whoever is elected next learns of a plan that has gone from those who sit in it."""
         return self._quorum.has([member.voter for member in self.members.values() if member.position is not None])
 
+    @property
+    def is_forsaken(self) -> bool:
+        """Nobody at all is heard, and some only fell silent: it may be we who are cut off, and they who go on."""
+        return not self.members and self.phase is Phase.WAITING and self._waiting_for == "return"
+
     def _wait_for_majority(self, now: float) -> None:
         if self._begin_waiting("majority", now, self.deadlines.node_s):
             self._out.emit("no_majority", reason="most of the nodes that ran do not answer", nodes=sorted(self.members))
