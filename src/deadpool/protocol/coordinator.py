@@ -7,7 +7,7 @@ phases, and a fault in any of them is simply the next generation:
                                                              -> SALVAGING -> ENDED
 
 What it knows is in `job.py`. What it does, in the order in which a recovery happens; each part knows only the ones
-after it:
+after it (`assembly.py`):
 
     overdue      who was silent, who did not do its part in time
     leaving      who goes on purpose            departures: how       stragglers: who is too slow
@@ -27,10 +27,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.protocol.absences import Absences
-from deadpool.protocol.conduct import Conduct, Tolerance
+from deadpool.protocol.assembly import Books, assemble
+from deadpool.protocol.conduct import Tolerance
 from deadpool.protocol.deadlines import Deadlines
-from deadpool.protocol.departures import Departures
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,
@@ -41,18 +40,10 @@ from deadpool.protocol.effects import (
     StopAsked,
     Tick,
 )
-from deadpool.protocol.ending import Ending
 from deadpool.protocol.estate import Estate
-from deadpool.protocol.faults import Faults
-from deadpool.protocol.fencing import Fencing
-from deadpool.protocol.hangs import Hangs
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.inheritance import Inheritance
-from deadpool.protocol.interval import Pace
 from deadpool.protocol.job import Job, Phase
-from deadpool.protocol.leaving import Leaving
 from deadpool.protocol.members import Member
-from deadpool.protocol.membership import Membership
 from deadpool.protocol.messages import (
     Connected,
     Durable,
@@ -77,19 +68,8 @@ from deadpool.protocol.messages import (
     TrainerLost,
     Trainers,
 )
-from deadpool.protocol.overdue import Overdue
-from deadpool.protocol.planning import Planning
-from deadpool.protocol.prompts import PromptShelf
-from deadpool.protocol.quarantine import Quarantine
 from deadpool.protocol.reach import earliest
-from deadpool.protocol.rehearsals import Rehearsals
-from deadpool.protocol.resumption import Resumption
-from deadpool.protocol.salvage import Salvaging
-from deadpool.protocol.setbacks import Setbacks
-from deadpool.protocol.spares import SpareWatch
-from deadpool.protocol.stragglers import StragglerWatch
 from deadpool.protocol.topology import Layout, Schedule
-from deadpool.protocol.waiting import Waiting
 
 
 class Coordinator:
@@ -106,109 +86,15 @@ class Coordinator:
     ) -> None:
         """`name` tells two apart who ask for the same term; one that is not `alone` plans only with a majority."""
         job = Job(settings=settings, deadlines=deadlines, schedule=schedule, term=term, name=name, alone=alone)
+        books = Books(job, tolerance or Tolerance())
         self._job, self._out, self.commits = job, job.out, job.commits
-        self._prompts = PromptShelf()
-        self._rehearsals = Rehearsals(job.layout, self._prompts, job.out)
-        self._pace = Pace(job.commits, settings, job.out)
-        self._hangs = Hangs(job)
-        self.stragglers = StragglerWatch(job.layout, job.out)
-        self.conduct = Conduct(tolerance or Tolerance())
-        self.salvaging = Salvaging(job.out)
-        self.departures = Departures(
-            job.layout,
-            job.commits,
-            job.out,
-            patience_s=deadlines.prepare_s,
-            choose_heir=job.heir_of,
-            groom=lambda node, position: self._rehearsals.hint(job.members[node], position),
-        )
-        self._assemble()
-
-    def _assemble(self) -> None:
-        """The way of a recovery, from its end to its beginning: each part is given those that come after it."""
-        job, absences, setbacks, spares = self._job, Absences(), Setbacks(self.commits), SpareWatch(self._out)
-        quarantine, waiting = Quarantine(job, self.conduct, self._prompts), Waiting(job, absences)
-        self._ending = Ending(job, self.salvaging)
-        self._resumption = Resumption(
-            job,
-            departures=self.departures,
-            rehearsals=self._rehearsals,
-            prompts=self._prompts,
-            absences=absences,
-            hangs=self._hangs,
-            spares=spares,
-            ending=self._ending,
-        )
-        planning = Planning(
-            job,
-            waiting=waiting,
-            absences=absences,
-            hangs=self._hangs,
-            resumption=self._resumption,
-            ending=self._ending,
-        )
-        self._fencing = Fencing(
-            job,
-            pace=self._pace,
-            stragglers=self.stragglers,
-            departures=self.departures,
-            rehearsals=self._rehearsals,
-            hangs=self._hangs,
-            setbacks=setbacks,
-            quarantine=quarantine,
-            planning=planning,
-            resumption=self._resumption,
-        )
-        self._faults = Faults(
-            job,
-            setbacks=setbacks,
-            hangs=self._hangs,
-            quarantine=quarantine,
-            fencing=self._fencing,
-            planning=planning,
-            resumption=self._resumption,
-        )
-        self._membership = Membership(
-            job,
-            conduct=self.conduct,
-            absences=absences,
-            setbacks=setbacks,
-            prompts=self._prompts,
-            spares=spares,
-            departures=self.departures,
-            salvaging=self.salvaging,
-            faults=self._faults,
-            fencing=self._fencing,
-            planning=planning,
-            ending=self._ending,
-        )
-        self._leaving = Leaving(
-            job,
-            departures=self.departures,
-            stragglers=self.stragglers,
-            fencing=self._fencing,
-            membership=self._membership,
-        )
-        self._overdue = Overdue(
-            job,
-            absences=absences,
-            waiting=waiting,
-            membership=self._membership,
-            planning=planning,
-            resumption=self._resumption,
-            ending=self._ending,
-        )
-        self._inheritance = Inheritance(
-            job,
-            pace=self._pace,
-            conduct=self.conduct,
-            absences=absences,
-            hangs=self._hangs,
-            rehearsals=self._rehearsals,
-            faults=self._faults,
-            resumption=self._resumption,
-            ending=self._ending,
-        )
+        self.conduct, self.stragglers, self.departures = books.conduct, books.stragglers, books.departures
+        self.salvaging, self._prompts, self._rehearsals = books.salvaging, books.prompts, books.rehearsals
+        self._pace, self._hangs, self._waiting = books.pace, books.hangs, books.waiting
+        parts = assemble(job, books)
+        self._overdue, self._leaving, self._membership = parts.overdue, parts.leaving, parts.membership
+        self._faults, self._fencing, self._resumption = parts.faults, parts.fencing, parts.resumption
+        self._ending, self._inheritance = parts.ending, parts.inheritance
 
     # --- the contract of a core --------------------------------------------------------------------------------------
 
@@ -278,6 +164,10 @@ class Coordinator:
     @property
     def has_majority(self) -> bool:
         return self._job.has_majority
+
+    @property
+    def is_forsaken(self) -> bool:
+        return self._waiting.is_forsaken
 
     def refusal_to_drain(self, node: str) -> str | None:
         """Why this node cannot be drained now; None: it can."""

@@ -99,6 +99,10 @@ class Office:
             effects = self.coordinator.step(input, now=now) + self._pulse(input, now)
         if self.coordinator.phase is Phase.RESIGNED:
             effects += self._let_go("no majority of the nodes that ran", self.coordinator.members)
+        elif self.coordinator.is_forsaken and self._charter.is_alone:
+            effects += self._let_go("no node is heard any more", ())
+        if self.candidacy is not None and self.candidacy.began_at is None:
+            self.candidacy.began_at = now
         return effects
 
     def deadline(self) -> float | None:
@@ -150,15 +154,15 @@ class Office:
         self._out.emit("let_go", term=self.coordinator.term, reason=reason)
         for node in nodes:
             self._out.drop(node)
+        durable = self.coordinator.salvaging.durable
         self.candidacy = self._stand(self.coordinator.term + 1)
         self.coordinator = self._make_coordinator(self.candidacy.term)
+        self.coordinator.salvaging.durable = durable
         return self._out.take()
 
     # --- not in office -----------------------------------------------------------------------------------------------
 
     def _campaign(self, candidacy: Candidacy, input: CoordinatorInput, now: float) -> list[CoordinatorEffect]:
-        if candidacy.began_at is None:
-            candidacy.began_at = now
         match input:
             case FromAgent(node=node, message=Join() as join):
                 candidacy.come(node, join)
@@ -214,7 +218,8 @@ class Office:
         given_up_at = self._given_up_at(candidacy)
         if given_up_at is None or now < given_up_at:
             return []
-        reason = "none of the nodes that ran came back, and with them every copy is lost"
+        restart = self.coordinator.salvaging.restart()
+        reason = f"none of the nodes that ran came back, and with them every copy is lost; {restart}"
         self._out.emit("failed", reason=reason)
         self._out.send_each(candidacy.joins, Shutdown(reason=reason, failed=True))
         self._out.finish(reason, failed=True)

@@ -47,6 +47,12 @@ class Waiting:
         self._job.enter(Phase.WAITING, now, patience_s)
         return True
 
+    @property
+    def is_forsaken(self) -> bool:
+        """Nobody at all is heard, and some only fell silent: it may be we who are cut off, and they who go on."""
+        job = self._job
+        return not job.members and job.phase is Phase.WAITING and self.awaited is Awaited.RETURN
+
     def prolong(self, now: float) -> bool:
         """Time is up, but somebody has come and is still coming to rest: it may be what was waited for. Once only."""
         if self._has_prolonged:
