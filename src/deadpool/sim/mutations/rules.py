@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from deadpool.protocol import copies, planner, stock, storehouse
-from deadpool.protocol.agent import Agent
 from deadpool.protocol.commits import Commits
 from deadpool.protocol.crew import Crew, Trainer
 from deadpool.protocol.effects import StreamsCut
@@ -19,6 +18,7 @@ from deadpool.protocol.stock import Stock
 from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer import TrainerCore
+from deadpool.protocol.unwinding import Unwinding
 from deadpool.sim.mutations.mutation import Mutation, Patch
 from deadpool.sim.process import Process
 from deadpool.sim.streams import Streams
@@ -104,14 +104,14 @@ def _end_step_blindly(self: TrainerCore) -> bool:
 
 
 def inventory_not_frozen(patch: Patch) -> None:
-    real = Agent._fence
+    real = Unwinding.fence
 
-    def fence(self: Agent, order: Any, now: float) -> None:
+    def fence(self: Unwinding, order: Any, now: float) -> None:
         real(self, order, now)
-        self._streams_cut = self.generation
-        self._maybe_ack()
+        self._streams_cut = order.generation
+        self.maybe_ack()
 
-    patch.set(Agent, "_fence", fence)
+    patch.set(Unwinding, "fence", fence)
     patch.set(Crew, "at_rest", lambda self: True)
     patch.set(storehouse.Storehouse, "is_quiet", lambda self: True)
 
