@@ -90,7 +90,16 @@ class Job:
     def has_majority(self) -> bool:
         """Rule 18: those who are with us are so many that nobody else can have been elected without them. Only seats
         count: whoever is elected next learns of a plan that has gone from those who sit in it."""
-        return self.quorum.has([member.voter for member in self.members.values() if member.position is not None])
+        return self.quorum.has([*self._sitting(), *self._recalled()])
+
+    def _sitting(self) -> list[Voter]:
+        return [member.voter for member in self.members.values() if member.position is not None]
+
+    def _recalled(self) -> set[Voter]:
+        """Who ran and has lost its seat since, where too few of those who sit now have run: it sits again."""
+        sitting = self._sitting()
+        others = [member.voter for member in self.members.values() if member.position is None]
+        return self.quorum.recalled(sitting, others, room=self.layout.positions - len(sitting))
 
     def has_majority_without(self, member: Member) -> bool:
         seated = [each for each in self.members.values() if each.position is not None and each is not member]
@@ -108,6 +117,7 @@ class Job:
     # --- for the planner ---------------------------------------------------------------------------------------------
 
     def view(self) -> View:
+        recalled = self._recalled()
         return View(
             layout=self.layout,
             generation=self.generation,
@@ -116,7 +126,7 @@ class Job:
             schedule=self.commits.schedule,
             committed=self.commits.committed,
             placement=self.commits.placement,
-            nodes=tuple(member.view() for member in self.members.values()),
+            nodes=tuple(member.view(recalled=member.voter in recalled) for member in self.members.values()),
         )
 
     def newcomers(self) -> list[tuple[Member, int]]:

@@ -92,17 +92,15 @@ class Office:
         if self.candidacy is not None:
             effects = self._campaign(self.candidacy, input, now)
         elif isinstance(input, Stalled) and self._is_given_up(input.seconds):
-            effects = self._let_go(f"stood still for {input.seconds:.1f} s", self.coordinator.members)
+            effects = self._let_go(f"stood still for {input.seconds:.1f} s", self.coordinator.members, now)
         elif isinstance(input, FromAgent) and isinstance(input.message, Join):
             effects = self._receive(input.node, input.message, now)
         else:
             effects = self.coordinator.step(input, now=now) + self._pulse(input, now)
         if self.coordinator.phase is Phase.RESIGNED:
-            effects += self._let_go("no majority of the nodes that ran", self.coordinator.members)
+            effects += self._let_go("no majority of the nodes that ran", self.coordinator.members, now)
         elif self.coordinator.is_forsaken and self._charter.is_alone:
-            effects += self._let_go("no node is heard any more", ())
-        if self.candidacy is not None and self.candidacy.began_at is None:
-            self.candidacy.began_at = now
+            effects += self._let_go("no node is heard any more", (), now)
         return effects
 
     def deadline(self) -> float | None:
@@ -142,20 +140,22 @@ class Office:
         if coordinator.phase is Phase.ENDED:
             return coordinator.step(FromAgent(node=node, message=join), now=now)
         if not footing.promise.allows(coordinator.term, self._name):
-            return self._let_go(f"node {node} has promised term {footing.promise.term}", [node, *coordinator.members])
-        is_elsewhere = coordinator.phase is Phase.FORMING or not coordinator.has_majority
-        if footing.position is not None and is_elsewhere:
-            return self._let_go(f"node {node} is part of a job already", [node, *coordinator.members])
+            reason = f"node {node} has promised term {footing.promise.term}"
+            return self._let_go(reason, [node, *coordinator.members], now)
+        if footing.position is not None and (coordinator.phase is Phase.FORMING or not coordinator.has_majority):
+            return self._let_go(f"node {node} is part of a job already", [node, *coordinator.members], now)
         return coordinator.step(FromAgent(node=node, message=join), now=now)
 
-    def _let_go(self, reason: str, nodes: Iterable[str]) -> list[CoordinatorEffect]:
-        """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term."""
+    def _let_go(self, reason: str, nodes: Iterable[str], now: float) -> list[CoordinatorEffect]:
+        """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term; or nobody is left,
+        and we hear of nothing any more."""
         self._out.generation, self._out.cause = self.coordinator.generation, f"term-{self.coordinator.term}"
         self._out.emit("let_go", term=self.coordinator.term, reason=reason)
         for node in nodes:
             self._out.drop(node)
         durable = self.coordinator.salvaging.durable
         self.candidacy = self._stand(self.coordinator.term + 1)
+        self.candidacy.began_at = now
         self.coordinator = self._make_coordinator(self.candidacy.term)
         self.coordinator.salvaging.durable = durable
         return self._out.take()
@@ -163,6 +163,8 @@ class Office:
     # --- not in office -----------------------------------------------------------------------------------------------
 
     def _campaign(self, candidacy: Candidacy, input: CoordinatorInput, now: float) -> list[CoordinatorEffect]:
+        if candidacy.began_at is None:
+            candidacy.began_at = now
         match input:
             case FromAgent(node=node, message=Join() as join):
                 candidacy.come(node, join)

@@ -266,11 +266,13 @@ class Checkers:
 
     def ordered(self, machine: Machine, plan: Plan) -> None:
         """Rule 14: a seat has the resume version and the floor at home, or pulls them, or stands there and captures."""
+        standing = {live.rank for live in machine.frozen.live if live.clean and live.version == plan.resume}
         for order in plan.orders:
+            kept = order.keep and order.rank in standing
             pulled = {fetch.copy.seal.version for fetch in order.fetch}
             for version in (plan.resume, plan.permit.watermark):
                 home = (order.rank, version) in machine.arena.sealed.values()
-                if version and not (home or version in pulled or (order.keep and version == plan.resume)):
+                if version and not (home or version in pulled or (kept and version == plan.resume)):
                     fail("14", f"{machine.name} is to seat rank {order.rank} without {version}")
 
     def placed(self, machine: Machine, plan: Plan) -> None:

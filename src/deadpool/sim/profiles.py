@@ -42,6 +42,18 @@ PROFILES = (
     Profile(name="tight", kinds=frozenset({"node", "trainer", "alarm"}), intensity=2.0, shape=_tight),
     Profile(name="replicas", kinds=frozenset({"node", "pair", "trainer"}), intensity=2.0, shape=_replicas),
     Profile(name="damage", kinds=frozenset({"corrupt", "trainer", "alarm", "node"}), intensity=3.0, shape=_damage),
+    Profile(
+        name="departures",
+        kinds=frozenset({"drain", "leave", "node", "join"}),
+        intensity=3.0,
+        shape=lambda options: replace(options, spares=max(2, options.spares), budget=0.0),
+    ),
+    Profile(
+        name="returns",
+        kinds=frozenset({"node_cut", "node_half_cut", "pause", "reset", "node", "trainer"}),
+        intensity=4.0,
+        shape=lambda options: replace(options, budget=0.0),
+    ),
     Profile(name="intervals", kinds=frozenset({"node", "trainer"}), intensity=0.5, shape=_intervals),
 )
 BY_NAME = {profile.name: profile for profile in PROFILES}
