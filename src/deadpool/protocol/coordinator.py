@@ -283,7 +283,8 @@ class Coordinator:
         self.absences.came_back(node)
         self._out.emit("joined", node=node, spare=join.spare or self.phase is not Phase.FORMING)
         self._out.send(node, Welcome(term=self.term, settings=self.settings, by=self.name))
-        self.spares.look(self.members.values())
+        if self.phase is not Phase.FORMING:  # before, who will have a seat is not seated yet
+            self.spares.look(self.members.values())
         if self.phase is Phase.FORMING:
             self._maybe_form(now)
         elif self.phase in (Phase.FENCING, Phase.WAITING) or (
