@@ -123,3 +123,6 @@ def test_phase_is_what_was_told_last():
     assert phase_told([]) == "forming"
     assert phase_told(told) == "fencing"
     assert phase_told([*told, {"what": "planned"}, {"what": "built"}]) == "preparing"
+    running = [*told, {"what": "took_over", "running": True}]
+    assert phase_told(running) == "running", "the fence was that of a coordinator nobody heard any more"
+    assert phase_told([*told, {"what": "took_over", "running": False}]) == "fencing"

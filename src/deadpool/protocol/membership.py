@@ -57,10 +57,11 @@ class Membership:
         self._absences.came_back(node)
         out.emit("joined", node=node, spare=join.spare or job.phase is not Phase.FORMING)
         out.send(node, Welcome(term=job.term, settings=job.settings, by=job.name))
-        self._spares.look(job.members.values())
         if job.phase is Phase.FORMING:
-            self._maybe_form(now)
-        elif job.is_stopping or (job.phase is not Phase.SALVAGING and not join.footing.is_new):
+            self._maybe_form(now)  # no spare is looked for: who will have a seat is not seated yet
+            return
+        self._spares.look(job.members.values())
+        if job.is_stopping or (job.phase is not Phase.SALVAGING and not join.footing.is_new):
             self._fencing.fence_in(node)
 
     def _maybe_form(self, now: float) -> None:
