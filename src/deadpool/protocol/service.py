@@ -36,7 +36,7 @@ class Service:
         station, settings, first = self._station, welcome.settings, self._station.settings is None
         self._allegiance.pledge(welcome)
         station.settings = settings
-        station.store.slots_per_shelf = settings.slots
+        station.store.welcomed(settings)
         self._vitals.welcomed(settings, now)
         if first:
             self._hire(settings)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from deadpool.protocol import copies, planner, stock, storehouse
+from deadpool.protocol import copies, planner, shelves, stock
 from deadpool.protocol.commits import Commits
 from deadpool.protocol.crew import Crew, Trainer
 from deadpool.protocol.effects import StreamsCut
@@ -15,6 +15,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Fetch, Missed, Permit
 from deadpool.protocol.placement import place
 from deadpool.protocol.stock import Stock
+from deadpool.protocol.storehouse import Storehouse
 from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer import TrainerCore
@@ -37,7 +38,7 @@ def keep_all_above_the_watermark(patch: Patch) -> None:
 
 def _set_may_overwrite(patch: Patch, rule: Callable[[Version, Permit], bool]) -> None:
     patch.set(copies, "may_overwrite", rule)
-    patch.set(storehouse, "may_overwrite", rule)
+    patch.set(shelves, "may_overwrite", rule)
 
 
 def permit_passes_what_is_pending(patch: Patch) -> None:
@@ -113,7 +114,7 @@ def inventory_not_frozen(patch: Patch) -> None:
 
     patch.set(Unwinding, "fence", fence)
     patch.set(Crew, "at_rest", lambda self: True)
-    patch.set(storehouse.Storehouse, "is_quiet", lambda self: True)
+    patch.set(Storehouse, "is_quiet", lambda self: True)
 
 
 def replica_as_evidence(patch: Patch) -> None:
