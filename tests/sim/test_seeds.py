@@ -8,10 +8,15 @@ import sys
 
 import pytest
 
+from deadpool.sim.faults import ALL
+from deadpool.sim.faults.targets import PHASES
+from deadpool.sim.options import draw
+from deadpool.sim.profiles import PROFILES
 from deadpool.sim.run import run_seed
+from deadpool.sim.sweep import Summary, run_batch
 
 BATCH = 20
-BATCHES = 12
+BATCHES = 10
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -21,8 +26,18 @@ def test_seeds_hold(batch: int) -> None:
         assert result.violation is None, f"{result.violation}\n{result.replay}"
 
 
+@pytest.mark.parametrize("profile", PROFILES[1:], ids=lambda profile: profile.name)
+def test_seeds_of_a_profile_hold(profile) -> None:  # type: ignore[no-untyped-def]
+    for seed in range(15):
+        result = run_seed(seed, profile=profile)
+        assert result.violation is None, f"{result.violation}\n{result.replay}"
+
+
 def test_a_seed_tells_the_same_story_under_any_hash_seed() -> None:
-    code = "from deadpool.sim.run import run_seed; print('\\n'.join(run_seed(3, story=True).story))"
+    code = (
+        "from deadpool.sim.run import run_seed\n"
+        "for seed in (3, 12, 27, 41): print('\\n'.join(run_seed(seed, story=True).story))"
+    )
     stories = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -35,3 +50,27 @@ def test_a_seed_tells_the_same_story_under_any_hash_seed() -> None:
     }
     assert len(stories) == 1
     assert "machine" in stories.pop()
+
+
+def test_every_kind_of_fault_is_drawn_by_some_seed() -> None:
+    drawn = {plan.kind for seed in range(200) for plan in draw(seed).faults}
+    assert drawn == {fault.kind for fault in ALL}
+
+
+def test_a_kind_draws_the_same_whatever_others_there_are() -> None:
+    """So that adding one does not change what older seeds have found."""
+    node = next(fault for fault in ALL if fault.kind == "node")
+    seed = next(seed for seed in range(100) if node.draw(seed, intensity=1.0, calm_s=20.0))
+    assert node.draw(seed, intensity=1.0, calm_s=20.0) == node.draw(seed, intensity=1.0, calm_s=20.0)
+
+
+def test_the_report_counts_faults_by_kind_and_phase() -> None:
+    summary = Summary()
+    results, summary.cpu_s = run_batch((0, 10, "anything"))
+    for result in results:
+        summary.add(result)
+    report = summary.report(1.0)
+    assert report["seeds"] == 10 and report["violations"] == []
+    assert set(report["faults"]) == {fault.kind for fault in ALL}
+    assert all(set(phases) == set(PHASES) for phases in report["phases"].values())
+    assert sum(report["faults"].values()) == sum(sum(result.faults.values()) for result in results) > 0

@@ -74,12 +74,13 @@ def coordinator(
     several machines: the first one begins, and nodes that lose it turn to the next."""
     from deadpool.cli.addresses import at_interface
     from deadpool.config import resolve
+    from deadpool.control.many_links import serve
     from deadpool.control.run_dir import RunDir
 
     flags = {name: value for name, value in locals().items() if name in _SETTINGS}
     flags["faults"] = tuple(fault) if fault else None
     settings = at_interface(resolve(flags, file=config))
-    failed = asyncio.run(_serve(settings, RunDir.create(run_dir), quiet))
+    failed = serve(_serve(settings, RunDir.create(run_dir), quiet))
     raise typer.Exit(1 if failed else 0)
 
 

@@ -24,7 +24,7 @@ class Estate:
     plan: Generation  # the newest that anybody was seated in
     seats: tuple[str | None, ...]  # the node at each position; None: it did not testify
     electorates: tuple[Electorate, ...]
-    unseated: tuple[str, ...]  # hold a seat that another node was given since, or were too late to testify to it
+    unseated: tuple[str, ...]  # were too late to testify to their seat, or hold one that is another's where all run
     joins: Mapping[str, Join]
     testimonies: Mapping[str, Testimony]
     is_running: bool  # every seat is there, and has gone
@@ -70,7 +70,7 @@ class Estate:
         return self.plan if self.is_running else self.newest
 
     def members(self, now: float) -> list[Member]:
-        """All who are there, but for those whose seat is no longer theirs: a spare holds no rank's live state."""
+        """All who are there. One whose seat is no longer its own is fenced like everybody, and a spare."""
         positions = {node: position for position, node in enumerate(self.seats)}
         return [
             Member(
@@ -115,6 +115,7 @@ def inherit(layout: Layout, joins: Mapping[str, Join], testimonies: Mapping[str,
     seats, superseded = _seats(layout, testimonies)
     late = [node for node, join in joins.items() if join.footing.position is not None and node not in testimonies]
     seated = [testimonies[node] for node in seats if node is not None]
+    is_running = len(seated) == layout.positions and all(_runs(testimony, plan) for testimony in seated)
     return Estate(
         newest=max((footing.generation for footing in footings.values()), default=NO_GENERATION),
         plan=plan,
@@ -122,10 +123,10 @@ def inherit(layout: Layout, joins: Mapping[str, Join], testimonies: Mapping[str,
         electorates=electorates(
             layout.positions, {(node, joins[node].incarnation): footings[node] for node in footings}
         ),
-        unseated=(*superseded, *late),
+        unseated=(*superseded, *late) if is_running else tuple(late),
         joins=joins,
         testimonies=testimonies,
-        is_running=len(seated) == layout.positions and all(_runs(testimony, plan) for testimony in seated),
+        is_running=is_running,
         placement=_placement(seats, plan, joins, testimonies),
     )
 

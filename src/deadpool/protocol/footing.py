@@ -7,6 +7,7 @@ one has gone, the generation that the job was founded in stands for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -134,8 +135,24 @@ class Quorum:
         """It has gone, or founds the job."""
         self.electorates = (Electorate(generation=generation, seats=tuple(seats)),)
 
-    def has(self, voters: Collection[Voter]) -> bool:
-        return self._alone or all(electorate.has_majority(voters) for electorate in self.electorates)
+    def has(self, voters: Iterable[Voter]) -> bool:
+        if self._alone:
+            return True
+        there = frozenset(voters)
+        return all(electorate.has_majority(there) for electorate in self.electorates)
+
+    def recalled(self, sitting: Collection[Voter], others: Iterable[Voter], room: int) -> set[Voter]:
+        """Who of the others has to sit too, for these to be enough. Nobody, if they are, or cannot be with all of them;
+        who votes in more electorates comes first."""
+        if self.has(sitting):
+            return set()
+        votes = Counter(seat for electorate in self.electorates for seat in electorate.seats if seat is not None)
+        wanted = sorted((voter for voter in others if voter in votes), key=lambda voter: (-votes[voter], voter))[:room]
+        if not self.has([*sitting, *wanted]):
+            return set()
+        while self.has([*sitting, *wanted[:-1]]):
+            wanted.pop()
+        return set(wanted)
 
     def changes(self, seats: Sequence[Voter]) -> Changes:
         """To be told with a plan that seats these."""

@@ -43,7 +43,7 @@ class Member:
     def voter(self) -> Voter:
         return (self.node, self.incarnation)
 
-    def view(self) -> NodeView:
+    def view(self, *, recalled: bool = False) -> NodeView:
         return NodeView(
             node=self.node,
             data=self.data,
@@ -52,6 +52,7 @@ class Member:
             inventory=self.inventory or Inventory(),
             rack=self.rack,
             quarantined=self.quarantined,
+            recalled=recalled,
             leaving=self.leaving,
         )
 

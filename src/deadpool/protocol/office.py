@@ -9,12 +9,13 @@ Terms are asked for by `candidacy.py`; the coordinator itself, `coordinator.py`,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deadpool.protocol.candidacy import Candidacy
 from deadpool.protocol.conduct import Tolerance
-from deadpool.protocol.coordinator import Coordinator, Phase
+from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import (
     CoordinatorEffect,
@@ -26,12 +27,15 @@ from deadpool.protocol.effects import (
     Tick,
 )
 from deadpool.protocol.estate import inherit
+from deadpool.protocol.job import Phase
 from deadpool.protocol.messages import Heartbeat, Join, Pulse, Settings, Shutdown, Welcome
 from deadpool.protocol.outbox import Outbox
 from deadpool.protocol.topology import Schedule
 
 FIRST_TERM = 1
 PULSE = Pulse()
+PULSE_SHARE = 0.35
+"""Of the silence after which nodes would look elsewhere: two pulses may be late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,7 @@ class Office:
         """`name` is this process's alone. `founds`: nobody was in office before, so it is at once."""
         self._charter, self._name = charter, name
         self._out = Outbox(FIRST_TERM)
+        self._pulsed: dict[str, float] = {}  # when each node was last told that we are there
         self.coordinator = self._make_coordinator(FIRST_TERM)
         self.candidacy: Candidacy | None = None if founds else self._stand(FIRST_TERM)
 
@@ -87,17 +92,15 @@ class Office:
         if self.candidacy is not None:
             effects = self._campaign(self.candidacy, input, now)
         elif isinstance(input, Stalled) and self._is_given_up(input.seconds):
-            effects = self._let_go(f"stood still for {input.seconds:.1f} s", self.coordinator.members)
+            effects = self._let_go(f"stood still for {input.seconds:.1f} s", self.coordinator.members, now)
         elif isinstance(input, FromAgent) and isinstance(input.message, Join):
             effects = self._receive(input.node, input.message, now)
         else:
-            effects = self.coordinator.step(input, now=now) + self._pulse(input)
+            effects = self.coordinator.step(input, now=now) + self._pulse(input, now)
         if self.coordinator.phase is Phase.RESIGNED:
-            effects += self._let_go("no majority of the nodes that ran", self.coordinator.members)
+            effects += self._let_go("no majority of the nodes that ran", self.coordinator.members, now)
         elif self.coordinator.is_forsaken and self._charter.is_alone:
-            effects += self._let_go("no node is heard any more", ())
-        if self.candidacy is not None and self.candidacy.began_at is None:
-            self.candidacy.began_at = now
+            effects += self._let_go("no node is heard any more", (), now)
         return effects
 
     def deadline(self) -> float | None:
@@ -113,12 +116,16 @@ class Office:
 
     # --- in office ---------------------------------------------------------------------------------------------------
 
-    def _pulse(self, input: CoordinatorInput) -> list[CoordinatorEffect]:
+    def _pulse(self, input: CoordinatorInput, now: float) -> list[CoordinatorEffect]:
+        """As often as it takes not to be missed, and not at every heartbeat: to write is most of what one costs."""
         match input:
             case FromAgent(node=node, message=Heartbeat()) if node in self.coordinator.members:
-                self._out.term = self.coordinator.term
+                if now - self._pulsed.get(node, -math.inf) < PULSE_SHARE * self._charter.settings.silence_s:
+                    return []
+                self._pulsed[node], self._out.term = now, self.coordinator.term
                 self._out.send(node, PULSE)
-        return self._out.take()
+                return self._out.take()
+        return []
 
     def _is_given_up(self, stalled_s: float) -> bool:
         """Nobody waits for us for so long: our nodes have turned away, or are about to. If we heard that from them one
@@ -133,20 +140,22 @@ class Office:
         if coordinator.phase is Phase.ENDED:
             return coordinator.step(FromAgent(node=node, message=join), now=now)
         if not footing.promise.allows(coordinator.term, self._name):
-            return self._let_go(f"node {node} has promised term {footing.promise.term}", [node, *coordinator.members])
-        is_elsewhere = coordinator.phase is Phase.FORMING or not coordinator.has_majority
-        if footing.position is not None and is_elsewhere:
-            return self._let_go(f"node {node} is part of a job already", [node, *coordinator.members])
+            reason = f"node {node} has promised term {footing.promise.term}"
+            return self._let_go(reason, [node, *coordinator.members], now)
+        if footing.position is not None and (coordinator.phase is Phase.FORMING or not coordinator.has_majority):
+            return self._let_go(f"node {node} is part of a job already", [node, *coordinator.members], now)
         return coordinator.step(FromAgent(node=node, message=join), now=now)
 
-    def _let_go(self, reason: str, nodes: Iterable[str]) -> list[CoordinatorEffect]:
-        """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term."""
+    def _let_go(self, reason: str, nodes: Iterable[str], now: float) -> list[CoordinatorEffect]:
+        """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term; or nobody is left,
+        and we hear of nothing any more."""
         self._out.generation, self._out.cause = self.coordinator.generation, f"term-{self.coordinator.term}"
         self._out.emit("let_go", term=self.coordinator.term, reason=reason)
         for node in nodes:
             self._out.drop(node)
         durable = self.coordinator.salvaging.durable
         self.candidacy = self._stand(self.coordinator.term + 1)
+        self.candidacy.began_at = now
         self.coordinator = self._make_coordinator(self.candidacy.term)
         self.coordinator.salvaging.durable = durable
         return self._out.take()
@@ -154,6 +163,8 @@ class Office:
     # --- not in office -----------------------------------------------------------------------------------------------
 
     def _campaign(self, candidacy: Candidacy, input: CoordinatorInput, now: float) -> list[CoordinatorEffect]:
+        if candidacy.began_at is None:
+            candidacy.began_at = now
         match input:
             case FromAgent(node=node, message=Join() as join):
                 candidacy.come(node, join)

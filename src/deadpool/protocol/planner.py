@@ -109,7 +109,7 @@ def choose_seats(view: View) -> tuple[str, ...] | NoPlan:
     """A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least.
 
     A node that leaves gives its position to a spare that nobody else needs, or keeps it. One whose position is given
-    away, but that has not left yet, is better than nobody.
+    away, but that has not left yet, is better than nobody. Whoever is recalled has a seat before any spare.
     """
     seats: list[str | None] = [None] * view.layout.positions
     given_up: dict[int, str] = {}
@@ -118,10 +118,12 @@ def choose_seats(view: View) -> tuple[str, ...] | NoPlan:
             given_up[node.position] = node.node
         elif node.position is not None:
             seats[node.position] = node.node
-    spares = [node for node in view.nodes if node.position is None and not node.leaving]
-    parting = [node for node in view.nodes if node.position is None and node.leaving]
+    recalled = [node for node in view.nodes if node.recalled]
+    others = [node for node in view.nodes if node.position is None and not node.recalled]
+    spares = [node for node in others if not node.leaving]
+    parting = [node for node in others if node.leaving]
     for position in (p for p, seat in enumerate(seats) if seat is None and p not in given_up):
-        seats[position] = _take(spares or parting, view, position)
+        seats[position] = _take(recalled or spares or parting, view, position)
     healthy = [node for node in spares if not node.quarantined]
     for position, stays in sorted(given_up.items()):
         seats[position] = _take(healthy, view, position) or stays

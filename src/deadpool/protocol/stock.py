@@ -32,6 +32,7 @@ class NodeView:
     inventory: Inventory
     rack: Rack = None
     quarantined: bool = False  # it is seated only where nobody else is left
+    recalled: bool = False  # it has no seat, and without it a plan would have no majority
     leaving: bool = False  # it gives up its position where somebody else can take it
 
 

@@ -3,12 +3,13 @@
 Each carries the letter it has in the protocol: (a) one birth per resume, (b) no garbage resumed, (c) protected stays
 protected until the next loss, (d) protected and one loss give a plan at the watermark or newer, (e) overwritten means
 permitted, (f) no commit below what is kept, (g) the watermark grows once faults have ended, (h) one holder of a rank
-per generation, and no two generations that run, (i) no order of a lower term is obeyed after a promise, (k) Go means
-that everything newer than the resume version is gone, (l) one writer per slot; and rules 4, 7, 14, 16, 17 and 18
-themselves: a schedule begins where nobody is known to be yet, the permit passes nothing that is on its way, a newcomer
-pulls the floor, a holder without the floor is sent nothing newer, a copy shares its rank's rack only where other racks
-have no room, a successor permits no less than was permitted. Beside the protocol: (prompts) nobody was told what an
-earlier start of the job was told; (drain) a node that leaves on purpose costs no step.
+per generation, and no two generations that run, (i) no order of a lower term is obeyed after a promise, (j) no more
+steps are lost than the bound allows, (k) Go means that everything newer than the resume version is gone, (l) one writer
+per slot; and rules 4, 7, 14, 16, 17 and 18 themselves: a schedule begins where nobody is known to be yet, the permit
+passes nothing that is on its way, a newcomer pulls the floor, a holder without the floor is sent nothing newer, a copy
+shares its rank's rack only where other racks have no room, a successor permits no less than was permitted. Beside the
+protocol: (prompts) nobody was told what an earlier start of the job was told; (drain) a node that leaves on purpose
+costs no step.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Go, Missed, Order, Permit, Plan, SlotRef, Testimony
 from deadpool.protocol.topology import Schedule
 from deadpool.sim.history import State
+from deadpool.sim.lateness import Lateness
 
 if TYPE_CHECKING:
     from deadpool.sim.hosts import Host
@@ -61,6 +63,7 @@ class Checkers:
         self._generation: Generation | None = None
         self._resume: Version | None = None
         self._start: Generation | None = None
+        self._origins: dict[Generation, tuple[Version | None, Generation | None]] = {}  # what it resumes, which start
         self._permit: Permit | None = None
         self._schedules: list[Schedule] = []  # of this generation, as they were said
         self._missed: set[tuple[Generation, int]] = set()
@@ -69,7 +72,9 @@ class Checkers:
         self._disturbed = False  # coordinators come and go: nobody can tell how many losses that is
         self._ran: Generation = NO_GENERATION  # the newest in which all ranks met
         self.last_seats: tuple[Machine, ...] = ()  # of the last generation that went
+        self.newer_seats: dict[Generation, tuple[Machine, ...]] = {}  # of plans since then
         self.finished_ranks: set[int] = set()
+        self._lateness = Lateness(world)
         self.handovers = Handovers()
 
     # --- the coordinator's words, as they leave it -------------------------------------------------------------------
@@ -111,9 +116,13 @@ class Checkers:
     def _planned(self, plan: Plan) -> None:
         self._generation, self._resume, self._permit = plan.generation, plan.resume, plan.permit
         self._schedules = [plan.permit.schedule]
+        seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
         if plan.generation.is_founding:
-            self.last_seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
+            self.last_seats = seats
+        else:
+            self.newer_seats[plan.generation] = seats
         self._start = plan.generation if plan.resume is None else self._start
+        self._origins[plan.generation] = (plan.resume, self._start)
         promised, self._promised = self._promised, None
         if promised is not None and (plan.resume is None or plan.resume.number < promised.number):
             fail("d", f"{promised} was protected, one loss, and the plan resumes from {plan.resume}")
@@ -161,6 +170,7 @@ class Checkers:
     def _went(self, generation: Generation) -> None:
         self._disturbed = False
         self.last_seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
+        self.newer_seats.clear()
         for node in self._world.coordinator.seats:
             for rank, version in self._on_shelves(node):
                 if self._resume is None or version.number > self._resume.number:
@@ -171,6 +181,8 @@ class Checkers:
     def before_loss(self, *, nodes: int) -> None:
         """Called just before machines or processes die."""
         coordinator = self._world.coordinator
+        self._look_at_lateness()
+        self._lateness.disturbed()
         if self._promised is not None or self._disturbed:
             self._promised = None  # a second loss before the plan
             return
@@ -186,6 +198,22 @@ class Checkers:
     def disturbed(self) -> None:
         """A coordinator dies or cannot be reached: who is late to find the next one is lost, and nobody counts that."""
         self._promised, self._disturbed = None, True
+        self._lateness.disturbed()
+
+    def _look_at_lateness(self) -> None:
+        """Checker (j), at a loss: what is lost now is newer than what must be committed by now."""
+        permit = self._permit
+        if self._disturbed or permit is None or self._world.coordinator.phase.value != "running":
+            return
+
+        def is_wanted(number: int) -> bool:
+            return self._is_scheduled(number) and (permit.generation, number) not in self._missed
+
+        if (late := self._lateness.overdue(permit, is_wanted)) is not None:
+            fail("j", f"version {late} was reached by all long ago, and the watermark is {permit.watermark}")
+
+    def stepped(self, version: Version) -> None:
+        self._lateness.stepped(version)
 
     def no_plan(self, ranks: list[int]) -> None:
         watermark = self._world.coordinator.commits.permit.watermark
@@ -238,11 +266,13 @@ class Checkers:
 
     def ordered(self, machine: Machine, plan: Plan) -> None:
         """Rule 14: a seat has the resume version and the floor at home, or pulls them, or stands there and captures."""
+        standing = {live.rank for live in machine.frozen.live if live.clean and live.version == plan.resume}
         for order in plan.orders:
+            kept = order.keep and order.rank in standing
             pulled = {fetch.copy.seal.version for fetch in order.fetch}
             for version in (plan.resume, plan.permit.watermark):
                 home = (order.rank, version) in machine.arena.sealed.values()
-                if version and not (home or version in pulled or (order.keep and version == plan.resume)):
+                if version and not (home or version in pulled or (kept and version == plan.resume)):
                     fail("14", f"{machine.name} is to seat rank {order.rank} without {version}")
 
     def placed(self, machine: Machine, plan: Plan) -> None:
@@ -264,13 +294,15 @@ class Checkers:
             fail("b", f"rank {rank} resumes at {version} having seen other data than undisturbed")
 
     def runs(self, process: Process) -> None:
+        """Perhaps in a generation that is over, which it was cut off from hearing."""
         core = process.core
         if self._runners.setdefault((core.generation, core.rank), process.number) != process.number:
             fail("h", f"two processes run as rank {core.rank} in generation {core.generation}")
-        if core.live is not None and core.live.number and str(core.live) != str(self._resume):
-            fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {self._resume}")
-        if process.told is not None and process.told != self._start:  # None: cut off before it could tell
-            fail("prompts", f"rank {core.rank} was told of start {process.told}, the job goes on from {self._start}")
+        resume, start = self._origins.get(core.generation, (core.live, process.told))  # else planned by one deposed
+        if core.live is not None and core.live.number and str(core.live) != str(resume):
+            fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {resume}")
+        if process.told is not None and process.told != start:  # None: cut off before it could tell
+            fail("prompts", f"rank {core.rank} was told of start {process.told}, the job goes on from {start}")
 
     def final_state(self, rank: int, version: Version | None, state: State) -> None:
         if version is None or version.number != self._world.last_step:

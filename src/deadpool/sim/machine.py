@@ -40,7 +40,7 @@ from deadpool.protocol.effects import (
     WrittenOut,
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.messages import Join, Order, Permit, Plan, Refused, Welcome
+from deadpool.protocol.messages import FenceAck, Inventory, Join, Order, Permit, Plan, Refused, Welcome
 from deadpool.protocol.search import Search
 from deadpool.protocol.topology import Address
 from deadpool.sim.arena import Arena
@@ -74,6 +74,7 @@ class Machine:
         self._search = Search()
         self._connection: Connection | None = None
         self._calls = 0  # attempts to connect, so that an old one does not go on beside a new one
+        self.frozen = Inventory()  # as it said at the last fence
         self.promised = 0  # the highest term that it was asked to follow
         self._paused: list[Callable[[], None]] | None = None  # what came while it did not run
 
@@ -216,6 +217,8 @@ class Machine:
     def _perform(self, effect: AgentEffect) -> None:
         match effect:
             case ToCoordinator(message=message):
+                if isinstance(message, FenceAck):
+                    self.frozen = message.inventory
                 if self._connection is not None:
                     self._connection.send_up(message)
             case LookElsewhere():

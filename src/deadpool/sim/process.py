@@ -399,7 +399,7 @@ class Process:
         assert live is not None
         if not garbage:
             self.state = stepped(self.state, total, live, self.core.rank)
-        self.world.stepped(live.number)
+        self.world.stepped(live)
         self._say_stepped(live.number)
         if live.number == 1:
             self._say_prompts(complete=True)

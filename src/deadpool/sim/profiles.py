@@ -31,6 +31,11 @@ def _damage(options: Options) -> Options:
     return replace(options, in_place=options.seed % 2 == 0, budget=0.0)
 
 
+def _returns(options: Options) -> Options:
+    """Little is committed, so that a loss costs the start; spares take every seat, and there is time to come back."""
+    return replace(options, nodes=min(3, options.nodes), spares=3, every=3, push_s=1.5, calm_s=60.0, budget=0.0)
+
+
 PROFILES = (
     ANYTHING,
     Profile(
@@ -42,6 +47,18 @@ PROFILES = (
     Profile(name="tight", kinds=frozenset({"node", "trainer", "alarm"}), intensity=2.0, shape=_tight),
     Profile(name="replicas", kinds=frozenset({"node", "pair", "trainer"}), intensity=2.0, shape=_replicas),
     Profile(name="damage", kinds=frozenset({"corrupt", "trainer", "alarm", "node"}), intensity=3.0, shape=_damage),
+    Profile(
+        name="departures",
+        kinds=frozenset({"drain", "leave", "node", "join"}),
+        intensity=3.0,
+        shape=lambda options: replace(options, spares=max(2, options.spares), budget=0.0),
+    ),
+    Profile(
+        name="returns",
+        kinds=frozenset({"node_cut", "node_half_cut", "pause", "reset", "node"}),
+        intensity=4.0,
+        shape=_returns,
+    ),
     Profile(name="intervals", kinds=frozenset({"node", "trainer"}), intensity=0.5, shape=_intervals),
 )
 BY_NAME = {profile.name: profile for profile in PROFILES}

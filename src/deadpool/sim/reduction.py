@@ -42,12 +42,12 @@ class Reductions:
             self._meet(reduction, key)
 
     def _meet(self, reduction: Reduction, key: tuple[Generation, int]) -> None:
-        """Not while some of them cannot reach each other. Who was aborted meanwhile is no longer inside."""
+        """Not while some of them cannot reach each other; by then some may have been aborted."""
         places = reduction.places
         if any(a in places and b in places for a, b in self._world.network.cuts):
             self._world.after(1.0, partial(self._meet, reduction, key))
             return
-        if len(reduction.inside) == len(reduction.states):
+        if not reduction.broken:
             self._world.checkers.met(key[0])
         del self._open[key]
         for inside in list(reduction.inside):

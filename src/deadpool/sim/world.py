@@ -9,6 +9,7 @@ from typing import Any
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import DrainAsked, Finish, FromAgent
+from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.office import Charter
 from deadpool.protocol.topology import Address, Layout, Schedule
@@ -147,10 +148,11 @@ class World:
     def every(self) -> int:
         return self.coordinator.commits.timetable.newest.every
 
-    def stepped(self, number: int) -> None:
+    def stepped(self, version: Version) -> None:
         self.steps += 1
         self.steps_since_go += 1
-        self.newest = max(self.newest, number)
+        self.newest = max(self.newest, version.number)
+        self.checkers.stepped(version)
 
     def add_machine(self, name: str, *, spare: bool) -> Machine:
         """Another one of that name has died."""
@@ -198,10 +200,20 @@ class World:
 
     @property
     def has_lost_majority(self) -> bool:
-        """Of those that ran last: then no coordinator of several can know that it is the only one. Who was cut off
-        before it heard of its seat cannot vote."""
+        """Of those that ran last, or of a plan since then that may have gone: then no coordinator of several can know
+        that it is the only one. Who was cut off before it heard of its seat cannot vote."""
         voters = [machine for machine in self.seats_there if machine.agent.footing.planned.n]
-        return self.options.standbys > 0 and 2 * len(voters) <= self.layout.positions
+        newer = self.checkers.newer_seats.items()
+        lost = 2 * len(voters) <= self.layout.positions or any(self._may_have_gone_with(*plan) for plan in newer)
+        return self.options.standbys > 0 and lost
+
+    def _may_have_gone_with(self, generation: Generation, seats: tuple[Machine, ...]) -> bool:
+        """Somebody is left who has heard that plan, most of its seats are lost, and nobody can say that it has not
+        gone: that is who ran before, has a seat in it and has not heard it."""
+        there = [machine for machine in seats if not machine.fallen]
+        heard = [machine for machine in there if machine.agent.footing.planned >= generation]
+        left_out = [machine for machine in self.seats_there if machine in there and machine not in heard]
+        return bool(heard) and 2 * len(heard) <= self.layout.positions and not left_out
 
     @property
     def seats_there(self) -> list[Machine]:

@@ -1,0 +1,209 @@
+"""Agents that do nothing but answer, a thousand to a process: for coordinator_load.py.
+
+    python benchmarks/fake_agents.py RUN_DIR FIRST LAST NODES PER_NODE
+
+Lines on standard input: `lose NODE` ends that node's link, `end` everything. Lines on standard output are JSON: what
+happened here, and when (time.monotonic(), which all processes of a machine share).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from deadpool.control.many_links import serve
+from deadpool.control.run_dir import RunDir
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import (
+    Connected,
+    Copy,
+    FenceAck,
+    Heartbeat,
+    Inventory,
+    Join,
+    Live,
+    PlanAck,
+    Prepared,
+    Sealed,
+    Stored,
+)
+from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.protocol.topology import Address, Layout
+from deadpool.wire.control_link import connect, framed
+from deadpool.wire.framing import Framer
+
+GEOMETRY = Geometry(record_capacity=65536, unique_bytes=10_000_000_000, replica_bytes=0)
+EXTENT = Extent(record_bytes=4000, unique_bytes=10_000_000_000, replica_bytes=0)
+CALLING_AT_ONCE = 64
+VERSIONS = 2
+
+
+class FakeAgent:
+    """It knows its ranks, and whose copies it would hold: those of the position before."""
+
+    def __init__(self, name: str, position: int | None, layout: Layout, crowd: Crowd) -> None:
+        self.name, self.position, self._layout, self._crowd = name, position, layout, crowd
+        self._address = Address(host="127.0.0.1", port=1 + (position or 0))
+        self._take_seat(position)
+        self._version = 0
+        self._born = Generation(1, 1)
+
+    def _take_seat(self, position: int | None) -> None:
+        layout = self._layout
+        self._ranks = layout.ranks_at(position) if position is not None else range(0)
+        self._held = layout.ranks_at((position - 1) % layout.positions) if position is not None else range(0)
+
+    async def live(self, address: Address, secret: bytes) -> None:
+        link = await connect(address, secret, patience_s=60.0)
+        self._write, self.hang_up = link.send_framed, link.abort
+        self._send(Join(node=self.name, incarnation=self.name, data=self._address, spare=self.position is None))
+        framer, reader = Framer(), link._reader
+        while data := await reader.read(1 << 16):
+            for payload in framer.feed(data):
+                _, (_, (kind, fields)) = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
+                self._hear(kind, fields)
+
+    def _send(self, message: Any) -> None:
+        self._write(framed(message))
+
+    def _hear(self, kind: str, fields: tuple[Any, ...]) -> None:
+        """By name, without making a message of it: what agents do is not what is measured."""
+        match kind:
+            case "Welcome":
+                self._crowd.welcomed += 1
+            case "Fence":
+                self._acknowledge(Generation(*fields[0]))
+            case "Plan":
+                self._crowd.note("plan")
+                self._carry_out(Generation(*fields[0]), fields)
+            case "Connect":
+                for rank in self._ranks:
+                    self._send(Connected(generation=Generation(*fields[0]), rank=rank))
+            case "Go":
+                self._crowd.note("go")
+                self._go(Generation(*fields[0]))
+
+    def _carry_out(self, generation: Generation, plan: tuple[Any, ...]) -> None:
+        orders = plan[5]
+        if orders and self.position is None:
+            self.position = self._layout.position_of(orders[0][0])
+            self._take_seat(self.position)
+        self._send(PlanAck(generation=generation))
+        for rank in self._ranks:
+            self._send(Prepared(generation=generation, rank=rank, store=self._address))
+
+    def _go(self, generation: Generation) -> None:
+        if generation != self._born:
+            return
+        for number in range(VERSIONS):
+            version = Version(generation, number)
+            for rank in self._ranks:
+                self._send(Sealed(generation=generation, copy=_copy(rank, version)))
+            for rank in self._held:
+                self._send(Stored(generation=generation, rank=rank, version=version, bytes_received=1))
+        self._version = VERSIONS - 1
+
+    def _acknowledge(self, generation: Generation) -> None:
+        version = Version(self._born, self._version)
+        inventory = Inventory(
+            live=tuple(Live(rank=rank, version=version, clean=True) for rank in self._ranks),
+            own=tuple(_copy(rank, version) for rank in self._ranks),
+            held=tuple(_copy(rank, version) for rank in self._held),
+        )
+        self._send(FenceAck(generation=generation, inventory=inventory))
+
+    def beat(self, generation: Generation, step: int) -> None:
+        self._send(Heartbeat(generation=generation, steps=tuple((rank, step) for rank in self._ranks)))
+
+
+def _copy(rank: int, version: Version) -> Copy:
+    digest = Digest(record=rank * 2**30, unique=rank * 2**40, replica=0)
+    return Copy(
+        seal=Seal(rank=rank, version=version, extent=EXTENT, digest=digest, full=True), geometry=GEOMETRY, peers=()
+    )
+
+
+class Crowd:
+    """All fake agents of this process."""
+
+    def __init__(self, folder: RunDir, agents: range, layout: Layout) -> None:
+        self._address, self._secret = folder.coordinator(), folder.secret_file.read_bytes()
+        self.agents: dict[str, FakeAgent] = {}
+        for index in agents:
+            spare = index >= layout.positions
+            name = f"s{index}" if spare else f"n{index}"
+            self.agents[name] = FakeAgent(name, None if spare else index, layout, self)
+        self.welcomed = 0
+        self._counts: dict[str, int] = {}
+        self._last: dict[str, float] = {}
+        self._generation = Generation(1, 1)
+
+    def note(self, what: str) -> None:
+        """When the last one here was told."""
+        self._counts[what] = self._counts.get(what, 0) + 1
+        self._last[what] = time.monotonic()
+
+    def report(self) -> None:
+        told = {"welcomed": self.welcomed, "counts": self._counts, "last": self._last, "now": time.monotonic()}
+        print(json.dumps(told), flush=True)
+
+    async def run(self) -> None:
+        gate = asyncio.Semaphore(CALLING_AT_ONCE)
+        lives = [asyncio.create_task(self._live(agent, gate)) for agent in self.agents.values()]
+        beats = asyncio.create_task(self._beat())
+        await self._obey()
+        beats.cancel()
+        for life in lives:
+            life.cancel()
+
+    async def _live(self, agent: FakeAgent, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            await asyncio.sleep(0)
+        await agent.live(self._address, self._secret)
+
+    async def _beat(self) -> None:
+        """Spread over the interval, as nodes that started at different moments are."""
+        step = 0
+        while True:
+            step += 1
+            began, agents = time.monotonic(), list(self.agents.values())
+            for index, agent in enumerate(agents):
+                if hasattr(agent, "hang_up"):
+                    agent.beat(self._generation, step)
+                if index % 16 == 0:
+                    due = began + index / len(agents)
+                    await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await asyncio.sleep(max(0.0, began + 1.0 - time.monotonic()))
+
+    async def _obey(self) -> None:
+        loop = asyncio.get_running_loop()
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            match line.split():
+                case ["report"]:
+                    self.report()
+                case ["lose", name]:
+                    print(json.dumps({"lost": time.monotonic()}), flush=True)
+                    self._counts.clear()
+                    self.agents.pop(name).hang_up()
+                case ["clear"]:
+                    self._counts.clear()
+                    self._generation = Generation(1, 2)
+                    print("{}", flush=True)
+                case _:
+                    return
+
+
+if __name__ == "__main__":
+    path, (first, last, nodes, per_node) = Path(sys.argv[1]), map(int, sys.argv[2:6])
+    shape = Layout(positions=nodes, per_node=per_node, holders=1)
+
+    async def main() -> None:
+        await Crowd(RunDir(path), range(first, last), shape).run()
+
+    serve(main())

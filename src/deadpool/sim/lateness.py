@@ -1,0 +1,65 @@
+"""Checker (j): no more steps are lost than the loss bound allows.
+
+Completed steps lost <= k + floor((L1 + skew) / T). Said without division: a version that all ranks have reached, that
+is captured and that nobody missed is committed at the latest L1 later, and then only what is newer can be lost. L1,
+from the end of a step to stored at the last holder, is known here: the world is made with it. It holds where nothing
+went wrong for that long.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deadpool.protocol.identity import Version
+from deadpool.protocol.messages import Permit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from deadpool.sim.world import World
+
+SLOW_PUSH_S = 4.0
+NEWS_S = 1.0
+"""From the last copy to the permit that says so, and from a rank to its agent: messages may be late twenty-fold."""
+
+
+class Lateness:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._arrivals: dict[tuple[str, int], int] = {}
+        self._reached: dict[tuple[str, int], float] = {}  # when the last rank had completed it
+        self._quiet_since = 0.0
+
+    @property
+    def _bound_s(self) -> float:
+        options = self._world.options
+        copies_s = 2 * max(0.5, options.copy_s) + options.push_s * options.holders + SLOW_PUSH_S
+        return copies_s + 100 * options.latency_s + NEWS_S
+
+    @property
+    def _is_bounded(self) -> bool:
+        """Where streams fail or come late there is no bound."""
+        options = self._world.options
+        return not (options.push_failure or options.late or options.give_up)
+
+    def stepped(self, version: Version) -> None:
+        key = (str(version.born), version.number)
+        self._arrivals[key] = self._arrivals.get(key, 0) + 1
+        if self._arrivals[key] == self._world.layout.world_size:
+            self._reached[key] = self._world.clock.now
+
+    def disturbed(self) -> None:
+        self._quiet_since = self._world.clock.now
+
+    def overdue(self, permit: Permit, is_wanted: Callable[[int], bool]) -> int | None:
+        """A version of this generation that should be committed by now."""
+        now, bound_s = self._world.clock.now, self._bound_s
+        if not self._is_bounded or now - self._quiet_since < 2 * bound_s:
+            return None
+        born, watermark = str(permit.generation), permit.watermark.number if permit.watermark else -1
+        late = [
+            number
+            for (each, number), reached in self._reached.items()
+            if each == born and number > watermark and max(reached, self._quiet_since + bound_s) + bound_s < now
+        ]
+        return next((number for number in sorted(late) if is_wanted(number)), None)

@@ -1,0 +1,46 @@
+"""Each broken rule is noticed within so many seeds: the checkers are worth something only if they can fail.
+
+The command `deadpool sim --mutations` catches all of them; those that take long are left out of a quick check.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from deadpool.protocol.copies import may_overwrite
+from deadpool.sim.mutations import ALL, BY_NAME, Patch
+from deadpool.sim.mutations.catching import catch
+
+QUICK = (
+    "1 overwrite the watermark",
+    "2 no keep_from, watermark alone",
+    "3 permit passes what is pending",
+    "4 nothing dropped above resume",
+    "7 watermark over generations",
+    "9 newcomer without floor",
+    "10 seal without the flag",
+    "14 inventory not frozen",
+    "17 racks ignored",
+    "spoilt copy loaded",
+)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_mutation_is_caught_soon(name: str) -> None:
+    assert catch(name, limit=150).violation
+
+
+@pytest.mark.parametrize("name", [mutation.name for mutation in ALL])
+@pytest.mark.thorough
+def test_mutation_is_caught(name: str) -> None:
+    found = catch(name)
+    assert found.violation, f"{name}: not caught within {found.seeds} seeds of {found.profile}"
+
+
+def test_a_mutation_is_undone() -> None:
+    from deadpool.protocol import copies
+
+    with Patch() as patch:
+        BY_NAME["1 overwrite the watermark"].apply(patch)
+        assert copies.may_overwrite is not may_overwrite
+    assert copies.may_overwrite is may_overwrite
