@@ -11,7 +11,23 @@ from deadpool.protocol.copies import may_overwrite
 from deadpool.sim.mutations import ALL, BY_NAME, Patch
 from deadpool.sim.mutations.catching import catch
 
-QUICK = {name: limit for name, limit in QUICK_LIMITS.items()} if (QUICK_LIMITS := {}) else {}
+QUICK = (
+    "1 overwrite the watermark",
+    "2 no keep_from, watermark alone",
+    "3 permit passes what is pending",
+    "4 nothing dropped above resume",
+    "7 watermark over generations",
+    "9 newcomer without floor",
+    "10 seal without the flag",
+    "14 inventory not frozen",
+    "17 racks ignored",
+    "spoilt copy loaded",
+)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_mutation_is_caught_soon(name: str) -> None:
+    assert catch(name, limit=150).violation
 
 
 @pytest.mark.parametrize("name", [mutation.name for mutation in ALL])

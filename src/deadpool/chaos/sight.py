@@ -163,8 +163,8 @@ class Steps:
         return max(self._newest.values()) + 1
 
     def longest_pause_s(self, since: float, until: float) -> float:
-        """The longest time in which nothing new was done."""
+        """The longest time in which nothing new was done; steps that are done again may take it to the end."""
         inside = [end for end in self.ends if since <= end <= until]
         before = max((end for end in self.ends if end < since), default=since)
-        times = sorted([before, *inside])
+        times = sorted([before, *inside, until])
         return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)

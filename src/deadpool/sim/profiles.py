@@ -31,6 +31,11 @@ def _damage(options: Options) -> Options:
     return replace(options, in_place=options.seed % 2 == 0, budget=0.0)
 
 
+def _returns(options: Options) -> Options:
+    """Little is committed, so that a loss costs the start; spares take every seat, and there is time to come back."""
+    return replace(options, nodes=min(3, options.nodes), spares=3, every=3, push_s=1.5, calm_s=60.0, budget=0.0)
+
+
 PROFILES = (
     ANYTHING,
     Profile(
@@ -50,9 +55,9 @@ PROFILES = (
     ),
     Profile(
         name="returns",
-        kinds=frozenset({"node_cut", "node_half_cut", "pause", "reset", "node", "trainer"}),
+        kinds=frozenset({"node_cut", "node_half_cut", "pause", "reset", "node"}),
         intensity=4.0,
-        shape=lambda options: replace(options, budget=0.0),
+        shape=_returns,
     ),
     Profile(name="intervals", kinds=frozenset({"node", "trainer"}), intensity=0.5, shape=_intervals),
 )
