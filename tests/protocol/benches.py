@@ -466,6 +466,7 @@ class AgentBench(Bench):
             orders=(order,),
             holders=(msg.Holder(node="n1", address=address("n1")),),
             held=(1,) if "no-longer" not in named else (),
+            changes=Changes(since=generation(named["since"])) if "since" in named else Changes(),
         )
 
 

@@ -137,12 +137,22 @@ def _runs(testimony: Testimony, plan: Generation) -> bool:
 
 
 def _seats(layout: Layout, testimonies: Mapping[str, Testimony]) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
-    """Who was seated there by the newest plan, and whose seat was given to another."""
+    """Who was seated there by the newest plan, and whose seat was given to another: also if that one is not here. Go
+    needs that every seat has heard the plan; whose plan is older than the last that went had none in it.
+
+    Those who sat there in the last generation that went come before those whom a plan seats that nobody has heard Go
+    of: nothing was computed by the latter, and without a majority of the former there will be no plan."""
     seats: list[str | None] = [None] * layout.positions
     superseded = []
-    for node, testimony in sorted(testimonies.items(), key=lambda item: item[1].footing.planned, reverse=True):
-        position = testimony.footing.position
-        if position is not None and seats[position] is None:
+    went = max((testimony.footing.electorate for testimony in testimonies.values()), default=NO_GENERATION)
+
+    def claim(item: tuple[str, Testimony]) -> tuple[bool, Generation]:
+        footing = item[1].footing
+        return (footing.position is not None and footing.seat_in(went) == footing.position, footing.planned)
+
+    for node, testimony in sorted(testimonies.items(), key=claim, reverse=True):
+        position, planned = testimony.footing.position, testimony.footing.planned
+        if position is not None and planned >= went and seats[position] is None:
             seats[position] = node
         elif position is not None:
             superseded.append(node)

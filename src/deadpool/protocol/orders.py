@@ -63,7 +63,7 @@ class Orders:
             case Refused(reason=reason):
                 station.end(f"the coordinator refused node {station.node}: {reason}", failed=True)
             case Prompts():
-                self._prompts.keep(message)
+                self._prompts.borrow(message)
             case Rehearse():
                 self._rehearse(message)
             # a recovery, in its order
@@ -112,6 +112,7 @@ class Orders:
             return  # said twice
         self._vitals.fence()
         self._service.fence()
+        self._prompts.fence()
         self._unwinding.fence(fence, now)
 
     def _carry_out(self, plan: Plan) -> None:
@@ -120,6 +121,9 @@ class Orders:
             return  # said twice
         station.enter(plan.generation, plan.cause, fenced=False)
         self._unwinding.planned()
+        has_missed_one = self._witness.has_missed(plan)
+        if has_missed_one:
+            self._prompts.forget_own()
         station.store.adopt(plan)
         self._witness.planned(plan, station.settings.layout)
         self._vitals.costs.begin(plan.permit.schedule)
@@ -128,7 +132,7 @@ class Orders:
             self._prompts.void(plan.generation)
         if not plan.orders and any(crew.seated()):
             self._prompts.clear()  # its ranks are others': it is told anew what it needs
-        self._seating.carry_out(plan)
+        self._seating.carry_out(plan, afresh=plan.resume is None or has_missed_one)
         if self._spare and plan.orders:
             crew.retire(keep=self._standby)
         station.report_trainers()

@@ -53,6 +53,19 @@ class NodePrompts:
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
         self._of_rank: dict[int, Prompts] = {}
+        self._lent: set[int] = set()  # ranks of which the coordinator told since the last fence
+
+    def fence(self) -> None:
+        self._lent.clear()
+
+    def borrow(self, prompts: Prompts) -> None:
+        """From the coordinator: they are of the start that the job goes on from."""
+        self._lent.add(prompts.rank)
+        self.keep(prompts)
+
+    def forget_own(self) -> None:
+        """The script may have begun anew without this node: only what it was told since then counts."""
+        self._of_rank = {rank: prompts for rank, prompts in self._of_rank.items() if rank in self._lent}
 
     def keep(self, prompts: Prompts) -> None:
         self._of_rank[prompts.rank] = prompts

@@ -36,18 +36,20 @@ class Seating:
     def fence(self) -> None:
         self._pending_fetches.clear()
 
-    def carry_out(self, plan: Plan) -> None:
+    def carry_out(self, plan: Plan, *, afresh: bool) -> None:
+        """`afresh`: none of the processes here can go on, whatever it holds."""
         self.plan = plan
-        self._unseat_strangers(plan)
+        self._unseat_strangers(plan, afresh)
         for order in plan.orders:
             self._seat(order, plan)
         self.announce_all()
 
-    def _unseat_strangers(self, plan: Plan) -> None:
-        """A start from the first line needs fresh processes; a seat that moved away needs none here."""
+    def _unseat_strangers(self, plan: Plan, afresh: bool) -> None:
+        """A start from the first line needs fresh processes, and so does who may have missed one: what its script was
+        told by others is of an earlier start. A seat that moved away needs none here."""
         mine = {order.rank for order in plan.orders}
         for trainer in list(self._crew.seated()):
-            if plan.resume is None or trainer.rank not in mine:
+            if afresh or trainer.rank not in mine:
                 self._crew.send_away(trainer, "its seat is gone")
                 self._crew.hire()
 

@@ -41,6 +41,10 @@ class Witness:
         self._lost: dict[int, str] = {}
         self._quarantined = False
 
+    def has_missed(self, plan: Plan) -> bool:
+        """A generation has gone since the last that this node heard Go of: the script may have begun anew in it."""
+        return NO_GENERATION != self._electorate != plan.changes.since != NO_GENERATION
+
     def planned(self, plan: Plan, layout: Layout) -> None:
         self._plan, self._running, self._quarantined = plan, False, plan.quarantined
         self._position = layout.position_of(plan.orders[0].rank) if plan.orders else None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Ends = tuple[str, str]
 """From whom to whom."""
-SLOW_SHARE = 0.02
+SLOW_SHARE, SLOW_FACTOR = 0.02, 10
 RETRANSMIT_S = 3.0
 """After a cut has healed, until the sender tries again."""
 BREAKS = 0.3
@@ -77,7 +77,7 @@ class Link:
         chance = self._random()
         delay = self._latency_s() * chance
         if chance < SLOW_SHARE:
-            delay = 20 * self._latency_s() * self._random()
+            delay = SLOW_FACTOR * self._latency_s() * self._random()
         self._last = max(self._last, self._network.clock.now + delay)
         self._at(self._last, partial(self._arrive, message))
 

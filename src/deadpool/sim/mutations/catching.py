@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from deadpool.sim.mutations import BY_NAME, Mutation, Patch
+from deadpool.sim.options import Profile
 from deadpool.sim.profiles import BY_NAME as PROFILES
 from deadpool.sim.run import run_seed
 
@@ -29,9 +30,17 @@ def catch(name: str, limit: int = SEEDS) -> Catch:
         mutation.apply(patch)
         for seed in range(limit):
             violation = run_seed(seed, profile=profile).violation
-            if violation is not None:
+            if violation is not None and not _fails_anyway(seed, profile, patch, mutation):
                 return Catch(mutation=name, profile=profile.name, seeds=seed + 1, violation=violation)
     return Catch(mutation=name, profile=profile.name, seeds=limit, violation=None)
+
+
+def _fails_anyway(seed: int, profile: Profile, patch: Patch, mutation: Mutation) -> bool:
+    """A seed that fails with nothing broken proves nothing."""
+    patch.undo()
+    fails = run_seed(seed, profile=profile).violation is not None
+    mutation.apply(patch)
+    return fails
 
 
 def catch_each(mutations: Sequence[Mutation], jobs: int) -> Generator[Catch, None, None]:

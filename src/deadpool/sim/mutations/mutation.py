@@ -17,6 +17,9 @@ class Patch:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.undo()
+
+    def undo(self) -> None:
         while self._before:
             owner, name, value = self._before.pop()
             setattr(owner, name, value)

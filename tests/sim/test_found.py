@@ -1,0 +1,23 @@
+"""Seeds that have found something, under the name of what they found. They hold since."""
+
+from __future__ import annotations
+
+import pytest
+
+from deadpool.sim.profiles import BY_NAME
+from deadpool.sim.run import run_seed
+
+FOUND = {
+    "a spoilt floor is offered to its holder for ever, and nothing newer gets there": ("anything", 218),
+    "a holder whose copy is found spoilt after the plan lacks the floor": ("anything", 431),
+    "who missed a start from the first line goes on with what it was told in an earlier one": ("anything", 2673),
+    "a plan that lets a node leave and replaces a lost one has no majority": ("anything", 321),
+    "a seat of a plan that never went keeps out who ran last, and nobody is elected": ("succession", 38),
+}
+
+
+@pytest.mark.parametrize("what", list(FOUND))
+def test_what_a_seed_found_holds(what: str) -> None:
+    profile, seed = FOUND[what]
+    result = run_seed(seed, profile=BY_NAME[profile])
+    assert result.violation is None, f"{result.violation}\n{result.replay}"
