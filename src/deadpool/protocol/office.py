@@ -147,8 +147,8 @@ class Office:
         return coordinator.step(FromAgent(node=node, message=join), now=now)
 
     def _let_go(self, reason: str, nodes: Iterable[str], now: float) -> list[CoordinatorEffect]:
-        """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term; or none is
-        left of them, and we hear of nothing any more."""
+        """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term; or nobody is
+        left, and we hear of nothing any more."""
         self._out.generation, self._out.cause = self.coordinator.generation, f"term-{self.coordinator.term}"
         self._out.emit("let_go", term=self.coordinator.term, reason=reason)
         for node in nodes:
