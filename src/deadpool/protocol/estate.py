@@ -147,11 +147,12 @@ def _seats(layout: Layout, testimonies: Mapping[str, Testimony]) -> tuple[tuple[
     went = max((testimony.footing.electorate for testimony in testimonies.values()), default=NO_GENERATION)
 
     def claim(item: tuple[str, Testimony]) -> tuple[bool, Generation]:
-        footing = item[1].footing
-        return (footing.position is not None and footing.seat_in(went) == footing.position, footing.planned)
+        return (item[1].footing.seat_in(went) is not None, item[1].footing.planned)
 
     for node, testimony in sorted(testimonies.items(), key=claim, reverse=True):
-        position, planned = testimony.footing.position, testimony.footing.planned
+        footing = testimony.footing
+        sat, planned = footing.seat_in(went), footing.planned
+        position = sat if sat is not None else footing.position
         if position is not None and planned >= went and seats[position] is None:
             seats[position] = node
         elif position is not None:

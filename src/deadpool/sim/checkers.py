@@ -242,9 +242,18 @@ class Checkers:
 
     def met(self, generation: Generation) -> None:
         """All ranks have come to a collective: checker (h), once a newer generation runs this cannot happen."""
-        if generation < self._ran:
+        if generation < self._ran and not self._is_out_of_sight(generation):
             fail("h", f"generation {generation} still runs, and {self._ran} runs too")
         self._ran = generation
+
+    def _is_out_of_sight(self, generation: Generation) -> bool:
+        """A single coordinator that loses sight of all its nodes, with nothing committed, begins anew with others: the
+        old ones go on among themselves until they notice that they are alone. Standbys are there to prevent it."""
+        runners = {number for (each, _), number in self._runners.items() if each == generation}
+        machines = [
+            m for m in self._world.incarnations.values() if any(p.number in runners for p in m.processes.values())
+        ]
+        return not self._world.options.standbys and all(machine.fallen for machine in machines)
 
     def one_writer(self, node: str, slot: SlotRef, writer: object) -> None:
         if writer is not None:

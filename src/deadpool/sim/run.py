@@ -103,12 +103,21 @@ def _bring_peace(world: World) -> None:
     world.on_waiting = lambda: _relieve(world)
     if world.coordinator.phase is Phase.WAITING:
         _relieve(world)
+    if world.coordinator.phase is Phase.FORMING:
+        _complete(world)
     world.clock.after(GIVEN_UP_S, lambda: _give_up(world))
 
 
 def _relieve(world: World) -> None:
     for _ in range(world.options.nodes):
         world.add_machine(f"p{world.next_number()}", spare=True)
+
+
+def _complete(world: World) -> None:
+    """A job that never began waits for the nodes that it was started with."""
+    for index in range(world.options.nodes):
+        if not world.machines[f"n{index}"].alive:
+            world.add_machine(f"n{index}", spare=False)
 
 
 def _give_up(world: World) -> None:
@@ -130,8 +139,8 @@ def _judge(world: World) -> None:
             fail("b", f"completed, but ranks {sorted(missing)} never ended")
         world.checkers.grew()
     elif "none of the nodes that ran" in outcome.reason:
-        if world.seats_there:
-            fail("d", f"{outcome.reason}; but {[m.name for m in world.seats_there]} are there")
+        if there := [machine.name for machine in world.seats_there if machine.agent.footing.planned.n]:
+            fail("d", f"{outcome.reason}; but {there} are there")
     elif not _is_excused(outcome.reason):
         fail("g", f"the job failed: {outcome.reason}")
 
