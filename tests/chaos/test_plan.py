@@ -37,7 +37,7 @@ def test_first_one_comes_in_a_calm_moment_and_some_in_the_middle_of_a_recovery()
 
 def test_without_a_network_of_its_own_nothing_is_cut():
     cuts = {kind for kind in FAULTS if kind.startswith("cut")}
-    assert len(cuts) == 5
+    assert len(cuts) == 6
     assert set(possible(Namespaces())) - set(possible(Loopback())) == cuts
     assert set(possible(Loopback(), ["kill_node", "cut_off"])) == {"kill_node"}
 

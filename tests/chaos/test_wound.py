@@ -123,3 +123,16 @@ def test_phase_is_what_was_told_last():
     assert phase_told([]) == "forming"
     assert phase_told(told) == "fencing"
     assert phase_told([*told, {"what": "planned"}, {"what": "built"}]) == "preparing"
+    running = [*told, {"what": "took_over", "running": True}]
+    assert phase_told(running) == "running", "the fence was that of a coordinator nobody heard any more"
+    assert phase_told([*told, {"what": "took_over", "running": False}]) == "fencing"
+
+
+def test_steps_that_are_done_again_count_as_a_pause(tmp_path):
+    """Three of five were lost, and are done again until it has healed: nothing new in all that time."""
+    write_steps(tmp_path, 0, [(step, 100.0 + step) for step in range(5)])
+    write_steps(tmp_path, 0, [(step, 105.0 + step) for step in range(2, 5)])
+    steps = Steps(tmp_path, 1)
+    steps.look()
+    assert steps.longest_pause_s(101.5, 110.0) == 110.0 - 104.0
+    assert steps.longest_pause_s(101.5, 104.5) == 1.0

@@ -42,7 +42,7 @@ class Launcher:
         return process
 
     def takes_office(self, process: Process) -> None:
-        self.run_dir.announce(Address(host="127.0.0.1", port=1000), pid=process.pid)
+        self.run_dir.announce(Address(host="127.0.0.1", port=1000), tls="off", pid=process.pid)
 
 
 @pytest.fixture

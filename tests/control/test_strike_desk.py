@@ -9,9 +9,9 @@ import pytest
 from deadpool.control.strikes import StrikeDesk
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.deadlines import Deadlines
+from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.members import Member
-from deadpool.protocol.messages import Permit, Plan, RankOrder, Settings, Strike
+from deadpool.protocol.messages import Join, Permit, Plan, RankOrder, Settings, Strike
 from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool.strikes import parse_order
 
@@ -23,8 +23,10 @@ class Desk:
         settings = Settings(layout=Layout(positions=2, per_node=2, holders=1), slots=3, heartbeat_s=1, unwind_s=1)
         deadlines = Deadlines(node_s=5, fence_s=5, prepare_s=5, connect_s=5, spare_wait_s=5, hang_s=5)
         core = Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule())
-        core.seats = ("n0", "n1")
-        core.members = {name: Member(name, "", Address(host="", port=1), False, 0.0) for name in ("n0", "n1", "n2")}
+        for name in ("n0", "n1", "n2"):
+            join = Join(node=name, incarnation="", data=Address(host="", port=1), spare=False)
+            core.step(FromAgent(node=name, message=join), now=0.0)
+        assert core.seats == ("n0", "n1")
         core.members["n1"].steps = {2: 5, 3: 6}
         self.sent: list[tuple[str, Strike]] = []
         self.records: list[dict[str, Any]] = []

@@ -30,7 +30,7 @@ def assert_left_well(stage: Stage, node: str) -> None:
     assert stage.trial.job.nodes[node].wait(LEAVE_S) == 0
 
 
-@pytest.mark.parametrize("layout", ["fsdp2", "ddp"])
+@pytest.mark.parametrize("layout", ["fsdp2", pytest.param("ddp", marks=pytest.mark.thorough)])
 def test_node_drained_in_mid_training(make_stage, play, layout):
     stage = make_stage(layout, scene="wait@3:1 wait@6:0")
 
@@ -112,6 +112,7 @@ def test_agent_told_to_end_hands_over_its_ranks(make_stage, play):
     assert stage.seats() == ["n0", "n2"]
 
 
+@pytest.mark.thorough
 def test_slow_node_is_named_and_replaced(tmp_path, nursery):
     config = JobConfig(nodes=3, spares=1, node_timeout_s=2.0, **EVERY_STEP).checked()
     stage = Stage(config, "", "", tmp_path / "job", nursery, SLOW_SCRIPT, [])

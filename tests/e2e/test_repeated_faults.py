@@ -75,6 +75,7 @@ def test_own_snapshot_damaged_its_holder_gives_another(make_stage, play):
     assert (spoilt["node"], spoilt["rank"], spoilt["step"]) == ("n1", 1, 4)
 
 
+@pytest.mark.thorough
 def test_only_held_copy_damaged_an_older_version_serves_or_it_is_said(make_stage):
     """Of three kept versions the newest is damaged everywhere but where it was captured."""
     stage = make_stage(scene="wait@4:1", spares=1)

@@ -44,6 +44,7 @@ def assert_nobody_stopped(stage, results) -> None:
     assert [event["running"] for event in stage.events("took_over")] == [True]
 
 
+@pytest.mark.thorough
 def test_coordinator_killed_and_started_again(make_stage, play):
     stage = make_stage(scene="wait@3:1 wait@5:1")
 
@@ -81,6 +82,7 @@ def test_node_lost_after_the_coordinator_has_returned(make_stage, play):
     assert stage.events("go")[-1]["generation"] == "2.2"
 
 
+@pytest.mark.thorough
 def test_node_and_coordinator_killed_at_once(make_stage, play):
     stage = make_stage(scene="wait@4:1", node_timeout_s=2.0)
 
@@ -96,7 +98,7 @@ def test_node_and_coordinator_killed_at_once(make_stage, play):
     assert [event["running"] for event in stage.events("took_over")] == [False]
 
 
-@pytest.mark.parametrize("tls", ["off", "ephemeral"])
+@pytest.mark.parametrize("tls", [pytest.param("off", marks=pytest.mark.thorough), "ephemeral"])
 def test_standby_takes_over_and_recovers_a_node_loss(make_stage, play, tls):
     stage = make_stage(scene="wait@3:1 wait@5:1", nodes=3, standby_coordinators=1, tls=tls)
 
@@ -134,7 +136,14 @@ def test_node_with_the_coordinator_on_it_dies(make_stage, play):
     assert stage.events("took_over")[0]["running"] is False
 
 
-@pytest.mark.parametrize("moment", ["fault", "planned", "prepared"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("fault", marks=pytest.mark.thorough),
+        "planned",
+        pytest.param("prepared", marks=pytest.mark.thorough),
+    ],
+)
 def test_coordinator_killed_in_the_middle_of_a_recovery(make_stage, play, moment):
     """If it gets there before the job goes on without it, which no test can make sure of: either way it goes on."""
     stage = make_stage(scene="wait@4:1", node_timeout_s=2.0)

@@ -121,13 +121,19 @@ _PHASES = {
     "planned": "preparing",
     "prepared": "connecting",
     "go": "running",
+    "took_over": "running",
 }
 
 
 def phase_told(events: Sequence[dict[str, Any]]) -> str:
     """By the last event that says so: a status is older than that."""
-    told = (_PHASES[event["what"]] for event in reversed(events) if event["what"] in _PHASES)
+    told = (_PHASES[event["what"]] for event in reversed(events) if event["what"] in _PHASES and _is_so(event))
     return next(told, "forming")
+
+
+def _is_so(event: dict[str, Any]) -> bool:
+    """Whoever takes over something else than a job that runs has more to tell."""
+    return event["what"] != "took_over" or bool(event["running"])
 
 
 class Steps:
@@ -157,8 +163,8 @@ class Steps:
         return max(self._newest.values()) + 1
 
     def longest_pause_s(self, since: float, until: float) -> float:
-        """The longest time in which nothing new was done."""
+        """The longest time in which nothing new was done; steps that are done again may take it to the end."""
         inside = [end for end in self.ends if since <= end <= until]
         before = max((end for end in self.ends if end < since), default=since)
-        times = sorted([before, *inside])
+        times = sorted([before, *inside, until])
         return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from deadpool.protocol.effects import AgentEffect, KillTrainer, StartTrainer, ToTrainer
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Live, TrainerInfo
+from deadpool.protocol.messages import Detach, Live, TrainerInfo
 from deadpool.protocol.topology import Address
 
 
@@ -84,6 +84,13 @@ class Crew:
     def tell_seated(self, message: Any) -> None:
         for trainer in self.seated():
             self.tell(trainer, message)
+
+    def detach(self, segment: int) -> None:
+        """Whoever has mapped a segment keeps its memory, whatever the agent does with it."""
+        for trainer in self.trainers.values():
+            if segment in trainer.attached:
+                trainer.attached.remove(segment)
+                self.tell(trainer, Detach(segment=segment))
 
     def welcome(self, name: str, store: Address) -> Trainer | None:
         trainer = self.trainers.get(name)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.candidacy import Candidacy
 from deadpool.protocol.conduct import Tolerance
-from deadpool.protocol.coordinator import Coordinator, Phase
+from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import (
     CoordinatorEffect,
@@ -27,6 +27,7 @@ from deadpool.protocol.effects import (
     Tick,
 )
 from deadpool.protocol.estate import inherit
+from deadpool.protocol.job import Phase
 from deadpool.protocol.messages import Heartbeat, Join, Pulse, Settings, Shutdown, Welcome
 from deadpool.protocol.outbox import Outbox
 from deadpool.protocol.topology import Schedule
@@ -98,6 +99,8 @@ class Office:
             effects = self.coordinator.step(input, now=now) + self._pulse(input, now)
         if self.coordinator.phase is Phase.RESIGNED:
             effects += self._let_go("no majority of the nodes that ran", self.coordinator.members, now)
+        elif self.coordinator.is_forsaken and self._charter.is_alone:
+            effects += self._let_go("no node is heard any more", (), now)
         return effects
 
     def deadline(self) -> float | None:
@@ -144,15 +147,17 @@ class Office:
         return coordinator.step(FromAgent(node=node, message=join), now=now)
 
     def _let_go(self, reason: str, nodes: Iterable[str], now: float) -> list[CoordinatorEffect]:
-        """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term; or none is
-        left of them, and we hear of nothing any more."""
+        """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term; or nobody is
+        left, and we hear of nothing any more."""
         self._out.generation, self._out.cause = self.coordinator.generation, f"term-{self.coordinator.term}"
         self._out.emit("let_go", term=self.coordinator.term, reason=reason)
         for node in nodes:
             self._out.drop(node)
+        durable = self.coordinator.salvaging.durable
         self.candidacy = self._stand(self.coordinator.term + 1)
         self.candidacy.began_at = now
         self.coordinator = self._make_coordinator(self.candidacy.term)
+        self.coordinator.salvaging.durable = durable
         return self._out.take()
 
     # --- not in office -----------------------------------------------------------------------------------------------
@@ -215,7 +220,8 @@ class Office:
         given_up_at = self._given_up_at(candidacy)
         if given_up_at is None or now < given_up_at:
             return []
-        reason = "none of the nodes that ran came back, and with them every copy is lost"
+        restart = self.coordinator.salvaging.restart()
+        reason = f"none of the nodes that ran came back, and with them every copy is lost; {restart}"
         self._out.emit("failed", reason=reason)
         self._out.send_each(candidacy.joins, Shutdown(reason=reason, failed=True))
         self._out.finish(reason, failed=True)

@@ -62,7 +62,7 @@ class Salvaging:
         return not self._pending
 
     def last_word(self) -> str:
-        return "; ".join([self._reason, *self._kept(), self._restart()])
+        return "; ".join([self._reason, *self._kept(), self.restart()])
 
     def _kept(self) -> list[str]:
         late = [f"node {node} did not write in time" for node in sorted(self._pending)]
@@ -74,7 +74,7 @@ class Salvaging:
         kept = f"version {self._version.number} of rank {ranks} is kept in {folders} (see: deadpool salvage)"
         return [kept, *failures]
 
-    def _restart(self) -> str:
+    def restart(self) -> str:
         if self.durable is None:
             return "restart from your last durable checkpoint (none was told of with job.durable(step, path))"
         return f"restart from the durable checkpoint of step {self.durable.step}: {self.durable.path}"

@@ -1,27 +1,23 @@
-"""A node's copies: its own ranks' snapshots and those it holds for other nodes. Part of the agent's core.
+"""A node's copies: how they come to be, from captures of its own ranks and from other nodes. Part of the agent's core.
 
-Every slot is on a shelf, one shelf per rank and role. Captures of own ranks are hashed, sealed, reported and queued for
-their holders; offers of other nodes are given a slot; fetches fill a newcomer's shelf. Nothing is sealed, sent or
+Captures of own ranks are hashed, sealed, reported and go to their holders (`pushes.py`); offers of other nodes are
+given a slot; fetches fill a newcomer's shelf. Where they lie is `shelves.py`'s business. Nothing is sealed, sent or
 overwritten while fenced.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from deadpool.protocol.copies import Shelf, Slot, SlotState, may_overwrite
+from deadpool.protocol.copies import Shelf, SlotState
 from deadpool.protocol.effects import (
     AcceptOffer,
     AgentEffect,
-    Allocate,
     FetchCopy,
     HashSlot,
     Offered,
-    PushCopy,
     RefuseOffer,
-    ReleaseSegment,
     ToCoordinator,
     WriteSeal,
 )
@@ -37,58 +33,76 @@ from deadpool.protocol.messages import (
     Permit,
     Plan,
     Sealed,
+    Settings,
     SlotRef,
     Stored,
 )
-from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Geometry, Seal
-
-
-@dataclass(slots=True)
-class Lane:
-    """Copies of one rank on their way to one holder, one at a time and in order: floor first is a matter of order."""
-
-    rank: int
-    holder: Holder
-    queue: deque[Version] = field(default_factory=deque)
-    sending: tuple[Version, SlotRef] | None = None
-    failures: int = 0
-    resting: bool = False  # failed, and waits for the next heartbeat or permit
-
-
-PUSH_ATTEMPTS = 4
-ALREADY_STORED = "already stored"  # refused, and yet what the sender wanted
-NO_ROOM = "no free slot"  # refused for now: the next permit brings room
+from deadpool.protocol.pushes import ALREADY_STORED, NO_ROOM, Lane, Pushes
+from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.protocol.shelves import Shelves
 
 
 class Storehouse:
     def __init__(self, out: list[AgentEffect]) -> None:
         self._out = out
-        self.slots_per_shelf = 0
         self.generation: Generation = NO_GENERATION
         self.fenced = False
         self.running = False
-        self.permit: Permit | None = None
-        self.own: dict[int, Shelf] = {}
-        self.held: dict[int, Shelf] = {}
-        self.geometry: dict[int, Geometry] = {}  # of each own rank's state, as last declared or fetched
-        self.peers: dict[int, tuple[int, ...]] = {}
-        self.lanes: dict[tuple[int, str], Lane] = {}
-        self.holders: tuple[Holder, ...] = ()
-        self._holds: frozenset[int] = frozenset()  # ranks whose copies the placement sends here
-        self._segments = 0
-        self._homes: dict[int, Shelf] = {}  # segment -> shelf
-        self._making: dict[int, tuple[Shelf, Geometry]] = {}
+        self._shelves = Shelves(out)
+        self._pushes = Pushes(self._shelves, out, is_older_coming=self._is_hashing_older)
+        self._peers: dict[int, tuple[int, ...]] = {}
         self._captures: dict[SlotRef, Captured] = {}
         self._offers: list[Offered] = []  # wait for a segment
         self._fetching: dict[SlotRef, Seal] = {}
-        self._held_geometry: dict[int, Geometry] = {}  # of the latest offer
         self._fetches: list[tuple[int, Fetch]] = []  # wait for a segment or a slot
 
-    # --- fence and plan ----------------------------------------------------------------------------------------------
+    def welcomed(self, settings: Settings) -> None:
+        self._shelves.slots_per_shelf = settings.slots
+
+    # --- for whoever asks --------------------------------------------------------------------------------------------
+
+    @property
+    def own(self) -> dict[int, Shelf]:
+        return self._shelves.own
+
+    @property
+    def held(self) -> dict[int, Shelf]:
+        return self._shelves.held
+
+    @property
+    def slots_per_shelf(self) -> int:
+        return self._shelves.slots_per_shelf
+
+    @property
+    def permit(self) -> Permit | None:
+        return self._shelves.permit
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        return self._pushes.holders
+
+    @property
+    def lanes(self) -> dict[tuple[int, str], Lane]:
+        return self._pushes.lanes
+
+    def is_dead(self, version: Version) -> bool:
+        return self._shelves.is_dead(version)
+
+    def is_quiet(self) -> bool:
+        """Nobody writes into a slot, and what is written is sealed."""
+        return self._shelves.is_quiet()
+
+    def inventory(self, live: tuple[Live, ...]) -> Inventory:
+        return self._shelves.inventory(live)
+
+    def copies_of(self, version: Version, ranks: tuple[int, ...]) -> tuple[tuple[SlotRef, Copy], ...]:
+        return self._shelves.copies_of(version, ranks)
+
+    # --- fence, plan, permit -----------------------------------------------------------------------------------------
 
     def fence(self, generation: Generation) -> None:
         self.generation, self.fenced, self.running = generation, True, False
-        self.lanes.clear()
+        self._pushes.fence()
         self._fetches.clear()
         for offer in self._offers:
             self._out.append(RefuseOffer(offer=offer.offer, reason="fenced"))
@@ -96,9 +110,7 @@ class Storehouse:
 
     def streams_ended(self) -> None:
         """No stream of an older generation reads or writes a slot any more."""
-        for shelf in self._shelves():
-            shelf.free_all_in(SlotState.ARRIVING)
-            shelf.end_reading()
+        self._shelves.streams_ended()
         self._fetching.clear()
 
     def writer_ended(self, rank: int) -> None:
@@ -106,106 +118,58 @@ class Storehouse:
         if rank in self.own:
             self.own[rank].free_all_in(SlotState.GRANTED)
 
-    def is_quiet(self) -> bool:
-        slots = (slot for shelf in self._shelves() for slot in shelf.slots.values())
-        return all(slot.state in (SlotState.FREE, SlotState.SEALED, SlotState.GRANTED) for slot in slots)
+    def adopt(self, plan: Plan) -> None:
+        self.generation, self.fenced, self.running = plan.generation, False, False
+        self._pushes.adopt(plan)
+        self._shelves.adopt(plan)
 
-    def inventory(self, live: tuple[Live, ...]) -> Inventory:
-        return Inventory(
-            live=live,
-            own=tuple(slot.copy for shelf in self.own.values() for slot in shelf.sealed() if slot.copy),
-            held=tuple(slot.copy for shelf in self.held.values() for slot in shelf.sealed() if slot.copy),
-        )
+    def go(self, plan: Plan) -> None:
+        self.running = True
+        self._pushes.go(plan)
+
+    def obey(self, permit: Permit) -> None:
+        self._shelves.obey(permit)
+        self._serve_waiting()
+        self._shelves.release_outgrown()
+        self._shelves.give_up_former_ranks()
+        self.retry()
+
+    def retry(self) -> None:
+        """At every heartbeat and permit: what failed is tried again."""
+        if not self.fenced:
+            self._shelves.make_missing_room()
+        self._pushes.retry()
+
+    # --- damage ------------------------------------------------------------------------------------------------------
 
     def spoil(self, rank: int, version: Version) -> None:
         """A copy is not as it was sealed: it is none."""
-        for shelf in (self.own.get(rank), self.held.get(rank)):
-            if shelf is not None and (slot := shelf.find(version)) is not None:
-                shelf.free(slot)
+        self._shelves.spoil(rank, version)
 
     def replenish(self, rank: int, node: str, version: Version) -> None:
-        """A holder has lost its copy since the plan: it is sent again, before anything newer (rule 16)."""
-        if not self.fenced and rank in self.own and any(holder.node == node for holder in self.holders):
-            lane = self._lane(rank, node)
-            lane.queue = deque(sorted({*lane.queue, version}, key=lambda each: each.number))
-            self.send_next()
-
-    def copies_of(self, version: Version, ranks: tuple[int, ...]) -> tuple[tuple[SlotRef, Copy], ...]:
-        """Of each rank the one with the most in it."""
-        found = []
-        for rank in ranks:
-            slots = [shelf.find(version) for shelf in (self.own.get(rank), self.held.get(rank)) if shelf is not None]
-            there = [(slot.ref, slot.copy) for slot in slots if slot is not None and slot.copy is not None]
-            found += sorted(there, key=lambda home: not home[1].seal.full)[:1]
-        return tuple(found)
-
-    def adopt(self, plan: Plan) -> None:
-        self.generation, self.fenced, self.running = plan.generation, False, False
-        self.permit, self.holders, self._holds = plan.permit, plan.holders, frozenset(plan.held)
-        for shelf in self._shelves():
-            if plan.resume is None:
-                shelf.free_all_in(SlotState.SEALED)
-            else:
-                shelf.drop_above(plan.resume)
-            shelf.obey(plan.permit)
-        for order in plan.orders:
-            self.own.setdefault(order.rank, Shelf(order.rank))
-        self._give_up_reservations({order.rank for order in plan.orders})
-
-    def go(self, plan: Plan) -> None:
-        """Copies that died with a node are replicated anew, floor first, before anything newer."""
-        self.running = True
-        for order in plan.orders:
-            for node, version in order.pushes:
-                self._lane(order.rank, node).queue.append(version)
-        self.send_next()
+        """A holder has lost its copy since the plan: it is sent again."""
+        if not self.fenced and rank in self.own:
+            self._pushes.replenish(rank, node, version)
 
     # --- room --------------------------------------------------------------------------------------------------------
 
     def declare(self, rank: int, geometry: Geometry, peers: tuple[int, ...]) -> None:
-        self.geometry[rank], self.peers[rank] = geometry, peers
-        shelf = self.own.setdefault(rank, Shelf(rank))
+        self._shelves.geometry[rank], self._peers[rank] = geometry, peers
+        shelf = self._shelves.own_of(rank)
         shelf.give_back(geometry)
-        self._make_room(shelf, geometry)
-        self._release_outgrown()
+        self._shelves.make_room(shelf, geometry)
+        self._shelves.release_outgrown()
 
     def reserve(self, rank: int, geometry: Geometry) -> None:
         """A spare that has rehearsed a rank makes room for its snapshot ahead: making it takes time in a recovery."""
-        self._make_room(self.own.setdefault(rank, Shelf(rank)), geometry)
-
-    def _give_up_reservations(self, seated: set[int]) -> None:
-        """Of ranks that others have taken, once this node has ranks of its own."""
-        for rank in [rank for rank in self.own if rank not in seated] if seated else []:
-            self._give_up_if_empty(self.own[rank])
-
-    def _give_up_former_ranks(self) -> None:
-        """Of ranks whose copies go elsewhere by now. Rule 17: an ex-holder keeps the floor until a permit frees it."""
-        for rank in [rank for rank in self.held if rank not in self._holds]:
-            self._give_up_if_empty(self.held[rank])
-
-    def _give_up_if_empty(self, shelf: Shelf) -> None:
-        if all(slot.state is SlotState.FREE for slot in shelf.slots.values()):
-            for segment in sorted({ref.segment for ref in shelf.slots}):
-                del self._homes[segment]
-                self._out.append(ReleaseSegment(segment=segment))
-            shelf.slots.clear()
-
-    def _make_room(self, shelf: Shelf, geometry: Geometry) -> None:
-        being_made = any(s is shelf and g == geometry for s, g in self._making.values())
-        if shelf.has_room_for(geometry) or being_made:
-            return
-        self._segments += 1
-        self._making[self._segments] = (shelf, geometry)
-        self._out.append(Allocate(segment=self._segments, geometry=geometry, count=self.slots_per_shelf))
+        self._shelves.make_room(self._shelves.own_of(rank), geometry)
 
     def allocated(self, segment: int) -> None:
-        shelf, geometry = self._making.pop(segment)
-        shelf.add(segment, geometry, self.slots_per_shelf)
-        self._homes[segment] = shelf
+        self._shelves.allocated(segment)
         self._serve_waiting()
 
     def allocation_failed(self, segment: int, reason: str) -> None:
-        shelf, _ = self._making.pop(segment)
+        shelf = self._shelves.allocation_failed(segment)
         refused = [offer for offer in self._offers if offer.copy.seal.rank == shelf.rank]
         self._offers = [offer for offer in self._offers if offer not in refused]
         for offer in refused:
@@ -219,58 +183,41 @@ class Storehouse:
         for rank, fetch in fetches:
             self.fetch(rank, fetch)
 
-    def obey(self, permit: Permit) -> None:
-        self.permit = permit
-        for shelf in self._shelves():
-            shelf.obey(permit)
-        self._serve_waiting()
-        self._release_outgrown()
-        self._give_up_former_ranks()
-        self.retry()
-
-    def is_dead(self, version: Version) -> bool:
-        """The permit has passed it: nobody will go back to it."""
-        return self.permit is not None and may_overwrite(version, self.permit)
-
-    def _release_outgrown(self) -> None:
-        own = [(shelf, self.geometry.get(rank)) for rank, shelf in self.own.items()]
-        held = [(shelf, self._held_geometry.get(rank)) for rank, shelf in self.held.items()]
-        for shelf, geometry in own + held:
-            for segment in list(shelf.outgrown(geometry)) if geometry else ():
-                del self._homes[segment]
-                self._out.append(ReleaseSegment(segment=segment))
-
     # --- captures of own ranks ---------------------------------------------------------------------------------------
 
     def grants(self, rank: int) -> Iterator[SlotRef]:
         """Free slots of the rank's present geometry become its trainer's."""
-        shelf, geometry = self.own.get(rank), self.geometry.get(rank)
+        shelf, geometry = self.own.get(rank), self._shelves.geometry.get(rank)
         while self.running and shelf and geometry and (slot := shelf.take(geometry, SlotState.GRANTED)):
             yield slot.ref
 
     def captured(self, rank: int, capture: Captured) -> None:
         slot = self.own[rank].slots.get(capture.slot) if rank in self.own else None
         if slot is None or slot.state is not SlotState.GRANTED:
-            self._report_missed(rank, capture.version, "its slot was given back before it was said to be full")
+            reason = "its slot was given back before it was said to be full"
+            missed = Missed(generation=self.generation, rank=rank, number=capture.version.number, reason=reason)
+            self._out.append(ToCoordinator(message=missed))
             return
         slot.state = SlotState.HASHING
         self._captures[slot.ref] = capture
         self._out.append(HashSlot(slot=slot.ref, geometry=slot.geometry, record_bytes=capture.record_bytes))
 
+    def _is_hashing_older(self, rank: int, version: Version) -> bool:
+        return any(
+            capture.version.number < version.number and self._shelves.home_of(ref).rank == rank
+            for ref, capture in self._captures.items()
+        )
+
     def hashed(self, ref: SlotRef, digest: Digest) -> None:
-        shelf, capture = self._homes[ref.segment], self._captures.pop(ref)
+        shelf, capture = self._shelves.home_of(ref), self._captures.pop(ref)
         slot = shelf.slots[ref]
         stale = self.fenced or capture.generation != self.generation
         if stale or self.is_dead(capture.version):
             shelf.free(slot)
-            self.send_next()
+            self._pushes.send_next()
             return
-        copy = self._copy(shelf.rank, capture, slot.geometry, digest)
-        self._seal(shelf, ref, copy)
-        for holder in self.holders:
-            lane = self._lane(shelf.rank, holder.node)
-            lane.queue = deque(sorted([*lane.queue, capture.version], key=lambda version: version.number))
-        self.send_next()
+        self._seal(shelf, ref, self._copy(shelf.rank, capture, slot.geometry, digest))
+        self._pushes.sealed(shelf.rank, capture.version)
 
     def _copy(self, rank: int, capture: Captured, geometry: Geometry, digest: Digest) -> Copy:
         extent = Extent(
@@ -279,85 +226,15 @@ class Storehouse:
             replica_bytes=geometry.replica_bytes,
         )
         seal = Seal(rank=rank, version=capture.version, extent=extent, digest=digest, full=True)
-        return Copy(seal=seal, geometry=geometry, peers=self.peers.get(rank, ()))
+        return Copy(seal=seal, geometry=geometry, peers=self._peers.get(rank, ()))
 
     def _seal(self, shelf: Shelf, ref: SlotRef, copy: Copy) -> None:
         shelf.seal(ref, copy)
         self._out.append(WriteSeal(slot=ref, copy=copy))
         self._out.append(ToCoordinator(message=Sealed(generation=self.generation, copy=copy)))
 
-    # --- to holders --------------------------------------------------------------------------------------------------
-
-    def _lane(self, rank: int, node: str) -> Lane:
-        holder = next(h for h in self.holders if h.node == node)
-        return self.lanes.setdefault((rank, node), Lane(rank, holder))
-
-    def retry(self) -> None:
-        """At every heartbeat and permit: what failed is tried again."""
-        for rank, shelf in self.own.items():
-            if not self.fenced and (geometry := self.geometry.get(rank)) is not None:
-                self._make_room(shelf, geometry)  # an allocation may have failed
-        for lane in self.lanes.values():
-            lane.resting = False
-        self.send_next()
-
-    def send_next(self) -> None:
-        if self.fenced or not self.running:
-            return
-        for lane in self.lanes.values():
-            self._skip_dead(lane)
-            if lane.sending is None and lane.queue and not lane.resting and not self._older_is_hashed(lane):
-                self._send(lane, self.own[lane.rank].find(lane.queue[0]))
-
-    def _older_is_hashed(self, lane: Lane) -> bool:
-        """Checksums may end out of order; a floor that is captured anew must not be overtaken."""
-        return any(
-            capture.version.number < lane.queue[0].number and self._homes[ref.segment].rank == lane.rank
-            for ref, capture in self._captures.items()
-        )
-
-    def _skip_dead(self, lane: Lane) -> None:
-        """A version that the permit has passed would only be thrown away by its holder."""
-        while lane.queue and self.is_dead(lane.queue[0]):
-            lane.queue.popleft()
-
-    def _send(self, lane: Lane, slot: Slot | None) -> None:
-        """A floor that is still being fetched keeps its place at the head of the lane."""
-        if slot is None or slot.copy is None:
-            return
-        slot.readers += 1
-        lane.sending = (lane.queue[0], slot.ref)
-        full = not slot.copy.peers
-        self._out.append(
-            PushCopy(slot=slot.ref, copy=slot.copy, holder=lane.holder, generation=self.generation, full=full)
-        )
-
     def push_ended(self, rank: int, node: str, version: Version, failure: str | None) -> None:
-        lane = self.lanes.get((rank, node))
-        if lane is None or lane.sending is None or lane.sending[0] != version:
-            return  # of a generation that is over
-        self.own[rank].done_reading(lane.sending[1])
-        if failure is not None and ALREADY_STORED in failure:
-            failure = None
-        lane.sending, lane.resting = None, failure is not None
-        lane.failures = 0 if failure is None else lane.failures + (NO_ROOM not in failure)
-        spoilt = failure is not None and NOT_AS_SEALED in failure
-        given_up = lane.failures >= PUSH_ATTEMPTS and (spoilt or not self._is_floor(version))
-        if (failure is None or given_up) and lane.queue and lane.queue[0] == version:
-            lane.queue.popleft()
-        if given_up:
-            lane.failures = 0
-            self._report_missed(rank, version, f"holder {node} did not store it: {failure}")
-        self.send_next()
-
-    def _is_floor(self, version: Version) -> bool:
-        """What a rollback would need is offered for ever: nothing newer may go to a holder that lacks it. Unless it is
-        spoilt: then nobody can go back to it, and only something newer helps."""
-        return self.permit is not None and version == self.permit.watermark
-
-    def _report_missed(self, rank: int, version: Version, reason: str) -> None:
-        missed = Missed(generation=self.generation, rank=rank, number=version.number, reason=reason)
-        self._out.append(ToCoordinator(message=missed))
+        self._pushes.ended(rank, node, version, failure)
 
     # --- from other nodes --------------------------------------------------------------------------------------------
 
@@ -366,7 +243,7 @@ class Storehouse:
             self._out.append(RefuseOffer(offer=offer.offer, reason="another generation"))
             return
         seal = offer.copy.seal
-        shelf = self.held.setdefault(seal.rank, Shelf(seal.rank))
+        shelf = self._shelves.held_of(seal.rank)
         if self.is_dead(seal.version) or shelf.find(seal.version):
             reason = "no longer needed" if self.is_dead(seal.version) else ALREADY_STORED
             self._out.append(RefuseOffer(offer=offer.offer, reason=reason))
@@ -375,8 +252,8 @@ class Storehouse:
 
     def _accept(self, offer: Offered, shelf: Shelf) -> None:
         geometry = offer.copy.geometry if offer.copy.seal.full else offer.copy.geometry.without_replica()
-        self._held_geometry[shelf.rank] = geometry
-        self._make_room(shelf, geometry)
+        self._shelves.held_geometry[shelf.rank] = geometry
+        self._shelves.make_room(shelf, geometry)
         if not shelf.has_room_for(geometry):
             self._offers.append(offer)
         elif (slot := shelf.take(geometry, SlotState.ARRIVING)) is not None:
@@ -385,7 +262,7 @@ class Storehouse:
             self._out.append(RefuseOffer(offer=offer.offer, reason=NO_ROOM))
 
     def received(self, ref: SlotRef, copy: Copy, bytes_received: int) -> None:
-        shelf = self._homes[ref.segment]
+        shelf = self._shelves.home_of(ref)
         if self.fenced:
             return  # freed when the streams are known to have ended
         if self.is_dead(copy.seal.version):
@@ -401,7 +278,7 @@ class Storehouse:
         self._out.append(ToCoordinator(message=stored))
 
     def arrival_failed(self, ref: SlotRef) -> None:
-        shelf = self._homes.get(ref.segment)
+        shelf = self._shelves.home_of(ref) if self._shelves.knows(ref) else None
         if shelf is not None and shelf.slots[ref].state is SlotState.ARRIVING and not self.fenced:
             shelf.free(shelf.slots[ref])
             self._serve_waiting()
@@ -410,10 +287,10 @@ class Storehouse:
 
     def fetch(self, rank: int, fetch: Fetch) -> None:
         geometry = fetch.copy.geometry
-        shelf = self.own.setdefault(rank, Shelf(rank))
-        self.geometry.setdefault(rank, geometry)  # until the trainer declares it
-        self.peers.setdefault(rank, fetch.copy.peers)
-        self._make_room(shelf, geometry)
+        shelf = self._shelves.own_of(rank)
+        self._shelves.geometry.setdefault(rank, geometry)  # until the trainer declares it
+        self._peers.setdefault(rank, fetch.copy.peers)
+        self._shelves.make_room(shelf, geometry)
         slot = shelf.take(geometry, SlotState.ARRIVING)
         if slot is None:
             self._fetches.append((rank, fetch))
@@ -430,8 +307,8 @@ class Storehouse:
             self.arrival_failed(ref)
             return True
         full = replace(copy, seal=replace(copy.seal, full=True))
-        self._seal(self._homes[ref.segment], ref, full)
-        self.send_next()
+        self._seal(self._shelves.home_of(ref), ref, full)
+        self._pushes.send_next()
         return True
 
     def fetch_failed(self, ref: SlotRef) -> bool:
@@ -447,13 +324,9 @@ class Storehouse:
 
     def use_geometry_of(self, ref: SlotRef) -> None:
         """A trainer that loads a snapshot has state of its geometry from then on, until it declares another."""
-        shelf = self._homes[ref.segment]
-        self.geometry[shelf.rank] = shelf.slots[ref].geometry
+        shelf = self._shelves.home_of(ref)
+        self._shelves.geometry[shelf.rank] = shelf.slots[ref].geometry
 
     def find_own(self, rank: int, version: Version) -> SlotRef | None:
         slot = self.own[rank].find(version) if rank in self.own else None
         return slot.ref if slot else None
-
-    def _shelves(self) -> Iterator[Shelf]:
-        yield from self.own.values()
-        yield from self.held.values()

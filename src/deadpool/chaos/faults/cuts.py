@@ -99,4 +99,24 @@ class CutFromCoordinator(_CutWays):
         return ((self.target, HUB), (HUB, self.target))
 
 
-FAULTS: tuple[type[Fault], ...] = (CutOff, CutSending, CutHearing, CutFromPeer, CutFromCoordinator)
+class CutCoordinator(_CutWays):
+    """The coordinators are cut off from every node that is there: all seem lost, and all train on. Only who joins
+    meanwhile finds them. Long: they have given up by then everybody whom they could have waited for."""
+
+    kind = "cut_coordinator"
+    ends_with = "took_over"
+    term: int
+
+    def aim(self, scene: Scene) -> bool:
+        self.lasts_s = NOTICED_S * 2 if self.intent.long else NOTICED_S
+        self.target, self.term = "everybody", scene.sight.term
+        return True
+
+    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
+        return tuple(way for node in self.others(scene) for way in ((HUB, node), (node, HUB)))
+
+    def is_over(self, scene: Scene) -> bool:
+        return scene.sight.term > self.term
+
+
+FAULTS: tuple[type[Fault], ...] = (CutOff, CutSending, CutHearing, CutFromPeer, CutFromCoordinator, CutCoordinator)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.departures import Departures, Next, Stage
+from deadpool.protocol.fencing import Fencing
 from deadpool.protocol.members import Member
 from deadpool.protocol.messages import Prompts
 from deadpool.protocol.stock import NodeView, Stock
@@ -46,7 +47,7 @@ def handed_over_wherever_ranks_stand(patch: Patch) -> None:
 
 
 def seats_given_up_without_a_majority(patch: Patch) -> None:
-    patch.set(Coordinator, "_keep_who_is_needed", lambda self: None)
+    patch.set(Fencing, "_keep_who_is_needed", lambda self: None)
 
 
 def memory_of_a_node_without_a_seat_counts(patch: Patch) -> None:

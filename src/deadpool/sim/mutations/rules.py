@@ -6,19 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from deadpool.protocol import copies, planner, stock, storehouse
-from deadpool.protocol.agent import Agent
+from deadpool.protocol import copies, planner, shelves, stock
 from deadpool.protocol.commits import Commits
-from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.crew import Crew, Trainer
 from deadpool.protocol.effects import StreamsCut
+from deadpool.protocol.hangs import Hangs
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Fetch, Missed, Permit
 from deadpool.protocol.placement import place
 from deadpool.protocol.stock import Stock
+from deadpool.protocol.storehouse import Storehouse
 from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer import TrainerCore
+from deadpool.protocol.unwinding import Unwinding
 from deadpool.sim.mutations.mutation import Mutation, Patch
 from deadpool.sim.process import Process
 from deadpool.sim.streams import Streams
@@ -37,7 +38,7 @@ def keep_all_above_the_watermark(patch: Patch) -> None:
 
 def _set_may_overwrite(patch: Patch, rule: Callable[[Version, Permit], bool]) -> None:
     patch.set(copies, "may_overwrite", rule)
-    patch.set(storehouse, "may_overwrite", rule)
+    patch.set(shelves, "may_overwrite", rule)
 
 
 def permit_passes_what_is_pending(patch: Patch) -> None:
@@ -65,15 +66,15 @@ def streams_not_cut(patch: Patch) -> None:
 
 
 def watermark_over_generations(patch: Patch) -> None:
-    real = Coordinator._carry_out
+    real = Commits.adopt
 
-    def carry_out(self: Coordinator, blueprint: Any, now: float) -> None:
-        before = self.commits.permit
-        real(self, blueprint, now)
-        if before.keep_from > self.commits.permit.keep_from:
-            self.commits.permit = before
+    def adopt(self: Commits, *args: Any) -> None:
+        before = self.permit
+        real(self, *args)
+        if before.keep_from > self.permit.keep_from:
+            self.permit = before
 
-    patch.set(Coordinator, "_carry_out", carry_out)
+    patch.set(Commits, "adopt", adopt)
 
 
 def newest_before_floor(patch: Patch) -> None:
@@ -104,16 +105,16 @@ def _end_step_blindly(self: TrainerCore) -> bool:
 
 
 def inventory_not_frozen(patch: Patch) -> None:
-    real = Agent._fence
+    real = Unwinding.fence
 
-    def fence(self: Agent, order: Any, now: float) -> None:
+    def fence(self: Unwinding, order: Any, now: float) -> None:
         real(self, order, now)
-        self._streams_cut = self.generation
-        self._maybe_ack()
+        self._streams_cut = order.generation
+        self.maybe_ack()
 
-    patch.set(Agent, "_fence", fence)
+    patch.set(Unwinding, "fence", fence)
     patch.set(Crew, "at_rest", lambda self: True)
-    patch.set(storehouse.Storehouse, "is_quiet", lambda self: True)
+    patch.set(Storehouse, "is_quiet", lambda self: True)
 
 
 def replica_as_evidence(patch: Patch) -> None:
@@ -155,7 +156,7 @@ def told_by_an_earlier_start(patch: Patch) -> None:
 
 
 def hangs_unseen(patch: Patch) -> None:
-    patch.set(Coordinator, "_look_for_hang", lambda self, now: None)
+    patch.set(Hangs, "look", lambda self, now: None)
 
 
 def schedule_changes_at_once(patch: Patch) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 from deadpool.protocol.allegiance import Allegiance
 from deadpool.protocol.candidacy import Candidacy
 from deadpool.protocol.commits import Commits
-from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.estate import Estate
 from deadpool.protocol.footing import Footing, Promise, Quorum
 from deadpool.protocol.identity import Generation
+from deadpool.protocol.job import Job
 from deadpool.protocol.messages import Fence, Permit, Plan
 from deadpool.protocol.witness import Witness
 from deadpool.sim.mutations.mutation import Mutation, Patch
@@ -65,7 +65,7 @@ def versions_passed_before_the_watermark(patch: Patch) -> None:
 
 
 def plan_without_a_majority(patch: Patch) -> None:
-    patch.set(Coordinator, "has_majority", property(lambda self: True))
+    patch.set(Job, "has_majority", property(lambda self: True))
 
 
 def term_without_a_majority(patch: Patch) -> None:

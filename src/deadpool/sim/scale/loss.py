@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from deadpool.protocol.coordinator import Phase
 from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import LinkLost
+from deadpool.protocol.job import Phase
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.office import Charter, Office
 from deadpool.protocol.topology import Layout, Schedule

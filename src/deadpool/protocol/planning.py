@@ -1,0 +1,58 @@
+"""When a fenced job is planned, and what is done where it cannot be. The plan itself is `planner.py`'s. Part of the
+coordinator's core."""
+
+from __future__ import annotations
+
+from deadpool.protocol.absences import Absences
+from deadpool.protocol.ending import Ending
+from deadpool.protocol.hangs import Hangs
+from deadpool.protocol.job import Job, Phase
+from deadpool.protocol.planner import Blueprint, NoPlan, plan
+from deadpool.protocol.resumption import Resumption
+from deadpool.protocol.waiting import Waiting
+
+
+class Planning:
+    def __init__(
+        self, job: Job, *, waiting: Waiting, absences: Absences, hangs: Hangs, resumption: Resumption, ending: Ending
+    ) -> None:
+        self._job, self._waiting, self._absences, self._hangs = job, waiting, absences, hangs
+        self._resumption, self._ending = resumption, ending
+        self.given_up: str | None = None  # why the job is not to be planned again
+        self._awaited = ""  # a node that had not acknowledged the fence when somebody last looked
+
+    def maybe_plan(self, now: float) -> None:
+        """Only from frozen inventories (rule 14), and only with a majority (rule 18)."""
+        if not self._is_frozen():
+            return
+        if self._job.phase is Phase.FENCING:
+            self._job.out.emit("fenced")
+            self._hangs.acquit()
+        if not self._job.has_majority:
+            self._waiting.for_majority(now)
+        elif self.given_up is not None:
+            self._ending.abandon(self.given_up, now)
+        else:
+            self.plan(now)
+
+    def _is_frozen(self) -> bool:
+        """Everybody has acknowledged. Whoever is still awaited is asked about first: there may be thousands."""
+        members = self._job.members
+        awaited = members.get(self._awaited)
+        if awaited is not None and awaited.inventory is None:
+            return False
+        late = next((member.node for member in members.values() if member.inventory is None), None)
+        self._awaited = late or ""
+        return late is None
+
+    def plan(self, now: float) -> None:
+        match plan(self._job.view()):
+            case NoPlan(missing_nodes=missing, reason=reason) if missing:
+                self._waiting.for_spare(reason, now)
+            case NoPlan(reason=reason) if self._absences.hoped_for:
+                self._waiting.for_return(reason, now)
+            case NoPlan(reason=reason, ranks=ranks):
+                self._job.out.emit("no_plan", reason=reason, ranks=list(ranks))
+                self._ending.abandon(reason, now)
+            case Blueprint() as blueprint:
+                self._resumption.carry_out(blueprint, now)
