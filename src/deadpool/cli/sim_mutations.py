@@ -10,19 +10,17 @@ from pathlib import Path
 
 def catch_all(jobs: int, json: Path | None) -> None:
     """Exit code 1 if one of them went unnoticed."""
-    from rich.progress import track
-
     from deadpool.sim.mutations import ALL
     from deadpool.sim.mutations.catching import SEEDS, catch_each
 
     began = time.monotonic()
     found = {}
-    for catch in track(catch_each(ALL, jobs), total=len(ALL), description="mutations", transient=True):
+    for catch in catch_each(ALL, jobs):  # told as they come: some take long
         found[catch.mutation] = catch
-    catches = [found[mutation.name] for mutation in ALL]
-    for catch in catches:
         told = f"caught in seed {catch.seeds}" if catch.violation else f"NOT CAUGHT in {catch.seeds} seeds"
-        print(f"{catch.mutation:45} {told:24} of {catch.profile:12} {(catch.violation or '')[:60]}")
+        reason = (catch.violation or "")[:60]
+        print(f"{len(found):3} {catch.mutation:45} {told:24} of {catch.profile:12} {reason}", flush=True)
+    catches = [found[mutation.name] for mutation in ALL]
     missed = [catch.mutation for catch in catches if not catch.violation]
     print(f"{len(catches)} mutations, {len(missed)} not caught, {time.monotonic() - began:.1f} s")
     if json is not None:
