@@ -97,6 +97,7 @@ class Plane:
             midway=lambda _: None,
             deadline_s=WAIT_S,
             courtesy=Courtesy(0),
+            kept=Path("/nowhere"),
         )
 
     def perform(self, effect: Any) -> None:

@@ -17,6 +17,7 @@ from deadpool.protocol import messages
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.lots import Copies, Lot, lots_of
 from deadpool.protocol.seal import Extent, Geometry
+from deadpool.wire.generated import function
 
 Step = Callable[[Any], Any]
 SHARED: frozenset[type] = frozenset({Generation, Version, Extent, Geometry})
@@ -101,8 +102,7 @@ def _make_packer(cls: type) -> Step:
     steps = {field.name: _packing(hints[field.name]) for field in dataclasses.fields(cls)}
     parts = [f"_{name}(r.{name})" if step else f"r.{name}" for name, step in steps.items()]
     names = {f"_{name}": step for name, step in steps.items() if step}
-    packer: Step = eval(f"lambda r: [{', '.join(parts)}]", names)  # of names in our own source
-    return packer
+    return function(f"lambda r: [{', '.join(parts)}]", names)
 
 
 # --- and back --------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def _make_unpacker(cls: type) -> Step:
             names[f"_{name}"] = _unpacking(kind)
             parts.append(f"{name}=_{name}(v[{index}])")
     source = f"lambda v: cls({', '.join(parts)}) if {' and '.join(guards)} else refuse(v)"
-    unpacker: Step = eval(source, names)  # of names in our own source
+    unpacker = function(source, names)
     return _sharing(unpacker) if cls in SHARED else unpacker
 
 
