@@ -8,7 +8,7 @@ import signal
 import pytest
 from command import alive, await_true, deadpool, started, temporary_folders
 
-CLEANING_S = 10.0
+CLEANING_S = 30.0
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda sig: sig.name)
