@@ -8,7 +8,7 @@ HANG_S = 5.0  # for a step that takes milliseconds, on a machine that is busy
 UNWIND_S = 5.0
 
 
-@pytest.mark.parametrize("act", ["stop", "loop"])
+@pytest.mark.parametrize("act", ["stop", pytest.param("loop", marks=pytest.mark.thorough)])
 def test_rank_that_does_not_come_to_rest_is_replaced(make_stage, play, act):
     stage = make_stage("plain", f"{act}@4:1", nodes=3, spares=0, hang_timeout_s=HANG_S, unwind_timeout_s=UNWIND_S)
     play(stage, lambda: None)

@@ -52,7 +52,7 @@ def test_two_nodes_killed_one_after_the_other(make_stage, play):
     assert sorted(stage.seats()) == ["n2", "n3"]
 
 
-@pytest.mark.parametrize(("layout", "per_node"), [("fsdp2", 1), ("3d", 2)])
+@pytest.mark.parametrize(("layout", "per_node"), [("fsdp2", 1), pytest.param("3d", 2, marks=pytest.mark.thorough)])
 def test_two_nodes_killed_at_once(make_stage, play, layout, per_node):
     """Neighbours hold each other's copies; these two are none."""
     stage = make_stage(layout, scene="wait@4:1", nodes=4, nproc_per_node=per_node, spares=2)

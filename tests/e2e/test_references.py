@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 
+import pytest
 from stage import run_unprotected, workload
 
 from deadpool.workload.harness import SCRIPT
 from deadpool.workload.results import Results, differences
 
 
+@pytest.mark.thorough
 def test_forked_ranks_and_torchrun_agree(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = subprocess.run(

@@ -177,6 +177,7 @@ def test_nodes_without_any_coordinator_end_their_trainers(make_stage, play):
     assert results.steps_done_again() <= 1
 
 
+@pytest.mark.thorough
 def test_most_nodes_lost_with_a_standby(make_stage):
     """Of several coordinators none can be sure to be the only one. The job does not go on, and does not hang either."""
     stage = make_stage(scene="wait@4:2", nodes=3, standby_coordinators=1, node_timeout_s=1.0, isolation_timeout_s=3.0)

@@ -190,6 +190,6 @@ def test_fence_cuts_a_push_through_tls(make_owner, make_holder, make_client, tls
     owner = make_owner()
     holder, client = make_holder(credentials=tls_members[0]), make_client(credentials=tls_members[1])
     push_to(client, holder.address, owner)
-    holder.server.fence(GENERATION.next())
+    holder.server.fence(GENERATION.next(GENERATION.term))
     with pytest.raises(TransferError):
         push_to(client, holder.address, owner)
