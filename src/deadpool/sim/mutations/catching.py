@@ -11,9 +11,6 @@ from deadpool.sim.options import Profile
 from deadpool.sim.profiles import BY_NAME as PROFILES
 from deadpool.sim.run import run_seed
 
-SEEDS = 1000
-"""Within which each has to be caught."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catch:
@@ -23,8 +20,9 @@ class Catch:
     violation: str | None  # None: nobody noticed
 
 
-def catch(name: str, limit: int = SEEDS) -> Catch:
+def catch(name: str, limit: int | None = None) -> Catch:
     mutation = BY_NAME[name]
+    limit = limit or mutation.seeds
     profile = PROFILES[mutation.profile]
     with Patch() as patch:
         mutation.apply(patch)

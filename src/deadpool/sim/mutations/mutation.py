@@ -36,3 +36,4 @@ class Mutation:
     name: str
     apply: Callable[[Patch], None]
     profile: str = "anything"
+    seeds: int = 1000  # within which it has to be caught

@@ -104,11 +104,15 @@ MUTATIONS = [
     Mutation("12 permits of any term", permits_of_any_term, "succession"),
     Mutation("12 fences and plans of any term", fences_and_plans_of_any_term, "succession"),
     Mutation("13 lowest permit, versions passed first", lowest_permit_and_versions_passed_first, "succession"),
-    Mutation("13 versions passed before the watermark", versions_passed_before_the_watermark, "succession"),
     Mutation("15 plan without a majority", plan_without_a_majority, "succession"),
     Mutation("15 term without a majority", term_without_a_majority, "succession"),
-    Mutation("15 generation without term", generation_without_term, "succession"),
     Mutation("18 misses forgotten with the coordinator", misses_forgotten_with_the_coordinator, "succession"),
     Mutation("18 newest plan alone votes", newest_plan_alone_votes, "succession"),
     Mutation("18 same term promised to two", same_term_promised_to_two, "succession"),
 ]
+MASKED = [
+    Mutation("13 versions passed before the watermark", versions_passed_before_the_watermark, "succession"),
+    Mutation("15 generation without term", generation_without_term, "succession"),
+]
+"""Not noticed, as the models behind the protocol have it too: where the highest permit is adopted, a watermark that is set
+late costs nothing; and whatever a generation without its term would confuse is refused by the term of the order."""
