@@ -36,6 +36,7 @@ from deadpool.protocol.messages import (
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.protocol.topology import Address, Layout
 from deadpool.wire.control_link import connect, framed
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import Framer
 
 GEOMETRY = Geometry(record_capacity=65536, unique_bytes=10_000_000_000, replica_bytes=0)
@@ -59,8 +60,8 @@ class FakeAgent:
         self._ranks = layout.ranks_at(position) if position is not None else range(0)
         self._held = layout.ranks_at((position - 1) % layout.positions) if position is not None else range(0)
 
-    async def live(self, address: Address, secret: bytes) -> None:
-        link = await connect(address, secret, patience_s=60.0)
+    async def live(self, address: Address, credentials: Credentials) -> None:
+        link = await connect(address, credentials, patience_s=60.0)
         self._write, self.hang_up = link.send_framed, link.abort
         self._send(Join(node=self.name, incarnation=self.name, data=self._address, spare=self.position is None))
         framer, reader = Framer(), link._reader
@@ -133,7 +134,7 @@ class Crowd:
     """All fake agents of this process."""
 
     def __init__(self, folder: RunDir, agents: range, layout: Layout) -> None:
-        self._address, self._secret = folder.coordinator(), folder.secret_file.read_bytes()
+        self._address, self._credentials = folder.coordinator(), folder.credentials()
         self.agents: dict[str, FakeAgent] = {}
         for index in agents:
             spare = index >= layout.positions
@@ -165,7 +166,7 @@ class Crowd:
     async def _live(self, agent: FakeAgent, gate: asyncio.Semaphore) -> None:
         async with gate:
             await asyncio.sleep(0)
-        await agent.live(self._address, self._secret)
+        await agent.live(self._address, self._credentials)
 
     async def _beat(self) -> None:
         """Spread over the interval, as nodes that started at different moments are."""

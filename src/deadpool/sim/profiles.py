@@ -37,10 +37,10 @@ def _returns(options: Options) -> Options:
 
 
 def _births(options: Options) -> Options:
-    """Who returns has versions that were computed again without it, and is needed: there is one spare, and copies lag."""
+    """Who returns has versions that were computed again without it, and is needed: one spare, and copies lag."""
     return replace(
-        options, nodes=2 + options.seed % 2, spares=1, holders=1, push_s=1.5, every=1, slots=3, in_place=True, give_up=0.0,
-        push_failure=0.0, budget=0.0, standbys=0, calm_s=45.0, latency_s=0.005,
+        options, nodes=2 + options.seed % 2, spares=1, holders=1, push_s=1.5, every=1, slots=3, in_place=True,
+        give_up=0.0, push_failure=0.0, budget=0.0, standbys=0, calm_s=45.0, latency_s=0.005,
     )  # fmt: skip
 
 

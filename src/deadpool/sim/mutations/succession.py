@@ -114,5 +114,5 @@ MASKED = [
     Mutation("13 versions passed before the watermark", versions_passed_before_the_watermark, "succession"),
     Mutation("15 generation without term", generation_without_term, "succession"),
 ]
-"""Not noticed, as the models behind the protocol have it too: where the highest permit is adopted, a watermark that is set
-late costs nothing; and whatever a generation without its term would confuse is refused by the term of the order."""
+"""Not noticed, as the models behind the protocol have it too: where the highest permit is adopted, a watermark that is
+set late costs nothing; and whatever a generation without its term would confuse is refused by the term of the order."""
