@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 
 import pytest
-from command import await_true, deadpool, started
+from command import WAITING_SCRIPT, await_true, deadpool, started
 
 from deadpool.wire.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.wire.tls import TLS_VARIABLE
@@ -29,3 +31,49 @@ def test_coordinator_serves_with_the_credentials_of_its_environment(tmp_path, mo
         secret.write_text("t" * 32)
         stranger = deadpool("status", "--run-dir", folder, "--json")
         assert stranger.returncode != 0 and not stranger.stdout
+
+
+def test_coordinators_that_share_nothing_but_the_secret(tmp_path, monkeypatch):
+    """Each in a folder of its own, as on machines of their own."""
+    secret = tmp_path / "handed-out"
+    secret.write_text("s" * 32)
+    secret.chmod(0o600)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+    monkeypatch.setenv(SECRET_FILE_VARIABLE, str(secret))
+    places = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    folders = [tmp_path / "first", tmp_path / "second"]
+    with contextlib.ExitStack() as running:
+        coordinators = [
+            running.enter_context(coordinator(place, places, folder))
+            for place, folder in zip(places, folders, strict=True)
+        ]
+        for name in ("n0", "n1", "n2"):
+            running.enter_context(agent(name, places, tmp_path))
+        await_true(lambda: len(nodes_of(folders[0])) == 3, "all nodes at the first")
+        await_true(lambda: len(list(tmp_path.glob("rank*"))) == 3, "all ranks")
+        assert not (folders[1] / "job.json").exists()
+        coordinators[0].kill()
+        await_true(lambda: len(nodes_of(folders[1])) == 3, "all nodes at the second")
+
+
+def coordinator(place, places, folder):
+    where = ("--port", place.rpartition(":")[2], "--coordinators", ",".join(places), "--run-dir", folder)
+    return started("coordinator", "--nodes", 3, *where, output=folder.with_suffix(".log"))
+
+
+def agent(name, places, folder):
+    where = ("--join", ",".join(places), "--logs", folder / name)
+    return started("agent", "--name", name, *where, WAITING_SCRIPT, folder, output=folder / f"{name}.log")
+
+
+def nodes_of(folder):
+    told = deadpool("status", "--run-dir", folder, "--json").stdout
+    return json.loads(told)["nodes"] if told else []
+
+
+def free_ports(count):
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
