@@ -183,12 +183,6 @@ class Ledger:
         at_home = self.nodes[self.layout.position_of(rank)] == node if self.nodes else False
         self.places.get(version, set()).discard((rank, AT_HOME if at_home else node))
 
-    def has_sealed(self, rank: int, version: Version) -> bool:
-        return (rank, AT_HOME) in self.places.get(version, ())
-
-    def has_stored(self, rank: int, node: str, version: Version) -> bool:
-        return (rank, node) in self.places.get(version, ())
-
     def complete(self, version: Version) -> bool:
         """Rule 6: sealed at home and stored at all holders, for every rank."""
         return len(self.places.get(version, ())) == self.layout.world_size * (1 + self.layout.holders)

@@ -88,10 +88,10 @@ class Departures:
         self.wishes: dict[str, str] = {}  # nodes that were told to end themselves: why
 
     def next_wish(self, members: Mapping[str, Member], *, running: bool) -> tuple[str, str] | None:
-        """Of whom it can be decided now: a spare at any time, the others one by one and not in a recovery."""
+        """Of whom it can be decided now: who never ran at any time, the others one by one and not in a recovery."""
         for node, reason in self.wishes.items():
             member = members.get(node)
-            if member is None or member.leaving or (member.position is not None and not (running and not self.drain)):
+            if member is None or member.leaving or not (_goes_at_once(member, running) or (running and not self.drain)):
                 continue
             del self.wishes[node]
             return node, reason
@@ -102,8 +102,8 @@ class Departures:
         member = members.get(node)
         if member is None:
             return f"there is no node {node!r}: known are {', '.join(sorted(members))}"
-        if member.position is None and not member.leaving:
-            return None  # a spare simply leaves
+        if _goes_at_once(member, running):
+            return None
         if self.drain is not None:
             return f"node {self.drain.node} is being drained: one after the other"
         if not running:
@@ -255,3 +255,8 @@ class Departures:
 
     def _tell_all(self, message: Any) -> None:
         self._out.send_each(self._commits.ledger.nodes, message)
+
+
+def _goes_at_once(member: Member, running: bool) -> bool:
+    """A spare simply leaves; one that had a seat not while a recovery may need its copies."""
+    return member.position is None and not member.leaving and (running or not member.has_run)

@@ -81,6 +81,7 @@ class Estate:
                 heard=now,
                 rack=join.rack,
                 position=positions.get(node),
+                has_run=not join.footing.is_new,
                 trainers=self.testimonies[node].trainers if node in self.testimonies else (),
                 quarantined=join.footing.quarantined,
             )

@@ -25,6 +25,7 @@ class Member:
     heard: float
     rack: str | None = None
     position: int | None = None
+    has_run: bool = False  # had a seat, under whichever coordinator: a recovery may need what it has
     trainers: tuple[TrainerInfo, ...] = ()
     inventory: Inventory | None = None  # frozen at the fence of this generation
     plan_acked: bool = False

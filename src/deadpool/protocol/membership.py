@@ -52,6 +52,7 @@ class Membership:
             out.drop(node)
             return
         member = Member(node, join.incarnation, join.data, join.spare, heard=now, rack=join.rack)
+        member.has_run = not join.footing.is_new
         member.quarantined = join.footing.quarantined or self._conduct.is_quarantined(node)
         job.members[node] = member
         self._absences.came_back(node)
@@ -73,7 +74,7 @@ class Membership:
         if len(ready) < positions:
             return
         for position, member in enumerate(ready[:positions]):
-            member.position = position
+            member.position, member.has_run = position, True
         for member in job.members.values():
             member.inventory = Inventory()
         job.out.generation, job.out.cause = Generation(job.term, FOUNDING), "start"

@@ -68,7 +68,7 @@ class Resumption:
         for member in job.members.values():
             member.position = None  # a node that leaves has given up its own
         for position, node in enumerate(job.seats):
-            job.members[node].position = position
+            job.members[node].position, job.members[node].has_run = position, True
         self._departures.planned(job.seats, job.members)
 
     def _send_parts(self, blueprint: Blueprint) -> None:

@@ -331,10 +331,6 @@ class Checkers:
 
     # --- what is really there ----------------------------------------------------------------------------------------
 
-    def _sealed(self, node: str) -> list[tuple[int, Version]]:
-        machine = self._world.machine_at(node)
-        return list(machine.arena.sealed.values()) if machine.alive else []
-
     def _sound(self, node: str) -> list[tuple[int, Version]]:
         """Sealed, and still as it was then."""
         machine = self._world.machine_at(node)

@@ -29,9 +29,6 @@ class Network:
         self.cuts: set[Ends] = set()
         self._waiting: dict[Ends, list[Link]] = {}
 
-    def is_cut(self, sender: str, receiver: str) -> bool:
-        return (sender, receiver) in self.cuts
-
     def is_severed(self, one: str, other: str) -> bool:
         """Nothing that needs answers gets through."""
         return bool(self.cuts) and ((one, other) in self.cuts or (other, one) in self.cuts)
