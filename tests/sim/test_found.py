@@ -12,6 +12,7 @@ FOUND = {
     "a holder whose copy is found spoilt after the plan lacks the floor": ("anything", 431),
     "who missed a start from the first line goes on with what it was told in an earlier one": ("anything", 2673),
     "a node that has just come back is let go in a recovery that needs its copies": ("anything", 4824),
+    "a version that the permit had passed is gone back to, from live memory": ("anything", 5552),
     "a plan that lets a node leave and replaces a lost one has no majority": ("anything", 321),
     "a seat of a plan that never went keeps out who ran last, and nobody is elected": ("succession", 38),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -71,17 +72,26 @@ class Arena:
         self.corrupted.add(slot)
         self.contents[slot] = replace(self.contents[slot], unique=self.contents[slot].unique ^ 1)
 
-    def obey(self, order: Permit | Plan) -> None:
-        """What the node has been told: copies that a plan dropped need not be kept."""
+    def obey(self, order: Permit | Plan, reported: Collection[tuple[int, Version]]) -> None:
+        """What the node has been told: copies that a plan dropped need not be kept, nor those that the permit had
+        passed and the node had not `reported` at the fence: a plan may come back to such a version, from live memory.
+        """
         if isinstance(order, Permit):
             self.permit = order
             return
+        for slot, copy in list(self.sealed.items()):
+            if self._is_passed(copy[1]) and copy not in reported:
+                del self.sealed[slot]
         self.permit = order.permit
         resume = order.resume
         for slot, (_, version) in list(self.sealed.items()):
             other = resume is not None and version.number == resume.number and version != resume
             if resume is None or version.number > resume.number or other:
                 del self.sealed[slot]
+
+    def _is_passed(self, version: Version) -> bool:
+        permit = self.permit
+        return permit is not None and version != permit.watermark and version.number < permit.keep_from
 
     def release(self, segment: int) -> None:
         for slot in [slot for slot in self.sealed if slot.segment == segment]:

@@ -39,7 +39,7 @@ from deadpool.protocol.effects import (
     WriteSeal,
     WrittenOut,
 )
-from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import FenceAck, Inventory, Join, Order, Permit, Plan, Refused, Welcome
 from deadpool.protocol.search import Search
 from deadpool.protocol.topology import Address
@@ -204,11 +204,15 @@ class Machine:
             self._wakes_at = None
             self.feed(Tick())
 
+    def _reported(self) -> set[tuple[int, Version]]:
+        """At the last fence."""
+        return {(copy.seal.rank, copy.seal.version) for copy in (*self.frozen.own, *self.frozen.held)}
+
     def _obey(self, order: Order) -> None:
         message = order.message
         if order.term == self.promised:
             if isinstance(message, Permit | Plan) and message.generation >= self.agent.generation:
-                self.arena.obey(message)
+                self.arena.obey(message, self._reported() if isinstance(message, Plan) else ())
             if isinstance(message, Plan) and message.generation == self.agent.generation:
                 self.world.checkers.ordered(self, message)
                 self.world.checkers.placed(self, message)
