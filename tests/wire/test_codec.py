@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
@@ -42,7 +43,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return records_of(kind)
     if origin in (types.UnionType, typing.Union):
         return st.one_of([values_of(each) for each in arguments])
-    if origin is tuple and arguments[-1] is Ellipsis:
+    if origin is Sequence or (origin is tuple and arguments[-1] is Ellipsis):
         return st.lists(values_of(arguments[0]), max_size=2).map(tuple)
     if origin is tuple:
         return st.tuples(*(values_of(each) for each in arguments))

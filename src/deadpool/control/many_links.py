@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-YOUNG_OBJECTS = 50_000
+YOUNG_OBJECTS = 500_000
 """Made between two looks for garbage. What is kept of nodes lives for as long as they are with us, and there may be a
 million objects of it: to look through them at every few hundred messages would be half of the work."""
 

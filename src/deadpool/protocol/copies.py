@@ -160,7 +160,7 @@ class Ledger:
     def add_sealed_lot(self, lot: Lot, seats: range) -> None:
         """Those of ranks in `seats`."""
         if lot.has_replica:
-            for copy in lot.copies():
+            for copy in lot:
                 if copy.seal.rank in seats:
                     self.add_sealed(copy)
         else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from deadpool.protocol.commits import Commits
 from deadpool.protocol.deadlines import Deadlines
-from deadpool.protocol.footing import Quorum, Voter
+from deadpool.protocol.footing import Changes, Quorum, Voter
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.members import Member
 from deadpool.protocol.messages import Settings
@@ -109,6 +109,10 @@ class Job:
     def voters(self) -> list[Voter]:
         """Who sits in the newest plan."""
         return [self.members[node].voter for node in self.seats]
+
+    def changes_by(self, seats: tuple[str, ...]) -> Changes:
+        """What a plan with these seats has to tell whoever elects the next coordinator."""
+        return self.quorum.changes([self.members[node].voter for node in seats])
 
     def tell_seats(self, message: Any) -> None:
         """Only those who have a part in the plan: a node that joined since would not know what it is about."""

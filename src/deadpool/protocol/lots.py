@@ -1,19 +1,22 @@
-"""Copies in lots: those of one version that are alike but for their rank and their digests.
+"""Copies in lots: those of one version that are alike but for their rank and their digests. Live states and orders
+likewise.
 
 A node has a handful of lots, however many ranks it seats, and a coordinator of thousands of nodes looks at lots where
-it would have to look at every copy. A lot makes its copies when somebody asks for them. `Copies` is what a tuple of
-copies becomes on its way through the wire: it is used like one.
+it would have to look at every copy. A lot makes its items when somebody asks for them. `InLots` is used like the tuple
+of all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, TypeVar, overload
 
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Copy
+from deadpool.protocol.messages import Copy, Live, RankOrder
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Lot:
     def copy(self, rank: int) -> Copy:
         return self._copy(self.ranks.index(rank))
 
-    def copies(self) -> Iterator[Copy]:
+    def __iter__(self) -> Iterator[Copy]:
         return map(self._copy, range(len(self.ranks)))
 
     def _copy(self, index: int) -> Copy:
@@ -47,34 +50,60 @@ class Lot:
         return Copy(seal=seal, geometry=self.geometry, peers=self.peers)
 
 
-class Copies(Sequence[Copy]):
+@dataclass(frozen=True, slots=True)
+class Squad:
+    """Ranks that live at the same version."""
+
+    version: Version | None
+    clean: bool
+    ranks: tuple[int, ...]
+
+    def __iter__(self) -> Iterator[Live]:
+        return (Live(rank=rank, version=self.version, clean=self.clean) for rank in self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Orders to ranks that are to stay as they are."""
+
+    ranks: tuple[int, ...]
+
+    def __iter__(self) -> Iterator[RankOrder]:
+        return (RankOrder(rank=rank, keep=True) for rank in self.ranks)
+
+
+class InLots(Sequence[Item]):
     __slots__ = ("_all", "lots")
 
-    def __init__(self, lots: tuple[Lot, ...]) -> None:
+    def __init__(self, lots: tuple[Any, ...]) -> None:
         self.lots = lots
-        self._all: tuple[Copy, ...] | None = None
+        self._all: tuple[Item, ...] | None = None
 
-    def all(self) -> tuple[Copy, ...]:
+    @property
+    def ranks(self) -> list[int]:
+        return [rank for lot in self.lots for rank in lot.ranks]
+
+    def all(self) -> tuple[Item, ...]:
         if self._all is None:
-            self._all = tuple(copy for lot in self.lots for copy in lot.copies())
+            self._all = tuple(item for lot in self.lots for item in lot)
         return self._all
 
     @overload
-    def __getitem__(self, index: int) -> Copy: ...
+    def __getitem__(self, index: int) -> Item: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Copy]: ...
-    def __getitem__(self, index: int | slice) -> Copy | Sequence[Copy]:
+    def __getitem__(self, index: slice) -> Sequence[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
         return self.all()[index]
 
     def __len__(self) -> int:
         return sum(len(lot.ranks) for lot in self.lots)
 
-    def __iter__(self) -> Iterator[Copy]:
+    def __iter__(self) -> Iterator[Item]:
         return iter(self.all())
 
     def __eq__(self, other: object) -> bool:
-        """In any order: who sorts copies into lots keeps none."""
-        if not isinstance(other, tuple | Copies):
+        """In any order: who sorts items into lots keeps none."""
+        if not isinstance(other, tuple | InLots):
             return NotImplemented
         return len(self) == len(other) and set(self) == set(other)
 
@@ -86,7 +115,7 @@ class Copies(Sequence[Copy]):
 
 
 def lots_of(copies: Iterable[Copy]) -> tuple[Lot, ...]:
-    if isinstance(copies, Copies):
+    if isinstance(copies, InLots):
         return copies.lots
     alike: dict[tuple[Version, Extent, Geometry, bool, tuple[int, ...]], list[Seal]] = {}
     for copy in copies:
@@ -101,3 +130,16 @@ def lots_of(copies: Iterable[Copy]) -> tuple[Lot, ...]:
 def _digests(seals: list[Seal]) -> Iterator[int]:
     for seal in seals:
         yield from (seal.digest.record, seal.digest.unique, seal.digest.replica)
+
+
+def squads_of(lives: Iterable[Live]) -> tuple[Squad, ...]:
+    if isinstance(lives, InLots):
+        return lives.lots
+    alike: dict[tuple[Version | None, bool], list[int]] = {}
+    for live in lives:
+        alike.setdefault((live.version, live.clean), []).append(live.rank)
+    return tuple(Squad(*common, ranks=tuple(ranks)) for common, ranks in alike.items())
+
+
+def ranks_of(orders: Sequence[RankOrder]) -> list[int]:
+    return orders.ranks if isinstance(orders, InLots) else [order.rank for order in orders]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.footing import Voter
 from deadpool.protocol.identity import Version
+from deadpool.protocol.lots import squads_of
 from deadpool.protocol.messages import Inventory, TrainerInfo
 from deadpool.protocol.stock import NodeView
 from deadpool.protocol.topology import Address, Layout
@@ -61,8 +62,9 @@ class Member:
 def steps_lost(members: Iterable[Member], resume: Version | None) -> int:
     """Completed steps that will be computed again, counted at the rank that was furthest ahead."""
     inventories = (m.inventory for m in members if m.inventory is not None)
-    live = [live.version.number for i in inventories for live in i.live if live.version is not None]
-    return max(0, max(live, default=0) - (resume.number if resume else 0))
+    squads = (squad for inventory in inventories for squad in squads_of(inventory.live))
+    furthest = max((squad.version.number for squad in squads if squad.version is not None), default=0)
+    return max(0, furthest - (resume.number if resume else 0))
 
 
 def castings(members: list[Member], layout: Layout) -> Iterator[tuple[Member, Casting]]:

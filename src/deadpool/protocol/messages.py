@@ -15,6 +15,7 @@ older generation drops it at the door. Three conversations, in the order in whic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -402,7 +403,7 @@ class Plan:
     resume: Version | None
     permit: Permit
     store_rank: int
-    orders: tuple[RankOrder, ...] = ()
+    orders: Sequence[RankOrder] = ()
     holders: tuple[Holder, ...] = ()  # of what this node's ranks seal
     held: tuple[int, ...] = ()  # ranks of other nodes whose copies come to this one
     changes: Changes = field(default_factory=Changes)  # by this plan, for all nodes

@@ -7,9 +7,12 @@ bytes; a replica can give bytes, never evidence.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from deadpool.protocol.footing import Changes
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.lots import InLots, Keeping, squads_of
 from deadpool.protocol.messages import (
     Holder,
     Permit,
@@ -17,7 +20,7 @@ from deadpool.protocol.messages import (
     RankOrder,
 )
 from deadpool.protocol.placement import NOWHERE, Placement, place
-from deadpool.protocol.stock import NodeView, Stock, stock_of
+from deadpool.protocol.stock import NO_BOOK, Book, NodeView, Stock, stock_of
 from deadpool.protocol.topology import Layout, Schedule
 
 
@@ -59,6 +62,13 @@ class NoPlan:
     ranks: tuple[int, ...] = ()
 
 
+ChangesBy = Callable[[tuple[str, ...]], Changes]
+
+
+def _unknown(seats: tuple[str, ...]) -> Changes:
+    return Changes()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """A copy that would be lost with the job."""
@@ -83,7 +93,8 @@ def what_is_left(view: View) -> tuple[Left, ...]:
     return tuple(Left(node=node, rank=rank, version=best) for rank, node in keepers)
 
 
-def plan(view: View) -> Blueprint | NoPlan:
+def plan(view: View, changes: ChangesBy = _unknown) -> Blueprint | NoPlan:
+    """`changes`: what a choice of seats is for those who elect the next coordinator."""
     seats = choose_seats(view)
     stock = _stock(view, seats)
     resume = stock.newest_common()
@@ -91,7 +102,7 @@ def plan(view: View) -> Blueprint | NoPlan:
         return _no_common_version(stock, view.watermark)  # said before a spare is waited for: none would help
     if isinstance(seats, NoPlan):
         return seats
-    return _Draft(view, seats, resume, stock).blueprint()
+    return _Draft(view, seats, resume, stock).blueprint(changes(seats))
 
 
 def _stock(view: View, seats: tuple[str, ...] | NoPlan) -> Stock:
@@ -165,12 +176,6 @@ def _moves(spare: NodeView, view: View, position: int) -> int:
     return view.placement.would_move(position, spare.rack) if view.placement.racks else 0
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def _kept(ranks: range) -> tuple[RankOrder, ...]:
-    """To stay as they are."""
-    return tuple(RankOrder(rank=rank, keep=True) for rank in ranks)
-
-
 class _Draft:
     """Writes down one plan for every node."""
 
@@ -193,7 +198,7 @@ class _Draft:
             return self.resume
         return watermark if self.stock.all_can_stand(watermark) else self.resume
 
-    def blueprint(self) -> Blueprint:
+    def blueprint(self, changes: Changes) -> Blueprint:
         permit = self._permit()
         store_rank = self._store_rank()
         parts = {
@@ -206,6 +211,7 @@ class _Draft:
                 orders=self._orders(node.node),
                 holders=self._holders(node.node),
                 held=self._held(node.node),
+                changes=changes,
                 quarantined=node.quarantined,
             )
             for node in self.view.nodes
@@ -234,26 +240,39 @@ class _Draft:
     def _store_rank(self) -> int:
         """The rendezvous lives in a survivor; in a start from the first line everybody is new, and rank 0 will do."""
         seated = (node for node in self.view.nodes if node.node in self._position)
-        survivors = {live.rank for node in seated for live in node.inventory.live}
-        return min(survivors) if survivors and self.resume is not None else 0
+        squads = (squad for node in seated for squad in squads_of(node.inventory.live))
+        survivor = min((rank for squad in squads for rank in squad.ranks), default=0)
+        return survivor if self.resume is not None else 0
 
-    def _orders(self, node: str) -> tuple[RankOrder, ...]:
+    def _orders(self, node: str) -> Sequence[RankOrder]:
         position = self._position.get(node)
         if position is None:
             return ()
         ranks = self.view.layout.ranks_at(position)
         if self._stays_as_it_is(node, position, ranks):
-            return _kept(ranks)
+            return InLots((Keeping(tuple(ranks)),))
         return tuple([self._order(node, rank) for rank in ranks])
 
     def _stays_as_it_is(self, node: str, position: int, ranks: range) -> bool:
         """Most nodes at most losses: nothing moves to them or from them. Looked at as a whole, for there are many."""
         if self.resume is None or self.floor is None:
             return False
-        if not self.stock.rests_complete(ranks, node, self.resume, self.floor):
+        if not (self._standing.issuperset(ranks) and self._at_floor.rests_complete(node, ranks)):
             return False
         holders = [self.seats[holder] for holder in self.placement.of(position)]
-        return all(self.stock.holds_all(holder, ranks, v) for holder in holders for v in self._versions)
+        return all(book.is_held_by(holder, ranks) for book in self._wanted for holder in holders)
+
+    @functools.cached_property
+    def _standing(self) -> set[int]:
+        return self.stock.of(self.resume).standing if self.resume is not None else set()
+
+    @functools.cached_property
+    def _at_floor(self) -> Book:
+        return self.stock.of(self.floor) if self.floor is not None else NO_BOOK
+
+    @functools.cached_property
+    def _wanted(self) -> list[Book]:
+        return [self.stock.of(version) for version in self._versions]
 
     @functools.cached_property
     def _versions(self) -> tuple[Version, ...]:

@@ -19,7 +19,7 @@ class Planning:
         self._job, self._waiting, self._absences, self._hangs = job, waiting, absences, hangs
         self._resumption, self._ending = resumption, ending
         self.given_up: str | None = None  # why the job is not to be planned again
-        self._awaited = ""  # a node that had not acknowledged the fence when somebody last looked
+        self._roll: list[str] = []  # who had not acknowledged the fence when everybody was last looked at
 
     def maybe_plan(self, now: float) -> None:
         """Only from frozen inventories (rule 14), and only with a majority (rule 18)."""
@@ -36,17 +36,18 @@ class Planning:
             self.plan(now)
 
     def _is_frozen(self) -> bool:
-        """Everybody has acknowledged. Whoever is still awaited is asked about first: there may be thousands."""
+        """Everybody has acknowledged. The roll is called on from where it last stopped: there may be thousands."""
         members = self._job.members
-        awaited = members.get(self._awaited)
-        if awaited is not None and awaited.inventory is None:
-            return False
-        late = next((member.node for member in members.values() if member.inventory is None), None)
-        self._awaited = late or ""
-        return late is None
+        while self._roll:
+            awaited = members.get(self._roll[-1])
+            if awaited is not None and awaited.inventory is None:
+                return False
+            self._roll.pop()
+        self._roll = self._job.unfrozen
+        return not self._roll
 
     def plan(self, now: float) -> None:
-        match plan(self._job.view()):
+        match plan(self._job.view(), self._job.changes_by):
             case NoPlan(missing_nodes=missing, reason=reason) if missing:
                 self._waiting.for_spare(reason, now)
             case NoPlan(reason=reason) if self._absences.hoped_for:

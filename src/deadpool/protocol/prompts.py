@@ -6,9 +6,13 @@ whenever they are renewed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from deadpool.protocol.crew import Crew, State, Trainer
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Prompts
+
+NOTHING: frozenset[int] = frozenset()
 
 
 class PromptShelf:
@@ -17,34 +21,37 @@ class PromptShelf:
     def __init__(self) -> None:
         self._of_rank: dict[int, Prompts] = {}
         self._readers: dict[int, set[str]] = {}  # by rank: nodes that have them, or will when they come
+        self._read_by: dict[str, set[int]] = {}  # the same by node
 
     def bring(self, node: str, prompts: Prompts) -> list[str]:
         """From the rank's own node. Returns who else has to be told."""
         self._of_rank[prompts.rank] = prompts
-        readers = self._readers.setdefault(prompts.rank, set())
-        others = sorted(readers - {node})
-        readers.add(node)
+        others = sorted(self._readers.get(prompts.rank, set()) - {node})
+        self.is_read_by(node, prompts.rank)
         return others
 
-    def lend(self, node: str, rank: int) -> Prompts | None:
+    def lend(self, node: str, ranks: Sequence[int]) -> list[Prompts]:
         """What the node has to be told now, for it to have all there is. It will be told of news."""
-        readers = self._readers.setdefault(rank, set())
-        if node in readers:
-            return None
-        readers.add(node)
-        return self._of_rank.get(rank)
+        has = self._read_by.get(node, NOTHING)
+        if has.issuperset(ranks):
+            return []  # as of most nodes in most plans
+        unread = [rank for rank in ranks if rank not in has]
+        for rank in unread:
+            self.is_read_by(node, rank)
+        return [self._of_rank[rank] for rank in unread if rank in self._of_rank]
 
     def is_read_by(self, node: str, rank: int) -> None:
         """The node rehearses or seats it, and was told what there was by somebody before us."""
         self._readers.setdefault(rank, set()).add(node)
+        self._read_by.setdefault(node, set()).add(rank)
 
     def void(self) -> None:
         """The script begins at its first line; agents void theirs when they hear the plan."""
         self._of_rank.clear()
 
     def forget(self, node: str) -> None:
-        for readers in self._readers.values():
-            readers.discard(node)
+        for rank in self._read_by.pop(node, NOTHING):
+            self._readers[rank].discard(node)
 
 
 class NodePrompts:

@@ -32,10 +32,8 @@ class Rehearsals:
 
     def prompt(self, node: str, ranks: list[int]) -> None:
         """Before the order that needs them, on the same link."""
-        for rank in ranks:
-            prompts = self._prompts.lend(node, rank)
-            if prompts is not None:
-                self._out.send(node, prompts)
+        for prompts in self._prompts.lend(node, ranks):
+            self._out.send(node, prompts)
 
     def _order(self, member: Member, casting: Casting) -> None:
         self.prompt(member.node, [rank for _, rank in casting])

@@ -3,7 +3,6 @@ finished, ended. Part of the coordinator's core."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from deadpool.protocol.absences import Absences
@@ -11,6 +10,7 @@ from deadpool.protocol.departures import Departures
 from deadpool.protocol.ending import Ending
 from deadpool.protocol.hangs import Hangs
 from deadpool.protocol.job import Job, Phase
+from deadpool.protocol.lots import ranks_of
 from deadpool.protocol.members import Member, steps_lost
 from deadpool.protocol.messages import Connect, Go, Prepared, Release
 from deadpool.protocol.milestones import Milestones
@@ -74,10 +74,9 @@ class Resumption:
     def _send_parts(self, blueprint: Blueprint) -> None:
         quorum, voters = self._job.quorum, self._job.voters
         assert quorum.has(voters), (self._job.seats, quorum.electorates)
-        changes = quorum.changes(voters)
         for node, part in blueprint.parts.items():
-            self._rehearsals.prompt(node, [order.rank for order in part.orders])
-            self._job.out.send(node, replace(part, changes=changes))
+            self._rehearsals.prompt(node, ranks_of(part.orders))
+            self._job.out.send(node, part)
 
     # --- what ranks and nodes say on the way -------------------------------------------------------------------------
 

@@ -7,16 +7,18 @@ ranks only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from deadpool.protocol.identity import Version
-from deadpool.protocol.lots import Lot, lots_of
+from deadpool.protocol.lots import Lot, lots_of, squads_of
 from deadpool.protocol.messages import Copy, Fetch, Inventory, Live, Source, TrainerInfo
 from deadpool.protocol.placement import Rack
 from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Address, Layout
 
-ASKED_WITHOUT_A_BOOK = 100
+LOOKED_FOR = 30
+"""Positions, each by a look at everything that is held."""
+NOBODY: frozenset[int] = frozenset()
 TWINS_AT_MOST = 8
 """Replicas that are named as sources: any one will do, and there may be one on every node."""
 
@@ -39,22 +41,95 @@ class NodeView:
 Home = tuple[NodeView, Lot]
 
 
+@dataclass(slots=True)
+class Book:
+    """Where one version is."""
+
+    standing: set[int] = field(default_factory=set)  # ranks that live there
+    own: dict[int, Home] = field(default_factory=dict)  # at home: where the rank is seated
+    at_home: dict[str, set[int]] = field(default_factory=dict)  # the same by node
+    strays: dict[int, list[Home]] = field(default_factory=dict)  # where the rank was seated before
+    held: list[Home] = field(default_factory=list)
+    held_by: dict[str, set[int]] = field(default_factory=dict)  # the same by node
+    near: dict[int, list[Home]] = field(default_factory=dict)  # of the held, by position that was asked about
+    holders: dict[int, list[Home]] | None = None  # the same by rank; made when many are asked about
+    twins: dict[tuple[int, int], list[tuple[int, Home]]] | None = None  # of own and strays, by replica; likewise
+
+    @property
+    def is_sealed(self) -> bool:
+        return bool(self.own or self.strays or self.held)
+
+    def count_own(self, home: Home, seats: range) -> None:
+        ranks = home[1].ranks
+        at_home = [rank for rank in ranks if rank in seats]
+        self.own.update(dict.fromkeys(at_home, home))
+        self.at_home.setdefault(home[0].node, set()).update(at_home)
+        if len(at_home) < len(ranks):
+            for rank in ranks:
+                if rank not in seats:
+                    self.strays.setdefault(rank, []).append(home)
+
+    def count_held(self, home: Home) -> None:
+        self.held.append(home)
+        self.held_by.setdefault(home[0].node, set()).update(home[1].ranks)
+
+    def rests_complete(self, node: str, ranks: range) -> bool:
+        """They have their copies at home."""
+        return self.at_home.get(node, NOBODY).issuperset(ranks)
+
+    def is_held_by(self, node: str, ranks: range) -> bool:
+        return self.held_by.get(node, NOBODY).issuperset(ranks)
+
+    def own_homes(self, rank: int) -> list[Home]:
+        """With every region, as its trainer captured it."""
+        seated = self.own.get(rank)
+        return ([seated] if seated else []) + self.strays.get(rank, [])
+
+    def held_of(self, rank: int, layout: Layout) -> list[Home]:
+        """Those of a few positions are looked for; for many a book is made."""
+        if len(self.near) < LOOKED_FOR:
+            return [home for home in self._held_near(rank, layout) if rank in home[1].ranks]
+        if self.holders is None:
+            self.holders = {}
+            for home in self.held:
+                for each in home[1].ranks:
+                    self.holders.setdefault(each, []).append(home)
+        return self.holders.get(rank, [])
+
+    def _held_near(self, rank: int, layout: Layout) -> list[Home]:
+        """Of the ranks at that position: where one of them is asked about, all will be."""
+        position = layout.position_of(rank)
+        if position not in self.near:
+            seats = layout.ranks_at(position)
+            self.near[position] = [home for home in self.held if any(each in seats for each in home[1].ranks)]
+        return self.near[position]
+
+    def alike(self, replica: tuple[int, int]) -> list[tuple[int, Home]]:
+        """Own copies with that replica region. The digest says so: a holder need not know of peers."""
+        if self.twins is None:
+            self.twins = {}
+            for rank in sorted(self.own.keys() | self.strays.keys()):
+                for home in self.own_homes(rank):
+                    self.twins.setdefault(home[1].replica_of(rank), []).append((rank, home))
+        return self.twins.get(replica, [])
+
+
+NO_BOOK = Book()
+"""Of a version that nobody has. Nothing is written into it."""
+
+
 class Stock:
     """A node that has lost its seat, or gives it up, is a source like any other: its copies are as sealed as before.
     What its trainers hold in memory ends with them."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._books: dict[Version, Book] = {}
+        self._last: tuple[Version | None, Book] = (None, NO_BOOK)
         self.live: dict[int, Version] = {}
-        self._standing: dict[Version, set[int]] = {}  # ranks that live there
-        self.own: dict[Version, dict[int, Home]] = {}
-        self._at_home: dict[tuple[str, Version], set[int]] = {}  # of the same, by node
-        self._strays: dict[Version, dict[int, list[Home]]] = {}  # where the rank was seated before
-        self._held: dict[Version, list[Home]] = {}
-        self._asked = 0
-        self._held_by: dict[tuple[str, Version], set[int]] = {}
-        self._holders: dict[Version, dict[int, list[Home]]] = {}  # by rank; made when it is asked for
-        self._twins: dict[Version, dict[tuple[int, int], list[tuple[int, Home]]]] = {}  # by replica; likewise
+
+    def of(self, version: Version) -> Book:
+        return self._books.get(version, NO_BOOK)
 
     # --- counting ----------------------------------------------------------------------------------------------------
 
@@ -64,89 +139,49 @@ class Stock:
         if stays:
             self._count_live(node.inventory.live, seats)
         for lot in lots_of(node.inventory.own):
-            self._count_own((node, lot), seats)
+            self._book(lot.version).count_own((node, lot), seats)
         for lot in lots_of(node.inventory.held):
-            self._held.setdefault(lot.version, []).append((node, lot))
-            self._held_by.setdefault((node.node, lot.version), set()).update(lot.ranks)
+            self._book(lot.version).count_held((node, lot))
+
+    def _book(self, version: Version) -> Book:
+        """Mostly the same as for the node before."""
+        if version is not self._last[0]:
+            self._last = (version, self._books.setdefault(version, Book()))
+        return self._last[1]
 
     def _count_live(self, lives: Iterable[Live], seats: range) -> None:
-        version: Version | None = None
-        standing: set[int] = set()
-        for live in lives:
-            if not live.clean or live.version is None or live.rank not in seats:
-                continue
-            if live.version is not version:
-                version, standing = live.version, self._standing.setdefault(live.version, set())
-            self.live[live.rank] = live.version
-            standing.add(live.rank)
-
-    def _count_own(self, home: Home, seats: range) -> None:
-        lot = home[1]
-        at_home = [rank for rank in lot.ranks if rank in seats]
-        self.own.setdefault(lot.version, {}).update(dict.fromkeys(at_home, home))
-        self._at_home.setdefault((home[0].node, lot.version), set()).update(at_home)
-        if len(at_home) < len(lot.ranks):
-            strays = self._strays.setdefault(lot.version, {})
-            for rank in lot.ranks:
-                if rank not in seats:
-                    strays.setdefault(rank, []).append(home)
+        for squad in squads_of(lives):
+            if squad.clean and squad.version is not None:
+                ranks = [rank for rank in squad.ranks if rank in seats]
+                self.live.update(dict.fromkeys(ranks, squad.version))
+                self._book(squad.version).standing.update(ranks)
 
     # --- who has what ------------------------------------------------------------------------------------------------
 
     def sealed_versions(self) -> set[Version]:
-        return {version for where in (self.own, self._held, self._strays) for version, homes in where.items() if homes}
+        return {version for version, book in self._books.items() if book.is_sealed}
 
     def homes(self, rank: int, version: Version) -> list[tuple[NodeView, Copy]]:
         """Everybody who has the rank's own seal, and bytes to it."""
-        held = self._held_of(rank, version)
-        own = self._own_homes(rank, version)
-        ordered = own[:1] + held + own[1:] if rank in self.own.get(version, ()) else held + own
+        book = self.of(version)
+        held, own = book.held_of(rank, self._layout), book.own_homes(rank)
+        ordered = own[:1] + held + own[1:] if rank in book.own else held + own
         return [(node, lot.copy(rank)) for node, lot in ordered]
-
-    def _own_homes(self, rank: int, version: Version) -> list[Home]:
-        """With every region, as its trainer captured it."""
-        seated = self.own.get(version, {}).get(rank)
-        return ([seated] if seated else []) + self._strays.get(version, {}).get(rank, [])
-
-    def _held_of(self, rank: int, version: Version) -> list[Home]:
-        """A few ranks are looked for; for many a book is made."""
-        self._asked += 1
-        if self._asked <= ASKED_WITHOUT_A_BOOK:
-            return [home for home in self._held.get(version, ()) if rank in home[1].ranks]
-        if version not in self._holders:
-            found: dict[int, list[Home]] = {}
-            for home in self._held.get(version, ()):
-                for each in home[1].ranks:
-                    found.setdefault(each, []).append(home)
-            self._holders[version] = found
-        return self._holders[version].get(rank, [])
 
     def fullest_first(self, rank: int, version: Version) -> list[tuple[NodeView, Copy]]:
         """Those first that have the replica region too."""
         return sorted(self.homes(rank, version), key=lambda home: not home[1].seal.full)
 
-    def rests_complete(self, ranks: range, node: str, live: Version, kept: Version) -> bool:
-        """They live there, and have what is kept at home."""
-        standing, at_home = self._standing.get(live, ()), self._at_home.get((node, kept), ())
-        return all(map(standing.__contains__, ranks)) and all(map(at_home.__contains__, ranks))
-
-    def holds_all(self, node: str, ranks: range, version: Version) -> bool:
-        return all(map(self._held_by.get((node, version), ()).__contains__, ranks))
-
     def at_home(self, rank: int, version: Version, seat: str) -> bool:
-        seated = self.own.get(version, {}).get(rank)
-        if seated is not None and seated[0].node == seat:
-            return True
-        return any(node.node == seat for node, _ in self._strays.get(version, {}).get(rank, ()))
+        return any(node.node == seat for node, _ in self.of(version).own_homes(rank))
 
     def holds(self, node: str, rank: int, version: Version) -> bool:
-        return rank in self._held_by.get((node, version), ())
+        return rank in self.of(version).held_by.get(node, NOBODY)
 
     # --- where ranks can stand ---------------------------------------------------------------------------------------
 
     def newest_common(self) -> Version | None:
-        versions = set(self._standing) | self.sealed_versions()
-        newest_first = sorted(versions, key=lambda v: (v.number, v.born), reverse=True)
+        newest_first = sorted(self._books, key=lambda v: (v.number, v.born), reverse=True)
         return next((version for version in newest_first if self.all_can_stand(version)), None)
 
     def all_can_stand(self, version: Version) -> bool:
@@ -157,14 +192,14 @@ class Stock:
 
     def _unsure(self, version: Version) -> list[int]:
         """Who neither lives there nor has a copy of its own, with every region, at home."""
-        own, standing = self.own.get(version, {}), self._standing.get(version, set())
-        return [rank for rank in range(self._layout.world_size) if rank not in own and rank not in standing]
+        book = self.of(version)
+        return [r for r in range(self._layout.world_size) if r not in book.own and r not in book.standing]
 
     def can_stand(self, rank: int, version: Version) -> bool:
         return self.live.get(rank) == version or self.can_be_had(rank, version)
 
     def can_be_had(self, rank: int, version: Version) -> bool:
-        return rank in self.own.get(version, ()) or self.fetch(rank, version) is not None
+        return rank in self.of(version).own or self.fetch(rank, version) is not None
 
     def fetch(self, rank: int, version: Version) -> Fetch | None:
         """Where to pull the snapshot from: its record and unique bytes, and, if absent there, a replica's bytes."""
@@ -184,20 +219,9 @@ class Stock:
         return Fetch(copy=replace(copy, geometry=_whole(copy), peers=peers), groups=(base, tuple(replicas)))
 
     def _twins_of(self, copy: Copy) -> list[tuple[NodeView, int]]:
-        """Other ranks' own copies with the same replica region. The digest says so: a holder need not know of peers."""
-        seal = copy.seal
-        alike = self._twins_at(seal.version).get(replica_of(seal), [])
-        return [(home[0], rank) for rank, home in alike if rank != seal.rank][:TWINS_AT_MOST]
-
-    def _twins_at(self, version: Version) -> dict[tuple[int, int], list[tuple[int, Home]]]:
-        if version not in self._twins:
-            ranks = self.own.get(version, {}).keys() | self._strays.get(version, {}).keys()
-            found: dict[tuple[int, int], list[tuple[int, Home]]] = {}
-            for rank in sorted(ranks):
-                for home in self._own_homes(rank, version):
-                    found.setdefault(home[1].replica_of(rank), []).append((rank, home))
-            self._twins[version] = found
-        return self._twins[version]
+        """Other ranks' own copies with the same replica region."""
+        alike = self.of(copy.seal.version).alike(replica_of(copy.seal))
+        return [(home[0], rank) for rank, home in alike if rank != copy.seal.rank][:TWINS_AT_MOST]
 
 
 def stock_of(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str]) -> Stock:

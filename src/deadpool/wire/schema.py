@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from deadpool.errors import WireError
 from deadpool.protocol import messages
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.lots import Copies, Lot, lots_of
+from deadpool.protocol.lots import InLots, Lot, Squad, lots_of, squads_of
+from deadpool.protocol.messages import Copy, Live, RankOrder
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.wire.generated import function
 
@@ -53,8 +54,8 @@ def unpack(value: Any) -> Any:
 def _packing(kind: Any) -> Step | None:
     """None: it is plain already."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind == tuple[messages.Copy, ...]:
-        return _pack_copies
+    if kind in _COMPACT:
+        return _COMPACT[kind][0]
     if kind in _RECORDS:
         return _packer_of(kind)
     if origin in (types.UnionType, typing.Union):
@@ -82,14 +83,6 @@ def _packing_one_of(kinds: tuple[Any, ...]) -> Step | None:
     return lambda value: None if value is None else pack(value)
 
 
-def _pack_copies(copies: Any) -> list[Any]:
-    geometry, extent, version = _packers[Geometry], _packers[Extent], _packers[Version]
-    return [
-        [version(lot.version), extent(lot.extent), geometry(lot.geometry), lot.full, lot.peers, lot.ranks, lot.digests]
-        for lot in lots_of(copies)
-    ]
-
-
 def _packer_of(cls: type) -> Step:
     if cls not in _packers:
         _packers[cls] = _make_packer(cls)
@@ -110,8 +103,8 @@ def _make_packer(cls: type) -> Step:
 
 def _unpacking(kind: Any) -> Step:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind == tuple[messages.Copy, ...]:
-        return _unpack_copies
+    if kind in _COMPACT:
+        return _COMPACT[kind][1]
     if kind == PAIRS:
         return _unpack_pairs
     if kind is Any:
@@ -213,33 +206,6 @@ def _classes(kind: Any) -> tuple[type, ...]:
     return (float, int) if kind is float else (kind,)
 
 
-_unpack_ranks = _unpacking_each(int)
-
-
-def _unpack_copies(value: Any) -> Copies:
-    if type(value) is not tuple:
-        raise WireError("not a list of copies")
-    return Copies(tuple([_unpack_lot(each) for each in value]))
-
-
-def _unpack_lot(value: Any) -> Lot:
-    if type(value) is not tuple or len(value) != 7 or type(value[3]) is not bool:
-        raise WireError("not copies of a version")
-    version, extent, geometry, full, peers, ranks, digests = value
-    if len(_unpack_ranks(digests)) != 3 * len(_unpack_ranks(ranks)):
-        raise WireError("not three digests for each copy")
-    unpackers = _unpackers
-    return Lot(
-        unpackers[Version](version),
-        unpackers[Extent](extent),
-        unpackers[Geometry](geometry),
-        full,
-        _unpack_ranks(peers),
-        ranks,
-        digests,
-    )
-
-
 def _unpacker_of(cls: type) -> Step:
     if cls not in _unpackers:
         _unpackers[cls] = _make_unpacker(cls)
@@ -303,6 +269,84 @@ def _sharing(unpacker: Step) -> Step:
 
     return step
 
+
+# --- lists that come by the thousand at every loss: what their items share is said once -------------------------------
+
+_unpack_numbers = _unpacking_each(int)
+
+
+def _pack_copies(copies: Any) -> list[Any]:
+    geometry, extent, version = _packers[Geometry], _packers[Extent], _packers[Version]
+    return [
+        [version(lot.version), extent(lot.extent), geometry(lot.geometry), lot.full, lot.peers, lot.ranks, lot.digests]
+        for lot in lots_of(copies)
+    ]
+
+
+def _unpack_copies(value: Any) -> InLots[Copy]:
+    if type(value) is not tuple:
+        raise WireError("not a list of copies")
+    return InLots(tuple([_unpack_lot(each) for each in value]))
+
+
+def _unpack_lot(value: Any) -> Lot:
+    if type(value) is not tuple or len(value) != 7 or type(value[3]) is not bool:
+        raise WireError("not copies of a version")
+    version, extent, geometry, full, peers, ranks, digests = value
+    if len(_unpack_numbers(digests)) != 3 * len(_unpack_numbers(ranks)):
+        raise WireError("not three digests for each copy")
+    unpackers = _unpackers
+    return Lot(
+        unpackers[Version](version),
+        unpackers[Extent](extent),
+        unpackers[Geometry](geometry),
+        full,
+        _unpack_numbers(peers),
+        ranks,
+        digests,
+    )
+
+
+def _pack_lives(lives: Any) -> list[Any]:
+    version = _packers[Version]
+    return [[squad.version and version(squad.version), squad.clean, squad.ranks] for squad in squads_of(lives)]
+
+
+def _unpack_lives(value: Any) -> InLots[Live]:
+    if type(value) is not tuple:
+        raise WireError("not a list of live states")
+    return InLots(tuple([_unpack_squad(each) for each in value]))
+
+
+def _unpack_squad(value: Any) -> Squad:
+    if type(value) is not tuple or len(value) != 3 or type(value[1]) is not bool:
+        raise WireError("not ranks at a version")
+    version, clean, ranks = value
+    return Squad(None if version is None else _unpackers[Version](version), clean, _unpack_numbers(ranks))
+
+
+def _pack_orders(orders: Any) -> list[Any]:
+    """Most ranks stay as they are: of those only the number."""
+    if isinstance(orders, InLots):
+        return orders.ranks
+    pack_order = _packers[RankOrder]
+    return [
+        order.rank if order.keep and not order.fetch and not order.pushes else pack_order(order) for order in orders
+    ]
+
+
+def _unpack_orders(value: Any) -> tuple[RankOrder, ...]:
+    if type(value) is not tuple:
+        raise WireError("not a list of orders")
+    unpack_order = _unpackers[RankOrder]
+    return tuple([RankOrder(rank=each, keep=True) if type(each) is int else unpack_order(each) for each in value])
+
+
+_COMPACT: dict[Any, tuple[Step, Step]] = {
+    tuple[Copy, ...]: (_pack_copies, _unpack_copies),
+    tuple[Live, ...]: (_pack_lives, _unpack_lives),
+    Sequence[RankOrder]: (_pack_orders, _unpack_orders),
+}
 
 for _cls in messages.ALL:
     _packer_of(_cls)

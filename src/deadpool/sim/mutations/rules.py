@@ -123,7 +123,7 @@ def replica_as_evidence(patch: Patch) -> None:
 
     def fetch(self: Stock, rank: int, version: Version) -> Fetch | None:
         found = real(self, rank, version)
-        twin = next(((r, home) for r, home in self.own.get(version, {}).items() if home[1].peers), None)
+        twin = next(((r, home) for r, home in self.of(version).own.items() if home[1].peers), None)
         if found is not None or twin is None:
             return found
         peer, (node, lot) = twin
