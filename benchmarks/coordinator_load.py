@@ -2,10 +2,11 @@
 
     python benchmarks/coordinator_load.py --nodes 4096 --json out/coordinator_load.json
 
-`deadpool coordinator` in a process of its own; its agents are fakes that answer at once, in a few further processes on
-the same machine (fake_agents.py): handshakes, joins, plan, two committed versions, heartbeats at the default interval,
-and the loss of one node. Share of a core: CPU time of the coordinator's process over the time that passed. Fault to
-last plan: from the moment the node's link is cut until the last agent has its plan, so the fakes' own work is in it.
+`deadpool coordinator` in a process and on a processor of its own; its agents are fakes that answer a fence at once and
+a plan after a second, in a few further processes on the other processors (fake_agents.py): handshakes, joins, plan, two
+committed versions, heartbeats at the default interval, and the loss of one node. Share of a core: CPU time of the
+coordinator's process over the time that passed. Fault to last plan: from the moment the node's link is cut until the
+last agent has its plan, so the fakes' own work is in it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Load:
         coordinator = subprocess.Popen(command)
         self._stack.callback(_end, coordinator)
         self.coordinator = psutil.Process(coordinator.pid)
+        first, *others = sorted(self.coordinator.cpu_affinity())
+        self.coordinator.cpu_affinity([first])
         _wait(lambda: _is_announced(self._folder), "the coordinator to listen")
         bounds = [index * (self._nodes + 1) // self._processes for index in range(self._processes + 1)]
         for first, last in itertools.pairwise(bounds):
@@ -56,6 +59,7 @@ class Load:
                 text=True,
             )
             self._stack.callback(_end, crowd)
+            psutil.Process(crowd.pid).cpu_affinity(others or [first])
             self._crowds.append(crowd)
 
     def ask(self, order: str, crowds: list[subprocess.Popen[str]] | None = None) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Agents that do nothing but answer, a thousand to a process: for coordinator_load.py.
+"""Agents that do nothing but answer, a thousand to a process: for coordinator_load.py. A plan takes them a second.
 
     python benchmarks/fake_agents.py RUN_DIR FIRST LAST NODES PER_NODE
 
@@ -42,6 +42,7 @@ from deadpool.wire.framing import Framer
 GEOMETRY = Geometry(record_capacity=65536, unique_bytes=10_000_000_000, replica_bytes=0)
 EXTENT = Extent(record_bytes=4000, unique_bytes=10_000_000_000, replica_bytes=0)
 CALLING_AT_ONCE = 64
+PREPARING_S = 1.0
 VERSIONS = 2
 
 
@@ -54,6 +55,7 @@ class FakeAgent:
         self._take_seat(position)
         self._version = 0
         self._born = Generation(1, 1)
+        self._ready: dict[Generation, bytes] = {}  # acknowledgements to be sent when that fence comes
 
     def _take_seat(self, position: int | None) -> None:
         layout = self._layout
@@ -91,6 +93,9 @@ class FakeAgent:
                 self._go(Generation(*fields[0]))
 
     def _carry_out(self, generation: Generation, plan: tuple[Any, ...]) -> None:
+        asyncio.get_running_loop().call_later(PREPARING_S, self._prepare, generation, plan)
+
+    def _prepare(self, generation: Generation, plan: tuple[Any, ...]) -> None:
         orders = plan[5]
         if orders and self.position is None:
             self.position = self._layout.position_of(orders[0][0])
@@ -111,13 +116,20 @@ class FakeAgent:
         self._version = VERSIONS - 1
 
     def _acknowledge(self, generation: Generation) -> None:
+        self._write(self._ready.pop(generation, b"") or self._acknowledgement(generation))
+
+    def get_ready(self, generation: Generation) -> None:
+        """Each agent would write its own at the same time; here one processor does it for all."""
+        self._ready[generation] = self._acknowledgement(generation)
+
+    def _acknowledgement(self, generation: Generation) -> bytes:
         version = Version(self._born, self._version)
         inventory = Inventory(
             live=tuple(Live(rank=rank, version=version, clean=True) for rank in self._ranks),
             own=tuple(_copy(rank, version) for rank in self._ranks),
             held=tuple(_copy(rank, version) for rank in self._held),
         )
-        self._send(FenceAck(generation=generation, inventory=inventory))
+        return framed(FenceAck(generation=generation, inventory=inventory))
 
     def beat(self, generation: Generation, step: int) -> None:
         self._send(Heartbeat(generation=generation, steps=tuple((rank, step) for rank in self._ranks)))
@@ -195,6 +207,8 @@ class Crowd:
                 case ["clear"]:
                     self._counts.clear()
                     self._generation = Generation(1, 2)
+                    for agent in self.agents.values():
+                        agent.get_ready(self._generation)
                     print("{}", flush=True)
                 case _:
                     return

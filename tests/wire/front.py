@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from deadpool.protocol.messages import Ask
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.reception import Reception
+from deadpool.wire.served_link import ServedLink
 
 MEMBER = Credentials(b"the job's own secret")
 STATUS = Ask(what="status", arguments={})
@@ -30,6 +32,22 @@ class Front:
 
     def _refused(self, reason: str, count: int) -> None:
         self.refusals.put_nowait(reason)
+
+
+class PushFront(Front):
+    """The same with the links of a server that has many: what they say is put down as it arrives."""
+
+    def __init__(self, credentials: Credentials = MEMBER) -> None:
+        super().__init__(credentials)
+        self.heard: list[Any] = []
+        self.ended: asyncio.Queue[ServedLink] = asyncio.Queue()
+        self.served: asyncio.Queue[ServedLink] = asyncio.Queue()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = ServedLink(reader, writer)
+        self.served.put_nowait(link)
+        await link.listen(self.heard.append)
+        self.ended.put_nowait(link)
 
 
 @contextlib.asynccontextmanager

@@ -7,6 +7,7 @@ import errno
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from deadpool.control.bandwidth import bandwidth
@@ -32,9 +33,10 @@ from deadpool.protocol.messages import Answer, Ask, Facts, Join, Order, Plan, Re
 from deadpool.protocol.office import Office
 from deadpool.protocol.topology import Address
 from deadpool.strikes import StrikeOrder
-from deadpool.wire.control_link import ControlLink, framed
+from deadpool.wire.control_link import framed
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.reception import Reception
+from deadpool.wire.served_link import ServedLink
 
 PORT_WAIT_S = 10.0
 STALL_S = 0.1  # a timer that fires later than this means that this process did not run
@@ -48,8 +50,16 @@ class Outcome:
 
 
 @dataclass(slots=True)
+class Caller:
+    """Whoever is on a link: a node once it has joined, a command, or neither yet."""
+
+    link: ServedLink
+    node: str | None = None
+
+
+@dataclass(slots=True)
 class Peer:
-    link: ControlLink
+    link: ServedLink
     incarnation: str
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -105,7 +115,7 @@ class CoordinatorServer:
         await asyncio.gather(*(self._farewell(peer.link) for peer in list(self._peers.values())))
         await self._reception.close()
 
-    async def _farewell(self, link: ControlLink) -> None:
+    async def _farewell(self, link: ServedLink) -> None:
         """Agents leave on their own after a Shutdown; who does not is cut off."""
         try:
             async with asyncio.timeout(5.0):
@@ -117,35 +127,39 @@ class CoordinatorServer:
     # --- inputs ------------------------------------------------------------------------------------------------------
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._converse(ControlLink(reader, writer))
+        caller = Caller(ServedLink(reader, writer))
+        await caller.link.listen(partial(self._hear, caller))
+        if self._is_current(caller):
+            assert caller.node is not None
+            del self._peers[caller.node]
+            self._feed(LinkLost(node=caller.node, reason=caller.link.lost_reason))
 
     def _refused(self, reason: str, count: int) -> None:
         self._record({"what": "refused", "reason": reason, "count": count})
 
-    async def _converse(self, link: ControlLink) -> None:
-        node: str | None = None
-        async for message in link.messages():
-            match message:
-                case Ask():
-                    link.send(self._answer(message))
-                case Join() if node is None and self._is_another(message):
-                    refused = Refused(reason=f"a node named {message.node} is in the job already")
-                    link.send(Order(term=self._office.term, message=refused))
-                case Join() if node is None:
-                    node = message.node
-                    self._supersede(node)
-                    self._peers[node] = Peer(link, message.incarnation)
-                    self._feed(FromAgent(node=node, message=message))
-                    self._strikes.joined(node)
-                case _ if node is not None and self._is_current(node, link):
-                    self._hear(node, message)
-        if node is not None and self._is_current(node, link):
-            del self._peers[node]
-            self._feed(LinkLost(node=node, reason=link.lost_reason))
-        link.abort()
+    def _hear(self, caller: Caller, message: Any) -> None:
+        match message:
+            case _ if caller.node is not None:
+                if self._is_current(caller):
+                    self._hear_node(caller.node, message)
+            case Ask():
+                caller.link.send(self._answer(message))
+            case Join() if self._is_another(message):
+                refused = Refused(reason=f"a node named {message.node} is in the job already")
+                caller.link.send(Order(term=self._office.term, message=refused))
+            case Join():
+                self._join(caller, message)
 
-    def _is_current(self, node: str, link: ControlLink) -> bool:
-        return node in self._peers and self._peers[node].link is link
+    def _join(self, caller: Caller, join: Join) -> None:
+        caller.node = join.node
+        self._supersede(join.node)
+        self._peers[join.node] = Peer(caller.link, join.incarnation)
+        self._feed(FromAgent(node=join.node, message=join))
+        self._strikes.joined(join.node)
+
+    def _is_current(self, caller: Caller) -> bool:
+        peer = self._peers.get(caller.node) if caller.node is not None else None
+        return peer is not None and peer.link is caller.link
 
     def _is_another(self, join: Join) -> bool:
         return join.node in self._peers and self._peers[join.node].incarnation != join.incarnation
@@ -156,7 +170,7 @@ class CoordinatorServer:
             peer.link.abort()
             self._feed(LinkLost(node=node, reason="the agent called again"))
 
-    def _hear(self, node: str, message: Any) -> None:
+    def _hear_node(self, node: str, message: Any) -> None:
         match message:
             case Report(records=records):
                 for record in records:

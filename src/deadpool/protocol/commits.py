@@ -30,6 +30,7 @@ class Commits:
     def __init__(self, layout: Layout, schedule: Schedule, out: Outbox) -> None:
         self.layout, self.timetable, self._out = layout, Timetable(schedule), out
         self.ledger = Ledger(layout, (), NOWHERE)
+        self._closed: Ledger | None = None  # of the generation before: to throw it away takes time, and a plan has none
         self.permit = Permit(generation=NO_GENERATION, watermark=None, keep_from=0, schedule=schedule)
         self.protected = False
         self.committed = False  # some version was complete once: the job has something to lose
@@ -64,6 +65,7 @@ class Commits:
         same_rack_before = self.placement.same_rack
         self.permit, self._resume, self.protected = blueprint.permit, blueprint.resume, False
         self.timetable = Timetable(blueprint.permit.schedule)
+        self._closed = self.ledger
         self.ledger = Ledger(self.layout, blueprint.seats, blueprint.placement)
         members = list(members)
         self._former = tuple(m.node for m in members if m.position is None and m.has_copies)
@@ -94,6 +96,7 @@ class Commits:
 
     def go(self) -> str | None:
         self._count_in()
+        self._closed = None
         self._running = True
         return self._settle_resume()
 

@@ -241,7 +241,7 @@ class _Draft:
         """The rendezvous lives in a survivor; in a start from the first line everybody is new, and rank 0 will do."""
         seated = (node for node in self.view.nodes if node.node in self._position)
         squads = (squad for node in seated for squad in squads_of(node.inventory.live))
-        survivor = min((rank for squad in squads for rank in squad.ranks), default=0)
+        survivor = min((min(squad.ranks) for squad in squads), default=0)
         return survivor if self.resume is not None else 0
 
     def _orders(self, node: str) -> Sequence[RankOrder]:

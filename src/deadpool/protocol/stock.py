@@ -100,8 +100,8 @@ class Book:
         """Of the ranks at that position: where one of them is asked about, all will be."""
         position = layout.position_of(rank)
         if position not in self.near:
-            seats = layout.ranks_at(position)
-            self.near[position] = [home for home in self.held if any(each in seats for each in home[1].ranks)]
+            apart = frozenset(layout.ranks_at(position)).isdisjoint
+            self.near[position] = [home for home in self.held if not apart(home[1].ranks)]
         return self.near[position]
 
     def alike(self, replica: tuple[int, int]) -> list[tuple[int, Home]]:

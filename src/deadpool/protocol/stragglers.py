@@ -70,49 +70,46 @@ class StragglerWatch:
         self.efforts.update({effort.rank: effort for effort in efforts})
 
     def look(self, seats: Sequence[str]) -> Straggler | None:
-        """Called at every heartbeat, looks once per round of them. The slowest of those who are slow all the time."""
+        """Called at every heartbeat, looks once per round of them, if all ranks have told. The slowest of those who are
+        slow all the time."""
         self._heartbeats += 1
         if self._heartbeats < self._layout.positions:
             return None
         self._heartbeats = 0
-        for node in self._compare(seats):
-            self._judge(node)
+        if len(self.efforts) == self._layout.world_size and len(seats) > 1:
+            self._judge(self._slow_now(seats))
         return self.slowest()
 
     def slowest(self) -> Straggler | None:
         return max(self.known.values(), key=lambda straggler: straggler.factor, default=None)
 
-    def _compare(self, seats: Sequence[str]) -> list[Straggler]:
-        """Every node with what is usual on the others. Nothing, before all ranks have told."""
-        if len(self.efforts) < self._layout.world_size or len(seats) < 2:
-            return []
-        busiest = [
-            max((self.efforts[rank] for rank in self._layout.ranks_at(position)), key=lambda effort: effort.own_s)
-            for position in range(len(seats))
-        ]
-        ordered = sorted(effort.own_s for effort in busiest)
-        return [
-            Straggler(
-                node=seats[position],
-                rank=effort.rank,
-                own_s=effort.own_s,
-                usual_s=_median_without(ordered, effort.own_s),
-                step_s=effort.step_s,
-            )
-            for position, effort in enumerate(busiest)
-        ]
+    def _slow_now(self, seats: Sequence[str]) -> dict[str, Straggler]:
+        """By node. Most are not even looked at closely: there may be thousands, and none of them slow."""
+        efforts, ranks_at = self.efforts, self._layout.ranks_at
+        own_s = [efforts[rank].own_s for rank in range(self._layout.world_size)]
+        busiest_s = [max(own_s[ranks.start : ranks.stop]) for ranks in map(ranks_at, range(len(seats)))]
+        ordered = sorted(busiest_s)
+        least_usual_s = ordered[(len(ordered) - 2) // 2]  # whichever is left out
+        suspects = [position for position, busy_s in enumerate(busiest_s) if busy_s >= FACTOR * least_usual_s]
+        found = [self._compare(seats[position], ranks_at(position), ordered) for position in suspects]
+        return {each.node: each for each in found if each.is_slow}
 
-    def _judge(self, node: Straggler) -> None:
-        name = node.node
-        self._rounds[name] = self._rounds.get(name, 0) + 1 if node.is_slow else 0
-        if name in self.known and node.is_slow:
-            self.known[name] = node
-        elif name in self.known:
-            del self.known[name]
-            self._out.emit("straggler_over", node=name)
-        elif self._rounds[name] >= ROUNDS:
-            self.known[name] = node
-            self._out.emit("straggler", node=name, rank=node.rank, reason=node.text, **node.facts())
+    def _compare(self, node: str, ranks: range, ordered: list[float]) -> Straggler:
+        """With what is usual on the others."""
+        effort = max((self.efforts[rank] for rank in ranks), key=lambda effort: effort.own_s)
+        usual_s = _median_without(ordered, effort.own_s)
+        return Straggler(node=node, rank=effort.rank, own_s=effort.own_s, usual_s=usual_s, step_s=effort.step_s)
+
+    def _judge(self, slow: dict[str, Straggler]) -> None:
+        self._rounds = {node: self._rounds.get(node, 0) + 1 for node in slow}
+        for node in [node for node in self.known if node not in slow]:
+            del self.known[node]
+            self._out.emit("straggler_over", node=node)
+        for node, found in slow.items():
+            if node not in self.known and self._rounds[node] >= ROUNDS:
+                self._out.emit("straggler", node=node, rank=found.rank, reason=found.text, **found.facts())
+            if node in self.known or self._rounds[node] >= ROUNDS:
+                self.known[node] = found
 
 
 def _median_without(ordered: list[float], value: float) -> float:

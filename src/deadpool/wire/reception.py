@@ -136,7 +136,7 @@ class Reception:
     async def _open(self, sock: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         loop, tls = asyncio.get_running_loop(), self._credentials.tls
         reader = asyncio.StreamReader(loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        protocol = _UntilItHangsUp(reader, loop=loop)
         transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock, ssl=tls.server if tls else None)
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
@@ -150,6 +150,14 @@ class Reception:
         if self._refused is not None and self._untold:
             self._refused(self._newest, self._untold)
         self._untold, self._told_at = 0, time.monotonic()
+
+
+class _UntilItHangsUp(asyncio.StreamReaderProtocol):
+    """Who has said its last word does not wait for an answer: the transport knows then that the peer is gone."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
 
 
 def _name(sock: socket.socket) -> str:

@@ -322,7 +322,9 @@ def _unpack_squad(value: Any) -> Squad:
     if type(value) is not tuple or len(value) != 3 or type(value[1]) is not bool:
         raise WireError("not ranks at a version")
     version, clean, ranks = value
-    return Squad(None if version is None else _unpackers[Version](version), clean, _unpack_numbers(ranks))
+    if not _unpack_numbers(ranks):
+        raise WireError("nobody at a version")
+    return Squad(None if version is None else _unpackers[Version](version), clean, ranks)
 
 
 def _pack_orders(orders: Any) -> list[Any]:
