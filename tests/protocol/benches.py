@@ -72,6 +72,7 @@ class CoordinatorBench(Bench):
         deadlines = replace(DEADLINES, hang_s=float(named.get("hang", 0)))
         told = settings(layout, int(named.get("slots", 2)), float(named.get("budget", 0)))
         told = replace(told, replace_stragglers="replace" in named)
+        told = replace(told, isolation_s=float(named.get("isolation", told.isolation_s)))
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
 

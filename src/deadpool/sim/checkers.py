@@ -71,7 +71,8 @@ class Checkers:
         self._promised: Version | None = None  # a loss was survivable: the next plan is here or newer
         self._disturbed = False  # coordinators come and go: nobody can tell how many losses that is
         self._ran: Generation = NO_GENERATION  # the newest in which all ranks met
-        self.last_seats: tuple[Machine, ...] = ()  # of the last generation that went
+        self.last_generation: Generation = NO_GENERATION  # the last that went, or the founding one
+        self.last_seats: tuple[Machine, ...] = ()  # of it
         self.newer_seats: dict[Generation, tuple[Machine, ...]] = {}  # of plans since then
         self.finished_ranks: set[int] = set()
         self._lateness = Lateness(world)
@@ -118,7 +119,7 @@ class Checkers:
         self._schedules = [plan.permit.schedule]
         seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
         if plan.generation.is_founding:
-            self.last_seats = seats
+            self.last_generation, self.last_seats = plan.generation, seats
         else:
             self.newer_seats[plan.generation] = seats
         self._start = plan.generation if plan.resume is None else self._start
@@ -169,6 +170,7 @@ class Checkers:
 
     def _went(self, generation: Generation) -> None:
         self._disturbed = False
+        self.last_generation = generation
         self.last_seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
         self.newer_seats.clear()
         for node in self._world.coordinator.seats:
@@ -242,18 +244,9 @@ class Checkers:
 
     def met(self, generation: Generation) -> None:
         """All ranks have come to a collective: checker (h), once a newer generation runs this cannot happen."""
-        if generation < self._ran and not self._is_out_of_sight(generation):
+        if generation < self._ran:
             fail("h", f"generation {generation} still runs, and {self._ran} runs too")
         self._ran = generation
-
-    def _is_out_of_sight(self, generation: Generation) -> bool:
-        """A single coordinator that loses sight of all its nodes, with nothing committed, begins anew with others: the
-        old ones go on among themselves until they notice that they are alone. Standbys are there to prevent it."""
-        runners = {number for (each, _), number in self._runners.items() if each == generation}
-        machines = [
-            m for m in self._world.incarnations.values() if any(p.number in runners for p in m.processes.values())
-        ]
-        return not self._world.options.standbys and all(machine.fallen for machine in machines)
 
     def one_writer(self, node: str, slot: SlotRef, writer: object) -> None:
         if writer is not None:

@@ -139,7 +139,7 @@ def _judge(world: World) -> None:
             fail("b", f"completed, but ranks {sorted(missing)} never ended")
         world.checkers.grew()
     elif "none of the nodes that ran" in outcome.reason:
-        if there := [machine.name for machine in world.seats_there if machine.agent.footing.planned.n]:
+        if there := [machine.name for machine in world.voters_there]:
             fail("d", f"{outcome.reason}; but {there} are there")
     elif not _is_excused(outcome.reason):
         fail("g", f"the job failed: {outcome.reason}")

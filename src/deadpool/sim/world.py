@@ -201,10 +201,10 @@ class World:
     @property
     def has_lost_majority(self) -> bool:
         """Of those that ran last, or of a plan since then that may have gone: then no coordinator of several can know
-        that it is the only one. Who was cut off before it heard of its seat cannot vote."""
-        voters = [machine for machine in self.seats_there if machine.agent.footing.planned.n]
+        that it is the only one."""
         newer = self.checkers.newer_seats.items()
-        lost = 2 * len(voters) <= self.layout.positions or any(self._may_have_gone_with(*plan) for plan in newer)
+        few = 2 * len(self.voters_there) <= self.layout.positions
+        lost = few or any(self._may_have_gone_with(*plan) for plan in newer)
         return self.options.standbys > 0 and lost
 
     def _may_have_gone_with(self, generation: Generation, seats: tuple[Machine, ...]) -> bool:
@@ -214,6 +214,14 @@ class World:
         heard = [machine for machine in there if machine.agent.footing.planned >= generation]
         left_out = [machine for machine in self.seats_there if machine in there and machine not in heard]
         return bool(heard) and 2 * len(heard) <= self.layout.positions and not left_out
+
+    @property
+    def voters_there(self) -> list[Machine]:
+        """Of them, who knows that it had a seat. One that was cut off from the founding before it heard of its own, and
+        then was a spare, cannot testify to anything, least of all that nothing has run without it (seed 10749)."""
+        last = self.checkers.last_generation
+        footings = [(machine, machine.agent.footing) for machine in self.seats_there]
+        return [machine for machine, each in footings if each.electorate >= last or each.seat_in(last) is not None]
 
     @property
     def seats_there(self) -> list[Machine]:
