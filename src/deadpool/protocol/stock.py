@@ -180,11 +180,12 @@ class Stock:
         replicas += [_source(node, twin, "replica") for node, twin in twins]
         if not replicas:
             return None
-        peers = copy.peers or tuple(twin for _, twin in twins)
+        known = next((home.peers for _, home in homes if home.peers), ())  # a holder need not know of peers
+        peers = known or tuple(twin for _, twin in twins)
         return Fetch(copy=replace(copy, geometry=_whole(copy), peers=peers), groups=(base, tuple(replicas)))
 
     def _twins_of(self, copy: Copy) -> list[tuple[NodeView, int]]:
-        """Other ranks' own copies with the same replica region. The digest says so: a holder need not know of peers."""
+        """Other ranks' own copies with the same replica region. The digest says so, whoever knows of peers."""
         seal = copy.seal
         alike = self._twins_at(seal.version).get(replica_of(seal), [])
         return [(home[0], rank) for rank, home in alike if rank != seal.rank][:TWINS_AT_MOST]
