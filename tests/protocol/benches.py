@@ -128,6 +128,8 @@ class CoordinatorBench(Bench):
                 footing, rack = _footing(named), named.get("rack")
                 joined = msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare), rack=rack)
                 return replace(joined, footing=footing)
+            case ["parting"]:
+                return msg.Parting()
             case ["testify", term]:
                 return _testimony(int(term), named)
             case ["heartbeat", *ranks] if "step" in named:

@@ -22,7 +22,9 @@ class Absences:
         self._given_up = False
 
     def fell_silent(self, who: str) -> None:
-        self._silent.append(who)
+        """Or said that it goes elsewhere: in neither case is it known to be dead."""
+        if who not in self._silent:
+            self._silent.append(who)
         self._given_up = False
 
     def came_back(self, node: str) -> None:
