@@ -62,10 +62,11 @@ class Checkers:
         self._world = world
         self._generation: Generation | None = None
         self._resume: Version | None = None
-        self._start: Generation | None = None
+        self._starts: list[Generation | None] = [None]  # from the first line, that went: others told nobody anything
         self._origins: dict[Generation, tuple[Version | None, Generation | None]] = {}  # what it resumes, which start
         self._permit: Permit | None = None
         self._schedules: list[Schedule] = []  # of this generation, as they were said
+        self._watermarks: dict[Generation, Version] = {}  # the newest that anybody was told of
         self._missed: set[tuple[Generation, int]] = set()
         self._runners: dict[tuple[Generation, int], int] = {}
         self._promised: Version | None = None  # a loss was survivable: the next plan is here or newer
@@ -122,8 +123,7 @@ class Checkers:
             self.last_generation, self.last_seats = plan.generation, seats
         else:
             self.newer_seats[plan.generation] = seats
-        self._start = plan.generation if plan.resume is None else self._start
-        self._origins[plan.generation] = (plan.resume, self._start)
+        self._origins[plan.generation] = (plan.resume, plan.generation if plan.resume is None else self._starts[-1])
         promised, self._promised = self._promised, None
         if promised is not None and (plan.resume is None or plan.resume.number < promised.number):
             fail("d", f"{promised} was protected, one loss, and the plan resumes from {plan.resume}")
@@ -170,6 +170,7 @@ class Checkers:
 
     def _went(self, generation: Generation) -> None:
         self._disturbed = False
+        self._starts.append(self._origins[generation][1])
         self.last_generation = generation
         self.last_seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
         self.newer_seats.clear()
@@ -255,6 +256,14 @@ class Checkers:
     def may_overwrite(self, node: str, rank: int, version: Version, permit: Permit | None) -> None:
         if permit is None or version == permit.watermark or version.number >= permit.keep_from:
             fail("e", f"{node} overwrites {version} of rank {rank} under {permit}")
+        elif version == self._watermarks.get(permit.generation):
+            fail("e", f"{node} overwrites {version} of rank {rank}, the newest that was committed, under {permit}")
+
+    def permitted(self, permit: Permit) -> None:
+        """Somebody obeys it: from here on its watermark is kept until there is a newer one, whoever is in office."""
+        watermark, newest = permit.watermark, self._watermarks.get(permit.generation)
+        if watermark is not None and (newest is None or watermark.number > newest.number):
+            self._watermarks[permit.generation] = watermark
 
     def floor_first(self, machine: Machine, rank: int, version: Version) -> None:
         """Rule 16: a holder that lacks the floor is sent nothing newer."""
@@ -303,7 +312,7 @@ class Checkers:
         resume, start = self._origins.get(core.generation, (core.live, process.told))  # else planned by one deposed
         if core.live is not None and core.live.number and str(core.live) != str(resume):
             fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {resume}")
-        if process.told is not None and process.told != start:  # None: cut off before it could tell
+        if process.told is not None and process.told != start and process.told in self._starts:  # None: told nothing
             fail("prompts", f"rank {core.rank} was told of start {process.told}, the job goes on from {start}")
 
     def final_state(self, rank: int, version: Version | None, state: State) -> None:
