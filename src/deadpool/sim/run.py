@@ -122,13 +122,13 @@ def _complete(world: World) -> None:
 
 def _give_up(world: World) -> None:
     """Nothing else can come of it."""
-    if world.has_lost_majority and world.coordinator.phase is not Phase.RUNNING:
+    if world.has_lost_majority and not world.is_in_charge:
         world.clock.stop()
 
 
 def _judge(world: World) -> None:
     outcome = world.outcome
-    if outcome is None and world.has_lost_majority:
+    if outcome is None and world.has_lost_majority and not world.is_in_charge:
         return
     if outcome is None:
         phase = world.coordinator.phase.value
