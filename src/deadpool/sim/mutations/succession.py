@@ -11,7 +11,6 @@ from deadpool.protocol.commits import Commits
 from deadpool.protocol.estate import Estate
 from deadpool.protocol.footing import Footing, Promise, Quorum
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.job import Job
 from deadpool.protocol.messages import Connect, Fence, Go, Permit, Plan, Welcome
 from deadpool.protocol.orders import Orders
 from deadpool.protocol.witness import Witness
@@ -64,7 +63,19 @@ def lowest_permit_and_versions_passed_first(patch: Patch) -> None:
 
 
 def plan_without_a_majority(patch: Patch) -> None:
-    patch.set(Job, "has_majority", property(lambda self: True))
+    """Whoever is in office asks nobody; whom a candidate needs is as ever."""
+    has, is_enough = Quorum.has, Candidacy._is_enough
+    elections: list[Candidacy] = []  # that are being counted
+
+    def counted(self: Candidacy, footings: dict[str, Footing]) -> bool:
+        elections.append(self)
+        try:
+            return is_enough(self, footings)
+        finally:
+            elections.pop()
+
+    patch.set(Candidacy, "_is_enough", counted)
+    patch.set(Quorum, "has", lambda self, voters: not elections or has(self, voters))
 
 
 def term_without_a_majority(patch: Patch) -> None:
