@@ -196,7 +196,8 @@ class Checkers:
         if self._all_seats_alive():
             if missing := self._missing(watermark):
                 fail("c", f"{watermark} is called protected, but {missing} is not there")
-            self._promised = watermark if nodes <= 1 and not self._is_corrupt(watermark) else None
+            first = nodes <= 1 and not self._has_lost_one() and not self._is_corrupt(watermark)
+            self._promised = watermark if first else None
 
     def disturbed(self) -> None:
         """A coordinator dies or cannot be reached: who is late to find the next one is lost, and nobody counts that."""
@@ -347,6 +348,10 @@ class Checkers:
 
     def _all_seats_alive(self) -> bool:
         return all(self._world.machine_at(node).alive for node in self._world.coordinator.seats)
+
+    def _has_lost_one(self) -> bool:
+        """Cut off for ever, and nobody has noticed yet: what happens now is the second loss."""
+        return any(self._world.machine_at(node).fallen for node in self._world.coordinator.seats)
 
     def _is_corrupt(self, version: Version) -> bool:
         """Some copy of it: then one loss may be one too many."""
