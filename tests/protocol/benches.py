@@ -72,6 +72,7 @@ class CoordinatorBench(Bench):
         deadlines = replace(DEADLINES, hang_s=float(named.get("hang", 0)))
         told = settings(layout, int(named.get("slots", 2)), float(named.get("budget", 0)))
         told = replace(told, replace_stragglers="replace" in named)
+        told = replace(told, isolation_s=float(named.get("isolation", told.isolation_s)))
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
 
@@ -127,6 +128,8 @@ class CoordinatorBench(Bench):
                 footing, rack = _footing(named), named.get("rack")
                 joined = msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare), rack=rack)
                 return replace(joined, footing=footing)
+            case ["parting"]:
+                return msg.Parting()
             case ["testify", term]:
                 return _testimony(int(term), named)
             case ["heartbeat", *ranks] if "step" in named:

@@ -40,6 +40,17 @@ def test_quarantined_node_sits_only_where_nobody_else_is_left() -> None:
     assert seats(survivor, bad) == ("n0", "n1")
 
 
+def test_copy_from_a_holder_counts_on_the_peers_that_a_returned_node_knows_of() -> None:
+    """Without them the other ranks' replicas would seem to be on no other node."""
+    survivor = with_copies(node("n1", 1, live=f"1:{V1}"), held=(replicated(0, digest=7, full=False),))
+    own = replace(replicated(0, digest=7, full=True), peers=(1,))
+    returned = replace(with_copies(node("n0", None), own=(own,)), quarantined=True)
+    found = plan(view(survivor, returned, node("s0", None)))
+    assert isinstance(found, Blueprint) and found.seats == ("s0", "n1")
+    (fetch,) = found.parts["s0"].orders[0].fetch
+    assert fetch.copy.peers == (1,)
+
+
 def test_left_is_the_version_that_most_ranks_have() -> None:
     newer = "v2@1.1"
     one = node("n0", 0, own=f"0:{newer},0:{V1}", held=f"1:{V1}")

@@ -18,7 +18,9 @@ QUICK = (
     "4 nothing dropped above resume",
     "7 watermark over generations",
     "9 newcomer without floor",
+    "13 twice: lowest permit, versions passed first",
     "14 inventory not frozen",
+    "15 twice: no term in generations or orders",
     "17 racks ignored",
     "hangs unseen",
 )

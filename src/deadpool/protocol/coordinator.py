@@ -54,6 +54,7 @@ from deadpool.protocol.messages import (
     Join,
     Leave,
     Missed,
+    Parting,
     PlanAck,
     Prepared,
     Prompts,
@@ -91,6 +92,7 @@ class Coordinator:
         self.conduct, self.stragglers, self.departures = books.conduct, books.stragglers, books.departures
         self.salvaging, self._prompts, self._rehearsals = books.salvaging, books.prompts, books.rehearsals
         self._pace, self._hangs, self._waiting = books.pace, books.hangs, books.waiting
+        self._absences = books.absences
         parts = assemble(job, books)
         self._overdue, self._leaving, self._membership = parts.overdue, parts.leaving, parts.membership
         self._faults, self._fencing, self._resumption = parts.faults, parts.fencing, parts.resumption
@@ -246,6 +248,8 @@ class Coordinator:
             # ways out
             case Standing(rank=rank, number=number):
                 self.departures.stands(rank, number)
+            case Parting():
+                self._absences.fell_silent(member.node)
             case Leave(reason=reason):
                 self.departures.wishes[member.node] = reason
             case Finished(rank=rank):

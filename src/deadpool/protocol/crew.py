@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -112,6 +112,13 @@ class Crew:
         """The free trainer that would be ready soonest for this rank."""
         free = [t for t in self.trainers.values() if t.state not in (State.SEATED, State.LEAVING)]
         return min(free, key=lambda t: _distance(t, rank), default=None)
+
+    def replace_rehearsals(self, *, but: Collection[int]) -> None:
+        """What they were told is of an earlier start, but for these ranks: who rehearses one of those begins again."""
+        for trainer in list(self.trainers.values()):
+            if trainer.state in (State.REHEARSING, State.PARKED) and trainer.rank not in but:
+                self.send_away(trainer, "its rehearsal is of an earlier start")
+                self.hire()
 
     def retire(self, keep: int) -> None:
         """All but `keep` of the free ones are needed no more."""

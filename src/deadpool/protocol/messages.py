@@ -344,6 +344,12 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parting:
+    """This node hears nothing from the coordinator and looks for another one: the end of the link is not its own end,
+    its trainers go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What a node says about itself for people to read: process ids, bytes in its arena, bandwidth reached."""
 
@@ -686,9 +692,9 @@ ALL: tuple[type, ...] = (
     Address, Answer, Arriving, Ask, Attach, Captured, Changes, Connect, Connected, Copy, Costs, Declare, Detach,
     DeviceLost, Digest, Durable, Effort, End, Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished,
     Footing, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Leave,
-    Live, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Promise, Prompts, Pulse, RankOrder,
-    Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Schedule, Seal, Sealed, Seat, Seated,
-    Settings, Shutdown, SlotRef, Source, Spoilt, Sprung, Stand, Standing, Stepped, Stored, Strike, Testimony,
+    Live, Missed, Order, Parked, Parting, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Promise, Prompts, Pulse,
+    RankOrder, Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Schedule, Seal, Sealed, Seat,
+    Seated, Settings, Shutdown, SlotRef, Source, Spoilt, Sprung, Stand, Standing, Stepped, Stored, Strike, Testimony,
     TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

@@ -123,7 +123,7 @@ class Orders:
         self._unwinding.planned()
         has_missed_one = self._witness.has_missed(plan)
         if has_missed_one:
-            self._prompts.forget_own()
+            crew.replace_rehearsals(but=self._prompts.forget_own())
         station.store.adopt(plan)
         self._witness.planned(plan, station.settings.layout)
         self._vitals.costs.begin(plan.permit.schedule)

@@ -71,7 +71,7 @@ class Overdue:
         elif late := job.unfrozen:
             if not self._waiting.prolong(now):
                 self._membership.lose_each(late, "did not unwind in time", now)
-        elif self._waiting.awaited is Awaited.RETURN:
+        elif self._waiting.awaited in (Awaited.RETURN, Awaited.ISOLATION):
             self._absences.give_up()
             self._planning.plan(now)
         else:

@@ -55,5 +55,7 @@ class Planning:
             case NoPlan(reason=reason, ranks=ranks):
                 self._job.out.emit("no_plan", reason=reason, ranks=list(ranks))
                 self._ending.abandon(reason, now)
+            case Blueprint() if self._absences.all_may_run:
+                self._waiting.for_isolation(now)
             case Blueprint() as blueprint:
                 self._resumption.carry_out(blueprint, now)

@@ -70,9 +70,10 @@ class NodePrompts:
         self._lent.add(prompts.rank)
         self.keep(prompts)
 
-    def forget_own(self) -> None:
-        """The script may have begun anew without this node: only what it was told since then counts."""
+    def forget_own(self) -> set[int]:
+        """The script may have begun anew without this node: only what it was told since then counts. Of these ranks."""
         self._of_rank = {rank: prompts for rank, prompts in self._of_rank.items() if rank in self._lent}
+        return set(self._of_rank)
 
     def keep(self, prompts: Prompts) -> None:
         self._of_rank[prompts.rank] = prompts

@@ -136,7 +136,7 @@ class Resumption:
         for member in job.members.values():
             member.steps, member.paused = {}, {}
         job.quorum.pass_to(job.generation, job.voters)
-        self._absences.end()
+        self._absences.end(job.seats)
         job.out.emit("go")
         job.tell_seats(Go(generation=job.generation, cause=job.cause))
         self._rehearsals.assign(list(job.members.values()))

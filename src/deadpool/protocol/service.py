@@ -6,7 +6,7 @@ from __future__ import annotations
 from deadpool.protocol.allegiance import Allegiance
 from deadpool.protocol.effects import LookElsewhere
 from deadpool.protocol.identity import NO_GENERATION
-from deadpool.protocol.messages import Leave, Proceed, Settings, Stand, Welcome
+from deadpool.protocol.messages import Leave, Parting, Proceed, Settings, Stand, Welcome
 from deadpool.protocol.prompts import NodePrompts
 from deadpool.protocol.reach import Verdict
 from deadpool.protocol.station import Station
@@ -76,6 +76,7 @@ class Service:
     def look(self, now: float) -> None:
         match self._reach.look(now):
             case Verdict.SILENT:
+                self._station.tell_coordinator(Parting())
                 self._station.effects.append(LookElsewhere(reason="the coordinator is silent"))
             case Verdict.ISOLATED:
                 self._isolate()

@@ -105,7 +105,7 @@ class Book:
         return self.near[position]
 
     def alike(self, replica: tuple[int, int]) -> list[tuple[int, Home]]:
-        """Own copies with that replica region. The digest says so: a holder need not know of peers."""
+        """Own copies with that replica region. The digest says so, whoever knows of peers."""
         if self.twins is None:
             self.twins = {}
             for rank in sorted(self.own.keys() | self.strays.keys()):
@@ -215,7 +215,8 @@ class Stock:
         replicas += [_source(node, twin, "replica") for node, twin in twins]
         if not replicas:
             return None
-        peers = copy.peers or tuple(twin for _, twin in twins)
+        known = next((home.peers for _, home in homes if home.peers), ())  # a holder need not know of peers
+        peers = known or tuple(twin for _, twin in twins)
         return Fetch(copy=replace(copy, geometry=_whole(copy), peers=peers), groups=(base, tuple(replicas)))
 
     def _twins_of(self, copy: Copy) -> list[tuple[NodeView, int]]:

@@ -7,11 +7,15 @@ from enum import Enum
 from deadpool.protocol.absences import Absences
 from deadpool.protocol.job import Job, Phase
 
+ISOLATION_TIMEOUTS = 4
+"""Beyond the isolation time: to notice that the coordinator is gone, and to end trainers."""
+
 
 class Awaited(Enum):
     MAJORITY = "majority"
     SPARE = "spare"
     RETURN = "return"  # of a node that only fell silent
+    ISOLATION = "isolation"  # of all who ran: until they have ended their trainers by themselves
 
 
 class Waiting:
@@ -38,6 +42,15 @@ class Waiting:
         if self._begin(Awaited.RETURN, now, patience_s):
             hoped_for = ", ".join(self._absences.hoped_for)
             self._job.out.emit("hoping", reason=f"{reason}; {hoped_for} may come back", deadline_s=patience_s)
+
+    def for_isolation(self, now: float) -> None:
+        """Nobody who ran is at rest: a plan without them could make two jobs of one. Either one of them comes back, or
+        they have found themselves alone when this time is up; their clocks need not agree with ours in every second."""
+        patience_s = self._job.settings.isolation_s + ISOLATION_TIMEOUTS * self._job.deadlines.node_s
+        if self._begin(Awaited.ISOLATION, now, patience_s):
+            names = ", ".join(self._absences.hoped_for)
+            reason = f"{names} may still run, and nobody who ran with them has stopped"
+            self._job.out.emit("hoping", reason=reason, deadline_s=patience_s)
 
     def _begin(self, awaited: Awaited, now: float, patience_s: float) -> bool:
         """False: it has been waited for that before."""

@@ -42,8 +42,9 @@ class Witness:
         self._quarantined = False
 
     def has_missed(self, plan: Plan) -> bool:
-        """A generation has gone since the last that this node heard Go of: the script may have begun anew in it."""
-        return NO_GENERATION != self._electorate != plan.changes.since != NO_GENERATION
+        """A generation has gone whose plan this node has not heard: the script may have begun anew in it. A spare hears
+        every plan, and of no Go."""
+        return self._plan is not None and self._plan.generation < plan.changes.since
 
     def planned(self, plan: Plan, layout: Layout) -> None:
         self._plan, self._running, self._quarantined = plan, False, plan.quarantined

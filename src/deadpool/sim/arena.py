@@ -76,6 +76,7 @@ class Arena:
         """What the node has been told: copies that a plan dropped need not be kept, nor those that the permit had
         passed and the node had not `reported` at the fence: a plan may come back to such a version, from live memory.
         """
+        self._checkers.permitted(order if isinstance(order, Permit) else order.permit)
         if isinstance(order, Permit):
             self.permit = order
             return

@@ -62,16 +62,18 @@ class Checkers:
         self._world = world
         self._generation: Generation | None = None
         self._resume: Version | None = None
-        self._start: Generation | None = None
+        self._starts: list[Generation | None] = [None]  # from the first line, that went: others told nobody anything
         self._origins: dict[Generation, tuple[Version | None, Generation | None]] = {}  # what it resumes, which start
         self._permit: Permit | None = None
         self._schedules: list[Schedule] = []  # of this generation, as they were said
+        self._watermarks: dict[Generation, Version] = {}  # the newest that anybody was told of
         self._missed: set[tuple[Generation, int]] = set()
         self._runners: dict[tuple[Generation, int], int] = {}
         self._promised: Version | None = None  # a loss was survivable: the next plan is here or newer
         self._disturbed = False  # coordinators come and go: nobody can tell how many losses that is
         self._ran: Generation = NO_GENERATION  # the newest in which all ranks met
-        self.last_seats: tuple[Machine, ...] = ()  # of the last generation that went
+        self.last_generation: Generation = NO_GENERATION  # the last that went, or the founding one
+        self.last_seats: tuple[Machine, ...] = ()  # of it
         self.newer_seats: dict[Generation, tuple[Machine, ...]] = {}  # of plans since then
         self.finished_ranks: set[int] = set()
         self._lateness = Lateness(world)
@@ -118,11 +120,10 @@ class Checkers:
         self._schedules = [plan.permit.schedule]
         seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
         if plan.generation.is_founding:
-            self.last_seats = seats
+            self.last_generation, self.last_seats = plan.generation, seats
         else:
             self.newer_seats[plan.generation] = seats
-        self._start = plan.generation if plan.resume is None else self._start
-        self._origins[plan.generation] = (plan.resume, self._start)
+        self._origins[plan.generation] = (plan.resume, plan.generation if plan.resume is None else self._starts[-1])
         promised, self._promised = self._promised, None
         if promised is not None and (plan.resume is None or plan.resume.number < promised.number):
             fail("d", f"{promised} was protected, one loss, and the plan resumes from {plan.resume}")
@@ -169,6 +170,8 @@ class Checkers:
 
     def _went(self, generation: Generation) -> None:
         self._disturbed = False
+        self._starts.append(self._origins[generation][1])
+        self.last_generation = generation
         self.last_seats = tuple(map(self._world.machine_at, self._world.coordinator.seats))
         self.newer_seats.clear()
         for node in self._world.coordinator.seats:
@@ -193,7 +196,8 @@ class Checkers:
         if self._all_seats_alive():
             if missing := self._missing(watermark):
                 fail("c", f"{watermark} is called protected, but {missing} is not there")
-            self._promised = watermark if nodes <= 1 and not self._is_corrupt(watermark) else None
+            first = nodes <= 1 and not self._has_lost_one() and not self._is_corrupt(watermark)
+            self._promised = watermark if first else None
 
     def disturbed(self) -> None:
         """A coordinator dies or cannot be reached: who is late to find the next one is lost, and nobody counts that."""
@@ -242,18 +246,9 @@ class Checkers:
 
     def met(self, generation: Generation) -> None:
         """All ranks have come to a collective: checker (h), once a newer generation runs this cannot happen."""
-        if generation < self._ran and not self._is_out_of_sight(generation):
+        if generation < self._ran:
             fail("h", f"generation {generation} still runs, and {self._ran} runs too")
         self._ran = generation
-
-    def _is_out_of_sight(self, generation: Generation) -> bool:
-        """A single coordinator that loses sight of all its nodes, with nothing committed, begins anew with others: the
-        old ones go on among themselves until they notice that they are alone. Standbys are there to prevent it."""
-        runners = {number for (each, _), number in self._runners.items() if each == generation}
-        machines = [
-            m for m in self._world.incarnations.values() if any(p.number in runners for p in m.processes.values())
-        ]
-        return not self._world.options.standbys and all(machine.fallen for machine in machines)
 
     def one_writer(self, node: str, slot: SlotRef, writer: object) -> None:
         if writer is not None:
@@ -262,6 +257,14 @@ class Checkers:
     def may_overwrite(self, node: str, rank: int, version: Version, permit: Permit | None) -> None:
         if permit is None or version == permit.watermark or version.number >= permit.keep_from:
             fail("e", f"{node} overwrites {version} of rank {rank} under {permit}")
+        elif version == self._watermarks.get(permit.generation):
+            fail("e", f"{node} overwrites {version} of rank {rank}, the newest that was committed, under {permit}")
+
+    def permitted(self, permit: Permit) -> None:
+        """Somebody obeys it: from here on its watermark is kept until there is a newer one, whoever is in office."""
+        watermark, newest = permit.watermark, self._watermarks.get(permit.generation)
+        if watermark is not None and (newest is None or watermark.number > newest.number):
+            self._watermarks[permit.generation] = watermark
 
     def floor_first(self, machine: Machine, rank: int, version: Version) -> None:
         """Rule 16: a holder that lacks the floor is sent nothing newer."""
@@ -310,7 +313,7 @@ class Checkers:
         resume, start = self._origins.get(core.generation, (core.live, process.told))  # else planned by one deposed
         if core.live is not None and core.live.number and str(core.live) != str(resume):
             fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {resume}")
-        if process.told is not None and process.told != start:  # None: cut off before it could tell
+        if process.told is not None and process.told != start and process.told in self._starts:  # None: told nothing
             fail("prompts", f"rank {core.rank} was told of start {process.told}, the job goes on from {start}")
 
     def final_state(self, rank: int, version: Version | None, state: State) -> None:
@@ -345,6 +348,10 @@ class Checkers:
 
     def _all_seats_alive(self) -> bool:
         return all(self._world.machine_at(node).alive for node in self._world.coordinator.seats)
+
+    def _has_lost_one(self) -> bool:
+        """Cut off for ever, and nobody has noticed yet: what happens now is the second loss."""
+        return any(self._world.machine_at(node).fallen for node in self._world.coordinator.seats)
 
     def _is_corrupt(self, version: Version) -> bool:
         """Some copy of it: then one loss may be one too many."""

@@ -15,8 +15,9 @@ class Clock:
         self._queue: list[tuple[float, int, Action]] = []
 
     def at(self, time: float, action: Action) -> None:
+        """Or now, if it is later than that already: time never goes back."""
         self.events += 1
-        heappush(self._queue, (time, self.events, action))
+        heappush(self._queue, (max(time, self.now), self.events, action))
 
     def after(self, delay: float, action: Action) -> None:
         self.events += 1

@@ -70,6 +70,7 @@ class Machine:
         self.alive = True
         self.fallen = False  # by a fault: dead, cut off for ever, or taken for either
         self.told_to_leave = False
+        self.starts_killed = 0  # processes that a fault ended before they had said anything
         self._wakes_at: float | None = None
         self._search = Search()
         self._connection: Connection | None = None
@@ -239,7 +240,7 @@ class Machine:
                 self.world.tell(self.name, event.what, event.detail)
             case Finish(reason=reason):
                 self.world.tell(self.name, "agent ends", {"reason": reason})
-                self.fallen |= self.told_to_leave
+                self.fallen |= self.told_to_leave or (self.starts_killed > 0 and "do not start" in reason)
                 self.die()
             case _:
                 self._perform_on_memory(effect)

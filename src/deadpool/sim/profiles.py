@@ -37,7 +37,8 @@ def _returns(options: Options) -> Options:
 
 
 def _births(options: Options) -> Options:
-    """Who returns has versions that were computed again without it, and is needed: one spare, and copies lag."""
+    """Who returns has versions that were computed again without it, and is needed: the one spare, which has its seat,
+    dies soon. Copies lag, so that it had sealed what no holder had yet."""
     return replace(
         options, nodes=2 + options.seed % 2, spares=1, holders=1, push_s=1.5, every=1, slots=3, in_place=True,
         give_up=0.0, push_failure=0.0, budget=0.0, standbys=0, calm_s=45.0, latency_s=0.005,
@@ -67,7 +68,7 @@ PROFILES = (
         intensity=4.0,
         shape=_returns,
     ),
-    Profile(name="births", kinds=frozenset({"node_cut", "node", "alarm"}), intensity=5.0, shape=_births),
+    Profile(name="births", kinds=frozenset({"node_cut", "newcomer"}), intensity=10.0, shape=_births),
     Profile(name="intervals", kinds=frozenset({"node", "trainer"}), intensity=0.5, shape=_intervals),
 )
 BY_NAME = {profile.name: profile for profile in PROFILES}

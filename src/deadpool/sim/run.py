@@ -122,13 +122,13 @@ def _complete(world: World) -> None:
 
 def _give_up(world: World) -> None:
     """Nothing else can come of it."""
-    if world.has_lost_majority and world.coordinator.phase is not Phase.RUNNING:
+    if world.has_lost_majority and not world.is_in_charge:
         world.clock.stop()
 
 
 def _judge(world: World) -> None:
     outcome = world.outcome
-    if outcome is None and world.has_lost_majority:
+    if outcome is None and world.has_lost_majority and not world.is_in_charge:
         return
     if outcome is None:
         phase = world.coordinator.phase.value
@@ -139,7 +139,7 @@ def _judge(world: World) -> None:
             fail("b", f"completed, but ranks {sorted(missing)} never ended")
         world.checkers.grew()
     elif "none of the nodes that ran" in outcome.reason:
-        if there := [machine.name for machine in world.seats_there if machine.agent.footing.planned.n]:
+        if there := [machine.name for machine in world.voters_there]:
             fail("d", f"{outcome.reason}; but {there} are there")
     elif not _is_excused(outcome.reason):
         fail("g", f"the job failed: {outcome.reason}")

@@ -10,6 +10,7 @@ from deadpool.protocol.coordinator import Coordinator
 from deadpool.protocol.deadlines import Deadlines
 from deadpool.protocol.effects import DrainAsked, Finish, FromAgent
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.job import Phase
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.office import Charter
 from deadpool.protocol.topology import Address, Layout, Schedule
@@ -199,21 +200,33 @@ class World:
             self.on_waiting()
 
     @property
+    def is_in_charge(self) -> bool:
+        """Somebody is in office, and the job runs."""
+        return self.present.alive and self.present.office.in_office and self.coordinator.phase is Phase.RUNNING
+
+    @property
     def has_lost_majority(self) -> bool:
         """Of those that ran last, or of a plan since then that may have gone: then no coordinator of several can know
-        that it is the only one. Who was cut off before it heard of its seat cannot vote."""
-        voters = [machine for machine in self.seats_there if machine.agent.footing.planned.n]
+        that it is the only one."""
         newer = self.checkers.newer_seats.items()
-        lost = 2 * len(voters) <= self.layout.positions or any(self._may_have_gone_with(*plan) for plan in newer)
+        few = 2 * len(self.voters_there) <= self.layout.positions
+        lost = few or any(self._may_have_gone_with(*plan) for plan in newer)
         return self.options.standbys > 0 and lost
 
     def _may_have_gone_with(self, generation: Generation, seats: tuple[Machine, ...]) -> bool:
         """Somebody is left who has heard that plan, most of its seats are lost, and nobody can say that it has not
         gone: that is who ran before, has a seat in it and has not heard it."""
         there = [machine for machine in seats if not machine.fallen]
-        heard = [machine for machine in there if machine.agent.footing.planned >= generation]
+        heard = [machine for machine in there if _knows_its_seat_in(generation, machine)]
         left_out = [machine for machine in self.seats_there if machine in there and machine not in heard]
         return bool(heard) and 2 * len(heard) <= self.layout.positions and not left_out
+
+    @property
+    def voters_there(self) -> list[Machine]:
+        """Of them, who knows that it had a seat. One that was cut off from the founding before it heard of its own, and
+        then was a spare, cannot testify to anything, least of all that nothing has run without it (seed 10749)."""
+        last = self.checkers.last_generation
+        return [machine for machine in self.seats_there if _knows_its_seat_in(last, machine)]
 
     @property
     def seats_there(self) -> list[Machine]:
@@ -226,3 +239,9 @@ class World:
         if self.story is not None:
             facts = " ".join(f"{key}={value}" for key, value in detail.items() if value is not None)
             self.story.append(f"{self.clock.now:8.3f}  {who:12} {what} {facts}".rstrip())
+
+
+def _knows_its_seat_in(generation: Generation, machine: Machine) -> bool:
+    """It had one, and has heard so."""
+    footing = machine.agent.footing
+    return footing.electorate >= generation or footing.seat_in(generation) is not None

@@ -19,6 +19,7 @@ def kill(world: World) -> bool:
     for process in pick(world, resting or everybody):  # under a fence, the plan may already count on it
         world.checkers.before_loss(nodes=0)
         world.tell("world", "trainer dies", {"trainer": process.name, "stage": process.stage})
+        process.machine.starts_killed += process.stage == "starting"
         process.exit(-9, "killed")
     return bool(everybody)
 

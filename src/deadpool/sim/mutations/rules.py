@@ -188,7 +188,7 @@ MUTATIONS = [
     Mutation("4 schedule changes at once", schedule_changes_at_once, "intervals"),
     Mutation("4 late news of a schedule kept quiet", late_news_of_a_schedule_kept_quiet, "intervals"),
     Mutation("4 schedule begins where ranks are", schedule_begins_too_early, "intervals"),
-    Mutation("5 identity by number", identity_by_number, "births", seeds=3000),
+    Mutation("5 identity by number", identity_by_number, "births"),
     Mutation("6 streams not cut", streams_not_cut),
     Mutation("7 watermark over generations", watermark_over_generations),
     Mutation("8 newest before floor", newest_before_floor),

@@ -11,8 +11,8 @@ from deadpool.protocol.commits import Commits
 from deadpool.protocol.estate import Estate
 from deadpool.protocol.footing import Footing, Promise, Quorum
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.job import Job
-from deadpool.protocol.messages import Fence, Permit, Plan
+from deadpool.protocol.messages import Connect, Fence, Go, Permit, Plan, Welcome
+from deadpool.protocol.orders import Orders
 from deadpool.protocol.witness import Witness
 from deadpool.sim.mutations.mutation import Mutation, Patch
 
@@ -34,8 +34,7 @@ def fences_and_plans_of_any_term(patch: Patch) -> None:
     _let_in(patch, Fence, Plan)
 
 
-def lowest_permit_and_versions_passed_first(patch: Patch) -> None:
-    """Neither the highest permit is adopted, nor the watermark set, before versions are passed over."""
+def lowest_permit_adopted(patch: Patch) -> None:
     lowest = property(
         lambda self: min(
             (t.permit for t in self.testimonies.values() if t.permit is not None),
@@ -44,14 +43,6 @@ def lowest_permit_and_versions_passed_first(patch: Patch) -> None:
         )
     )
     patch.set(Estate, "permit", lowest)
-    real = Commits.take_up
-
-    def take_up(self: Commits) -> str | None:
-        newest = max((version.number for version in self.ledger.places), default=0)
-        self.permit = replace(self.permit, keep_from=max(self.permit.keep_from, newest))
-        return real(self)
-
-    patch.set(Commits, "take_up", take_up)
 
 
 def versions_passed_before_the_watermark(patch: Patch) -> None:
@@ -64,8 +55,27 @@ def versions_passed_before_the_watermark(patch: Patch) -> None:
     patch.set(Commits, "take_up", take_up)
 
 
+def lowest_permit_and_versions_passed_first(patch: Patch) -> None:
+    """Two defects. A successor that passes versions before it has set the watermark goes unnoticed alone: under the
+    highest permit all that it passes is newer than the watermark there is, which stays."""
+    lowest_permit_adopted(patch)
+    versions_passed_before_the_watermark(patch)
+
+
 def plan_without_a_majority(patch: Patch) -> None:
-    patch.set(Job, "has_majority", property(lambda self: True))
+    """Whoever is in office asks nobody; whom a candidate needs is as ever."""
+    has, is_enough = Quorum.has, Candidacy._is_enough
+    elections: list[Candidacy] = []  # that are being counted
+
+    def counted(self: Candidacy, footings: dict[str, Footing]) -> bool:
+        elections.append(self)
+        try:
+            return is_enough(self, footings)
+        finally:
+            elections.pop()
+
+    patch.set(Candidacy, "_is_enough", counted)
+    patch.set(Quorum, "has", lambda self, voters: not elections or has(self, voters))
 
 
 def term_without_a_majority(patch: Patch) -> None:
@@ -78,6 +88,37 @@ def term_without_a_majority(patch: Patch) -> None:
 def generation_without_term(patch: Patch) -> None:
     """A successor counts on in the term of the one before."""
     patch.set(Generation, "next", lambda self, term: Generation(self.term, self.n + 1))
+
+
+def terms_forgotten_at_the_fence(patch: Patch) -> None:
+    """Who was fenced by the coordinator that it has promised to follow no longer looks at the term of an order that
+    tells its generation."""
+    fenced: set[int] = set()  # witnesses, which live as long as their agents: as long as a seed
+    fence, pledge, admits = Orders._fence, Allegiance.pledge, Allegiance.admits
+
+    def fence_and_forget(self: Orders, order: Fence, now: float) -> None:
+        fenced.add(id(self._witness))
+        fence(self, order, now)
+
+    def pledge_and_remember(self: Allegiance, welcome: Welcome) -> None:
+        fenced.discard(id(self.witness))
+        pledge(self, welcome)
+
+    def admits_by_generation(self: Allegiance, term: int, message: Any) -> bool:
+        tells = isinstance(message, Fence | Plan | Connect | Go | Permit)
+        return (tells and id(self.witness) in fenced) or admits(self, term, message)
+
+    patch.set(Orders, "_fence", fence_and_forget)
+    patch.set(Allegiance, "pledge", pledge_and_remember)
+    patch.set(Allegiance, "admits", admits_by_generation)
+
+
+def no_term_in_generations_or_orders(patch: Patch) -> None:
+    """Two defects, each of which the other rule makes up for: what a generation without its term confuses is refused by
+    the term of the order, and after a fence a generation with its term is newer than any that a deposed coordinator
+    can name."""
+    generation_without_term(patch)
+    terms_forgotten_at_the_fence(patch)
 
 
 def same_term_promised_to_two(patch: Patch) -> None:
@@ -103,16 +144,12 @@ def newest_plan_alone_votes(patch: Patch) -> None:
 MUTATIONS = [
     Mutation("12 permits of any term", permits_of_any_term, "succession"),
     Mutation("12 fences and plans of any term", fences_and_plans_of_any_term, "succession"),
-    Mutation("13 lowest permit, versions passed first", lowest_permit_and_versions_passed_first, "succession"),
+    Mutation("13 lowest permit adopted", lowest_permit_adopted, "succession"),
+    Mutation("13 twice: lowest permit, versions passed first", lowest_permit_and_versions_passed_first, "succession"),
     Mutation("15 plan without a majority", plan_without_a_majority, "succession"),
     Mutation("15 term without a majority", term_without_a_majority, "succession"),
+    Mutation("15 twice: no term in generations or orders", no_term_in_generations_or_orders, "succession"),
     Mutation("18 misses forgotten with the coordinator", misses_forgotten_with_the_coordinator, "succession"),
     Mutation("18 newest plan alone votes", newest_plan_alone_votes, "succession"),
     Mutation("18 same term promised to two", same_term_promised_to_two, "succession"),
 ]
-MASKED = [
-    Mutation("13 versions passed before the watermark", versions_passed_before_the_watermark, "succession"),
-    Mutation("15 generation without term", generation_without_term, "succession"),
-]
-"""Not noticed, as the models behind the protocol have it too: where the highest permit is adopted, a watermark that is
-set late costs nothing; and whatever a generation without its term would confuse is refused by the term of the order."""
