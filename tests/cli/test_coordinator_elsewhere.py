@@ -33,6 +33,7 @@ def test_coordinator_serves_with_the_credentials_of_its_environment(tmp_path, mo
         assert stranger.returncode != 0 and not stranger.stdout
 
 
+@pytest.mark.thorough
 def test_coordinators_that_share_nothing_but_the_secret(tmp_path, monkeypatch):
     """Each in a folder of its own, as on machines of their own."""
     secret = tmp_path / "handed-out"

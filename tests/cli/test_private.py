@@ -18,7 +18,7 @@ def careless():
     os.umask(before)
 
 
-@pytest.mark.parametrize("tls", ["off", "ephemeral"])
+@pytest.mark.parametrize("tls", [pytest.param("off", marks=pytest.mark.thorough), "ephemeral"])
 def test_job_is_private(tmp_path, careless, tls):
     if tls != "off":
         pytest.importorskip("cryptography")

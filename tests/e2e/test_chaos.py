@@ -35,8 +35,9 @@ def test_some_faults_and_nothing_was_lost(tmp_path, kinds):
     assert "BIT-IDENTICAL" in done.stdout and "NOT BIT" not in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("sig", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGKILL])
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGKILL])
 def test_cut_short_while_a_node_stands_still(tmp_path, sig):
     """What was started is found by the checks around every test, if it is still there."""
     command = chaos("--faults", 5, "--seed", 1, "--layout", "fsdp2", "--kinds", "stop_node")

@@ -12,7 +12,7 @@ import pytest
 SCRIPT = Path(__file__).with_name("claim.py")
 
 
-@pytest.mark.parametrize("claim", ["true", "false"])
+@pytest.mark.parametrize("claim", [pytest.param("true", marks=pytest.mark.thorough), "false"])
 def test_claim(tmp_path, claim):
     command = [sys.executable, "-m", "deadpool.cli.main", "run", "--nodes", "2", "--run-dir", str(tmp_path / "run")]
     done = subprocess.run([*command, str(SCRIPT), claim], stdin=subprocess.DEVNULL, capture_output=True, timeout=100)

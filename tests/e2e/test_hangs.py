@@ -30,6 +30,7 @@ def test_everybody_comes_to_rest_and_nobody_is_replaced(make_stage, play):
     assert stage.trainers() == {0: "n0.0", 1: "n1.0", 2: "n2.0"}
 
 
+@pytest.mark.thorough
 def test_pause_that_was_announced_is_no_hang(make_stage, play):
     stage = make_stage("plain", "pause@4:1", nodes=3, spares=0, hang_timeout_s=HANG_S)
     play(stage, lambda: None)

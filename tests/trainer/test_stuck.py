@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -39,16 +40,27 @@ MAINS = {
 }
 
 
+@pytest.fixture(scope="module")
+def outcomes() -> Iterator[dict[str, int]]:
+    """They do little but wait, so all of them are run at once."""
+    programs = {name: begin(main) for name, (main, _) in MAINS.items()}
+    programs |= {f"steps of {step_s} s": begin(INSIDE_TORCH, step_s) for step_s in (1.0, 2.0)}
+    try:
+        yield {name: program.wait(timeout=60) for name, program in programs.items()}
+    finally:
+        for program in programs.values():
+            program.kill()
+
+
 @pytest.mark.parametrize("main", MAINS)
-def test_main_thread_that(main):
-    line, code = MAINS[main]
-    assert outcome(line) == code
+def test_main_thread_that(main, outcomes):
+    assert outcomes[main] == MAINS[main][1]
 
 
-def test_main_thread_that_waits_while_the_device_drains_slow_steps():
+def test_main_thread_that_waits_while_the_device_drains_slow_steps(outcomes):
     """Within the four seconds that the program lives: stuck after three steps of one second, not of two."""
-    assert outcome(INSIDE_TORCH, step_s=1.0) == STUCK
-    assert outcome(INSIDE_TORCH, step_s=2.0) == WELL
+    assert outcomes["steps of 1.0 s"] == STUCK
+    assert outcomes["steps of 2.0 s"] == WELL
 
 
 def test_quick_steps_do_not_make_it_impatient():
@@ -60,9 +72,9 @@ def test_quick_steps_do_not_make_it_impatient():
     assert watch.limit_s == 30.0
 
 
-def outcome(main: str, step_s: float = 0.0) -> int:
+def begin(main: str, step_s: float = 0.0) -> subprocess.Popen[bytes]:
     program = textwrap.dedent(PROGRAM).format(stuck=STUCK, well=WELL, main=main, step_s=step_s)
-    return subprocess.run([sys.executable, "-c", program], timeout=60).returncode
+    return subprocess.Popen([sys.executable, "-c", program])
 
 
 @pytest.mark.parametrize(("step_s", "silent_s", "tells"), [(1.0, 30.0, True), (1.0, 10.0, False), (10.0, 30.0, False)])
