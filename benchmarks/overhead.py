@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--layout", choices=("fsdp2", "ddp", "plain"), default="fsdp2", help="of the four CPU ranks")
     parser.add_argument("--stretch", type=int, help="steps between switches: 6, with cases 5")
     parser.add_argument("--stretches", type=int, help="24, with cases 14")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="for one job; then what it has measured counts")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     give_out(measure(args), args.json)
@@ -62,6 +63,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         budget=args.budget,
         stretch=args.stretch or 5,
         stretches=args.stretches or 14,
+        limit_s=args.limit_s,
     )
     return overhead_solo.measure(plan, cases)
 

@@ -18,12 +18,12 @@ from pairs import interval_95, neighbour_ratios
 from deadpool.cli.asking import ask
 from deadpool.config import JobConfig
 from deadpool.control.janitor import temporary_folder
-from deadpool.errors import DeadPoolError
+from deadpool.errors import DeadPoolError, JobFailed
 from deadpool.workload.harness import Trial
 
 SCRIPT = Path(__file__).with_name("solo.py")
 RIVALS = Path(__file__).with_name("rivals.py")
-DEADLINE_S = 600.0
+DEADLINE_S = 900.0
 LENGTHS = {"fits": 2.0, "short": 0.5, "shard": 1.0}  # of a step, in plain copies of the whole state
 SHARD = 1 / 8
 _LOOK_S = 0.1
@@ -37,6 +37,7 @@ class Measurement:
     budget: float | None
     stretch: int
     stretches: int
+    limit_s: float  # for one job: then it is stopped, and what it has measured counts
 
     def config(self, holders: int) -> JobConfig:
         budget = {} if self.budget is None else {"overhead_budget": self.budget}
@@ -69,8 +70,12 @@ def run_job(plan: Measurement, cases: Sequence[str], *, holders: int, share: flo
         arguments += ["--chapter", plan.chapter(case, longer=holders > 0 and share == 1.0)]
     with temporary_folder("deadpool-benchmark-") as folder:
         trial = Trial(plan.config(holders), arguments, folder, deadline_s=DEADLINE_S, script=SCRIPT)
-        watch = Watch(trial, cases)
-        trial.run(lambda _: watch.follow())
+        watch = Watch(trial, cases, limit_s=plan.limit_s)
+        try:
+            trial.run(lambda _: watch.follow())
+        except JobFailed:
+            if not watch.was_cut_short:
+                raise
         machine = json.loads((trial.out / "speeds.json").read_text())
         return {case: report(case, watch, machine) | {"holders": holders} for case in cases}
 
@@ -78,8 +83,10 @@ def run_job(plan: Measurement, cases: Sequence[str], *, holders: int, share: flo
 class Watch:
     """Looks at a running job: says how far it is, and keeps what `deadpool status` tells, by chapter."""
 
-    def __init__(self, trial: Trial, cases: Sequence[str]) -> None:
+    def __init__(self, trial: Trial, cases: Sequence[str], *, limit_s: float) -> None:
         self.trial, self._cases = trial, cases
+        self._ends_at = time.monotonic() + limit_s
+        self.was_cut_short = False
         self.looks: list[dict[str, Any]] = []
 
     def follow(self) -> None:
@@ -90,6 +97,9 @@ class Watch:
             if done != shown:
                 shown = done
                 print(f"{', '.join(self._cases)}: {done} stretches", file=sys.stderr, flush=True)
+            if time.monotonic() > self._ends_at and not self.was_cut_short:
+                self.was_cut_short = True
+                ask(self.trial.job.run_dir, "stop")
             time.sleep(_LOOK_S)
 
     def stretches(self, case: str | None = None) -> list[dict[str, Any]]:
