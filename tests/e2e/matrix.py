@@ -23,7 +23,7 @@ VICTIMS: dict[str, Callable[[int], int]] = {
     "last": lambda nodes: nodes - 1,  # of a pipeline: the last stage
     "middle": lambda nodes: nodes // 2,
 }
-SAMPLED = ("ddp", "fsdp2", "tp", "pp-1f1b", "3d")
+SAMPLED = ("ddp", "fsdp2", "tp", "3d")
 MOMENTS_SAMPLED = 3  # of each
 PIPELINES = ("pp-gpipe", "pp-1f1b", "pp-interleaved")
 CANNOT = {(layout, "reduce"): "a pipeline alone reduces no gradients" for layout in PIPELINES}

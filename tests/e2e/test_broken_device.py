@@ -21,6 +21,7 @@ def test_fresh_process_takes_the_rank_and_survivors_stay(make_stage, play):
     assert stage.seats() == ["n0", "n1", "n2"]
 
 
+@pytest.mark.thorough
 def test_device_that_breaks_in_the_same_step_each_time_ends_the_job(make_stage):
     stage = make_stage("plain", "broken@4:1", spares=0)
     with pytest.raises(JobFailed, match="code 1"):

@@ -51,6 +51,7 @@ def test_node_drained_in_mid_training(make_stage, play, layout):
     assert stage.events("planned")[-1]["lost_steps"] == 0 and stage.events("fault") == []
 
 
+@pytest.mark.thorough
 def test_another_node_killed_while_one_is_drained(make_stage, play):
     """The killed one held the copies of the one that leaves, and the one that leaves holds those of the killed one."""
     stage = make_stage(scene="wait@3:1 wait@7:0", spares=2)

@@ -6,6 +6,7 @@ import os
 import signal
 
 import psutil
+import pytest
 
 
 def test_fresh_process_takes_the_rank(make_stage, play):
@@ -26,6 +27,7 @@ def test_standby_takes_the_rank(make_stage, play):
     assert stage.trial.recoveries()[0].phases_s["prepare"] < 2.0, "no process had to be started"
 
 
+@pytest.mark.thorough
 def test_nursery_killed_and_all_its_trainers_with_it(make_stage, play):
     stage = make_stage("plain", scene="wait@4:1", spares=0)
 
