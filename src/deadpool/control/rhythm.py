@@ -33,10 +33,11 @@ class Rhythm:
         self._stopped = False
 
     def feed(self, input: Any) -> None:
-        asleep_s = self._note_awake()
+        now = time.monotonic()
+        asleep_s = self._note_awake(now)
         if asleep_s > _LOOK_S + self._stall_s:
-            self._step(Stalled(seconds=asleep_s))
-        self._step(input)
+            self._step(Stalled(seconds=asleep_s), now)
+        self._step(input, now)
         self._arm()
 
     def stop(self) -> None:
@@ -45,13 +46,12 @@ class Rhythm:
             if timer is not None:
                 timer.cancel()
 
-    def _step(self, input: Any) -> None:
-        for effect in self._core.step(input, now=time.monotonic()):
+    def _step(self, input: Any, now: float) -> None:
+        for effect in self._core.step(input, now=now):
             self._perform(effect)
 
-    def _note_awake(self) -> float:
+    def _note_awake(self, now: float) -> float:
         """How long nothing has run here: at most _LOOK_S, if all is well."""
-        now = time.monotonic()
         asleep_s, self._awake_at = now - self._awake_at, now
         if self._look is None:
             self._look_again()

@@ -267,10 +267,12 @@ class Coordinator:
         member.steps.update(beat.steps)
         member.steps_told = now
         self._hangs.hear(member, beat, now)
-        self._pace.interval.hear(beat.costs)
+        if beat.costs:
+            self._pace.interval.hear(beat.costs)
         if self.phase is Phase.RUNNING:
             self._pace.look(self.members.values(), now)
-            self.stragglers.hear(beat.efforts)
+            if beat.efforts:
+                self.stragglers.hear(beat.efforts)
             self._leaving.look_for_stragglers(now)
         if (hang := self._hangs.look(now)) is not None:
             self._faults.arise(now, reason=hang.reason, ranks=[])

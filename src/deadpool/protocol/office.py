@@ -58,6 +58,7 @@ class Office:
         """`name` is this process's alone. `founds`: nobody was in office before, so it is at once."""
         self._charter, self._name = charter, name
         self._out = Outbox(FIRST_TERM)
+        self._pulse_s = PULSE_SHARE * charter.settings.silence_s
         self._pulsed: dict[str, float] = {}  # when each node was last told that we are there
         self.coordinator = self._make_coordinator(FIRST_TERM)
         self.candidacy: Candidacy | None = None if founds else self._stand(FIRST_TERM)
@@ -120,7 +121,7 @@ class Office:
         """As often as it takes not to be missed, and not at every heartbeat: to write is most of what one costs."""
         match input:
             case FromAgent(node=node, message=Heartbeat()) if node in self.coordinator.members:
-                if now - self._pulsed.get(node, -math.inf) < PULSE_SHARE * self._charter.settings.silence_s:
+                if now - self._pulsed.get(node, -math.inf) < self._pulse_s:
                     return []
                 self._pulsed[node], self._out.term = now, self.coordinator.term
                 self._out.send(node, PULSE)

@@ -55,7 +55,8 @@ class ServedLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for payload in self._framer.feed(data):
-                self._patience, self._waits_since = Patience(FRAME_S), None
+                if self._waits_since is not None:
+                    self._patience, self._waits_since = Patience(FRAME_S), None
                 self._hear(decode(payload))
         except WireError as error:
             self._break_off(str(error))
