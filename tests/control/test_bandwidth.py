@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from deadpool.control.bandwidth import bandwidth
-from deadpool.control.coordinator import _narration
+from deadpool.control.narration import told
 
 
 def test_rates_of_all_nodes_that_sent_are_told():
@@ -13,8 +13,8 @@ def test_rates_of_all_nodes_that_sent_are_told():
     }
     record = bandwidth(facts)
     assert record is not None and record["push_gbps"] == {"n0": 3.0, "n1": 1.0}
-    told = "copies: 3 GB to holders by 2 nodes, a transfer at 2.00 GB/s, slowest n1 at 1.00 GB/s"
-    assert _narration(record) == told
+    line = "copies: 3 GB to holders by 2 nodes, a transfer at 2.00 GB/s, slowest n1 at 1.00 GB/s"
+    assert told(record) == line
 
 
 def test_nothing_sent_is_nothing_told():

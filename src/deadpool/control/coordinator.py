@@ -13,6 +13,7 @@ from typing import Any
 from deadpool.control.bandwidth import bandwidth
 from deadpool.control.colleagues import DISMISS
 from deadpool.control.departures import DepartureDesk
+from deadpool.control.narration import told
 from deadpool.control.rhythm import Rhythm
 from deadpool.control.status import describe
 from deadpool.control.strikes import StrikeDesk
@@ -224,7 +225,7 @@ class CoordinatorServer:
     def _record(self, record: dict[str, Any]) -> None:
         record.setdefault("t", time.time())
         self._log.write(record)
-        if self._narrate and (line := _narration(record)):
+        if self._narrate and (line := told(record)):
             print(f"[deadpool] {line}", flush=True)
 
     # --- commands ----------------------------------------------------------------------------------------------------
@@ -251,62 +252,3 @@ class CoordinatorServer:
             case _:
                 known = "status, kill, drain, replace or stop"
                 return Answer(body={}, error=f"{ask.what!r} is not a question: ask for {known}")
-
-
-_TOLD = {
-    "joined": "node {node} joined",
-    "armed": "armed: signal {signal} for node {node} {when}",
-    "ambush": "ambush: rank {rank} has reached {at}, signal {signal}",
-    "ambush_missed": "ambush MISSED: {at} did not come to rank {rank} when it was due",
-    "took_over": "coordinator of term {term}: nodes {nodes} are here",
-    "let_go": "no longer coordinator of term {term}: {reason}",
-    "no_majority": "NO MAJORITY: {reason}",
-    "isolated": "node {node} ended its trainers: {reason}",
-    "fault": "FAULT {reason} (ranks {ranks})",
-    "planned": "plan: seats {seats}, resume at step {step}",
-    "same_rack": "copies of nodes {nodes} lie in their own rack: no other has room for them",
-    "replicas_differ": "REPLICAS DIFFER: at version {step} ranks {ranks} hold what no peer on another node has",
-    "interval": "from version {from} on a snapshot every {every} steps: {reason}",
-    "waiting": "WAITING: {reason}; add one with: deadpool agent --join",
-    "go": "go: generation {generation}",
-    "protected": "protected again at version {step}",
-    "no_plan": "NO PLAN: {reason}",
-    "spare_lost": "spare {node} is lost: {reason}",
-    "no_spare": "NO SPARE: {reason}; add one with: deadpool agent --spare --join",
-    "drain": "node {node} is drained ({reason}): node {heir} gets ready for ranks {ranks}",
-    "handover": "all ranks stand at version {step}: those of node {node} move, and nothing is done again",
-    "drain_failed": "node {node} STAYS: {reason}",
-    "drain_refused": "node {node} cannot be drained: {reason}",
-    "left": "node {node} leaves: {reason}",
-    "straggler": "SLOW: node {node} {reason}",
-    "straggler_over": "node {node} is as fast as the others again",
-    "trainer_lost": "trainer {trainer} ended: {reason}",
-    "rehearsed": "spare trainer {trainer} is warm for rank {rank}",
-    "slow_start": "no step for {seconds} s: behind are ranks {ranks}; no hang is seen before the first step",
-    "paused": "rank {rank} pauses: {reason}",
-    "hung": "HUNG: rank {rank} on node {node} {found}; a fresh process takes its place",
-    "nobody_hung": "{reason}",
-    "quarantined": "QUARANTINED: node {node}: {reason}; its ranks go to a spare",
-    "not_quarantined": "node {node} should be quarantined ({reason}), but there is no spare: it goes on; add one with: "
-    "deadpool agent --join",
-    "returned": "node {node} is back and a spare; it had copies {copies}",
-    "hoping": "WAITING: {reason}",
-    "spoilt": "SPOILT: the copy of rank {rank} at version {step} on node {node} is not as it was sealed",
-    "no_progress": "NO PROGRESS at step {step}: {faults}",
-    "salvaging": "writing what is left of version {step} to disk on nodes {nodes}",
-    "device_lost": "DEVICE LOST by rank {rank}: {reason}",
-    "bandwidth": "copies: {summary}",
-    "refused": "REFUSED {count} strangers, the last: {reason}",
-    "failed": "FAILED: {reason}",
-    "completed": "completed: {reason}",
-}
-
-
-def _narration(record: dict[str, Any]) -> str | None:
-    template = _TOLD.get(record["what"])
-    if template is None:
-        return None
-    try:
-        return template.format(**record)
-    except KeyError:
-        return str(record["what"])

@@ -9,18 +9,16 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from deadpool.errors import WireError
 from deadpool.protocol import messages
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.lots import InLots, Lot, Squad, lots_of, squads_of
-from deadpool.protocol.messages import Copy, Live, RankOrder
 from deadpool.protocol.seal import Extent, Geometry
+from deadpool.wire.compact import Compact, Step
 from deadpool.wire.generated import function
 
-Step = Callable[[Any], Any]
 SHARED: frozenset[type] = frozenset({Generation, Version, Extent, Geometry})
 """Small values that come again and again: one object for all equal ones."""
 SHARED_AT_MOST = 4096
@@ -29,6 +27,7 @@ TYPES: dict[str, type] = {cls.__name__: cls for cls in messages.ALL}
 _RECORDS = frozenset(messages.ALL)
 _packers: dict[type, Step] = {}
 _unpackers: dict[type, Step] = {}
+_COMPACT = Compact(_packers, _unpackers).steps()
 
 
 def pack(record: Any) -> list[Any]:
@@ -269,86 +268,6 @@ def _sharing(unpacker: Step) -> Step:
 
     return step
 
-
-# --- lists that come by the thousand at every loss: what their items share is said once -------------------------------
-
-_unpack_numbers = _unpacking_each(int)
-
-
-def _pack_copies(copies: Any) -> list[Any]:
-    geometry, extent, version = _packers[Geometry], _packers[Extent], _packers[Version]
-    return [
-        [version(lot.version), extent(lot.extent), geometry(lot.geometry), lot.full, lot.peers, lot.ranks, lot.digests]
-        for lot in lots_of(copies)
-    ]
-
-
-def _unpack_copies(value: Any) -> InLots[Copy]:
-    if type(value) is not tuple:
-        raise WireError("not a list of copies")
-    return InLots(tuple([_unpack_lot(each) for each in value]))
-
-
-def _unpack_lot(value: Any) -> Lot:
-    if type(value) is not tuple or len(value) != 7 or type(value[3]) is not bool:
-        raise WireError("not copies of a version")
-    version, extent, geometry, full, peers, ranks, digests = value
-    if len(_unpack_numbers(digests)) != 3 * len(_unpack_numbers(ranks)):
-        raise WireError("not three digests for each copy")
-    unpackers = _unpackers
-    return Lot(
-        unpackers[Version](version),
-        unpackers[Extent](extent),
-        unpackers[Geometry](geometry),
-        full,
-        _unpack_numbers(peers),
-        ranks,
-        digests,
-    )
-
-
-def _pack_lives(lives: Any) -> list[Any]:
-    version = _packers[Version]
-    return [[squad.version and version(squad.version), squad.clean, squad.ranks] for squad in squads_of(lives)]
-
-
-def _unpack_lives(value: Any) -> InLots[Live]:
-    if type(value) is not tuple:
-        raise WireError("not a list of live states")
-    return InLots(tuple([_unpack_squad(each) for each in value]))
-
-
-def _unpack_squad(value: Any) -> Squad:
-    if type(value) is not tuple or len(value) != 3 or type(value[1]) is not bool:
-        raise WireError("not ranks at a version")
-    version, clean, ranks = value
-    if not _unpack_numbers(ranks):
-        raise WireError("nobody at a version")
-    return Squad(None if version is None else _unpackers[Version](version), clean, ranks)
-
-
-def _pack_orders(orders: Any) -> list[Any]:
-    """Most ranks stay as they are: of those only the number."""
-    if isinstance(orders, InLots):
-        return orders.ranks
-    pack_order = _packers[RankOrder]
-    return [
-        order.rank if order.keep and not order.fetch and not order.pushes else pack_order(order) for order in orders
-    ]
-
-
-def _unpack_orders(value: Any) -> tuple[RankOrder, ...]:
-    if type(value) is not tuple:
-        raise WireError("not a list of orders")
-    unpack_order = _unpackers[RankOrder]
-    return tuple([RankOrder(rank=each, keep=True) if type(each) is int else unpack_order(each) for each in value])
-
-
-_COMPACT: dict[Any, tuple[Step, Step]] = {
-    tuple[Copy, ...]: (_pack_copies, _unpack_copies),
-    tuple[Live, ...]: (_pack_lives, _unpack_lives),
-    Sequence[RankOrder]: (_pack_orders, _unpack_orders),
-}
 
 for _cls in messages.ALL:
     _packer_of(_cls)
