@@ -17,8 +17,8 @@ from deadpool.workload.results import Results, differences
 ALONE = 40
 """Steps that are done while there is no coordinator, and as many before that to compare them with."""
 ARGUMENTS = ["--layout", "fsdp2", "--steps", str(4 * ALONE), *SMALL, *NOISE]
-NOT_MORE_THAN = 1.5
-STANDS_OUT = 5.0
+NOT_MORE_THAN = 1.3
+STANDS_OUT = 2.5
 """Times the longest of the others: machines that run tests are busy. Whoever waits for a coordinator waits for seconds,
 which are hundreds of steps."""
 
