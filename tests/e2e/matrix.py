@@ -23,8 +23,8 @@ VICTIMS: dict[str, Callable[[int], int]] = {
     "last": lambda nodes: nodes - 1,  # of a pipeline: the last stage
     "middle": lambda nodes: nodes // 2,
 }
-SAMPLED = ("ddp", "fsdp2", "tp", "3d")
-MOMENTS_SAMPLED = 3  # of each
+SAMPLED = ("ddp", "fsdp2", "3d")
+MOMENTS_SAMPLED = 4  # of each
 PIPELINES = ("pp-gpipe", "pp-1f1b", "pp-interleaved")
 CANNOT = {(layout, "reduce"): "a pipeline alone reduces no gradients" for layout in PIPELINES}
 
@@ -109,7 +109,7 @@ class Matrix:
 
 
 def _is_sampled(layout: str, column: int) -> bool:
-    """Three moments of each, beginning where those of the one before end."""
+    """Some moments of each, beginning where those of the one before end."""
     if layout not in SAMPLED:
         return False
     first = MOMENTS_SAMPLED * SAMPLED.index(layout)

@@ -6,6 +6,8 @@ import mmap
 import os
 from pathlib import Path
 
+import pytest
+
 from deadpool.snapshot.slot import HEADER_BYTES, read_seal
 
 
@@ -34,6 +36,7 @@ def _damage(memory: mmap.mmap, rank: int, place: int) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 def test_held_copy_damaged_another_one_is_used(make_stage, play):
     stage = make_stage(scene="wait@4:1", nodes=3, holders=2)
 

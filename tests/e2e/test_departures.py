@@ -72,6 +72,7 @@ def test_another_node_killed_while_one_is_drained(make_stage, play):
     assert [event["node"] for event in stage.events("fault")] == ["n0"]
 
 
+@pytest.mark.thorough
 def test_last_spare_told_to_end_then_another_joins_and_takes_the_ranks(make_stage, play):
     stage = make_stage("plain", scene="wait@3:1 wait@6:0")
 

@@ -63,6 +63,7 @@ def test_coordinator_killed_and_started_again(make_stage, play):
     assert_nobody_stopped(stage, play(stage, during))
 
 
+@pytest.mark.thorough
 def test_node_lost_after_the_coordinator_has_returned(make_stage, play):
     stage = make_stage(scene="wait@3:1 wait@5:1")
 

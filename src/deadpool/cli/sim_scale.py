@@ -8,9 +8,11 @@ from pathlib import Path
 
 
 def measure(nodes: int, per_node: int, json: Path | None) -> None:
+    from deadpool.control.many_links import collect_seldom
     from deadpool.sim.scale.loss import measure
     from deadpool.wire.codec import decode, encode
 
+    collect_seldom()  # as the real coordinator does
     began = time.monotonic()
     report = measure(nodes, per_node, encode=encode, decode=decode).report()
     report["elapsed_s"] = round(time.monotonic() - began, 1)
