@@ -11,11 +11,17 @@ from deadpool.protocol.messages import Ask
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink
 from deadpool.wire.credentials import Credentials
+from deadpool.wire.framing import LIMIT_BYTES
 from deadpool.wire.reception import Reception
 from deadpool.wire.served_link import ServedLink
 
 MEMBER = Credentials(b"the job's own secret")
 STATUS = Ask(what="status", arguments={})
+NONSENSE = {
+    "oversized": ((LIMIT_BYTES + 1).to_bytes(4, "big"), "announced"),
+    "garbage": ((5).to_bytes(4, "big") + b"\xc1" * 5, "are not a message"),
+}
+"""From a member, and what its link is given up for."""
 
 
 class Front:
@@ -39,6 +45,7 @@ class PushFront(Front):
 
     def __init__(self, credentials: Credentials = MEMBER) -> None:
         super().__init__(credentials)
+        self.listens = asyncio.Event()  # for a test to set
         self.heard: list[Any] = []
         self.ended: asyncio.Queue[ServedLink] = asyncio.Queue()
         self.served: asyncio.Queue[ServedLink] = asyncio.Queue()
@@ -46,6 +53,7 @@ class PushFront(Front):
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = ServedLink(reader, writer)
         self.served.put_nowait(link)
+        await self.listens.wait()
         await link.listen(self.heard.append)
         self.ended.put_nowait(link)
 
