@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,7 @@ class Watch:
                 shown = done
                 print(f"{', '.join(self._cases)}: {done} stretches", file=sys.stderr, flush=True)
             if time.monotonic() > self._ends_at and not self.was_cut_short:
-                self.was_cut_short = True
-                ask(self.trial.job.run_dir, "stop")
+                self._cut_short()
             time.sleep(_LOOK_S)
 
     def stretches(self, case: str | None = None) -> list[dict[str, Any]]:
@@ -107,6 +107,11 @@ class Watch:
         lines = path.read_text().splitlines() if path.exists() else []
         found = [json.loads(line) for line in lines if line.endswith("}")]
         return [each for each in found if case in (None, each["chapter"])]
+
+    def _cut_short(self) -> None:
+        self.was_cut_short = True
+        with suppress(DeadPoolError):  # it has just ended by itself
+            ask(self.trial.job.run_dir, "stop")
 
     def _look(self) -> None:
         try:
