@@ -9,6 +9,7 @@ happened here, and when (time.monotonic(), which all processes of a machine shar
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import sys
 import time
@@ -28,6 +29,7 @@ from deadpool.protocol.messages import (
     Inventory,
     Join,
     Live,
+    Plan,
     PlanAck,
     Prepared,
     Sealed,
@@ -44,9 +46,10 @@ EXTENT = Extent(record_bytes=4000, unique_bytes=10_000_000_000, replica_bytes=0)
 CALLING_AT_ONCE = 64
 PREPARING_S = 1.0
 VERSIONS = 2
+ORDERS = [field.name for field in dataclasses.fields(Plan)].index("orders")
 
 
-class FakeAgent:
+class FakeAgent(asyncio.Protocol):
     """It knows its ranks, and whose copies it would hold: those of the position before."""
 
     def __init__(self, name: str, position: int | None, layout: Layout, crowd: Crowd) -> None:
@@ -55,6 +58,7 @@ class FakeAgent:
         self._take_seat(position)
         self._version = 0
         self._born = Generation(1, 1)
+        self._skips_a_beat = False  # as agents do after a fence
         self._ready: dict[Generation, bytes] = {}  # acknowledgements to be sent when that fence comes
 
     def _take_seat(self, position: int | None) -> None:
@@ -64,13 +68,15 @@ class FakeAgent:
 
     async def live(self, address: Address, credentials: Credentials) -> None:
         link = await connect(address, credentials, patience_s=60.0)
+        self._framer = Framer()
+        link._writer.transport.set_protocol(self)  # nobody has to be woken for what comes
         self._write, self.hang_up = link.send_framed, link.abort
         self._send(Join(node=self.name, incarnation=self.name, data=self._address, spare=self.position is None))
-        framer, reader = Framer(), link._reader
-        while data := await reader.read(1 << 16):
-            for payload in framer.feed(data):
-                _, (_, (kind, fields)) = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
-                self._hear(kind, fields)
+
+    def data_received(self, data: bytes) -> None:
+        for payload in self._framer.feed(data):
+            _, (_, (kind, fields)) = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
+            self._hear(kind, fields)
 
     def _send(self, message: Any) -> None:
         self._write(framed(message))
@@ -96,7 +102,7 @@ class FakeAgent:
         asyncio.get_running_loop().call_later(PREPARING_S, self._prepare, generation, plan)
 
     def _prepare(self, generation: Generation, plan: tuple[Any, ...]) -> None:
-        orders = plan[5]
+        orders = plan[ORDERS]
         if orders and self.position is None:
             self.position = self._layout.position_of(orders[0][0])
             self._take_seat(self.position)
@@ -116,6 +122,7 @@ class FakeAgent:
         self._version = VERSIONS - 1
 
     def _acknowledge(self, generation: Generation) -> None:
+        self._skips_a_beat = True
         self._write(self._ready.pop(generation, b"") or self._acknowledgement(generation))
 
     def get_ready(self, generation: Generation) -> None:
@@ -132,7 +139,9 @@ class FakeAgent:
         return framed(FenceAck(generation=generation, inventory=inventory))
 
     def beat(self, generation: Generation, step: int) -> None:
-        self._send(Heartbeat(generation=generation, steps=tuple((rank, step) for rank in self._ranks)))
+        if not self._skips_a_beat:
+            self._send(Heartbeat(generation=generation, steps=tuple((rank, step) for rank in self._ranks)))
+        self._skips_a_beat = False
 
 
 def _copy(rank: int, version: Version) -> Copy:

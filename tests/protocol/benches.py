@@ -448,7 +448,9 @@ class AgentBench(Bench):
         return msg.Permit(generation=now_in, watermark=watermark, keep_from=keep_from, schedule=schedule)
 
     def _plan(self, now_in: Generation, named: dict[str, str]) -> msg.Plan:
-        """`resume=v4@1.1 floor=v3@1.1 keep=0 fetch=v4@1.1,v3@1.1 push=v3@1.1`; rank 0 sits here, n1 holds."""
+        """`resume=v4@1.1 floor=v3@1.1 keep=0 fetch=v4@1.1,v3@1.1 push=v3@1.1`; rank 0 sits here, n1 holds.
+
+        With `as_of=1.1` all that is left out, and as in that plan."""
         resume = version(named["resume"]) if "resume" in named else None
         floor = version(named["floor"]) if "floor" in named else resume
         keep_from = max(floor.number + 1, resume.number) if floor and resume else 0
@@ -460,16 +462,21 @@ class AgentBench(Bench):
             fetch=tuple(msg.Fetch(copy=wanted, groups=(source,)) for wanted in fetches),
             pushes=tuple(("n1", version(word)) for word in named.get("push", "").split(",") if word),
         )
-        return msg.Plan(
+        plan = msg.Plan(
             generation=now_in,
             cause="fault",
             resume=resume,
             permit=self._permit(now_in, floor, keep_from),
             store_rank=0,
+            changes=Changes(since=generation(named["since"])) if "since" in named else Changes(),
+        )
+        if "as_of" in named:
+            return replace(plan, as_of=generation(named["as_of"]))
+        return replace(
+            plan,
             orders=(order,),
             holders=(msg.Holder(node="n1", address=address("n1")),),
             held=(1,) if "no-longer" not in named else (),
-            changes=Changes(since=generation(named["since"])) if "since" in named else Changes(),
         )
 
 

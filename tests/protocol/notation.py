@@ -140,7 +140,8 @@ def _permit(permit: msg.Permit) -> str:
 
 def _plan(plan: msg.Plan) -> str:
     head = f"Plan {plan.generation} resume={_value(plan.resume)} {_permit(plan.permit)}"
-    return " ".join([head, *(_order(order) for order in plan.orders)])
+    words = [] if plan.as_of is None else [f"as of {plan.as_of}"]
+    return " ".join([head, *words, *(_order(order) for order in plan.orders)])
 
 
 def _order(order: msg.RankOrder) -> str:

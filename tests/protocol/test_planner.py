@@ -123,3 +123,57 @@ def test_the_spare_that_rehearsed_the_rank_is_taken() -> None:
     found = plan(view(node("n0", 0, own=f"0:{V1}", held=f"1:{V1}"), cold, warm))
     assert isinstance(found, Blueprint)
     assert found.seats == ("n0", "s1")
+
+
+# --- nodes that nothing changes for ----------------------------------------------------------------------------------
+
+BEFORE = Generation(1, 1)
+
+
+def ring(*nodes: NodeView, size: int) -> View:
+    """Everybody's copies are with the next one."""
+    return replace(view(*nodes), layout=Layout(positions=size, per_node=1, holders=1))
+
+
+def settled(position: int, size: int, planned_in: Generation | None = BEFORE) -> NodeView:
+    """Lives at V1, has its copy, and that of the one before it."""
+    found = node(f"n{position}", position, f"{position}:{V1}", f"{position}:{V1}", f"{(position - 1) % size}:{V1}")
+    return replace(found, planned_in=planned_in)
+
+
+def test_only_who_sends_to_a_newcomer_is_told_more_than_to_stay() -> None:
+    before = plan(ring(*(settled(position, 5) for position in range(5)), size=5))
+    assert isinstance(before, Blueprint)
+    assert {part.as_of for part in before.parts.values()} == {None}, "nobody was told anything yet"
+    before = replace(before, generation=BEFORE)
+    left = [settled(position, 5) for position in range(4)]
+    found = plan(replace(ring(*left, node("s0", None), size=5), before=before, placement=before.placement))
+    assert isinstance(found, Blueprint) and found.seats == ("n0", "n1", "n2", "n3", "s0")
+    assert {name for name, part in found.parts.items() if part.as_of == BEFORE} == {"n0", "n1", "n2"}
+    assert found.parts["n3"].holders[0].node == "s0"
+    assert found.parts["n1"] is found.parts["n2"], "they are told the same"
+
+
+def test_who_has_not_heard_the_plan_before_is_told_everything() -> None:
+    nodes = [settled(position, 4) for position in range(4)]
+    before = plan(ring(*nodes, size=4))
+    assert isinstance(before, Blueprint)
+    before = replace(before, generation=BEFORE)
+    nodes[0] = settled(0, 4, planned_in=None)
+    found = plan(replace(ring(*nodes, size=4), before=before, placement=before.placement))
+    assert isinstance(found, Blueprint)
+    assert {name for name, part in found.parts.items() if part.as_of == BEFORE} == {"n1", "n2"}, (
+        "n3 sends its copies there"
+    )
+
+
+def test_who_has_something_to_send_is_told_so() -> None:
+    nodes = [settled(position, 4) for position in range(4)]
+    before = plan(ring(*nodes, size=4))
+    assert isinstance(before, Blueprint)
+    before = replace(before, generation=BEFORE)
+    nodes[2] = replace(nodes[2], inventory=replace(nodes[2].inventory, held=()))
+    found = plan(replace(ring(*nodes, size=4), before=before, placement=before.placement))
+    assert isinstance(found, Blueprint)
+    assert {name for name, part in found.parts.items() if part.as_of is None} == {"n1"}
+    assert found.parts["n1"].orders[0].pushes == (("n2", version(V1)),)

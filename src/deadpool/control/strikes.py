@@ -10,7 +10,6 @@ from typing import Any
 
 from deadpool.errors import ConfigError
 from deadpool.protocol.coordinator import Coordinator
-from deadpool.protocol.lots import ranks_of
 from deadpool.protocol.messages import Answer, Plan, Strike
 from deadpool.strikes import StrikeOrder
 
@@ -46,7 +45,7 @@ class StrikeDesk:
     def planned(self, node: str, plan: Plan) -> None:
         """Before the node hears of its plan: a rank is struck wherever it is seated first."""
         if self._pending:
-            ranks = ranks_of(plan.orders)
+            ranks = {order.rank for order in plan.orders}
             self._hand_over_due(lambda order: order.rank in ranks, node)
 
     def _hand_over_due(self, is_due: Callable[[StrikeOrder], bool], node: str) -> None:

@@ -36,6 +36,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.footing import Footing
 from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import Plan
 from deadpool.protocol.orders import Orders
 from deadpool.protocol.prompts import NodePrompts
 from deadpool.protocol.reach import earliest
@@ -55,7 +56,7 @@ class Agent:
         self._allegiance = allegiance = Allegiance()
         self._vitals = vitals = Vitals(station)
         prompts = NodePrompts(station.crew)
-        seating = Seating(station.crew, station.store, prompts, station.effects)
+        self._seating = seating = Seating(station.crew, station.store, prompts, station.effects)
         self._unwinding = unwinding = Unwinding(station, seating)
         self._service = Service(
             station,
@@ -115,6 +116,11 @@ class Agent:
     @property
     def fenced(self) -> bool:
         return self._station.fenced
+
+    @property
+    def plan(self) -> Plan | None:
+        """The last that was carried out here, with all its parts."""
+        return self._seating.plan
 
     @property
     def crew(self) -> Crew:

@@ -47,7 +47,7 @@ class Fencing:
         self._resumption.fence()
         job.enter(Phase.FENCING, now, job.deadlines.fence_s)
         for member in job.members.values():
-            member.inventory, member.plan_acked = None, False
+            member.inventory = None
         job.out.send_each(job.members, Fence(generation=job.generation, cause=job.cause))
         job.out.emit("fence")
         self._hint_newcomers()

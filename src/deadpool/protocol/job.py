@@ -6,6 +6,7 @@ change is said by calling the part that owns it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
@@ -16,7 +17,7 @@ from deadpool.protocol.identity import Generation
 from deadpool.protocol.members import Member
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.outbox import Outbox
-from deadpool.protocol.planner import NoPlan, View, choose_seats
+from deadpool.protocol.planner import Blueprint, NoPlan, View, choose_seats
 from deadpool.protocol.topology import Schedule
 
 
@@ -45,6 +46,7 @@ class Job:
         self.phase_deadline: float | None = None
         self.members: dict[str, Member] = {}
         self.seats: tuple[str, ...] = ()  # of the newest plan
+        self.blueprint: Blueprint | None = None  # the newest plan, unless somebody before us made it
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self.cause_count = 0
 
@@ -121,6 +123,9 @@ class Job:
     # --- for the planner ---------------------------------------------------------------------------------------------
 
     def view(self) -> View:
+        return self._view_of(self.members.values())
+
+    def _view_of(self, members: Iterable[Member]) -> View:
         recalled = self._recalled()
         return View(
             layout=self.layout,
@@ -130,12 +135,19 @@ class Job:
             schedule=self.commits.schedule,
             committed=self.commits.committed,
             placement=self.commits.placement,
-            nodes=tuple(member.view(recalled=member.voter in recalled) for member in self.members.values()),
+            nodes=tuple([m.view(recalled=bool(recalled) and m.voter in recalled) for m in members]),
+            before=self.blueprint,
         )
 
     def newcomers(self) -> list[tuple[Member, int]]:
         """Who would be seated where it does not sit yet, were it planned now: seats do not depend on inventories."""
-        seats = choose_seats(self.view())
+        may_move, sitting = [], {}
+        for member in self.members.values():
+            if member.position is None or member.leaving:
+                may_move.append(member)
+            else:
+                sitting[member.position] = member.node
+        seats = choose_seats(self._view_of(may_move), sitting)
         if isinstance(seats, NoPlan):
             return []
         chosen = [(self.members[node], position) for position, node in enumerate(seats)]

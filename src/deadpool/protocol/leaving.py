@@ -41,7 +41,8 @@ class Leaving:
 
     def look(self, now: float) -> None:
         """After everything that was heard."""
-        self._grant_wish(now)
+        if self._departures.wishes:
+            self._grant_wish(now)
         drain = self._departures.drain
         if drain is None or self._job.phase is not Phase.RUNNING:
             return

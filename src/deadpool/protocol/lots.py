@@ -1,5 +1,4 @@
-"""Copies in lots: those of one version that are alike but for their rank and their digests. Live states and orders
-likewise.
+"""Copies in lots: those of one version that are alike but for their rank and their digests. Live states likewise.
 
 A node has a handful of lots, however many ranks it seats, and a coordinator of thousands of nodes looks at lots where
 it would have to look at every copy. A lot makes its items when somebody asks for them. `InLots` is used like the tuple
@@ -8,34 +7,48 @@ of all of them.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Copy, Live, RankOrder
+from deadpool.protocol.messages import Copy, Live
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 
 Item = TypeVar("Item")
+_DIGEST = struct.Struct("<QQQ")  # record, unique, replica
+DIGEST_BYTES = _DIGEST.size
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class Make:
+    """What the copies of a lot have in common. The lots of most nodes are of the same one."""
+
     version: Version
     extent: Extent
     geometry: Geometry
     full: bool
     peers: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Lot:
+    make: Make
     ranks: tuple[int, ...]
-    digests: tuple[int, ...]  # three for each rank: record, unique, replica
+    digests: bytes  # of each rank, as they travel: of few copies somebody wants to know
+
+    @property
+    def version(self) -> Version:
+        return self.make.version
 
     @property
     def has_replica(self) -> bool:
-        return bool(self.extent.replica_bytes)
+        return bool(self.make.extent.replica_bytes)
 
     def replica_of(self, rank: int) -> tuple[int, int]:
         """What tells its replica region from others, as seal.replica_of says it."""
-        return (self.extent.replica_bytes, self.digests[3 * self.ranks.index(rank) + 2])
+        return (self.make.extent.replica_bytes, self._digest(self.ranks.index(rank)).replica)
 
     def copy(self, rank: int) -> Copy:
         return self._copy(self.ranks.index(rank))
@@ -44,13 +57,16 @@ class Lot:
         return map(self._copy, range(len(self.ranks)))
 
     def _copy(self, index: int) -> Copy:
-        record, unique, replica = self.digests[3 * index : 3 * index + 3]
-        digest = Digest(record=record, unique=unique, replica=replica)
-        seal = Seal(rank=self.ranks[index], version=self.version, extent=self.extent, digest=digest, full=self.full)
-        return Copy(seal=seal, geometry=self.geometry, peers=self.peers)
+        make, rank, digest = self.make, self.ranks[index], self._digest(index)
+        seal = Seal(rank=rank, version=make.version, extent=make.extent, digest=digest, full=make.full)
+        return Copy(seal=seal, geometry=make.geometry, peers=make.peers)
+
+    def _digest(self, index: int) -> Digest:
+        record, unique, replica = _DIGEST.unpack_from(self.digests, index * DIGEST_BYTES)
+        return Digest(record=record, unique=unique, replica=replica)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Squad:
     """Ranks that live at the same version."""
 
@@ -62,26 +78,12 @@ class Squad:
         return (Live(rank=rank, version=self.version, clean=self.clean) for rank in self.ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """Orders to ranks that are to stay as they are."""
-
-    ranks: tuple[int, ...]
-
-    def __iter__(self) -> Iterator[RankOrder]:
-        return (RankOrder(rank=rank, keep=True) for rank in self.ranks)
-
-
 class InLots(Sequence[Item]):
     __slots__ = ("_all", "lots")
 
     def __init__(self, lots: tuple[Any, ...]) -> None:
         self.lots = lots
         self._all: tuple[Item, ...] | None = None
-
-    @property
-    def ranks(self) -> list[int]:
-        return [rank for lot in self.lots for rank in lot.ranks]
 
     def all(self) -> tuple[Item, ...]:
         if self._all is None:
@@ -117,19 +119,18 @@ class InLots(Sequence[Item]):
 def lots_of(copies: Iterable[Copy]) -> tuple[Lot, ...]:
     if isinstance(copies, InLots):
         return copies.lots
-    alike: dict[tuple[Version, Extent, Geometry, bool, tuple[int, ...]], list[Seal]] = {}
+    alike: dict[Make, list[Seal]] = {}
     for copy in copies:
         seal = copy.seal
-        alike.setdefault((seal.version, seal.extent, copy.geometry, seal.full, copy.peers), []).append(seal)
+        make = Make(seal.version, seal.extent, copy.geometry, seal.full, copy.peers)
+        alike.setdefault(make, []).append(seal)
     return tuple(
-        Lot(*common, ranks=tuple(seal.rank for seal in seals), digests=tuple(_digests(seals)))
-        for common, seals in alike.items()
+        Lot(make, tuple(seal.rank for seal in seals), b"".join(map(_digest_of, seals))) for make, seals in alike.items()
     )
 
 
-def _digests(seals: list[Seal]) -> Iterator[int]:
-    for seal in seals:
-        yield from (seal.digest.record, seal.digest.unique, seal.digest.replica)
+def _digest_of(seal: Seal) -> bytes:
+    return _DIGEST.pack(seal.digest.record, seal.digest.unique, seal.digest.replica)
 
 
 def squads_of(lives: Iterable[Live]) -> tuple[Squad, ...]:
@@ -139,7 +140,3 @@ def squads_of(lives: Iterable[Live]) -> tuple[Squad, ...]:
     for live in lives:
         alike.setdefault((live.version, live.clean), []).append(live.rank)
     return tuple(Squad(*common, ranks=tuple(ranks)) for common, ranks in alike.items())
-
-
-def ranks_of(orders: Sequence[RankOrder]) -> list[int]:
-    return orders.ranks if isinstance(orders, InLots) else [order.rank for order in orders]

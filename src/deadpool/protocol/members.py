@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from deadpool.protocol.footing import Voter
-from deadpool.protocol.identity import Version
+from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.lots import squads_of
 from deadpool.protocol.messages import Inventory, TrainerInfo
 from deadpool.protocol.stock import NodeView
@@ -29,21 +29,21 @@ class Member:
     has_run: bool = False  # had a seat, under whichever coordinator: a recovery may need what it has
     trainers: tuple[TrainerInfo, ...] = ()
     inventory: Inventory | None = None  # frozen at the fence of this generation
-    plan_acked: bool = False
+    planned_in: Generation | None = None  # the newest plan that it has acknowledged its part of
     steps: dict[int, int] = field(default_factory=dict)  # of ranks in their loop, in this generation
     steps_told: float = 0.0  # when
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
     quarantined: bool = False
     leaving: bool = False  # on purpose: its ranks go to a spare as soon as one can take them
     heir_to: int | None = None  # the position that this spare is to take from a node that leaves
+    voter: Voter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.voter = (self.node, self.incarnation)
 
     @property
     def has_copies(self) -> bool:
         return self.inventory is not None and bool(self.inventory.own or self.inventory.held)
-
-    @property
-    def voter(self) -> Voter:
-        return (self.node, self.incarnation)
 
     def view(self, *, recalled: bool = False) -> NodeView:
         return NodeView(
@@ -56,6 +56,7 @@ class Member:
             quarantined=self.quarantined,
             recalled=recalled,
             leaving=self.leaving,
+            planned_in=self.planned_in,
         )
 
 

@@ -15,8 +15,7 @@ older generation drops it at the door. Three conversations, in the order in whic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deadpool.protocol.footing import Changes, Footing, Promise, Seated
@@ -409,11 +408,22 @@ class Plan:
     resume: Version | None
     permit: Permit
     store_rank: int
-    orders: Sequence[RankOrder] = ()
+    as_of: Generation | None = (
+        None  # orders, holders and held are as in that plan, and every rank is kept: not said again
+    )
+    orders: tuple[RankOrder, ...] = ()
     holders: tuple[Holder, ...] = ()  # of what this node's ranks seal
     held: tuple[int, ...] = ()  # ranks of other nodes whose copies come to this one
     changes: Changes = field(default_factory=Changes)  # by this plan, for all nodes
     quarantined: bool = False  # the node fails again and again; it says so to whoever coordinates next
+
+    def filled_in(self, before: Plan | None) -> Plan:
+        """With what it leaves out; `before` is the last plan that the node has carried out."""
+        if self.as_of is None:
+            return self
+        assert before is not None and before.generation == self.as_of, (self, before)
+        orders = tuple(RankOrder(rank=order.rank, keep=True) for order in before.orders)
+        return replace(self, as_of=None, orders=orders, holders=before.holders, held=before.held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from deadpool.protocol.effects import (
     Stalled,
     StopAsked,
     Tick,
+    ToAgent,
 )
 from deadpool.protocol.estate import inherit
 from deadpool.protocol.job import Phase
@@ -97,7 +98,9 @@ class Office:
         elif isinstance(input, FromAgent) and isinstance(input.message, Join):
             effects = self._receive(input.node, input.message, now)
         else:
-            effects = self.coordinator.step(input, now=now) + self._pulse(input, now)
+            effects = self.coordinator.step(input, now=now)
+            if isinstance(input, FromAgent) and isinstance(input.message, Heartbeat):
+                self._pulse(input.node, effects, now)
         if self.coordinator.phase is Phase.RESIGNED:
             effects += self._let_go("no majority of the nodes that ran", self.coordinator.members, now)
         elif self.coordinator.is_forsaken and self._charter.is_alone:
@@ -117,16 +120,11 @@ class Office:
 
     # --- in office ---------------------------------------------------------------------------------------------------
 
-    def _pulse(self, input: CoordinatorInput, now: float) -> list[CoordinatorEffect]:
+    def _pulse(self, node: str, effects: list[CoordinatorEffect], now: float) -> None:
         """As often as it takes not to be missed, and not at every heartbeat: to write is most of what one costs."""
-        match input:
-            case FromAgent(node=node, message=Heartbeat()) if node in self.coordinator.members:
-                if now - self._pulsed.get(node, -math.inf) < self._pulse_s:
-                    return []
-                self._pulsed[node], self._out.term = now, self.coordinator.term
-                self._out.send(node, PULSE)
-                return self._out.take()
-        return []
+        if now - self._pulsed.get(node, -math.inf) >= self._pulse_s and node in self.coordinator.members:
+            self._pulsed[node] = now
+            effects.append(ToAgent(node=node, term=self.coordinator.term, message=PULSE))
 
     def _is_given_up(self, stalled_s: float) -> bool:
         """Nobody waits for us for so long: our nodes have turned away, or are about to. If we heard that from them one

@@ -110,7 +110,7 @@ class Orders:
         station = self._station
         if station.settings is None or (station.fenced and fence.generation == station.generation):
             return  # said twice
-        self._vitals.fence()
+        self._vitals.fence(now)
         self._service.fence()
         self._prompts.fence()
         self._unwinding.fence(fence, now)
@@ -119,6 +119,7 @@ class Orders:
         station, crew = self._station, self._station.crew
         if station.settings is None or (plan.generation == station.generation and not station.fenced):
             return  # said twice
+        plan = plan.filled_in(self._seating.plan)
         station.enter(plan.generation, plan.cause, fenced=False)
         self._unwinding.planned()
         has_missed_one = self._witness.has_missed(plan)

@@ -7,6 +7,7 @@ seated, what is still well placed stays: copies move only where the racks make t
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ LOAD_LIMIT = 2
 memory must not have to take in the whole job."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Placement:
     racks: tuple[Rack, ...]  # of the node at each position
     holders: tuple[tuple[int, ...], ...]  # per position: the positions that keep its copies
@@ -28,9 +29,18 @@ class Placement:
         return self.holders[position]
 
     def held_by(self, position: int) -> tuple[int, ...]:
-        return tuple(owner for owner, holders in enumerate(self.holders) if position in holders)
+        return self._owners.get(position, ())
 
-    @property
+    @functools.cached_property
+    def _owners(self) -> dict[int, tuple[int, ...]]:
+        """By position: those whose copies it keeps."""
+        owners: dict[int, tuple[int, ...]] = {}
+        for owner, holders in enumerate(self.holders):
+            for holder in holders:
+                owners[holder] = (*owners.get(holder, ()), owner)
+        return owners
+
+    @functools.cached_property
     def same_rack(self) -> tuple[int, ...]:
         """Positions with a copy in their own rack: there was no better place."""
         return tuple(p for p, holders in enumerate(self.holders) if self._count(self.racks[p], holders))

@@ -7,12 +7,12 @@ bytes; a replica can give bytes, never evidence.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from deadpool.protocol.footing import Changes
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.lots import InLots, Keeping, squads_of
+from deadpool.protocol.lots import squads_of
 from deadpool.protocol.messages import (
     Holder,
     Permit,
@@ -20,7 +20,7 @@ from deadpool.protocol.messages import (
     RankOrder,
 )
 from deadpool.protocol.placement import NOWHERE, Placement, place
-from deadpool.protocol.stock import NO_BOOK, Book, NodeView, Stock, stock_of
+from deadpool.protocol.stock import Book, NodeView, Stock, stock_of
 from deadpool.protocol.topology import Layout, Schedule
 
 
@@ -36,12 +36,14 @@ class View:
     schedule: Schedule
     committed: bool = True  # False: the watermark is only where a young job resumed, nothing would be lost without it
     placement: Placement = NOWHERE  # of the plan before
+    before: Blueprint | None = None  # that plan, where it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """The plan for all; `part(node)` is what one node is told."""
+    """The plan for all; `parts` is what each node is told."""
 
+    generation: Generation
     seats: tuple[str, ...]  # the node at each position
     placement: Placement
     resume: Version | None
@@ -116,13 +118,15 @@ def _no_common_version(stock: Stock, watermark: Version) -> NoPlan:
     return NoPlan(reason=f"every copy of version {watermark} is lost for rank {names}", ranks=lost)
 
 
-def choose_seats(view: View) -> tuple[str, ...] | NoPlan:
-    """A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least.
+def choose_seats(view: View, sitting: Mapping[int, str] | None = None) -> tuple[str, ...] | NoPlan:
+    """`sitting`: positions of nodes that the view leaves out, because nothing moves them.
+
+    A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least.
 
     A node that leaves gives its position to a spare that nobody else needs, or keeps it. One whose position is given
     away, but that has not left yet, is better than nobody. Whoever is recalled has a seat before any spare.
     """
-    seats: list[str | None] = [None] * view.layout.positions
+    seats: list[str | None] = list(map((sitting or {}).get, range(view.layout.positions)))
     given_up: dict[int, str] = {}
     for node in view.nodes:
         if node.position is not None and node.leaving:
@@ -181,15 +185,11 @@ class _Draft:
 
     def __init__(self, view: View, seats: tuple[str, ...], resume: Version | None, stock: Stock) -> None:
         self.view, self.seats, self.resume, self.stock = view, seats, resume, stock
-        self.data = {node.node: node.data for node in view.nodes}
+        self.nodes = {node.node: node for node in view.nodes}
         self.floor = self._floor()
-        racks = {node.node: node.rack for node in view.nodes}
-        self.placement = place([racks[seat] for seat in seats], view.layout.holders, view.placement)
+        racks = [self.nodes[seat].rack for seat in seats]
+        self.placement = place(racks, view.layout.holders, view.placement)
         self._position = {node: position for position, node in enumerate(seats)}
-        self._kept_by: dict[int, list[int]] = {}  # position -> those whose copies come to it
-        for owner, holders in enumerate(self.placement.holders):
-            for holder in holders:
-                self._kept_by.setdefault(holder, []).append(owner)
 
     def _floor(self) -> Version | None:
         """Rule 13. A watermark that some rank has lost is no floor: nobody could go back to it."""
@@ -199,30 +199,37 @@ class _Draft:
         return watermark if self.stock.all_can_stand(watermark) else self.resume
 
     def blueprint(self, changes: Changes) -> Blueprint:
-        permit = self._permit()
-        store_rank = self._store_rank()
-        parts = {
-            node.node: Plan(
-                generation=self.view.generation,
-                cause=self.view.cause,
-                resume=self.resume,
-                permit=permit,
-                store_rank=store_rank,
-                orders=self._orders(node.node),
-                holders=self._holders(node.node),
-                held=self._held(node.node),
-                changes=changes,
-                quarantined=node.quarantined,
-            )
-            for node in self.view.nodes
-        }
+        view = self.view
+        common = Plan(
+            generation=view.generation,
+            cause=view.cause,
+            resume=self.resume,
+            permit=self._permit(),
+            store_rank=self._store_rank(),
+            changes=changes,
+        )
+        as_before = replace(common, as_of=view.before.generation) if view.before is not None else common
+        undisturbed = self._undisturbed(view.before) if view.before is not None else {}
         return Blueprint(
+            generation=view.generation,
             seats=self.seats,
             placement=self.placement,
             resume=self.resume,
-            permit=permit,
-            store_rank=store_rank,
-            parts=parts,
+            permit=common.permit,
+            store_rank=common.store_rank,
+            parts={
+                node.node: as_before if self._stays(node, undisturbed) else self._part(node, common)
+                for node in view.nodes
+            },
+        )
+
+    def _part(self, node: NodeView, common: Plan) -> Plan:
+        return replace(
+            common,
+            orders=self._orders(node.node),
+            holders=self._holders(node.node),
+            held=self._held(node.node),
+            quarantined=node.quarantined,
         )
 
     def _permit(self) -> Permit:
@@ -239,36 +246,50 @@ class _Draft:
 
     def _store_rank(self) -> int:
         """The rendezvous lives in a survivor; in a start from the first line everybody is new, and rank 0 will do."""
-        seated = (node for node in self.view.nodes if node.node in self._position)
-        squads = (squad for node in seated for squad in squads_of(node.inventory.live))
-        survivor = min((min(squad.ranks) for squad in squads), default=0)
-        return survivor if self.resume is not None else 0
+        return next(self._survivors(), 0) if self.resume is not None else 0
 
-    def _orders(self, node: str) -> Sequence[RankOrder]:
-        position = self._position.get(node)
-        if position is None:
-            return ()
+    def _survivors(self) -> Iterator[int]:
+        for position, seat in enumerate(self.seats):
+            ranks = self.view.layout.ranks_at(position)
+            alive = {rank for squad in squads_of(self.nodes[seat].inventory.live) for rank in squad.ranks}
+            yield from sorted(alive.intersection(ranks))
+
+    # --- nodes that nothing changes for: most nodes at most losses ---------------------------------------------------
+
+    def _undisturbed(self, before: Blueprint) -> dict[str, int]:
+        """Who sits where it sat, sends its copies where it sent them, and knows the plan before: with its position."""
+        now, then = self.placement, before.placement
+        disturbed = {p for p, seat in enumerate(self.seats) if not self._sat_there(seat, p, before)}
+        if now is not then:
+            positions = range(len(self.seats))
+            disturbed.update(p for p in positions if now.of(p) != then.of(p) or now.held_by(p) != then.held_by(p))
+        for position in tuple(disturbed):
+            disturbed.update(now.held_by(position))
+        return {seat: position for seat, position in self._position.items() if position not in disturbed}
+
+    def _sat_there(self, seat: str, position: int, before: Blueprint) -> bool:
+        return before.seats[position] == seat and self.nodes[seat].planned_in == before.generation
+
+    def _stays(self, node: NodeView, undisturbed: dict[str, int]) -> bool:
+        """Nothing moves to it or from it. Looked at as a whole, for there are many."""
+        position = undisturbed.get(node.node)
+        if position is None or node.quarantined or self.resume is None or self.floor is None:
+            return False
+        if not (self._at_resume.all_stand(position) and self._at_floor.is_whole(position)):
+            return False
         ranks = self.view.layout.ranks_at(position)
-        if self._stays_as_it_is(node, position, ranks):
-            return InLots((Keeping(tuple(ranks)),))
-        return tuple([self._order(node, rank) for rank in ranks])
-
-    def _stays_as_it_is(self, node: str, position: int, ranks: range) -> bool:
-        """Most nodes at most losses: nothing moves to them or from them. Looked at as a whole, for there are many."""
-        if self.resume is None or self.floor is None:
-            return False
-        if not (self._standing.issuperset(ranks) and self._at_floor.rests_complete(node, ranks)):
-            return False
         holders = [self.seats[holder] for holder in self.placement.of(position)]
         return all(book.is_held_by(holder, ranks) for book in self._wanted for holder in holders)
 
     @functools.cached_property
-    def _standing(self) -> set[int]:
-        return self.stock.of(self.resume).standing if self.resume is not None else set()
+    def _at_resume(self) -> Book:
+        assert self.resume is not None
+        return self.stock.of(self.resume)
 
     @functools.cached_property
     def _at_floor(self) -> Book:
-        return self.stock.of(self.floor) if self.floor is not None else NO_BOOK
+        assert self.floor is not None
+        return self.stock.of(self.floor)
 
     @functools.cached_property
     def _wanted(self) -> list[Book]:
@@ -280,11 +301,18 @@ class _Draft:
         assert self.floor is not None and self.resume is not None
         return (self.floor,) if self.floor == self.resume else (self.floor, self.resume)
 
+    # --- all others --------------------------------------------------------------------------------------------------
+
+    def _orders(self, node: str) -> tuple[RankOrder, ...]:
+        position = self._position.get(node)
+        ranks = self.view.layout.ranks_at(position) if position is not None else range(0)
+        return tuple([self._order(node, rank) for rank in ranks])
+
     def _order(self, node: str, rank: int) -> RankOrder:
         if self.resume is None or self.floor is None:
             return RankOrder(rank=rank, keep=False)
         stock = self.stock
-        keep = stock.live.get(rank) == self.resume
+        keep = self._at_resume.stands(rank)
         wanted = [self.floor] if keep or self.floor == self.resume else [self.resume, self.floor]
         away = [v for v in wanted if not stock.at_home(rank, v, node)]
         fetch = [fetch for v in away if (fetch := stock.fetch(rank, v)) is not None]
@@ -308,10 +336,10 @@ class _Draft:
         """Nodes that hold what this node's ranks seal."""
         position = self._position.get(node)
         names = [self.seats[p] for p in self.placement.of(position)] if position is not None else []
-        return tuple(Holder(node=name, address=self.data[name]) for name in dict.fromkeys(names))
+        return tuple(Holder(node=name, address=self.nodes[name].data) for name in dict.fromkeys(names))
 
     def _held(self, node: str) -> tuple[int, ...]:
         """Ranks whose copies this node holds."""
         position = self._position.get(node)
-        owners = self._kept_by.get(position, []) if position is not None else []
+        owners = self.placement.held_by(position) if position is not None else ()
         return tuple([rank for owner in owners for rank in self.view.layout.ranks_at(owner)])

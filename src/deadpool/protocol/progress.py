@@ -60,9 +60,9 @@ class HangWatch:
             return
         if self._is_warm():
             self._recent_s.append(now - self._since)
-        for rank, step in news:
-            self._warm += bool(step) - bool(known.get(rank))
-            known[rank] = step
+        else:
+            self._warm += sum(bool(step) - bool(known.get(rank)) for rank, step in news)
+        known.update(news)
         self._since, self._told = now, False
 
     def look(self, now: float, *, paused: bool) -> Standstill | None:

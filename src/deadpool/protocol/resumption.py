@@ -10,7 +10,6 @@ from deadpool.protocol.departures import Departures
 from deadpool.protocol.ending import Ending
 from deadpool.protocol.hangs import Hangs
 from deadpool.protocol.job import Job, Phase
-from deadpool.protocol.lots import ranks_of
 from deadpool.protocol.members import Member, steps_lost
 from deadpool.protocol.messages import Connect, Go, Prepared, Release
 from deadpool.protocol.milestones import Milestones
@@ -37,7 +36,6 @@ class Resumption:
         self._departures, self._absences, self._hangs, self._spares = departures, absences, hangs, spares
         self._rehearsals, self._prompts, self._ending = rehearsals, prompts, ending
         self._milestones = Milestones(job.layout.world_size)
-        self._blueprint: Blueprint | None = None
 
     def fence(self) -> None:
         """Nobody is on the way anywhere."""
@@ -46,9 +44,9 @@ class Resumption:
     # --- the plan ----------------------------------------------------------------------------------------------------
 
     def carry_out(self, blueprint: Blueprint, now: float) -> None:
-        self._blueprint = blueprint
-        self._seat(blueprint)
         job, resume = self._job, blueprint.resume
+        job.blueprint = blueprint
+        self._seat(blueprint)
         job.out.emit(
             "planned",
             step=resume.number if resume else 0,
@@ -75,13 +73,14 @@ class Resumption:
         quorum, voters = self._job.quorum, self._job.voters
         assert quorum.has(voters), (self._job.seats, quorum.electorates)
         for node, part in blueprint.parts.items():
-            self._rehearsals.prompt(node, ranks_of(part.orders))
+            if part.as_of is None:
+                self._rehearsals.prompt(node, [order.rank for order in part.orders])
             self._job.out.send(node, part)
 
     # --- what ranks and nodes say on the way -------------------------------------------------------------------------
 
     def plan_acked(self, member: Member, now: float) -> None:
-        member.plan_acked = True
+        member.planned_in = self._job.generation
         self._maybe_go(now)
 
     def reach(self, milestone: str, rank: int, what: Any, now: float) -> None:
@@ -106,19 +105,22 @@ class Resumption:
         job = self._job
         positions = {job.layout.position_of(rank) for rank in self._milestones.missing(milestone)}
         late = [job.seats[position] for position in sorted(positions)]
-        return late or [node for node in job.seats if not job.members[node].plan_acked]
+        return late or [node for node in job.seats if not self._knows_its_part(node)]
+
+    def _knows_its_part(self, node: str) -> bool:
+        return self._job.members[node].planned_in == self._job.generation
 
     # --- connect, go, the way out ------------------------------------------------------------------------------------
 
     def _connect(self, now: float) -> None:
-        assert self._blueprint is not None
         job = self._job
+        assert job.blueprint is not None
         prepared: dict[int, Prepared] = self._milestones.said("prepared")
         agreed = len({each.agreement for each in prepared.values()}) == 1
         job.out.emit("prepared")
         if not agreed:
             job.out.emit("renegotiate")
-        store = prepared[self._blueprint.store_rank].store
+        store = prepared[job.blueprint.store_rank].store
         job.tell_seats(Connect(generation=job.generation, store=store, agreed=agreed))
         job.enter(Phase.CONNECTING, now, job.deadlines.connect_s)
 
@@ -127,7 +129,7 @@ class Resumption:
         job = self._job
         if job.phase is not Phase.CONNECTING or not self._milestones.is_reached("connected"):
             return
-        if all(job.members[node].plan_acked for node in job.seats):
+        if all(map(self._knows_its_part, job.seats)):
             self._go(now)
 
     def _go(self, now: float) -> None:
@@ -137,6 +139,7 @@ class Resumption:
             member.steps, member.paused = {}, {}
         job.quorum.pass_to(job.generation, job.voters)
         self._absences.end(job.seats)
+        self._milestones.clear()
         job.out.emit("go")
         job.tell_seats(Go(generation=job.generation, cause=job.cause))
         self._rehearsals.assign(list(job.members.values()))

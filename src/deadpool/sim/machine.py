@@ -215,8 +215,9 @@ class Machine:
             if isinstance(message, Permit | Plan) and message.generation >= self.agent.generation:
                 self.arena.obey(message, self._reported() if isinstance(message, Plan) else ())
             if isinstance(message, Plan) and message.generation == self.agent.generation:
-                self.world.checkers.ordered(self, message)
-                self.world.checkers.placed(self, message)
+                plan = message.filled_in(self.agent.plan)
+                self.world.checkers.ordered(self, plan)
+                self.world.checkers.placed(self, plan)
         self.feed(FromCoordinator(term=order.term, message=message))
 
     def _perform(self, effect: AgentEffect) -> None:

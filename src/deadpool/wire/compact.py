@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from deadpool.errors import WireError
 from deadpool.protocol.identity import Version
-from deadpool.protocol.lots import InLots, Lot, Squad, lots_of, squads_of
+from deadpool.protocol.lots import DIGEST_BYTES, InLots, Lot, Make, Squad, lots_of, squads_of
 from deadpool.protocol.messages import Copy, Live, RankOrder
 from deadpool.protocol.seal import Extent, Geometry
-
-Step = Callable[[Any], Any]
+from deadpool.wire.sharing import Step, sharing
 
 
 class Compact:
@@ -19,42 +18,47 @@ class Compact:
 
     def __init__(self, packers: Mapping[type, Step], unpackers: Mapping[type, Step]) -> None:
         self._packers, self._unpackers = packers, unpackers
+        self._unpack_make = sharing(self._unpack_new_make)
 
     def steps(self) -> dict[Any, tuple[Step, Step]]:
         """To plain values and back, by the type of the field."""
         return {
             tuple[Copy, ...]: (self._pack_copies, self._unpack_copies),
             tuple[Live, ...]: (self._pack_lives, self._unpack_lives),
-            Sequence[RankOrder]: (self._pack_orders, self._unpack_orders),
+            tuple[RankOrder, ...]: (self._pack_orders, self._unpack_orders),
         }
 
     # --- copies ------------------------------------------------------------------------------------------------------
 
     def _pack_copies(self, copies: Any) -> list[Any]:
+        return [[self._pack_make(lot.make), lot.ranks, lot.digests] for lot in lots_of(copies)]
+
+    def _pack_make(self, make: Make) -> list[Any]:
         version, extent, geometry = (self._packers[each] for each in (Version, Extent, Geometry))
-        return [
-            [version(lot.version), extent(lot.extent), geometry(lot.geometry), *_plain_fields(lot)]
-            for lot in lots_of(copies)
-        ]
+        return [version(make.version), extent(make.extent), geometry(make.geometry), make.full, make.peers]
 
     def _unpack_copies(self, value: Any) -> InLots[Copy]:
         return InLots(tuple([self._unpack_lot(each) for each in _listed(value)]))
 
     def _unpack_lot(self, value: Any) -> Lot:
-        if type(value) is not tuple or len(value) != 7 or type(value[3]) is not bool:
+        if type(value) is not tuple or len(value) != 3:
             raise WireError("not copies of a version")
-        version, extent, geometry, full, peers, ranks, digests = value
-        if len(_numbers(digests)) != 3 * len(_numbers(ranks)):
+        make, ranks, digests = value
+        if type(digests) is not bytes or len(digests) != DIGEST_BYTES * len(_numbers(ranks)):
             raise WireError("not three digests for each copy")
+        return Lot(self._unpack_make(make), ranks, digests)
+
+    def _unpack_new_make(self, value: Any) -> Make:
+        if type(value) is not tuple or len(value) != 5 or type(value[3]) is not bool:
+            raise WireError("not what copies have in common")
+        version, extent, geometry, full, peers = value
         unpackers = self._unpackers
-        return Lot(
+        return Make(
             unpackers[Version](version),
             unpackers[Extent](extent),
             unpackers[Geometry](geometry),
             full,
             _numbers(peers),
-            ranks,
-            digests,
         )
 
     # --- live states -------------------------------------------------------------------------------------------------
@@ -78,8 +82,6 @@ class Compact:
 
     def _pack_orders(self, orders: Any) -> list[Any]:
         """Most ranks stay as they are: of those only the number."""
-        if isinstance(orders, InLots):
-            return orders.ranks
         pack = self._packers[RankOrder]
         return [order.rank if order.keep and not order.fetch and not order.pushes else pack(order) for order in orders]
 
@@ -88,10 +90,6 @@ class Compact:
         return tuple(
             [RankOrder(rank=each, keep=True) if type(each) is int else unpack(each) for each in _listed(value)]
         )
-
-
-def _plain_fields(lot: Lot) -> tuple[Any, ...]:
-    return lot.full, lot.peers, lot.ranks, lot.digests
 
 
 _NUMBERS = frozenset({int, bool})

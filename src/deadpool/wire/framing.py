@@ -29,6 +29,9 @@ class Framer:
         return bool(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
+        if not self._buffer and _is_one_frame(data):
+            yield data[_LENGTH.size :]  # as most messages come
+            return
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
@@ -40,3 +43,7 @@ class Framer:
             payload = bytes(self._buffer[_LENGTH.size : end])
             del self._buffer[:end]
             yield payload
+
+
+def _is_one_frame(data: bytes) -> bool:
+    return _LENGTH.size < len(data) <= LIMIT_BYTES and _LENGTH.unpack_from(data)[0] == len(data) - _LENGTH.size

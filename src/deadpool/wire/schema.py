@@ -7,6 +7,7 @@ looked at: a core may trust the types of its inputs, and nonsense ends the link 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import types
 import typing
 from collections.abc import Callable
@@ -16,12 +17,11 @@ from deadpool.errors import WireError
 from deadpool.protocol import messages
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry
-from deadpool.wire.compact import Compact, Step
+from deadpool.wire.compact import Compact
 from deadpool.wire.generated import function
+from deadpool.wire.sharing import Step, sharing
 
 SHARED: frozenset[type] = frozenset({Generation, Version, Extent, Geometry})
-"""Small values that come again and again: one object for all equal ones."""
-SHARED_AT_MOST = 4096
 
 TYPES: dict[str, type] = {cls.__name__: cls for cls in messages.ALL}
 _RECORDS = frozenset(messages.ALL)
@@ -156,19 +156,22 @@ def _unpacking_each(kind: Any) -> Step:
     def step(value: Any) -> Any:
         if type(value) is not tuple:
             raise WireError("not a list")
-        return tuple([each(item) for item in value])
+        return tuple([each(item) for item in value]) if value else value
 
     return step
 
 
 def _unpack_pairs(value: Any) -> Any:
-    """The steps of a node's ranks, in every heartbeat."""
+    """The steps of a node's ranks, in every heartbeat: looked at without a loop of ours."""
     if type(value) is not tuple:
         raise WireError("not a list")
-    for pair in value:
-        if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not int or type(pair[1]) is not int:
-            raise WireError("not pairs of numbers")
+    are_pairs = _TUPLE.issuperset(map(type, value)) and _TWO.issuperset(map(len, value))
+    if not are_pairs or not _INT.issuperset(map(type, itertools.chain.from_iterable(value))):
+        raise WireError("not pairs of numbers")
     return value
+
+
+_TUPLE, _TWO, _INT = frozenset({tuple}), frozenset({2}), frozenset({int})
 
 
 def _unpacking_in_turn(kinds: tuple[Any, ...]) -> Step:
@@ -226,7 +229,7 @@ def _make_unpacker(cls: type) -> Step:
             parts.append(f"{name}=_{name}(v[{index}])")
     source = f"lambda v: cls({', '.join(parts)}) if {' and '.join(guards)} else refuse(v)"
     unpacker = function(source, names)
-    return _sharing(unpacker) if cls in SHARED else unpacker
+    return sharing(unpacker) if cls in SHARED else unpacker
 
 
 PLAIN: dict[Any, str] = {int: "int", str: "str", bytes: "bytes", bool: "bool", float: "(float, int)"}
@@ -250,23 +253,6 @@ def _refuse(cls: type, fields: list[str]) -> Step:
         raise WireError(f"{found} are not a {cls.__name__} of this version: {', '.join(fields)}")
 
     return refuse
-
-
-def _sharing(unpacker: Step) -> Step:
-    known: dict[Any, Any] = {}
-
-    def step(value: Any) -> Any:
-        try:
-            return known[value]
-        except KeyError:
-            if len(known) >= SHARED_AT_MOST:
-                known.clear()
-            made = known[value] = unpacker(value)
-            return made
-        except TypeError:
-            return unpacker(value)
-
-    return step
 
 
 for _cls in messages.ALL:

@@ -14,7 +14,7 @@ from deadpool.protocol.hangs import Hangs
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Fetch, Missed, Permit
 from deadpool.protocol.placement import place
-from deadpool.protocol.stock import Stock
+from deadpool.protocol.stock import NodeView, Stock
 from deadpool.protocol.storehouse import Storehouse
 from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Schedule
@@ -123,7 +123,9 @@ def replica_as_evidence(patch: Patch) -> None:
 
     def fetch(self: Stock, rank: int, version: Version) -> Fetch | None:
         found = real(self, rank, version)
-        twin = next(((r, home) for r, home in self.of(version).own.items() if home[1].peers), None)
+        book = self.of(version)
+        seated = [(owner, home) for owner in book.owners() if (home := book.home_of(owner)) is not None]
+        twin = next((each for each in seated if each[1][1].make.peers), None)
         if found is not None or twin is None:
             return found
         peer, (node, lot) = twin
@@ -180,6 +182,14 @@ def schedule_begins_too_early(patch: Patch) -> None:
     patch.set(Commits, "reschedule", reschedule)
 
 
+def parts_left_out_whatever_moves(patch: Patch) -> None:
+    def stays(self: planner._Draft, node: NodeView, undisturbed: dict[str, int]) -> bool:
+        before = self.view.before
+        return before is not None and node.node in before.seats and node.planned_in == before.generation
+
+    patch.set(planner._Draft, "_stays", stays)
+
+
 MUTATIONS = [
     Mutation("1 overwrite the watermark", overwrite_the_watermark),
     Mutation("2 no keep_from, watermark alone", keep_all_above_the_watermark),
@@ -197,6 +207,7 @@ MUTATIONS = [
     Mutation("11 replica as evidence", replica_as_evidence, "replicas"),
     Mutation("14 inventory not frozen", inventory_not_frozen),
     Mutation("17 racks ignored", racks_ignored),
+    Mutation("14 parts left out whatever moves", parts_left_out_whatever_moves),
     Mutation("resume never settled", resume_never_settled, "tight"),
     Mutation("kept whoever sits there", kept_whoever_sits_there, "tight"),
     Mutation("told by an earlier start", told_by_an_earlier_start),

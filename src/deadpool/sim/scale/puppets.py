@@ -57,6 +57,8 @@ from deadpool.protocol.messages import (
 from deadpool.protocol.seal import Digest, Geometry
 from deadpool.protocol.topology import Address
 
+_MASK = 2**62 - 1
+
 GEOMETRY = Geometry(record_capacity=65536, unique_bytes=10_000_000_000, replica_bytes=0)
 Send = Callable[[str, Any], None]
 
@@ -170,7 +172,7 @@ class Node:
             case Allocate(segment=segment):
                 self.feed(Allocated(segment=segment))
             case HashSlot(slot=slot):
-                digest = Digest(record=hash((slot.segment, 1)), unique=hash((self.name[1:], 2)) & 2**62, replica=0)
+                digest = Digest(record=hash((slot.segment, 1)) & _MASK, unique=hash(self.name) & _MASK, replica=0)
                 self.feed(Hashed(slot=slot, digest=digest))
             case PushCopy(holder=holder):
                 self._peers[holder.node].offer(self, effect)
