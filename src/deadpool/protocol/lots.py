@@ -1,8 +1,8 @@
 """Copies in lots: those of one version that are alike but for their rank and their digests. Live states likewise.
 
 A node has a handful of lots, however many ranks it seats, and a coordinator of thousands of nodes looks at lots where
-it would have to look at every copy. A lot makes its items when somebody asks for them. `InLots` is used like the tuple
-of all of them.
+it would have to look at every copy. A lot makes its items when somebody asks for them; to freeze it would take longer
+than to make it. `InLots` is used like the tuple of all items.
 """
 
 from __future__ import annotations

@@ -401,16 +401,18 @@ class Fence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One node's part of the plan. `resume` None: nothing was ever sealed, the script starts from its first line."""
+    """One node's part of the plan. `resume` None: nothing was ever sealed, the script starts from its first line.
+
+    With `as_of` nothing changes for the node: its orders, holders and what it holds are those of that plan, with every
+    rank kept, and are not said again.
+    """
 
     generation: Generation
     cause: str
     resume: Version | None
     permit: Permit
     store_rank: int
-    as_of: Generation | None = (
-        None  # orders, holders and held are as in that plan, and every rank is kept: not said again
-    )
+    as_of: Generation | None = None
     orders: tuple[RankOrder, ...] = ()
     holders: tuple[Holder, ...] = ()  # of what this node's ranks seal
     held: tuple[int, ...] = ()  # ranks of other nodes whose copies come to this one

@@ -119,12 +119,12 @@ def _no_common_version(stock: Stock, watermark: Version) -> NoPlan:
 
 
 def choose_seats(view: View, sitting: Mapping[int, str] | None = None) -> tuple[str, ...] | NoPlan:
-    """`sitting`: positions of nodes that the view leaves out, because nothing moves them.
-
-    A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least.
+    """A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least.
 
     A node that leaves gives its position to a spare that nobody else needs, or keeps it. One whose position is given
     away, but that has not left yet, is better than nobody. Whoever is recalled has a seat before any spare.
+
+    `sitting`: positions of nodes that the view leaves out, because nothing moves them.
     """
     seats: list[str | None] = list(map((sitting or {}).get, range(view.layout.positions)))
     given_up: dict[int, str] = {}
