@@ -116,6 +116,13 @@ def test_decisions_have_no_way_to_the_world(module):
     assert {room_of(name) for name in imports(module)} & PROTOCOL_FORBIDDEN == set()
 
 
+@pytest.mark.parametrize("module", [m for m in modules() if room_of(m) == "protocol"])
+def test_cores_know_each_other_by_messages_only(module):
+    others = {"protocol.coordinator", "protocol.agent"} - {".".join(module.split(".")[:2])}
+    ours = {name.removeprefix("deadpool.") for name in imports(module)}
+    assert [name for name in sorted(ours) if within(name, others)] == []
+
+
 def test_coordinator_agent_and_commands_start_without_torch():
     start = sorted(m for m in modules() if room_of(m) in ("chaos", "cli", "control", "protocol", "wire", "sim"))
     start.remove("chaos.script")

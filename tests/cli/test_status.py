@@ -6,11 +6,11 @@ import pytest
 
 from deadpool.cli.status import _print, _size
 from deadpool.control.status import describe
-from deadpool.protocol.coordinator import Coordinator
-from deadpool.protocol.deadlines import Deadlines
+from deadpool.protocol.coordinator.core import Coordinator
+from deadpool.protocol.coordinator.deadlines import Deadlines
+from deadpool.protocol.coordinator.stragglers import Straggler
 from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.messages import Join, Settings
-from deadpool.protocol.stragglers import Straggler
 from deadpool.protocol.topology import Address, Layout, Schedule
 
 FIGURES = {

@@ -11,7 +11,7 @@ import pytest
 
 from deadpool.control import ambushes as module
 from deadpool.control.ambushes import Ambushes
-from deadpool.protocol.crew import Crew, State
+from deadpool.protocol.agent.crew import Crew, State
 from deadpool.protocol.effects import PushCopy
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Holder, SlotRef, Sprung, Strike

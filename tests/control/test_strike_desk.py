@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from deadpool.control.strikes import StrikeDesk
-from deadpool.protocol.coordinator import Coordinator
-from deadpool.protocol.deadlines import Deadlines
+from deadpool.protocol.coordinator.core import Coordinator
+from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Join, Permit, Plan, RankOrder, Settings, Strike

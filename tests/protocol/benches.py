@@ -9,13 +9,13 @@ from notation import address, copies, copy, generation, geometry, lives, options
 
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
-from deadpool.protocol.agent import Agent
-from deadpool.protocol.coordinator import Coordinator
-from deadpool.protocol.deadlines import Deadlines
+from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.coordinator.core import Coordinator
+from deadpool.protocol.coordinator.deadlines import Deadlines
+from deadpool.protocol.coordinator.job import Phase
+from deadpool.protocol.coordinator.office import Charter, Office
 from deadpool.protocol.footing import Changes, Footing, Promise, Seated
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
-from deadpool.protocol.job import Phase
-from deadpool.protocol.office import Charter, Office
 from deadpool.protocol.seal import Digest
 from deadpool.protocol.topology import Layout, Schedule
 

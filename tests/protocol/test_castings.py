@@ -7,7 +7,7 @@ import itertools
 import pytest
 from notation import address
 
-from deadpool.protocol.members import Member, castings, far_apart
+from deadpool.protocol.coordinator.members import Member, castings, far_apart
 from deadpool.protocol.messages import TrainerInfo
 from deadpool.protocol.topology import Layout
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.costs import ENOUGH, PENDING_AT_MOST, WINDOW, CostBook
+from deadpool.protocol.agent.costs import ENOUGH, PENDING_AT_MOST, WINDOW, CostBook
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Missed, Stepped
 from deadpool.protocol.topology import Schedule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.progress import HANG_AT_LEAST_S, HangWatch, Standstill
+from deadpool.protocol.coordinator.progress import HANG_AT_LEAST_S, HangWatch, Standstill
 
 
 class Watched:

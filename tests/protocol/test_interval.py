@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.commits import Commits
-from deadpool.protocol.interval import Change, Interval
+from deadpool.protocol.coordinator.commits import Commits
+from deadpool.protocol.coordinator.interval import Change, Interval
+from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.messages import Costs
-from deadpool.protocol.outbox import Outbox
 from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Layout, Schedule
 

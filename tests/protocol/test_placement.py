@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from deadpool.protocol.placement import LOAD_LIMIT, Placement, Rack, place
+from deadpool.protocol.coordinator.placement import LOAD_LIMIT, Placement, Rack, place
 
 hypothesis = pytest.importorskip("hypothesis")
 given, st = hypothesis.given, hypothesis.strategies

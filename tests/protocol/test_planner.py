@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from notation import address, copies, copy, lives, version
 
+from deadpool.protocol.coordinator.planner import Blueprint, NoPlan, View, plan
+from deadpool.protocol.coordinator.stock import NodeView
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Copy, Inventory, TrainerInfo
-from deadpool.protocol.planner import Blueprint, NoPlan, View, plan
 from deadpool.protocol.seal import Digest
-from deadpool.protocol.stock import NodeView
 from deadpool.protocol.topology import Layout, Schedule
 
 V1 = "v1@1.1"

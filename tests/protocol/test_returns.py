@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from test_planner import V1, node, replicated, view, with_copies
 
-from deadpool.protocol.planner import Blueprint, Left, NoPlan, plan, what_is_left
+from deadpool.protocol.coordinator.planner import Blueprint, Left, NoPlan, plan, what_is_left
 
 
 def seats(*nodes) -> tuple[str, ...]:

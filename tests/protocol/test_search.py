@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.protocol.search import ROUNDS, Search
+from deadpool.protocol.agent.search import ROUNDS, Search
 
 
 def test_all_are_tried_in_order_and_then_again() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.protocol.effort import CHUNK_S, ENOUGH, EffortBook
+from deadpool.protocol.agent.effort import CHUNK_S, ENOUGH, EffortBook
+from deadpool.protocol.coordinator.outbox import Outbox
+from deadpool.protocol.coordinator.stragglers import ROUNDS, StragglerWatch
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Effort, Stepped
-from deadpool.protocol.outbox import Outbox
-from deadpool.protocol.stragglers import ROUNDS, StragglerWatch
 from deadpool.protocol.topology import Layout
 
 GENERATION = Generation(1, 1)

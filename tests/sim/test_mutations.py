@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.protocol.copies import may_overwrite
+from deadpool.protocol.permits import may_overwrite
 from deadpool.sim.mutations import ALL, BY_NAME, Patch
 from deadpool.sim.mutations.catching import catch
 
@@ -39,9 +39,9 @@ def test_mutation_is_caught(name: str) -> None:
 
 
 def test_a_mutation_is_undone() -> None:
-    from deadpool.protocol import copies
+    from deadpool.protocol.agent import shelf
 
     with Patch() as patch:
         BY_NAME["1 overwrite the watermark"].apply(patch)
-        assert copies.may_overwrite is not may_overwrite
-    assert copies.may_overwrite is may_overwrite
+        assert shelf.may_overwrite is not may_overwrite
+    assert shelf.may_overwrite is may_overwrite

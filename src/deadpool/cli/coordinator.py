@@ -15,7 +15,7 @@ from deadpool.strikes import ORDER_HELP
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
     from deadpool.control.run_dir import RunDir
-    from deadpool.protocol.office import Office
+    from deadpool.protocol.coordinator.office import Office
     from deadpool.protocol.topology import Address
 
 
@@ -153,10 +153,10 @@ def _places(config: JobConfig) -> tuple[Address, ...]:
 
 
 def _office(config: JobConfig, founds: bool) -> Office:
-    from deadpool.protocol.conduct import Tolerance
-    from deadpool.protocol.deadlines import Deadlines
+    from deadpool.protocol.coordinator.conduct import Tolerance
+    from deadpool.protocol.coordinator.deadlines import Deadlines
+    from deadpool.protocol.coordinator.office import Charter, Office
     from deadpool.protocol.messages import Settings
-    from deadpool.protocol.office import Charter, Office
     from deadpool.protocol.topology import Layout, Schedule
     from deadpool.timeouts import fence_s, return_s
 

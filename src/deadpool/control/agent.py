@@ -22,8 +22,8 @@ from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.rhythm import Rhythm
 from deadpool.control.trainer_processes import TrainerProcesses
 from deadpool.events import Event
-from deadpool.protocol.agent import Agent
-from deadpool.protocol.crew import State
+from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.agent.crew import State
 from deadpool.protocol.effects import (
     CutStreams,
     Emit,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deadpool.events import Event
-from deadpool.protocol.crew import Crew
+from deadpool.protocol.agent.crew import Crew
 from deadpool.protocol.effects import PushCopy
 from deadpool.protocol.messages import Sprung, Strike
 from deadpool.protocol.seal import Seal

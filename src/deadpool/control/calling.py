@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from deadpool.errors import WireError
+from deadpool.protocol.agent.search import Search
 from deadpool.protocol.effects import CoordinatorFound, CoordinatorLost, FromCoordinator
 from deadpool.protocol.messages import Join, Order, Welcome
-from deadpool.protocol.search import Search
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink, connect
 from deadpool.wire.credentials import Credentials

@@ -18,6 +18,7 @@ from deadpool.control.rhythm import Rhythm
 from deadpool.control.status import describe
 from deadpool.control.strikes import StrikeDesk
 from deadpool.events import EventLog
+from deadpool.protocol.coordinator.office import Office
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,
@@ -31,7 +32,6 @@ from deadpool.protocol.effects import (
     ToAgent,
 )
 from deadpool.protocol.messages import Answer, Ask, Facts, Join, Order, Plan, Refused, Report
-from deadpool.protocol.office import Office
 from deadpool.protocol.topology import Address
 from deadpool.strikes import StrikeOrder
 from deadpool.wire.control_link import framed

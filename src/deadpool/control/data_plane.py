@@ -22,7 +22,7 @@ from deadpool.control.courtesy import Courtesy
 from deadpool.control.figures import SentBytes
 from deadpool.errors import ArenaError, CopySpoilt, DeadPoolError, TransferError
 from deadpool.events import Event
-from deadpool.protocol.agent import Agent
+from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.effects import (
     AcceptOffer,
     Allocate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.effects import DrainAsked
 from deadpool.protocol.messages import Answer
 

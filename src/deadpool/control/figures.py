@@ -6,8 +6,8 @@ import statistics
 import threading
 from typing import Any
 
-from deadpool.protocol.agent import Agent
-from deadpool.protocol.costs import RankCosts
+from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.agent.costs import RankCosts
 from deadpool.protocol.identity import Version
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.protocol.coordinator import Coordinator
-from deadpool.protocol.members import Member
+from deadpool.protocol.coordinator.core import Coordinator
+from deadpool.protocol.coordinator.members import Member
+from deadpool.protocol.coordinator.spares import is_spare
 from deadpool.protocol.seal import REGIONS
-from deadpool.protocol.spares import is_spare
 
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:

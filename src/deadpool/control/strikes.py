@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deadpool.errors import ConfigError
-from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.messages import Answer, Plan, Strike
 from deadpool.strikes import StrikeOrder
 

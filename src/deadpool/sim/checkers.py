@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Go, Missed, Order, Permit, Plan, SlotRef, Testimony
 from deadpool.protocol.topology import Schedule

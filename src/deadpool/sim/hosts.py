@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from deadpool.protocol.coordinator import Coordinator
+from deadpool.protocol.coordinator.core import Coordinator
+from deadpool.protocol.coordinator.office import Charter, Office
 from deadpool.protocol.effects import Drop, Emit, Finish, FromAgent, LinkLost, Stalled, Tick, ToAgent
 from deadpool.protocol.messages import Order, Refused
-from deadpool.protocol.office import Charter, Office
 from deadpool.sim.network import Link
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from deadpool.protocol.agent import Agent
+from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.agent.search import Search
 from deadpool.protocol.effects import (
     AcceptOffer,
     AgentEffect,
@@ -41,7 +42,6 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import FenceAck, Inventory, Join, Order, Permit, Plan, Refused, Welcome
-from deadpool.protocol.search import Search
 from deadpool.protocol.topology import Address
 from deadpool.sim.arena import Arena
 from deadpool.sim.hosts import Connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deadpool.protocol.job import Phase
+from deadpool.protocol.coordinator.job import Phase
 from deadpool.sim.checkers import Violation, fail
 from deadpool.sim.faults.injector import Injector
 from deadpool.sim.options import ANYTHING, Profile, draw

@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from deadpool.protocol.coordinator import Coordinator
-from deadpool.protocol.deadlines import Deadlines
+from deadpool.protocol.coordinator.core import Coordinator
+from deadpool.protocol.coordinator.deadlines import Deadlines
+from deadpool.protocol.coordinator.job import Phase
+from deadpool.protocol.coordinator.office import Charter
 from deadpool.protocol.effects import DrainAsked, Finish, FromAgent
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.job import Phase
 from deadpool.protocol.messages import Settings
-from deadpool.protocol.office import Charter
 from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool.sim.checkers import Checkers
 from deadpool.sim.clock import Clock, LocalClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from deadpool.protocol.job import Phase
+from deadpool.protocol.coordinator.job import Phase
 
 if TYPE_CHECKING:
     from deadpool.sim.machine import Machine

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from deadpool.protocol.coordinator import Coordinator
-from deadpool.protocol.departures import Departures, Next, Stage
-from deadpool.protocol.fencing import Fencing
-from deadpool.protocol.members import Member
+from deadpool.protocol.coordinator.core import Coordinator
+from deadpool.protocol.coordinator.departures import Departures, Next, Stage
+from deadpool.protocol.coordinator.fencing import Fencing
+from deadpool.protocol.coordinator.members import Member
+from deadpool.protocol.coordinator.stock import NodeView, Stock
 from deadpool.protocol.messages import Prompts
-from deadpool.protocol.stock import NodeView, Stock
 from deadpool.sim.mutations.mutation import Mutation, Patch
 
 Look = Callable[[Departures, Mapping[str, Member], float], Next | None]

@@ -6,20 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from deadpool.protocol import copies, planner, shelves, stock
-from deadpool.protocol.commits import Commits
-from deadpool.protocol.crew import Crew, Trainer
+from deadpool.protocol.agent import shelf, shelves
+from deadpool.protocol.agent.crew import Crew, Trainer
+from deadpool.protocol.agent.storehouse import Storehouse
+from deadpool.protocol.agent.unwinding import Unwinding
+from deadpool.protocol.coordinator import ledger, planner, stock
+from deadpool.protocol.coordinator.commits import Commits
+from deadpool.protocol.coordinator.hangs import Hangs
+from deadpool.protocol.coordinator.placement import place
+from deadpool.protocol.coordinator.stock import NodeView, Stock
 from deadpool.protocol.effects import StreamsCut
-from deadpool.protocol.hangs import Hangs
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Fetch, Missed, Permit
-from deadpool.protocol.placement import place
-from deadpool.protocol.stock import NodeView, Stock
-from deadpool.protocol.storehouse import Storehouse
 from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer import TrainerCore
-from deadpool.protocol.unwinding import Unwinding
 from deadpool.sim.mutations.mutation import Mutation, Patch
 from deadpool.sim.process import Process
 from deadpool.sim.streams import Streams
@@ -37,8 +38,8 @@ def keep_all_above_the_watermark(patch: Patch) -> None:
 
 
 def _set_may_overwrite(patch: Patch, rule: Callable[[Version, Permit], bool]) -> None:
-    patch.set(copies, "may_overwrite", rule)
-    patch.set(shelves, "may_overwrite", rule)
+    for user in (shelf, shelves, ledger):
+        patch.set(user, "may_overwrite", rule)
 
 
 def permit_passes_what_is_pending(patch: Patch) -> None:
@@ -49,7 +50,7 @@ def permit_passes_what_is_pending(patch: Patch) -> None:
 
 
 def drop_nothing_above_resume(patch: Patch) -> None:
-    patch.set(copies.Shelf, "drop_above", lambda self, resume: None)
+    patch.set(shelf.Shelf, "drop_above", lambda self, resume: None)
 
 
 def identity_by_number(patch: Patch) -> None:

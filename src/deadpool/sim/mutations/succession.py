@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from deadpool.protocol.allegiance import Allegiance
-from deadpool.protocol.candidacy import Candidacy
-from deadpool.protocol.commits import Commits
-from deadpool.protocol.estate import Estate
+from deadpool.protocol.agent.allegiance import Allegiance
+from deadpool.protocol.agent.orders import Orders
+from deadpool.protocol.agent.witness import Witness
+from deadpool.protocol.coordinator.candidacy import Candidacy
+from deadpool.protocol.coordinator.commits import Commits
+from deadpool.protocol.coordinator.estate import Estate
 from deadpool.protocol.footing import Footing, Promise, Quorum
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Fence, Go, Permit, Plan, Welcome
-from deadpool.protocol.orders import Orders
-from deadpool.protocol.witness import Witness
 from deadpool.sim.mutations.mutation import Mutation, Patch
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from deadpool.protocol.coordinator.office import Office
 from deadpool.protocol.effects import FromAgent, ToAgent
 from deadpool.protocol.messages import Order
-from deadpool.protocol.office import Office
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]

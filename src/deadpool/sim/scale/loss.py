@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from deadpool.protocol.deadlines import Deadlines
+from deadpool.protocol.coordinator.deadlines import Deadlines
+from deadpool.protocol.coordinator.job import Phase
+from deadpool.protocol.coordinator.office import Charter, Office
 from deadpool.protocol.effects import LinkLost
-from deadpool.protocol.job import Phase
 from deadpool.protocol.messages import Settings
-from deadpool.protocol.office import Charter, Office
 from deadpool.protocol.topology import Layout, Schedule
 from deadpool.sim.scale.desk import Decode, Desk, Encode, Tally
 from deadpool.sim.scale.puppets import Node

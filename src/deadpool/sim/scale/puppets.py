@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from deadpool.protocol.agent import Agent
+from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.effects import (
     AcceptOffer,
     Allocate,

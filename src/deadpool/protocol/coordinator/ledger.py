@@ -1,0 +1,96 @@
+"""Who has which copies, as the coordinator books them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from deadpool.protocol.coordinator.placement import Placement
+from deadpool.protocol.identity import Version
+from deadpool.protocol.lots import Lot
+from deadpool.protocol.messages import Copy, Permit
+from deadpool.protocol.permits import may_overwrite
+from deadpool.protocol.seal import replica_of
+from deadpool.protocol.topology import Layout
+
+AT_HOME = None
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Who has which version in this generation: (rank, None) for a seal at home, (rank, node) for a copy at a holder.
+
+    `nodes` is the node at each position. A version is complete when no place lacks it, so a count suffices.
+    """
+
+    layout: Layout
+    nodes: tuple[str, ...]
+    placement: Placement
+    places: dict[Version, set[tuple[int, str | None]]] = field(default_factory=dict)
+    missed: set[int] = field(default_factory=set)
+    replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank: those that count on peers
+
+    def _is_holder_of(self, rank: int, node: str) -> bool:
+        return any(self.nodes[p] == node for p in self.placement.of(self.layout.position_of(rank)))
+
+    def add_sealed(self, copy: Copy) -> None:
+        rank, version = copy.seal.rank, copy.seal.version
+        self.places.setdefault(version, set()).add((rank, AT_HOME))
+        if copy.peers and copy.seal.extent.replica_bytes:
+            self.replicas.setdefault(version, {})[rank] = copy
+
+    def add_sealed_lot(self, lot: Lot, seats: range) -> None:
+        """Those of ranks in `seats`."""
+        if lot.has_replica:
+            for copy in lot:
+                if copy.seal.rank in seats:
+                    self.add_sealed(copy)
+        else:
+            at_home = [(rank, AT_HOME) for rank in lot.ranks if rank in seats]
+            self.places.setdefault(lot.version, set()).update(at_home)
+
+    def add_stored_lot(self, lot: Lot, node: str) -> None:
+        places, position, holds = self.places.setdefault(lot.version, set()), -1, False
+        for rank in lot.ranks:
+            if self.layout.position_of(rank) != position:
+                position, holds = self.layout.position_of(rank), self._is_holder_of(rank, node)
+            if holds:
+                places.add((rank, node))
+
+    def add_stored(self, rank: int, node: str, version: Version) -> None:
+        if self._is_holder_of(rank, node):
+            self.places.setdefault(version, set()).add((rank, node))
+
+    def remove(self, rank: int, node: str, version: Version) -> None:
+        at_home = self.nodes[self.layout.position_of(rank)] == node if self.nodes else False
+        self.places.get(version, set()).discard((rank, AT_HOME if at_home else node))
+
+    def complete(self, version: Version) -> bool:
+        """Rule 6: sealed at home and stored at all holders, for every rank."""
+        return len(self.places.get(version, ())) == self.layout.world_size * (1 + self.layout.holders)
+
+    def lag(self, version: Version) -> int:
+        """Copies that are still missing."""
+        return self.layout.world_size * (1 + self.layout.holders) - len(self.places.get(version, ()))
+
+    @property
+    def newest(self) -> int:
+        """The newest version that anything was heard of."""
+        return max((*(version.number for version in self.places), *self.missed), default=0)
+
+    def unmatched(self, version: Version) -> tuple[int, ...]:
+        """Ranks whose replica region was not sent, because peers have it, and which no peer on another node has."""
+        copies = self.replicas.get(version, {})
+        return tuple(rank for rank in sorted(copies) if not self._has_twin(copies, rank))
+
+    def _has_twin(self, copies: dict[int, Copy], rank: int) -> bool:
+        home, wanted = self.layout.position_of(rank), replica_of(copies[rank].seal)
+        elsewhere = (copies[peer] for peer in copies[rank].peers if peer in copies)
+        return any(
+            self.layout.position_of(twin.seal.rank) != home and replica_of(twin.seal) == wanted for twin in elsewhere
+        )
+
+    def obey(self, permit: Permit) -> None:
+        """Versions that may be overwritten are no longer counted on."""
+        self.places = {v: where for v, where in self.places.items() if not may_overwrite(v, permit)}
+        self.replicas = {v: copies for v, copies in self.replicas.items() if v in self.places}
+        self.missed = {number for number in self.missed if number >= permit.keep_from}

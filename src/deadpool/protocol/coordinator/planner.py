@@ -1,0 +1,345 @@
+"""From what the nodes froze to who holds what next. A pure function: `plan(view)` gives a Blueprint or says why not.
+
+Rules 13 to 17 of the protocol. The resume version is the newest for which every rank has its own seal evidence *and*
+bytes; a replica can give bytes, never evidence.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from deadpool.protocol.coordinator.placement import NOWHERE, Placement, place
+from deadpool.protocol.coordinator.stock import Book, NodeView, Stock, stock_of
+from deadpool.protocol.footing import Changes
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.lots import squads_of
+from deadpool.protocol.messages import (
+    Holder,
+    Permit,
+    Plan,
+    RankOrder,
+)
+from deadpool.protocol.topology import Layout, Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """All a plan may be made from. `nodes` in order of joining, so that equal spares are taken in that order."""
+
+    layout: Layout
+    generation: Generation
+    cause: str
+    nodes: tuple[NodeView, ...]
+    watermark: Version | None
+    schedule: Schedule
+    committed: bool = True  # False: the watermark is only where a young job resumed, nothing would be lost without it
+    placement: Placement = NOWHERE  # of the plan before
+    before: Blueprint | None = None  # that plan, where it is known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """The plan for all; `parts` is what each node is told."""
+
+    generation: Generation
+    seats: tuple[str, ...]  # the node at each position
+    placement: Placement
+    resume: Version | None
+    permit: Permit
+    store_rank: int
+    parts: dict[str, Plan]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlan:
+    """Why not. With `missing_nodes` a spare would help; with `ranks` only a durable checkpoint would.
+
+    A job that never committed a version has nothing to lose: it starts from its first line, which is a plan.
+    """
+
+    reason: str
+    missing_nodes: int = 0
+    ranks: tuple[int, ...] = ()
+
+
+ChangesBy = Callable[[tuple[str, ...]], Changes]
+
+
+def _unknown(seats: tuple[str, ...]) -> Changes:
+    return Changes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A copy that would be lost with the job."""
+
+    node: str
+    rank: int
+    version: Version
+
+
+def what_is_left(view: View) -> tuple[Left, ...]:
+    """Of the version that most ranks have, and of those the newest: one sealed copy of each rank that has one."""
+    stock = _stock(view, choose_seats(view))
+    ranks = range(view.layout.world_size)
+    best = max(
+        stock.sealed_versions(),
+        key=lambda v: (sum(bool(stock.homes(r, v)) for r in ranks), v.number, v.born),
+        default=None,
+    )
+    if best is None:
+        return ()
+    keepers = [(rank, homes[0][0].node) for rank in ranks if (homes := stock.fullest_first(rank, best))]
+    return tuple(Left(node=node, rank=rank, version=best) for rank, node in keepers)
+
+
+def plan(view: View, changes: ChangesBy = _unknown) -> Blueprint | NoPlan:
+    """`changes`: what a choice of seats is for those who elect the next coordinator."""
+    seats = choose_seats(view)
+    stock = _stock(view, seats)
+    resume = stock.newest_common()
+    if resume is None and view.watermark is not None and view.committed:
+        return _no_common_version(stock, view.watermark)  # said before a spare is waited for: none would help
+    if isinstance(seats, NoPlan):
+        return seats
+    return _Draft(view, seats, resume, stock).blueprint(changes(seats))
+
+
+def _stock(view: View, seats: tuple[str, ...] | NoPlan) -> Stock:
+    gone = frozenset() if isinstance(seats, NoPlan) else {n.node for n in view.nodes if n.leaving} - set(seats)
+    return stock_of(view.layout, view.nodes, frozenset(gone))
+
+
+def _no_common_version(stock: Stock, watermark: Version) -> NoPlan:
+    lost = stock.who_cannot_stand(watermark)
+    names = ", ".join(map(str, lost))
+    return NoPlan(reason=f"every copy of version {watermark} is lost for rank {names}", ranks=lost)
+
+
+def choose_seats(view: View, sitting: Mapping[int, str] | None = None) -> tuple[str, ...] | NoPlan:
+    """A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least.
+
+    A node that leaves gives its position to a spare that nobody else needs, or keeps it. One whose position is given
+    away, but that has not left yet, is better than nobody. Whoever is recalled has a seat before any spare.
+
+    `sitting`: positions of nodes that the view leaves out, because nothing moves them.
+    """
+    seats: list[str | None] = list(map((sitting or {}).get, range(view.layout.positions)))
+    given_up: dict[int, str] = {}
+    for node in view.nodes:
+        if node.position is not None and node.leaving:
+            given_up[node.position] = node.node
+        elif node.position is not None:
+            seats[node.position] = node.node
+    recalled = [node for node in view.nodes if node.recalled]
+    others = [node for node in view.nodes if node.position is None and not node.recalled]
+    spares = [node for node in others if not node.leaving]
+    parting = [node for node in others if node.leaving]
+    for position in (p for p, seat in enumerate(seats) if seat is None and p not in given_up):
+        seats[position] = _take(recalled or spares or parting, view, position)
+    healthy = [node for node in spares if not node.quarantined]
+    for position, stays in sorted(given_up.items()):
+        seats[position] = _take(healthy, view, position) or stays
+    if None in seats:
+        return NoPlan(reason=_no_spare(seats), missing_nodes=seats.count(None))
+    return tuple(seat for seat in seats if seat is not None)
+
+
+def _take(spares: list[NodeView], view: View, position: int) -> str | None:
+    if not spares:
+        return None
+    best = min(spares, key=lambda spare: _preference(spare, view, position))
+    spares.remove(best)
+    return best.node
+
+
+def _no_spare(seats: list[str | None]) -> str:
+    empty = [str(p) for p, seat in enumerate(seats) if seat is None]
+    return f"no spare node left for position {', '.join(empty)}"
+
+
+def _preference(spare: NodeView, view: View, position: int) -> tuple[bool, tuple[int, int], bool, int]:
+    """Who has come back sits where it sat, if nothing else makes a difference: its copies are there."""
+    was_elsewhere = not any(view.layout.position_of(copy.seal.rank) == position for copy in spare.inventory.own)
+    readiness, moves = _readiness(spare, view.layout, position), _moves(spare, view, position)
+    return (spare.quarantined, readiness, was_elsewhere, moves)
+
+
+def _readiness(spare: NodeView, layout: Layout, position: int) -> tuple[int, int]:
+    """Fewer ranks to rehearse anew first, then fewer processes that are still starting."""
+    ranks = set(layout.ranks_at(position))
+    rehearsed = {t.rank for t in spare.trainers if t.state in ("parked", "rehearsing")}
+    starting = sum(t.state == "starting" for t in spare.trainers)
+    return (len(ranks - rehearsed), starting)
+
+
+def _moves(spare: NodeView, view: View, position: int) -> int:
+    """Copies of others that would have to move because of the rack that this spare stands in."""
+    return view.placement.would_move(position, spare.rack) if view.placement.racks else 0
+
+
+class _Draft:
+    """Writes down one plan for every node."""
+
+    def __init__(self, view: View, seats: tuple[str, ...], resume: Version | None, stock: Stock) -> None:
+        self.view, self.seats, self.resume, self.stock = view, seats, resume, stock
+        self.nodes = {node.node: node for node in view.nodes}
+        self.floor = self._floor()
+        racks = [self.nodes[seat].rack for seat in seats]
+        self.placement = place(racks, view.layout.holders, view.placement)
+        self._position = {node: position for position, node in enumerate(seats)}
+
+    def _floor(self) -> Version | None:
+        """Rule 13. A watermark that some rank has lost is no floor: nobody could go back to it."""
+        watermark = self.view.watermark
+        if self.resume is None or watermark is None or watermark.number > self.resume.number:
+            return self.resume
+        return watermark if self.stock.all_can_stand(watermark) else self.resume
+
+    def blueprint(self, changes: Changes) -> Blueprint:
+        view = self.view
+        common = Plan(
+            generation=view.generation,
+            cause=view.cause,
+            resume=self.resume,
+            permit=self._permit(),
+            store_rank=self._store_rank(),
+            changes=changes,
+        )
+        as_before = replace(common, as_of=view.before.generation) if view.before is not None else common
+        undisturbed = self._undisturbed(view.before) if view.before is not None else {}
+        return Blueprint(
+            generation=view.generation,
+            seats=self.seats,
+            placement=self.placement,
+            resume=self.resume,
+            permit=common.permit,
+            store_rank=common.store_rank,
+            parts={
+                node.node: as_before if self._stays(node, undisturbed) else self._part(node, common)
+                for node in view.nodes
+            },
+        )
+
+    def _part(self, node: NodeView, common: Plan) -> Plan:
+        return replace(
+            common,
+            orders=self._orders(node.node),
+            holders=self._holders(node.node),
+            held=self._held(node.node),
+            quarantined=node.quarantined,
+        )
+
+    def _permit(self) -> Permit:
+        """Rule 14: the resume version, if newer than the floor, is pending; everything between them is not needed."""
+        keep_from = 0
+        if self.floor is not None and self.resume is not None:
+            keep_from = max(self.floor.number + 1, self.resume.number)
+        return Permit(
+            generation=self.view.generation,
+            watermark=self.floor,
+            keep_from=keep_from,
+            schedule=self.view.schedule,
+        )
+
+    def _store_rank(self) -> int:
+        """The rendezvous lives in a survivor; in a start from the first line everybody is new, and rank 0 will do."""
+        return next(self._survivors(), 0) if self.resume is not None else 0
+
+    def _survivors(self) -> Iterator[int]:
+        for position, seat in enumerate(self.seats):
+            ranks = self.view.layout.ranks_at(position)
+            alive = {rank for squad in squads_of(self.nodes[seat].inventory.live) for rank in squad.ranks}
+            yield from sorted(alive.intersection(ranks))
+
+    # --- nodes that nothing changes for: most nodes at most losses ---------------------------------------------------
+
+    def _undisturbed(self, before: Blueprint) -> dict[str, int]:
+        """Who sits where it sat, sends its copies where it sent them, and knows the plan before: with its position."""
+        now, then = self.placement, before.placement
+        disturbed = {p for p, seat in enumerate(self.seats) if not self._sat_there(seat, p, before)}
+        if now is not then:
+            positions = range(len(self.seats))
+            disturbed.update(p for p in positions if now.of(p) != then.of(p) or now.held_by(p) != then.held_by(p))
+        for position in tuple(disturbed):
+            disturbed.update(now.held_by(position))
+        return {seat: position for seat, position in self._position.items() if position not in disturbed}
+
+    def _sat_there(self, seat: str, position: int, before: Blueprint) -> bool:
+        return before.seats[position] == seat and self.nodes[seat].planned_in == before.generation
+
+    def _stays(self, node: NodeView, undisturbed: dict[str, int]) -> bool:
+        """Nothing moves to it or from it. Looked at as a whole, for there are many."""
+        position = undisturbed.get(node.node)
+        if position is None or node.quarantined or self.resume is None or self.floor is None:
+            return False
+        if not (self._at_resume.all_stand(position) and self._at_floor.is_whole(position)):
+            return False
+        ranks = self.view.layout.ranks_at(position)
+        holders = [self.seats[holder] for holder in self.placement.of(position)]
+        return all(book.is_held_by(holder, ranks) for book in self._wanted for holder in holders)
+
+    @functools.cached_property
+    def _at_resume(self) -> Book:
+        assert self.resume is not None
+        return self.stock.of(self.resume)
+
+    @functools.cached_property
+    def _at_floor(self) -> Book:
+        assert self.floor is not None
+        return self.stock.of(self.floor)
+
+    @functools.cached_property
+    def _wanted(self) -> list[Book]:
+        return [self.stock.of(version) for version in self._versions]
+
+    @functools.cached_property
+    def _versions(self) -> tuple[Version, ...]:
+        """That holders have to have: the floor first."""
+        assert self.floor is not None and self.resume is not None
+        return (self.floor,) if self.floor == self.resume else (self.floor, self.resume)
+
+    # --- all others --------------------------------------------------------------------------------------------------
+
+    def _orders(self, node: str) -> tuple[RankOrder, ...]:
+        position = self._position.get(node)
+        ranks = self.view.layout.ranks_at(position) if position is not None else range(0)
+        return tuple([self._order(node, rank) for rank in ranks])
+
+    def _order(self, node: str, rank: int) -> RankOrder:
+        if self.resume is None or self.floor is None:
+            return RankOrder(rank=rank, keep=False)
+        stock = self.stock
+        keep = self._at_resume.stands(rank)
+        wanted = [self.floor] if keep or self.floor == self.resume else [self.resume, self.floor]
+        away = [v for v in wanted if not stock.at_home(rank, v, node)]
+        fetch = [fetch for v in away if (fetch := stock.fetch(rank, v)) is not None]
+        return RankOrder(rank=rank, keep=keep, fetch=tuple(fetch), pushes=self._pushes(rank))
+
+    def _pushes(self, rank: int) -> tuple[tuple[str, Version], ...]:
+        """Copies that holders lack: they died with the lost nodes, or the placement moved. Floor first: newest first
+        makes an avoidable NoPlan at the next loss."""
+        stock = self.stock
+        holders = [self.seats[p] for p in self.placement.of(self.view.layout.position_of(rank))]
+        return tuple(
+            [
+                (holder, version)
+                for version in self._versions
+                for holder in holders
+                if not stock.holds(holder, rank, version) and stock.can_be_had(rank, version)
+            ]
+        )
+
+    def _holders(self, node: str) -> tuple[Holder, ...]:
+        """Nodes that hold what this node's ranks seal."""
+        position = self._position.get(node)
+        names = [self.seats[p] for p in self.placement.of(position)] if position is not None else []
+        return tuple(Holder(node=name, address=self.nodes[name].data) for name in dict.fromkeys(names))
+
+    def _held(self, node: str) -> tuple[int, ...]:
+        """Ranks whose copies this node holds."""
+        position = self._position.get(node)
+        owners = self.placement.held_by(position) if position is not None else ()
+        return tuple([rank for owner in owners for rank in self.view.layout.ranks_at(owner)])
