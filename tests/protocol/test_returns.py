@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from notation import address, lives, version
 from test_planner import V1, node, replicated, view, with_copies
 
+from deadpool.protocol.coordinator.members import Member, steps_lost
 from deadpool.protocol.coordinator.planner import Blueprint, Left, NoPlan, plan, what_is_left
+from deadpool.protocol.messages import Inventory
 
 
 def seats(*nodes) -> tuple[str, ...]:
@@ -64,3 +67,14 @@ def test_left_is_written_by_who_has_all_of_it() -> None:
     home = with_copies(node("n1", None), own=(replicated(1, digest=7, full=True),))
     (left,) = what_is_left(view(holder, home))
     assert isinstance(left, Left) and left.node == "n1"
+
+
+def test_steps_of_an_earlier_generation_are_not_lost_again() -> None:
+    def member(name: str, live: str) -> Member:
+        inventory = Inventory(live=lives(live))
+        found = Member(node=name, incarnation=name, data=address(name), spare=False, heard=0.0)
+        return replace(found, inventory=inventory)
+
+    seated, returned = member("n0", "0:v10@1.2"), member("n1", "1:v13@1.1")
+    assert steps_lost([seated, returned], version("v9@1.2")) == 1
+    assert steps_lost([seated, returned], version("v8@1.1")) == 5, "computed again now for the first time"

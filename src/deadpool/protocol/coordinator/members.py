@@ -61,11 +61,12 @@ class Member:
 
 
 def steps_lost(members: Iterable[Member], resume: Version | None) -> int:
-    """Completed steps that will be computed again, counted at the rank that was furthest ahead."""
+    """Completed steps that will be computed again, counted at the rank that was furthest ahead. Who has returned may
+    stand where the others have been since: what it had done beyond that was lost before."""
     inventories = (m.inventory for m in members if m.inventory is not None)
-    squads = (squad for inventory in inventories for squad in squads_of(inventory.live))
-    furthest = max((squad.version.number for squad in squads if squad.version is not None), default=0)
-    return max(0, furthest - (resume.number if resume else 0))
+    versions = (squad.version for inventory in inventories for squad in squads_of(inventory.live))
+    reached = [v.number for v in versions if v is not None and (resume is None or v.born >= resume.born)]
+    return max(0, max(reached, default=0) - (resume.number if resume else 0))
 
 
 def castings(members: list[Member], layout: Layout) -> Iterator[tuple[Member, Casting]]:
