@@ -18,7 +18,7 @@ from deadpool.protocol.messages import Plan
 class Absences:
     def __init__(self) -> None:
         self._silent: list[str] = []  # lost since all ranks last ran, without a sign that they are dead
-        self._ran: frozenset[str] = frozenset()  # who sat when all ranks last ran
+        self._ran: frozenset[str] = frozenset()  # who sat when all ranks last ran, or were told all it takes
         self._given_up = False
 
     def fell_silent(self, who: str) -> None:
@@ -30,10 +30,14 @@ class Absences:
     def came_back(self, node: str) -> None:
         self._silent = [who for who in self._silent if who != node]
 
+    def may_run(self, seats: Iterable[str]) -> None:
+        """These nodes need us no more for their ranks to run."""
+        self._ran = frozenset(seats)
+
     def end(self, seats: Iterable[str]) -> None:
         """All ranks run again, on these nodes: nobody is needed back."""
         self._silent.clear()
-        self._ran = frozenset(seats)
+        self.may_run(seats)
 
     def give_up(self) -> None:
         self._given_up = True

@@ -122,6 +122,8 @@ class Resumption:
             job.out.emit("renegotiate")
         store = prepared[job.blueprint.store_rank].store
         job.tell_seats(Connect(generation=job.generation, store=store, agreed=agreed))
+        if job.blueprint.resume is None:
+            self._absences.may_run(job.seats)  # a script at its first line does not wait for Go
         job.enter(Phase.CONNECTING, now, job.deadlines.connect_s)
 
     def _maybe_go(self, now: float) -> None:
