@@ -3,12 +3,13 @@
 init_process_group, new_group, DeviceMesh and whatever is built on them all go through
 `distributed_c10d._new_process_group_helper`, which calls `ProcessGroupGloo(store, rank, size, timeout=...)` or
 `ProcessGroupNCCL(store, rank, size, options)` and checks the type of what comes back. These names are replaced there;
-user code and backend names stay stock.
+user code and backend names stay stock. `ProcessGroup.split_group` makes its backends in C++, so the method is replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -19,17 +20,31 @@ from deadpool.errors import GroupError
 Make = Callable[..., Any]
 Finish = Callable[[Any], None]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """A call of `parent.split_group(...)`; `ranks` are the parent's. `devices` None: all that the parent has."""
+
+    parent: Any
+    ranks: list[int]
+    name: str | None
+    devices: list[Any] | None
+    call: Callable[[], Any]  # torch's own, which connects the new group
+
+
 _c10d: Any = dist.distributed_c10d
+_ProcessGroup: Any = dist.ProcessGroup
 
 
 class Door:
     """`makers` make the backends, by the name of torch's class; `finish` sees each new group of this rank before
-    anybody uses it."""
+    anybody uses it; `split` gives what a group's split_group() returns."""
 
-    def __init__(self, makers: Mapping[str, Make], finish: Finish) -> None:
+    def __init__(self, makers: Mapping[str, Make], finish: Finish, split: Callable[[Split], Any]) -> None:
         self._makers = {name: make for name, make in makers.items() if hasattr(_distributed_c10d, name)}
-        self._finish = finish
+        self._finish, self._split = finish, split
         self._stock_helper: Any = None
+        self._stock_split: Any = None
 
     @property
     def is_open(self) -> bool:
@@ -43,6 +58,9 @@ class Door:
             setattr(_c10d, name, _stand_in(stock, make))
         self._stock_helper = _c10d._new_process_group_helper
         _c10d._new_process_group_helper = self._new_group
+        self._stock_split = getattr(_ProcessGroup, "split_group", None)
+        if self._stock_split is not None:
+            _ProcessGroup.split_group = _splitting(self._stock_split, self._split)
 
     def close(self) -> None:
         if self.is_open:
@@ -50,12 +68,33 @@ class Door:
                 setattr(_c10d, name, getattr(_distributed_c10d, name))
             _c10d._new_process_group_helper = self._stock_helper
             self._stock_helper = None
+            if self._stock_split is not None:
+                _ProcessGroup.split_group = self._stock_split
 
     def _new_group(self, *arguments: Any, **keywords: Any) -> Any:
         group, store = self._stock_helper(*arguments, **keywords)
         if isinstance(group, dist.ProcessGroup):  # a number where this rank is no member
             self._finish(group)
         return group, store
+
+
+def _splitting(stock: Callable[..., Any], split: Callable[[Split], Any]) -> Callable[..., Any]:
+    def split_group(
+        parent: Any,
+        ranks: Sequence[int],
+        timeout: Any = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        **others: Any,
+    ) -> Any:
+        def call() -> Any:
+            return stock(parent, ranks, timeout, opts, group_name, group_desc, **others)
+
+        devices = others.get("device_types")  # since torch 2.13
+        return split(Split(parent=parent, ranks=sorted(ranks), name=group_name, devices=devices, call=call))
+
+    return split_group
 
 
 def _stand_in(stock: type, make: Make) -> type:

@@ -1,7 +1,6 @@
 """Makes gloo backends on one shared device, and their stand-ins for a process that rehearses alone.
 
-One device and one thread per backend, because torch keeps a replaced backend alive for as long as its group lives: so
-a recovery costs one idle thread per group and no descriptor.
+One device for all of them: whatever peers connect to is one port, and what came in through it is known to be ours.
 """
 
 from __future__ import annotations
@@ -15,6 +14,10 @@ from torch._C import _distributed_c10d
 # Untyped: what we need of them is missing in torch's own stubs.
 FakeProcessGroup: Any = _distributed_c10d.FakeProcessGroup
 ProcessGroupGloo: Any = _distributed_c10d.ProcessGroupGloo
+
+
+THREADS = 2
+"""Per backend, as stock torch has it: a collective that is begun in the callback of another one needs the second."""
 
 
 class GlooFactory:
@@ -34,7 +37,7 @@ class GlooFactory:
         """Connects to all peers; blocks until they are there."""
         options = ProcessGroupGloo._Options()
         options._devices = [self._device]
-        options._threads = 1
+        options._threads = THREADS
         options._timeout = timeout
         return ProcessGroupGloo(store, rank, size, options)
 

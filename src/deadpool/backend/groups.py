@@ -10,23 +10,25 @@ of the boundary record: a newcomer returns to the mark of the rank it takes.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from deadpool.backend import nccl, world
-from deadpool.backend.door import Door
+from deadpool.backend import nccl, refill, world
+from deadpool.backend.door import Door, Make, Split
 from deadpool.backend.gloo import GlooFactory
 from deadpool.backend.store import ReleasableStore
 from deadpool.backend.supervisor import Supervisor
 from deadpool.errors import ConfigError, GroupError, GroupMissing
 
 default_pg_timeout: timedelta = dist.distributed_c10d.default_pg_timeout
-ACCEPTED_BACKENDS = ("gloo", "cpu:gloo", "nccl", "cuda:nccl", "cpu:gloo,cuda:nccl")
+_OF_THE_SCRIPT = frozenset({"fake"})  # backends that talk to nobody: there is nothing to abort or to connect
 
 
 class Groups:
@@ -47,7 +49,8 @@ class Groups:
         self._on_torn_down, self._on_hang = on_torn_down, on_hang
         self._gloo = GlooFactory(hostname)
         self._supervisor = Supervisor()
-        self._door = Door({"ProcessGroupGloo": self._make_gloo, "ProcessGroupNCCL": self._make_nccl}, self._finish)
+        makers: dict[str, Make] = {"ProcessGroupGloo": self._make_gloo, "ProcessGroupNCCL": self._make_nccl}
+        self._door = Door(makers, self._finish, self._split)
         self._adding = threading.Lock()
         self._communicators: list[Any] = []  # NCCL backends that may have any
         self._nccl_options: dict[str, Any] = {}  # by group, as it was made
@@ -71,6 +74,11 @@ class Groups:
     def abort_count(self) -> int:
         """How often abort() was called in this process."""
         return self._supervisor.abort_count
+
+    @property
+    def can_rebuild(self) -> bool:
+        """False: this process has used up what its torch has room for, and another one has to take its place."""
+        return refill.is_possible() or self._swap_count + _swaps_needed(_members()) <= world.SWAP_LIMIT
 
     def install(self) -> None:
         """From here on every gloo or NCCL group made by a stock call is ours."""
@@ -137,23 +145,26 @@ class Groups:
         All ranks call it, each for all groups it is a member of. `after_abort` is the abort_count that the caller has
         seen: an abort it has not seen makes this raise instead of being forgotten.
         """
-        members = sorted(world.members(), key=lambda member: member.name)
-        first_number = self._swap_count + 1
-        self._swap_count += max((len(member.transports) for member in members), default=0)
-        if self._swap_count > world.SWAP_LIMIT:
+        members = sorted(_members(), key=lambda member: member.name)
+        if not self.can_rebuild:
             raise GroupError(f"{world.SWAP_LIMIT} rebuilds done, torch has no room for another: restart the process")
+        first_number = self._swap_count + 1
+        self._swap_count += _swaps_needed(members)
         self._end_batches(members)
         self._supervisor.allow(after_abort=after_abort)
+        replaced: list[Any] = []
         try:
             own_store = self._connect(store)
             # By name: an order that all ranks have in common, so that nobody waits in a circle.
             for member in members:
                 store_of_group = dist.PrefixStore(f"{prefix}/{member.name}", own_store)
-                world.swap(member, self._backends(member, store_of_group), store_of_group, first_number)
+                replaced += world.swap(member, self._backends(member, store_of_group), store_of_group, first_number)
             self._connect_used(members)
         except GroupError:
             self.abort()  # half of the groups are new: none may be used
             raise
+        finally:
+            _let_go(replaced)
         self._detached = False
 
     def destroy(self) -> None:
@@ -199,12 +210,51 @@ class Groups:
             self._communicators.append(backend)
         return backend
 
+    def _split(self, split: Split) -> Any:
+        origin = next((each for each in world.members() if each.group is split.parent), None)
+        if origin is None or not origin.transports:
+            return split.call()
+        work = partial(self._split_alone, origin, split) if self._detached else split.call
+        connections = 0 if self._detached else len(split.ranks) - 1
+        group = self._supervisor.run(f"splitting group {origin.name}", work, connections=connections)
+        if group is None:
+            return None
+        ranks = tuple(origin.global_ranks[rank] for rank in split.ranks)
+        member = world.Member(str(group.group_name), group, origin.parent or split.parent, ranks)
+        world.note_split(member)
+        self._note_nccl(member)
+        if "nccl" in member.transports:
+            self._nccl_options.setdefault(member.name, copy.deepcopy(self._nccl_options[origin.name]))
+        world.fill_in_ranks(member)
+        return group
+
+    def _split_alone(self, origin: world.Member, split: Split) -> Any:
+        """What a rehearsal gets: of the same name, rank and size, talking to nobody."""
+        if origin.rank not in split.ranks:
+            return None
+        rank, size = split.ranks.index(origin.rank), len(split.ranks)
+        group: Any = dist.ProcessGroup(dist.HashStore(), rank, size)
+        name = split.name or f"{origin.name}:split:{split.ranks}"
+        fake = self._gloo.fake(rank, size, origin.timeout)
+        world.make_fake(group, fake, name, split.devices or split.parent._device_types)
+        return group
+
     def _finish(self, group: Any) -> None:
         member = world.member(group)
-        if "nccl" in member.transports and not world.is_faked(group):
-            self._nccl_options[member.name] = member.backend("nccl").options
+        _check_transports(member)
+        world.fill_in_ranks(member)
+        self._note_nccl(member)
         if self._detached and not world.is_faked(group):
             world.fake(group, self._gloo.fake(member.rank, member.size, member.timeout))
+
+    def _note_nccl(self, member: world.Member) -> None:
+        """Its options, to make it anew; and the backend, to abort it."""
+        if "nccl" in member.transports and not world.is_faked(member.group):
+            backend = member.backend("nccl")
+            self._nccl_options[member.name] = backend.options
+            with self._adding:
+                if not self._detached and all(backend is not known for known in self._communicators):
+                    self._communicators.append(backend)
 
     # --- backends, at a rebuild --------------------------------------------------------------------------------------
 
@@ -215,7 +265,7 @@ class Groups:
         rank, size, timeout = member.rank, member.size, member.timeout
         what = f"rebuilding group {member.name}"
         if transport == "nccl":
-            options = self._nccl_options[member.name]
+            options = nccl.unsplit(self._nccl_options[member.name])
             return self._supervisor.run(what, lambda: self._nccl(store, rank, size, options), keep=False)
         backend = self._supervisor.run(
             what,
@@ -258,11 +308,42 @@ def _missing(name: str, ranks: str) -> str:
     )
 
 
+def _check_transports(member: world.Member) -> None:
+    unknown = sorted(member.backend_names - world.OURS - _OF_THE_SCRIPT)
+    if unknown:
+        raise ConfigError(
+            f"group {member.name!r} of {member.size} ranks cannot be protected: backend {unknown[0]!r} cannot be "
+            "aborted and made anew; 'gloo' or 'nccl' would be accepted"
+        )
+
+
+def _members() -> list[world.Member]:
+    """Those that a recovery has to do something about."""
+    return [member for member in world.members() if member.transports]
+
+
+def _swaps_needed(members: list[world.Member]) -> int:
+    return max((len(member.transports) for member in members), default=0)
+
+
+def _let_go(backends: list[Any]) -> None:
+    """A backend ends its threads when nobody holds it any more. That takes as long as its last operation does, which an
+    abort may not have reached: so nobody waits for it."""
+    if backends:
+        threading.Thread(target=backends.clear, name="deadpool-let-go", daemon=True).start()
+
+
 def _check_backend(backend: str) -> None:
-    if backend not in ACCEPTED_BACKENDS:
-        accepted = " or ".join(repr(name) for name in ACCEPTED_BACKENDS)
-        raise ConfigError(f"backend={backend!r} cannot be used: {accepted} would be accepted")
-    if "nccl" in backend:
+    """One name, or one for each device: "cpu:gloo,cuda:nccl", in any order."""
+    parts = [part.rpartition(":") for part in backend.lower().split(",")]
+    known = all(name in world.OURS and device in ("", "cpu", "cuda") for device, _, name in parts)
+    on_cpu_by_nccl = any((device, name) == ("cpu", "nccl") for device, _, name in parts)
+    if not known or on_cpu_by_nccl or (len(parts) > 1 and len({device for device, _, _ in parts} - {""}) < len(parts)):
+        raise ConfigError(
+            f"backend={backend!r} cannot be used: 'gloo', 'nccl' or one for each device, as in 'cpu:gloo,cuda:nccl', "
+            "would be accepted"
+        )
+    if "nccl" in backend.lower():
         nccl.prepare_environment()
     if dist.get_debug_level() == dist.DebugLevel.DETAIL:
         raise ConfigError("TORCH_DISTRIBUTED_DEBUG='DETAIL' cannot be used: 'OFF' or 'INFO' would be accepted")

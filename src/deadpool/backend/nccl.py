@@ -55,6 +55,13 @@ def make(store: dist.Store, rank: int, size: int, options: Any) -> Any:
     return ProcessGroupNCCL(store, rank, size, options)
 
 
+def unsplit(options: Any) -> Any:
+    """The communicator that a group was split off is gone after a recovery: it is made by itself then."""
+    if getattr(options, "split_from", None) is not None:
+        options.split_from = None
+    return options
+
+
 def make_alone(options: Any) -> Any:
     """For a process that rehearses: lies beneath a fake backend, and is never connected."""
     return ProcessGroupNCCL(dist.HashStore(), 0, 1, options)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,18 +15,22 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup
 
-from deadpool.backend import meshes
+from deadpool.backend import meshes, refill
 
 _c10d: Any = dist.distributed_c10d
 
 _BACKEND_TYPE: Any = dist.ProcessGroup.BackendType
 
-# BackendType is one byte, and torch keeps the old backend when a type is registered twice in one group: so each swap
-# takes a number of its own, above those that torch has names for. The first is for the fake backend of a rehearsal, the
-# last for that of a forgotten group.
+# Where a group can be emptied (refill.py), a new backend takes the type of the old one. Where it cannot, torch would
+# keep the old one: then each swap takes a number of its own, above those that torch has names for. A type is one byte,
+# so these run out. The first is for the fake backend of a rehearsal, the last for that of a forgotten group.
+_TYPES = {"gloo": _BACKEND_TYPE.GLOO, "nccl": _BACKEND_TYPE.NCCL}
 _FAKE_TYPE = max(int(each) for each in _BACKEND_TYPE.__members__.values()) + 1
 _FORGOTTEN_TYPE = 255
 SWAP_LIMIT = _FORGOTTEN_TYPE - 1 - _FAKE_TYPE
+
+OURS = frozenset(_TYPES)
+"""Backends that can be aborted and made anew."""
 
 _RANKS_SHOWN = 16
 _REGISTRIES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "pg_coalesce_state")
@@ -38,6 +42,9 @@ class Member:
 
     name: str
     group: Any
+    # Of a group that was split off: the registered one it came from, which says what its backends are, and its ranks.
+    parent: Any = None
+    split_ranks: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -49,33 +56,61 @@ class Member:
 
     @property
     def timeout(self) -> timedelta:
-        return self.group._get_backend(self.group._device_types[0]).options._timeout
+        return self.backend(next(iter(self.transports))).options._timeout
 
     @property
     def transports(self) -> dict[str, list[Any]]:
-        """Name of each backend -> the devices it serves, as the group was made: what is there now may be fake."""
-        config = str(_c10d._world.pg_backend_config[self.group])
-        names = dict(part.split(":") for part in config.split(","))
+        """Name of each backend of ours -> the devices it serves, as the group was made: what is there now may be fake.
+
+        Empty for a group of the script's own that talks to nobody, such as one of torch's "fake" ones.
+        """
+        names = self._names_by_device()
         found: dict[str, list[Any]] = {}
         for device in self.group._device_types:
-            found.setdefault(names[device.type], []).append(device)
+            if names[device.type] in OURS:
+                found.setdefault(names[device.type], []).append(device)
         return found
+
+    @property
+    def backend_names(self) -> set[str]:
+        return set(self._names_by_device().values())
+
+    def _names_by_device(self) -> dict[str, str]:
+        """As the group's registration has them: "cpu:gloo,cuda:nccl"."""
+        config = str(_c10d._world.pg_backend_config[self.parent or self.group])
+        return dict(part.split(":") for part in config.split(","))
 
     def backend(self, transport: str) -> Any:
         """What is there now."""
         return self.group._get_backend(self.transports[transport][0])
 
     @property
+    def global_ranks(self) -> list[int]:
+        return dist.get_process_group_ranks(self.group) if self.parent is None else list(self.split_ranks)
+
+    @property
     def ranks(self) -> str:
         """For people, and to tell groups apart that bear the same name by accident."""
-        listed = ", ".join(map(str, dist.get_process_group_ranks(self.group)))
+        listed = ", ".join(map(str, self.global_ranks))
         short = self.size <= _RANKS_SHOWN
         return f"ranks {listed}" if short else f"{self.size} ranks, {zlib.crc32(listed.encode()):08x}"
 
 
+_split_off: dict[Any, Member] = {}
+"""Groups that torch's registry does not know: made by `group.split_group(...)`."""
+
+
+def note_split(member: Member) -> None:
+    _split_off[member.group] = member
+
+
 def members() -> list[Member]:
     """In order of creation, which is the same on all ranks because making a group is collective."""
-    return [Member(str(name), group) for group, name in _c10d._world.pg_names.items()]
+    known = _c10d._world.pg_names
+    return [
+        *(Member(str(name), group) for group, name in known.items()),
+        *(member for group, member in _split_off.items() if group not in known),
+    ]
 
 
 def member(group: Any) -> Member:
@@ -101,29 +136,60 @@ def fake(group: Any, backend: FakeProcessGroup) -> None:
     The real one stays beneath as the group's default backend, because the logger of DDP takes it for a
     ProcessGroupGloo without asking.
     """
-    _put(member(group), backend, _FAKE_TYPE, group._device_types)
+    _put(member(group), {device: (backend, _BACKEND_TYPE(_FAKE_TYPE)) for device in group._device_types})
 
 
-def swap(member: Member, backends: dict[str, Any], store: dist.Store, swap_number: int) -> None:
+def make_fake(group: Any, backend: FakeProcessGroup, name: str, devices: Iterable[Any]) -> None:
+    """Of a new group that has no backend yet, and that torch's registry does not know."""
+    kind = _BACKEND_TYPE(_FAKE_TYPE)
+    for device in devices:
+        group._register_backend(device, kind, backend)
+    group._set_group_name(name)
+
+
+def swap(member: Member, backends: dict[str, Any], store: dist.Store, swap_number: int) -> list[Any]:
     """Puts new backends, by transport, into a live group; everybody who holds the group or its name goes on with it.
 
-    `swap_number` counts from 1 to SWAP_LIMIT. It and as many after it as there are further backends are never used
-    twice for one group.
+    Returns what was there before, for the caller to let go of. `swap_number` counts from 1 to SWAP_LIMIT; it and as
+    many after it as there are further backends are never used twice for one group.
     """
+    group = member.group
+    before = {device: group._get_backend(device) for device in group._device_types}
+    placed = {device: (backend, _BACKEND_TYPE.CUSTOM) for device, backend in before.items()}  # what is not ours stays
+    can_empty = refill.is_possible()
     for index, (transport, devices) in enumerate(member.transports.items()):
-        _put(member, backends[transport], _FAKE_TYPE + swap_number + index, devices)
+        kind = _TYPES[transport] if can_empty else _BACKEND_TYPE(_FAKE_TYPE + swap_number + index)
+        placed.update(dict.fromkeys(devices, (backends[transport], kind)))
+    _describe(member, backends.values(), member.global_ranks)
+    if can_empty:
+        refill.empty(group, store)
+    _put(member, placed)
     # Groups made from now on meet in the store of the default group: the old one may have died with its node.
-    backend_name, _ = _c10d._world.pg_map[member.group]
-    _c10d._world.pg_map[member.group] = (backend_name, store)
+    if member.parent is None:
+        backend_name, _ = _c10d._world.pg_map[group]
+        _c10d._world.pg_map[group] = (backend_name, store)
+    return [old for device, old in before.items() if placed[device][0] is not old]
 
 
-def _put(member: Member, backend: Any, type_number: int, devices: list[Any]) -> None:
+def fill_in_ranks(member: Member) -> None:
+    """torch leaves the ranks of a default group out. Only the first backend of a process can do without: a group that
+    is split off any other one would crash."""
+    for backend in (member.backend(transport) for transport in member.transports):
+        if not backend.options.global_ranks_in_group:
+            backend.options.global_ranks_in_group = list(member.split_ranks or range(member.size))
+
+
+def _describe(member: Member, backends: Iterable[Any], ranks: list[int]) -> None:
+    for backend in backends:
+        backend.options.global_ranks_in_group = ranks
+        backend.options.group_name = member.name
+
+
+def _put(member: Member, placed: dict[Any, tuple[Any, Any]]) -> None:
+    """By device: a backend and the type under which it is registered."""
     group, description = member.group, member.group.group_desc
-    old_options = group._get_backend(devices[0]).options
-    backend.options.global_ranks_in_group = old_options.global_ranks_in_group
-    backend.options.group_name = member.name
-    for device in devices:
-        group._register_backend(device, _BACKEND_TYPE(type_number), backend)
+    for device, (backend, kind) in placed.items():
+        group._register_backend(device, kind, backend)
     group._set_group_name(member.name)  # name and description live in the backend
     group._set_group_desc(description)
 
@@ -138,7 +204,8 @@ def end_batches() -> bool:
 def forget(members: list[Member], make_refusing: Callable[[], FakeProcessGroup]) -> None:
     """As if these groups had never been made: their names are free again. Who still uses one gets an error at once."""
     for each in members:
-        _put(each, make_refusing(), _FORGOTTEN_TYPE, each.group._device_types)
+        refusing = make_refusing()
+        _put(each, {device: (refusing, _BACKEND_TYPE(_FORGOTTEN_TYPE)) for device in each.group._device_types})
         _drop(each)
     if members:
         meshes.forget_groups({each.name for each in members})
@@ -148,10 +215,12 @@ def _drop(member: Member) -> None:
     world = _c10d._world
     for registry in _REGISTRIES:
         getattr(world, registry).pop(member.group, None)
+    _split_off.pop(member.group, None)
     for tagged in world.tags_to_pg.values():
         if member.group in tagged:
             tagged.remove(member.group)
-    _c10d._unregister_process_group(member.name)
+    if member.parent is None:
+        _c10d._unregister_process_group(member.name)
 
 
 def forget_all() -> None:
@@ -169,5 +238,6 @@ def _clear_registries() -> None:
     _c10d._update_default_pg(None)
     for registry in (*_REGISTRIES, "tags_to_pg"):
         getattr(world, registry).clear()
+    _split_off.clear()
     _c10d._unregister_all_process_groups()
     world.group_count = 0

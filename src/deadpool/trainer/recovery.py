@@ -6,8 +6,8 @@
     rebuild   every group under the new generation                                        -> Connected
     go
 
-Where survivors do not keep their processes (adapters/versions.py), the walk ends before its first stop, and so does the
-process. A newer fence in any of these begins the walk again from rest.
+Where survivors do not keep their processes (adapters/versions.py), or this one cannot rebuild its groups once more, the
+walk ends before its first stop, and so does the process. A newer fence in any of these begins the walk again from rest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def come_back(job: Job) -> None:
     job.capturer.cancel()
     drain()
     session.leave_if_device_broke()  # before anything on it is promised to a plan
-    if not job.in_place:
+    if not (job.in_place and session.groups.can_rebuild):
         session.emit("restarts")
         raise Restart  # the agent takes its end under the fence for what it is, and starts another
     session.prompting.unwound()
