@@ -1,33 +1,98 @@
-"""What a recovery leaves behind in those who live through it: one job, many killed nodes, counted before and after.
+"""What recoveries leave behind in the processes that live through them: one job, many faults, counted after each.
 
-    python benchmarks/leaks.py --recoveries 50 --json out/leaks.json
+    python benchmarks/leaks.py --recoveries 600 --json out/leaks.json
 
-3 nodes of one trainer; node n0 is never killed, and its trainer, its agent and the coordinator are looked at after each
-recovery. Unavoidable is one idle thread per process group and recovery in a survivor: torch keeps the replaced gloo
-backend for as long as its group lives. Everything else is a leak.
+3 nodes of one trainer. Trainers of the other nodes are killed in turn, and every tenth time a whole node is; another
+node joins then. The trainer of node n0, its agent and the coordinator are never killed: they are looked at after each
+recovery. The job is held against an undisturbed one of as many steps, bit for bit.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 from output import give_out
 
+from deadpool.chaos.sight import Tail
 from deadpool.cli.asking import ask
 from deadpool.config import JobConfig
 from deadpool.control.janitor import temporary_folder
 from deadpool.workload.harness import Trial
 from deadpool.workload.results import differences
 
-SMALL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
-STEPS_PER_RECOVERY = 40
-WARM_UP = 5  # recoveries until caches and allocators have settled
+MODEL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256", "--dropout", "0.1"]
+NODES = 3
+EARLY = 10  # recoveries after which what is left behind is compared with what is left behind at the end
+AROUND = 3  # looks on either side of that, of which the median counts
+LAST_STEPS = 20  # from the decision to stop: no rank may have come so far when it hears of it
+HEAL_S = 120.0
 
 
-def count(pid: int) -> dict[str, float]:
+@dataclass(slots=True)
+class Striker:
+    """Kills, and waits until a new version is complete on all nodes."""
+
+    trial: Trial
+    tail: Tail = field(init=False)
+    counts: dict[str, int] = field(default_factory=dict)
+    joined: int = 0
+
+    def __post_init__(self) -> None:
+        self.tail = Tail(self.trial.job.run_dir.events)
+
+    def strike(self, index: int, *, whole_node: bool) -> None:
+        status = self.status()
+        seats = {rank["rank"]: rank["node"] for rank in status["ranks"]}
+        rank = [rank for rank, node in sorted(seats.items()) if node != "n0"][index % (NODES - 1)]
+        gone, watermark = self.count("go"), status["watermark"]
+        if whole_node:
+            self.trial.job.kill_node(seats[rank])
+        else:
+            ask(self.trial.job.run_dir, "kill", node=None, rank=rank, signal=int(signal.SIGKILL), at=None, step=None)
+        self.wait(lambda: self.count("go") > gone, f"recovery {index + 1}")
+        self.wait(lambda: self.status()["watermark"] > watermark, f"a new version after recovery {index + 1}")
+        if whole_node:
+            self.joined += 1
+            rehearsed = self.count("rehearsed")
+            self.trial.job.add_node(f"late{self.joined}", spare=True)
+            self.wait(lambda: self.count("rehearsed") > rehearsed, "a new spare")
+
+    def status(self) -> dict[str, Any]:
+        return ask(self.trial.job.run_dir, "status")
+
+    def count(self, what: str) -> int:
+        for event in self.tail.new():
+            self.counts[event["what"]] = self.counts.get(event["what"], 0) + 1
+        return self.counts.get(what, 0)
+
+    def wait(self, ready: Callable[[], bool], what: str) -> None:
+        self.trial.await_true(ready, what, HEAL_S)
+
+
+def _seated(node: dict[str, Any]) -> str | None:
+    return next((each["trainer"] for each in node["trainers"] if each["state"] == "seated"), None)
+
+
+def look(trial: Trial, striker: Striker) -> dict[str, dict[str, float]]:
+    """The three that live through everything."""
+    node = next(node for node in striker.status()["nodes"] if node["node"] == "n0")
+    assert trial.job.coordinator is not None
+    pids = {
+        "trainer": node["trainer_pids"][_seated(node)],
+        "agent": node["pid"],
+        "coordinator": trial.job.coordinator.pid,
+    }
+    return {who: _count(pid) | {"pid": pid} for who, pid in pids.items()}
+
+
+def _count(pid: int) -> dict[str, float]:
     process = psutil.Process(pid)
     with process.oneshot():
         return {
@@ -37,73 +102,60 @@ def count(pid: int) -> dict[str, float]:
         }
 
 
-def look(trial: Trial) -> dict[str, dict[str, float]]:
-    """The three that live through everything."""
-    nodes = {node["node"]: node for node in ask(trial.job.run_dir, "status")["nodes"]}
-    assert trial.job.coordinator is not None
-    trainer = next(t["trainer"] for t in nodes["n0"]["trainers"] if t["state"] == "seated")
-    pids = {
-        "trainer": nodes["n0"]["trainer_pids"][trainer],
-        "agent": nodes["n0"]["pid"],
-        "coordinator": trial.job.coordinator.pid,
-    }
-    return {who: count(pid) for who, pid in pids.items()}
-
-
-def disturb(trial: Trial, recoveries: int) -> list[dict[str, dict[str, float]]]:
+def disturb(trial: Trial, recoveries: int, node_every: int, stop: Path) -> list[dict[str, dict[str, float]]]:
     trial.await_event("rehearsed")
-    trial.await_step(2)
-    looks = [look(trial)]
-    seated = ["n1", "n2"]
+    trial.await_event("protected")
+    striker = Striker(trial)
+    looks = [look(trial, striker)]
     for index in range(recoveries):
-        victim, seated[index % 2] = seated[index % 2], f"n{3 + index}"
-        trial.await_event("rehearsed", index + 1)
-        trial.job.kill_node(victim)
-        trial.await_event("resumed", (index + 1) * trial.config.nodes)
-        trial.job.add_node(f"n{4 + index}", spare=True)
-        trial.await_step(trial.results().newest_step() + 1)
-        looks.append(look(trial))
+        striker.strike(index, whole_node=node_every > 0 and index % node_every == node_every - 1)
+        looks.append(look(trial, striker))
         print(f"recovery {index + 1} of {recoveries}: {looks[-1]['trainer']}", flush=True)
+    newest = max(max(each) for each in trial.results().losses.values())
+    draft = stop.with_suffix(".draft")
+    draft.write_text(str(newest + LAST_STEPS))
+    draft.rename(stop)
     return looks
 
 
 def report(looks: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    first, settled, last = looks[0], looks[min(WARM_UP, len(looks) - 1)], looks[-1]
-    spread = max(1, len(looks) - 1 - WARM_UP)
     return {
         "recoveries": len(looks) - 1,
-        **{
-            who: {
-                what: {
-                    "before": first[who][what],
-                    "after": last[who][what],
-                    "per_recovery": (last[who][what] - settled[who][what]) / spread,
-                }
-                for what in first[who]
-            }
-            for who in first
-        },
+        "kept_its_process": len({each["trainer"]["pid"] for each in looks}) == 1,
+        **{who: {what: _change(looks, who, what) for what in looks[0][who] if what != "pid"} for who in looks[0]},
     }
+
+
+def _change(looks: list[dict[str, dict[str, float]]], who: str, what: str) -> dict[str, float]:
+    values = [each[who][what] for each in looks]
+    at = min(EARLY, len(values) - 1)
+    early = statistics.median(values[max(0, at - AROUND) : at + AROUND + 1])
+    late = statistics.median(values[-2 * AROUND - 1 :])
+    return {"before": values[0], f"after_{at}": early, "in_the_end": late, "ratio": round(late / early, 4)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layout", default="fsdp2")
     parser.add_argument("--recoveries", type=int, default=50)
+    parser.add_argument("--node-every", type=int, default=10, help="so often a whole node is killed; 0: never")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    arguments = ["--layout", args.layout, "--steps", str(STEPS_PER_RECOVERY * args.recoveries), *SMALL]
     with temporary_folder("deadpool-benchmark-") as folder:
-        undisturbed = Trial(
-            JobConfig(nodes=3, overhead_budget=0.0), arguments, folder / "undisturbed", deadline_s=1800
-        ).run()
-        trial = Trial(
-            JobConfig(nodes=3, spares=1, overhead_budget=0.0), arguments, folder / "disturbed", deadline_s=3600
-        )
+        stop = folder / "stop"
+        arguments = ["--layout", args.layout, "--steps", "10000000", "--stop", str(stop), *MODEL]
+        struck = JobConfig(nodes=NODES, spares=1, overhead_budget=0.0, quarantine_after=0).checked()
+        trial = Trial(struck, arguments, folder / "disturbed", deadline_s=300)
         looks: list[dict[str, dict[str, float]]] = []
-        disturbed = trial.run(lambda t: looks.extend(disturb(t, args.recoveries)))
-    summary = {"bit_identical": not differences(undisturbed, disturbed), **report(looks)}
-    give_out(summary, args.json)
+        disturbed = trial.run(lambda job: looks.extend(disturb(job, args.recoveries, args.node_every, stop)))
+        print("the same steps undisturbed", flush=True)
+        calm = JobConfig(nodes=NODES, capture_every=1000).checked()
+        undisturbed = Trial(calm, arguments, folder / "undisturbed", deadline_s=3600).run()
+    different = differences(undisturbed, disturbed)
+    steps = disturbed.newest_step() + 1
+    give_out({"bit_identical": not different, "steps": steps, **report(looks)}, args.json)
+    if different:
+        raise SystemExit("\n".join(different))
 
 
 if __name__ == "__main__":
