@@ -3,7 +3,8 @@
 init_process_group, new_group, DeviceMesh and whatever is built on them all go through
 `distributed_c10d._new_process_group_helper`, which calls `ProcessGroupGloo(store, rank, size, timeout=...)` or
 `ProcessGroupNCCL(store, rank, size, options)` and checks the type of what comes back. These names are replaced there;
-user code and backend names stay stock.
+user code and backend names stay stock. The same way every destruction of a group passes by here before a connection of
+it can be closed: `_unregister_process_group` ends that of one, `_update_default_pg(None)` begins that of all.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ from deadpool.errors import GroupError
 
 Make = Callable[..., Any]
 Finish = Callable[[Any], None]
+Destroying = Callable[["str | None"], None]
 
 _c10d: Any = dist.distributed_c10d
 
 
 class Door:
     """`makers` make the backends, by the name of torch's class; `finish` sees each new group of this rank before
-    anybody uses it."""
+    anybody uses it; `destroying` hears the name of each group that is destroyed, or None for all of them."""
 
-    def __init__(self, makers: Mapping[str, Make], finish: Finish) -> None:
+    def __init__(self, makers: Mapping[str, Make], finish: Finish, destroying: Destroying) -> None:
         self._makers = {name: make for name, make in makers.items() if hasattr(_distributed_c10d, name)}
-        self._finish = finish
+        self._finish, self._destroying = finish, destroying
         self._stock_helper: Any = None
+        self._stock_ends: dict[str, Any] = {}
 
     @property
     def is_open(self) -> bool:
@@ -43,6 +46,9 @@ class Door:
             setattr(_c10d, name, _stand_in(stock, make))
         self._stock_helper = _c10d._new_process_group_helper
         _c10d._new_process_group_helper = self._new_group
+        self._stock_ends = {name: getattr(_c10d, name) for name in ("_unregister_process_group", "_update_default_pg")}
+        _c10d._unregister_process_group = self._unregister
+        _c10d._update_default_pg = self._update_default
 
     def close(self) -> None:
         if self.is_open:
@@ -50,12 +56,23 @@ class Door:
                 setattr(_c10d, name, getattr(_distributed_c10d, name))
             _c10d._new_process_group_helper = self._stock_helper
             self._stock_helper = None
+            for name, stock in self._stock_ends.items():
+                setattr(_c10d, name, stock)
 
     def _new_group(self, *arguments: Any, **keywords: Any) -> Any:
         group, store = self._stock_helper(*arguments, **keywords)
         if isinstance(group, dist.ProcessGroup):  # a number where this rank is no member
             self._finish(group)
         return group, store
+
+    def _unregister(self, name: str) -> Any:
+        self._destroying(name)
+        return self._stock_ends["_unregister_process_group"](name)
+
+    def _update_default(self, group: Any) -> Any:
+        if group is None:
+            self._destroying(None)
+        return self._stock_ends["_update_default_pg"](group)
 
 
 def _stand_in(stock: type, make: Make) -> type:
