@@ -4,6 +4,8 @@ init_process_group, new_group, DeviceMesh and whatever is built on them all go t
 `distributed_c10d._new_process_group_helper`, which calls `ProcessGroupGloo(store, rank, size, timeout=...)` or
 `ProcessGroupNCCL(store, rank, size, options)` and checks the type of what comes back. These names are replaced there;
 user code and backend names stay stock. `ProcessGroup.split_group` makes its backends in C++, so the method is replaced.
+Every destruction of a group passes by here too, before a connection of it can be closed: `_unregister_process_group`
+ends that of one, `_update_default_pg(None)` begins that of all.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from deadpool.errors import GroupError
 
 Make = Callable[..., Any]
 Finish = Callable[[Any], None]
+Destroying = Callable[["str | None"], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +41,17 @@ _ProcessGroup: Any = dist.ProcessGroup
 
 class Door:
     """`makers` make the backends, by the name of torch's class; `finish` sees each new group of this rank before
-    anybody uses it; `split` gives what a group's split_group() returns."""
+    anybody uses it; `split` gives what a group's split_group() returns; `destroying` hears the name of each group
+    that is destroyed, or None for all of them."""
 
-    def __init__(self, makers: Mapping[str, Make], finish: Finish, split: Callable[[Split], Any]) -> None:
+    def __init__(
+        self, makers: Mapping[str, Make], finish: Finish, split: Callable[[Split], Any], destroying: Destroying
+    ) -> None:
         self._makers = {name: make for name, make in makers.items() if hasattr(_distributed_c10d, name)}
-        self._finish, self._split = finish, split
+        self._finish, self._split, self._destroying = finish, split, destroying
         self._stock_helper: Any = None
         self._stock_split: Any = None
+        self._stock_ends: dict[str, Any] = {}
 
     @property
     def is_open(self) -> bool:
@@ -61,6 +68,9 @@ class Door:
         self._stock_split = getattr(_ProcessGroup, "split_group", None)
         if self._stock_split is not None:
             _ProcessGroup.split_group = _splitting(self._stock_split, self._split)
+        self._stock_ends = {name: getattr(_c10d, name) for name in ("_unregister_process_group", "_update_default_pg")}
+        _c10d._unregister_process_group = self._unregister
+        _c10d._update_default_pg = self._update_default
 
     def close(self) -> None:
         if self.is_open:
@@ -70,12 +80,23 @@ class Door:
             self._stock_helper = None
             if self._stock_split is not None:
                 _ProcessGroup.split_group = self._stock_split
+            for name, stock in self._stock_ends.items():
+                setattr(_c10d, name, stock)
 
     def _new_group(self, *arguments: Any, **keywords: Any) -> Any:
         group, store = self._stock_helper(*arguments, **keywords)
         if isinstance(group, dist.ProcessGroup):  # a number where this rank is no member
             self._finish(group)
         return group, store
+
+    def _unregister(self, name: str) -> Any:
+        self._destroying(name)
+        return self._stock_ends["_unregister_process_group"](name)
+
+    def _update_default(self, group: Any) -> Any:
+        if group is None:
+            self._destroying(None)
+        return self._stock_ends["_update_default_pg"](group)
 
 
 def _splitting(stock: Callable[..., Any], split: Callable[[Split], Any]) -> Callable[..., Any]:

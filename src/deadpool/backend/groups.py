@@ -10,8 +10,10 @@ of the boundary record: a newcomer returns to the mark of the rank it takes.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -50,7 +52,9 @@ class Groups:
         self._gloo = GlooFactory(hostname)
         self._supervisor = Supervisor()
         makers: dict[str, Make] = {"ProcessGroupGloo": self._make_gloo, "ProcessGroupNCCL": self._make_nccl}
-        self._door = Door(makers, self._finish, self._split)
+        self._door = Door(makers, self._finish, self._split, self._destroying)
+        self._lost = False  # a peer, as was seen when a group was destroyed
+        self._accounted: Counter[tuple[str, ...]] = Counter()  # connections that peers have ended on purpose
         self._adding = threading.Lock()
         self._communicators: list[Any] = []  # NCCL backends that may have any
         self._nccl_options: dict[str, Any] = {}  # by group, as it was made
@@ -79,6 +83,16 @@ class Groups:
     def can_rebuild(self) -> bool:
         """False: this process has used up what its torch has room for, and another one has to take its place."""
         return refill.is_possible() or self._swap_count + _swaps_needed(_members()) <= world.SWAP_LIMIT
+
+    @property
+    def shows_losses(self) -> bool:
+        """Every loss of a peer is seen by has_lost_a_peer(): NCCL's connections cannot be looked at."""
+        return not self._nccl_options
+
+    def has_lost_a_peer(self) -> bool:
+        """Whether some connection has ended that nobody has ended on purpose. No collective over it can have succeeded
+        since. Nothing is seen while groups are aborted: whoever asks looks at the flag afterwards."""
+        return self._lost or any(not self._was_on_purpose(*each) for each in self._supervisor.missing().items())
 
     def install(self) -> None:
         """From here on every gloo or NCCL group made by a stock call is ours."""
@@ -153,12 +167,14 @@ class Groups:
         self._end_batches(members)
         self._supervisor.allow(after_abort=after_abort)
         replaced: list[Any] = []
+        self._lost, self._accounted = False, Counter()
         try:
             own_store = self._connect(store)
             # By name: an order that all ranks have in common, so that nobody waits in a circle.
             for member in members:
                 store_of_group = dist.PrefixStore(f"{prefix}/{member.name}", own_store)
                 replaced += world.swap(member, self._backends(member, store_of_group), store_of_group, first_number)
+                self._supervisor.name_newest(member.name)
             self._connect_used(members)
         except GroupError:
             self.abort()  # half of the groups are new: none may be used
@@ -176,6 +192,7 @@ class Groups:
         self._swap_count = 0
         self._marked = {}
         self._communicators, self._nccl_options, self._used = [], {}, set()
+        self._lost, self._accounted = False, Counter()
 
     def _connect(self, store: Any) -> dist.Store:
         # A client of our own: an abort ends waiting in it without cutting anybody else off from the store.
@@ -222,6 +239,7 @@ class Groups:
         ranks = tuple(origin.global_ranks[rank] for rank in split.ranks)
         member = world.Member(str(group.group_name), group, origin.parent or split.parent, ranks)
         world.note_split(member)
+        self._supervisor.name_newest(member.name)
         self._note_nccl(member)
         if "nccl" in member.transports:
             self._nccl_options.setdefault(member.name, copy.deepcopy(self._nccl_options[origin.name]))
@@ -241,6 +259,7 @@ class Groups:
 
     def _finish(self, group: Any) -> None:
         member = world.member(group)
+        self._supervisor.name_newest(member.name)
         _check_transports(member)
         world.fill_in_ranks(member)
         self._note_nccl(member)
@@ -255,6 +274,33 @@ class Groups:
             with self._adding:
                 if not self._detached and all(backend is not known for known in self._communicators):
                     self._communicators.append(backend)
+
+    # --- groups that are destroyed -----------------------------------------------------------------------------------
+
+    def _destroying(self, name: str | None) -> None:
+        """Whoever destroys a group says so before a connection of it ends, or its peers would take it for lost. What
+        had ended before is remembered: a script may destroy a group because it failed."""
+        if self._store is None or self._supervisor.is_aborted:
+            return
+        self._lost = self.has_lost_a_peer()
+        for each in self.names if name is None else (name,):
+            with contextlib.suppress(GroupError, RuntimeError):  # whoever asks will not find it, and waits for a fence
+                self._store.add(_closed(each), 1)
+            self._supervisor.forget(each)
+
+    def _was_on_purpose(self, groups: tuple[str, ...], count: int) -> bool:
+        """So many connections of these groups are missing: have as many peers said that they destroy theirs?"""
+        if self._store is None:
+            return False
+        try:
+            closed = sum(self._store.add(_closed(each), 0) for each in groups)
+        except (GroupError, RuntimeError):
+            return False
+        if closed - self._accounted[groups] < count:
+            return False
+        self._accounted[groups] += count
+        self._supervisor.accept_missing(groups, count)
+        return True
 
     # --- backends, at a rebuild --------------------------------------------------------------------------------------
 
@@ -298,6 +344,10 @@ class Groups:
                 for member in unknown
                 if "nccl" in member.transports and nccl.was_used(member.backend("nccl"))
             }
+
+
+def _closed(group: str) -> str:
+    return f"closed/{group}"
 
 
 def _missing(name: str, ranks: str) -> str:

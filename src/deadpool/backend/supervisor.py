@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from deadpool.backend.peer_watch import PeerWatch
 from deadpool.backend.sockets import (
     OpenSocket,
     accepted_on,
@@ -55,6 +56,7 @@ class Supervisor:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sockets: set[OpenSocket] = set()
+        self._peers = PeerWatch()
         self._own_ports: frozenset[int] = frozenset()
         self._call: _Call | None = None
         self._aborted = False
@@ -64,6 +66,10 @@ class Supervisor:
     def abort_count(self) -> int:
         """How often abort() was called: lets a caller tell an abort it knows of from a newer one."""
         return self._abort_count
+
+    @property
+    def is_aborted(self) -> bool:
+        return self._aborted
 
     def listen_through(self, open_ports: Callable[[], object]) -> None:
         """What comes in through the ports that `open_ports` opens is ours."""
@@ -89,6 +95,25 @@ class Supervisor:
                 raise GroupError(f"aborted again: {self._abort_count} aborts, the caller knows of {after_abort}")
             self._shut_everything()
             self._aborted = False
+
+    def name_newest(self, group: str) -> None:
+        """The group that was made last is this one."""
+        with self._lock:
+            self._peers.name(group)
+
+    def forget(self, group: str) -> None:
+        """Its connections are not expected to last any longer."""
+        with self._lock:
+            self._peers.forget(group)
+
+    def missing(self) -> dict[tuple[str, ...], int]:
+        """How many connections have ended, by the groups they may have been of. Nothing while groups are aborted."""
+        with self._lock:
+            return self._peers.missing()
+
+    def accept_missing(self, groups: tuple[str, ...], count: int) -> None:
+        with self._lock:
+            self._peers.accept(groups, count)
 
     def run(
         self,
@@ -141,13 +166,19 @@ class Supervisor:
             raise GroupError(f"{call.what}: aborted")
         if in_time and call.error is None:
             if call.keep:
-                self._sockets |= _without_strangers(connected(made), call.connections)
+                self._keep(_without_strangers(connected(made), call.connections), call.connections)
             return call.result
         call.given_up = True
         shut_all(made)
         if call.error is not None:
             raise GroupError(f"{call.what}: {call.error}") from call.error
         raise GroupError(f"{call.what}: not every peer came within {wait_s:g} s")
+
+    def _keep(self, made: frozenset[OpenSocket], connections: int | None) -> None:
+        self._sockets |= made
+        if connections:
+            unclaimed = accepted_on(open_sockets() - self._peers.claimed, self._own_ports)
+            self._peers.add(made | connected(unclaimed), connections)
 
     def _made_by(self, call: _Call) -> frozenset[OpenSocket]:
         """What it connected to others. What came in is no call's: gloo's own is known by its port."""
@@ -158,6 +189,7 @@ class Supervisor:
     def _shut_everything(self) -> int:
         ended = set(self._sockets)
         self._sockets.clear()
+        self._peers.clear()
         if self._call is not None:
             ended |= self._made_by(self._call)
             self._call.given_up = True

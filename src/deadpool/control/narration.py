@@ -45,6 +45,7 @@ _TOLD = {
     "spoilt": "SPOILT: the copy of rank {rank} at version {step} on node {node} is not as it was sealed",
     "no_progress": "NO PROGRESS at step {step}: {faults}",
     "salvaging": "writing what is left of version {step} to disk on nodes {nodes}",
+    "peer_lost": "PEER LOST by rank {rank} in step {step}: {reason}",
     "device_lost": "DEVICE LOST by rank {rank}: {reason}",
     "bandwidth": "copies: {summary}",
     "refused": "REFUSED {count} strangers, the last: {reason}",

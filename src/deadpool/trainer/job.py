@@ -20,7 +20,7 @@ from deadpool.protocol.seal import Extent, Geometry
 from deadpool.protocol.trainer import Capture
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import recovery, rehearsal, standing
+from deadpool.trainer import lost_peer, recovery, rehearsal, standing
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
@@ -175,14 +175,8 @@ class Job:
             return True
         if isinstance(error, Exception):
             self.session.leave_if_device_broke()
-        ours = isinstance(error, Unwind) or (isinstance(error, Exception) and self._is_faults_doing())
+        ours = isinstance(error, Unwind) or (isinstance(error, Exception) and lost_peer.is_faults_doing(self, error))
         return ours and self.session.core.is_aborted
-
-    def _is_faults_doing(self) -> bool:
-        """By the flag, never by type or text. A peer's death may be felt before the fence comes: so wait for it."""
-        settings = self.session.settings
-        assert settings is not None
-        return self.session.await_halt(10 * settings.heartbeat_s)
 
     def _complete(self) -> None:
         """The step's work was enqueued; only then is the flag looked at (inside end_step)."""
@@ -190,6 +184,7 @@ class Job:
         self._stay_close()
         self.capturer.settle()  # an optimizer may not have been stepped: the next boundary's clones would be too early
         boundary = self.state.mark()
+        lost_peer.refuse_to_count(self)
         with session.changed:
             counts = session.core.end_step()
         if not counts:

@@ -1,0 +1,47 @@
+"""What leaves a step without a peer being lost, and a peer that is lost without a fault that anybody else can see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stage import EVERY_STEP, Stage, run_script_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.control.nursery import SharedNursery
+from deadpool.workload.results import differences
+
+SCRIPT = Path(__file__).with_name("own_errors_script.py")
+NODE_TIMEOUT_S = 5.0
+
+
+@pytest.fixture
+def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
+    def make(what: str, **config: object) -> Stage:
+        settings = JobConfig(**{"nodes": 2, "spares": 0, **EVERY_STEP, **config}).checked()
+        return Stage(settings, "plain", "", tmp_path / "job", nursery, SCRIPT, ["--what", what])
+
+    return make
+
+
+def test_end_of_an_epoch_is_the_scripts_own_at_once(make_stage, tmp_path):
+    """Ten heartbeats would be ten seconds here."""
+    stage = make_stage("stop", node_timeout_s=NODE_TIMEOUT_S)
+    results = stage.trial.run()
+    reference = run_script_unprotected(SCRIPT, ["--what", "nothing"], 2, tmp_path / "reference")
+    assert differences(reference, results) == []
+    took_s = [float((stage.trial.out / f"took-{rank}").read_text()) for rank in range(2)]
+    assert max(took_s) < 1.0
+    assert stage.events("fault") == []
+
+
+def test_connections_cut_between_processes_that_live(make_stage, tmp_path):
+    """Both ranks swallow what comes of it. Nobody is lost, so no fence comes: whoever waited for one ends."""
+    stage = make_stage("cut", node_timeout_s=1.0)
+    results = stage.trial.run()
+    reference = run_script_unprotected(SCRIPT, ["--what", "nothing"], 2, tmp_path / "reference")
+    assert differences(reference, results) == []
+    (told,) = {event["reason"] for event in stage.events("peer_lost")}
+    assert told.startswith("a connection to a peer broke by the end of step 4")
+    assert stage.events("planned")[-1]["step"] == 4

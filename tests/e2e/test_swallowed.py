@@ -1,0 +1,69 @@
+"""A script swallows the exception that a lost peer has caused, and ends its step before the fence has come."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from stage import EVERY_STEP, Stage, run_script_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.control.nursery import SharedNursery
+from deadpool.workload.results import differences
+
+SCRIPT = Path(__file__).with_name("swallow_script.py")
+GATE = 4
+
+
+@pytest.fixture
+def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[[str], Stage]:
+    def make(way: str) -> Stage:
+        config = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP}).checked()
+        return Stage(config, "plain", f"wait@{GATE}:0", tmp_path / "job", nursery, SCRIPT, ["--way", way])
+
+    return make
+
+
+def coordinator_of(stage: Stage) -> psutil.Process:
+    process = stage.trial.job.coordinator
+    assert process is not None
+    return psutil.Process(process.pid)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "exception",
+        "anything",
+        *(pytest.param(way, marks=pytest.mark.thorough) for way in ("suppression", "trying again")),
+    ],
+)
+def test_peer_that_has_completed_the_step_dies_and_the_survivor_leaves_it_out(make_stage, tmp_path, way):
+    """The fence is held up by a coordinator that stands still, until the survivor's step has ended."""
+    stage = make_stage(way)
+
+    def during(_):
+        stage.await_gate(GATE)
+        stage.trial.await_true(
+            lambda: (stage.status()["ranks"][1].get("pushed_version") or 0) > GATE, "rank 1 stored elsewhere", 30.0
+        )
+        coordinator = coordinator_of(stage)
+        coordinator.suspend()
+        try:
+            os.kill(int((stage.trial.out / "pid-1").read_text()), signal.SIGKILL)
+            stage.open_gate(GATE)
+            stage.trial.await_true((stage.trial.out / "swallowed-0").exists, "the survivor's own way", 30.0)
+            time.sleep(0.3)  # for its step to end, where nothing keeps it from ending
+        finally:
+            coordinator.resume()
+
+    results = stage.trial.run(during)
+    reference = run_script_unprotected(SCRIPT, ["--way", way], 2, tmp_path / "reference")
+    assert differences(reference, results) == []
+    assert len(stage.events("fault")) == 1
+    assert stage.events("planned")[-1]["step"] == GATE, "the survivor's step did not count"
