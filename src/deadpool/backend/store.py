@@ -1,6 +1,6 @@
 """A rendezvous store that can be let go.
 
-A replaced gloo backend lives on inside its group and keeps the store it was made with: with a plain TCPStore that is
+A replaced gloo backend may live on for a while, and keeps the store it was made with: with a plain TCPStore that is
 one connection per recovery. This store forwards to a client of its own, and release() closes that client.
 """
 
