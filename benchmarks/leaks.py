@@ -33,6 +33,8 @@ EARLY = 10  # recoveries after which what is left behind is compared with what i
 AROUND = 3  # looks on either side of that, of which the median counts
 LAST_STEPS = 20  # from the decision to stop: no rank may have come so far when it hears of it
 HEAL_S = 120.0
+WARM_STEPS = 300
+"""Before the first fault: torch remembers the last 2,000 collectives of a process, and that memory has to be full."""
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ def _count(pid: int) -> dict[str, float]:
 
 def disturb(trial: Trial, recoveries: int, node_every: int, stop: Path) -> list[dict[str, dict[str, float]]]:
     trial.await_event("rehearsed")
-    trial.await_event("protected")
+    trial.await_step(WARM_STEPS, timeout_s=300.0)
     striker = Striker(trial)
     looks = [look(trial, striker)]
     for index in range(recoveries):
