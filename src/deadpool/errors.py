@@ -8,6 +8,7 @@ DeadPoolError
   TransferError      a copy did not arrive whole
     CopySpoilt       it arrived, and is not what was sealed
   StateError         training state that cannot be captured or restored
+    NotInPlace       a fresh process can take it up, this one cannot
   DeviceError        a call of the device's runtime failed
   GroupError         a process group cannot be aborted or rebuilt
     GroupMissing     the job has a group that this process never made
@@ -49,6 +50,10 @@ class CopySpoilt(TransferError):
 
 class StateError(DeadPoolError):
     """Training state that cannot be captured or restored."""
+
+
+class NotInPlace(StateError):
+    """A fresh process can take up this state, one that has gone on from there cannot."""
 
 
 class DeviceError(DeadPoolError):

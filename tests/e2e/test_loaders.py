@@ -16,6 +16,9 @@ from deadpool.workload.results import Results, differences
 SCRIPT = Path(__file__).with_name("loader_script.py")
 
 KINDS = {
+    "cycle": ["--cycle"],
+    "cycle, workers": ["--cycle", "--workers", "2"],
+    "spent": ["--cycle", "--spent"],
     "no workers": [],
     "workers": ["--workers", "2"],
     "persistent workers": ["--workers", "2", "--persistent"],
@@ -24,9 +27,9 @@ KINDS = {
 
 @pytest.fixture
 def play(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Results]:
-    def run(kind: str, during: Callable[[Stage], None], **config: object) -> Results:
+    def run(kind: str, during: Callable[[Stage], None], gate: int = 6, **config: object) -> Results:
         settings = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP, **config}).checked()
-        stage = Stage(settings, "plain", "wait@6:1", tmp_path / "job", nursery, SCRIPT, KINDS[kind])
+        stage = Stage(settings, "plain", f"wait@{gate}:1", tmp_path / "job", nursery, SCRIPT, KINDS[kind])
         results = stage.trial.run(lambda _: during(stage))
         torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "reference"), *KINDS[kind])
         assert differences(Results.read(tmp_path / "reference"), results) == []
@@ -36,7 +39,7 @@ def play(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Results]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["no workers", "workers", "persistent workers", "cycle"])
 def test_node_killed_in_the_second_epoch(play, kind):
     def during(stage: Stage) -> None:
         stage.trial.await_event("rehearsed")
@@ -48,3 +51,30 @@ def test_node_killed_in_the_second_epoch(play, kind):
 def test_trainer_killed_its_workers_live_on_for_a_moment(play):
     """They hold its sockets and its descriptors: its death is seen all the same."""
     play("workers", lambda stage: stage.kill_trainer_at_gate(6), spares=0)
+
+
+@pytest.mark.parametrize("kind", ["cycle", pytest.param("cycle, workers", marks=pytest.mark.thorough)])
+def test_trainer_killed_in_step_0_in_which_the_other_has_begun_to_read(play, kind):
+    """The survivor keeps its process, and the generator in it that is in the midst of its first epoch."""
+
+    def during(stage: Stage) -> None:
+        stage.await_committed(0)
+        stage.trial.await_true((stage.trial.out / "taken-0-0").exists, "the survivor's first batch", 30.0)
+        stage.kill_trainer_at_gate(0)
+        stage.trial.await_event("restored", count=2)
+        assert stage.events("restarts") == []
+
+    play(kind, during, gate=0, spares=0)
+
+
+def test_generator_that_the_exception_has_ended(play):
+    """The survivor cannot ask it for the batch again: a fresh process takes its place, with one of its own."""
+
+    def during(stage: Stage) -> None:
+        stage.await_committed(5)
+        stage.kill_trainer_at_gate(5)
+        stage.trial.await_event("restarts")
+        (told,) = stage.events("restarts")
+        assert "the generator cycle()" in told["reason"]
+
+    play("spent", during, gate=5, spares=0)

@@ -114,3 +114,80 @@ def test_silence_of_the_coordinators_own_is_nobodys_hang() -> None:
     job.watch.excuse(100)
     assert job.stand(9, 5, 5) is None
     assert job.stand(3, 5, 5) is not None
+
+
+def recovered(job: Watched) -> None:
+    """A newcomer sits as rank 1 now."""
+    job.now += 5
+    job.watch.begin(job.now)
+
+
+def test_first_step_of_a_newcomer_hangs() -> None:
+    """In a job whose first steps were quick."""
+    job = Watched()
+    last = job.steps(0, count=5, each_s=1)
+    recovered(job)
+    assert job.stand(int(HANG_AT_LEAST_S) - 1, last, 0) is None
+    found = job.stand(3, last, 0)
+    assert found is not None and found.is_hang
+    assert found.behind == (1,)
+
+
+def test_newcomer_that_compiles_as_long_as_the_others_did_is_no_hang() -> None:
+    job = Watched()
+    assert job.stand(50, 0, 0) is None
+    last = job.steps(1, count=5, each_s=1)
+    assert job.watch.first_limit_s == 3 * 50
+    recovered(job)
+    assert job.stand(150, last, 0) is None
+    found = job.stand(5, last, 0)
+    assert found is not None and found.is_hang
+
+
+def test_every_first_step_of_a_job_is_remembered() -> None:
+    job = Watched()
+    last = job.steps(0, count=5, each_s=1)
+    recovered(job)
+    assert job.stand(40, last, 0) is None
+    last = job.steps(last + 1, count=200, each_s=1)
+    recovered(job)
+    assert job.stand(115, last, 0) is None, "3 times the 40 s that the newcomer before has taken"
+    assert job.stand(10, last, 0) is not None
+
+
+def test_building_before_the_loop_makes_no_slow_first_step() -> None:
+    job = Watched()
+    job.stand(200, 0)
+    job.steps(0, count=5, each_s=1)
+    assert job.watch.first_limit_s == HANG_AT_LEAST_S
+
+
+def test_newcomer_that_is_not_in_its_loop_yet_does_not_hang() -> None:
+    job = Watched()
+    last = job.steps(0, count=5, each_s=1)
+    recovered(job)
+    found = job.stand(100, last)
+    assert found is not None and not found.is_hang
+
+
+def test_pause_in_a_first_step_is_not_counted() -> None:
+    job = Watched()
+    job.stand(100, 0, 0, paused=True)
+    job.steps(1, count=3, each_s=1)
+    assert job.watch.first_limit_s == HANG_AT_LEAST_S
+
+
+def test_coordinator_that_took_over_knows_no_first_step() -> None:
+    """As at a start: people are told, until it has seen one."""
+    job = Watched()
+    job.watch.begin(job.now, from_go=False)
+    last = job.steps(7, count=5, each_s=1)
+    recovered(job)
+    found = job.stand(200, last, 0)
+    assert found is not None and not found.is_hang
+    last = job.steps(last + 1, count=1, each_s=1)
+    recovered(job)
+    assert job.watch.first_limit_s == 3 * 200
+    assert job.stand(500, last, 0) is None
+    found = job.stand(110, last, 0)
+    assert found is not None and found.is_hang

@@ -3,7 +3,7 @@
 The loader's own load_state_dict() counts only from the next iter(): an iterator that the script made before would go on
 where it was, silently. So the loader's current iterator becomes the restored one: it keeps its identity and gets the
 other's insides. What else the order of batches hangs on travels with it: the generators that shuffle the next epochs,
-and the epoch of a distributed sampler.
+and the epoch of a distributed sampler. An iterator that was begun after the position was taken: held_iterators.py.
 
 Not restored, because workers do not tell: the state of random number generators inside worker processes. A dataset that
 augments at random in workers is exact only if it draws from a generator keyed by the index.
@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from torch.utils.data import IterDataPipe, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-from torch.utils.data._utils import signal_handling
 
 from deadpool.errors import ConfigError
+from deadpool.snapshot.held_iterators import HandedOut, replaced
 
 _UNSTORED_ORDER = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -33,20 +33,23 @@ def with_position(name: str, value: object) -> object:
     if not isinstance(value, module.StatefulDataLoader):
         return value
     _require_exact(name, value)
-    return LoaderPosition(value)
+    return LoaderPosition(name, value)
 
 
 class LoaderPosition:
     """The state of one loader and of its current iterator. Taking it changes nothing in the loader."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, name: str, loader: Any) -> None:
         self._loader = loader
+        self._handed_out = HandedOut(name, loader)
 
     def state_dict(self) -> dict[str, Any]:
         loader = self._loader
         begun = loader._iterator is not None  # if not, the loader's state_dict() would begin, and draw random numbers
         return {
             "iterator": loader._iterator.state_dict() if begun else None,
+            "handed_out": self._handed_out.mark(),
+            "sources": [] if begun else [source.state_dict() for source in self._sources()],
             "unclaimed": loader._initial_iter_for_state_dict,
             "next": loader.next_iter_state,
             "generators": [_generator_state(generator) for generator in self._generators()],
@@ -55,22 +58,37 @@ class LoaderPosition:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         loader, held = self._loader, self._loader._iterator
+        begun, mark = state["iterator"] is not None, state["handed_out"]
+        anew = held is not None and (not begun or self._handed_out.is_to_begin_anew(mark))
+        if anew:
+            self._handed_out.require_exact(mark)
         for sampler, epoch in zip(self._epoch_samplers(), state["epochs"], strict=True):
             sampler.set_epoch(epoch)
         loader.load_state_dict({})
         loader.next_iter_state = state["next"]
-        if state["iterator"] is not None:
+        if begun:
             loader.next_iter_state = state["iterator"]
-            loader._iterator = _replaced(held, loader)
+            loader._iterator = replaced(None if anew else held, self._handed_out.make)
             loader.next_iter_state = state["next"]
             # Where the script has no iterator yet, its first iter() is to give this one.
             loader._initial_iter_for_state_dict = state["unclaimed"] or held is None
+        else:
+            for source, stored in zip(self._sources(), state["sources"], strict=True):
+                source.load_state_dict(stored)
+        if anew:
+            self._handed_out.put_back_to_start(held)
         for generator, stored in zip(self._generators(), state["generators"], strict=True):
             if generator is not None:
                 generator.set_state(stored)
 
     def _generators(self) -> list[torch.Generator | None]:
         return [self._loader.generator, getattr(self._loader.sampler, "generator", None)]
+
+    def _sources(self) -> list[Any]:
+        """What an iterator would begin from, and moves on as it goes. Workers have copies of the dataset."""
+        loader = self._loader
+        found = (*(() if loader.num_workers else (loader.dataset,)), loader.sampler, loader.batch_sampler)
+        return [each for each in found if hasattr(each, "state_dict") and hasattr(each, "load_state_dict")]
 
     def _epoch_samplers(self) -> list[Any]:
         found = (self._loader.sampler, self._loader.batch_sampler)
@@ -91,28 +109,3 @@ def _require_exact(name: str, loader: Any) -> None:
 
 def _generator_state(generator: torch.Generator | None) -> torch.Tensor | None:
     return None if generator is None else generator.get_state()
-
-
-def _replaced(held: Any, loader: Any) -> Any:
-    """An iterator at the position that the loader was told; the held one, if there is one."""
-    if held is None:
-        return loader._get_iterator()
-    if hasattr(held, "_shutdown_workers"):
-        held._shutdown_workers()
-    fresh = loader._get_iterator()
-    _unwatch_workers(fresh)
-    held.__dict__ = fresh.__dict__
-    fresh.__dict__ = {"_shutdown": True}  # nothing is left that its end could close
-    _watch_workers(held)
-    return held
-
-
-def _unwatch_workers(iterator: Any) -> None:
-    """torch looks after the workers of an iterator under its identity, and raises in this process when one dies."""
-    if getattr(iterator, "_worker_pids_set", False):
-        signal_handling._remove_worker_pids(id(iterator))
-
-
-def _watch_workers(iterator: Any) -> None:
-    if getattr(iterator, "_worker_pids_set", False):
-        signal_handling._set_worker_pids(id(iterator), tuple(worker.pid for worker in iterator._workers))

@@ -26,6 +26,7 @@ from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
+from deadpool.trainer.spent_generators import spent_generator
 from deadpool.trainer.step import Step
 from deadpool.trainer.step_log import StepLog
 from deadpool.trainer.waits import WaitMeter
@@ -55,6 +56,7 @@ class Job:
         self.waits = WaitMeter()
         self._dry = False
         self._left_early = False
+        self.spent: str | None = None  # why this process cannot redo the step that was cut off
         self._step_began = time.monotonic()
         self.budget = Budget(session.settings.overhead_budget)
         self._resumed_from: int | None = None
@@ -176,7 +178,10 @@ class Job:
         if isinstance(error, Exception):
             self.session.leave_if_device_broke()
         ours = isinstance(error, Unwind) or (isinstance(error, Exception) and lost_peer.is_faults_doing(self, error))
-        return ours and self.session.core.is_aborted
+        if not (ours and self.session.core.is_aborted):
+            return False
+        self.spent = spent_generator(error)
+        return True
 
     def _complete(self) -> None:
         """The step's work was enqueued; only then is the flag looked at (inside end_step)."""

@@ -12,9 +12,9 @@ walk ends before its first stop, and so does the process. A newer fence in any o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from deadpool.errors import GroupError
+from deadpool.errors import GroupError, NotInPlace
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore, SlotRef, Spoilt
 from deadpool.protocol.seal import Extent, Region
@@ -39,9 +39,12 @@ def come_back(job: Job) -> None:
     job.capturer.cancel()
     drain()
     session.leave_if_device_broke()  # before anything on it is promised to a plan
-    if not (job.in_place and session.groups.can_rebuild):
-        session.emit("restarts")
-        raise Restart  # the agent takes its end under the fence for what it is, and starts another
+    if not job.in_place:
+        restart(job, "survivors do not keep their processes")
+    if not session.groups.can_rebuild:
+        restart(job, "its groups cannot be rebuilt once more")
+    if job.spent is not None:
+        restart(job, job.spent)
     session.prompting.unwound()
     for adapter in job.adapters:
         adapter.reset()
@@ -58,12 +61,21 @@ def come_back(job: Job) -> None:
             continue
 
 
+def restart(job: Job, reason: str) -> NoReturn:
+    """The agent takes the end of this process under the fence for what it is, and starts another."""
+    job.session.emit("restarts", reason=reason)
+    raise Restart
+
+
 def walk(job: Job, generation: Generation) -> None:
     """From rest to Go. Superseded: a newer generation began meanwhile."""
     session = job.session
     early = load_what_arrives(job, generation)
     restore = session.expect(Restore, generation)
-    _stand_at(job, restore, generation, early)
+    try:
+        _stand_at(job, restore, generation, early)
+    except NotInPlace as error:
+        restart(job, str(error))
     session.send(
         Prepared(
             generation=generation,

@@ -22,8 +22,8 @@ class Hangs:
 
     # --- while the job runs ------------------------------------------------------------------------------------------
 
-    def begin(self, now: float) -> None:
-        self._watch.begin(now)
+    def begin(self, now: float, *, from_go: bool) -> None:
+        self._watch.begin(now, from_go=from_go)
         self._paused_nodes.clear()
 
     def excuse(self, seconds: float) -> None:

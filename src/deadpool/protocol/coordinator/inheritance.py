@@ -54,7 +54,7 @@ class Inheritance:
         """Nobody has to stop: all are where they were left."""
         self._job.seats = tuple(node for node in estate.seats if node is not None)
         self._absences.end(self._job.seats)
-        self._resumption.run(now)
+        self._resumption.run(now, from_go=False)
         self._ending.end_if(self._job.commits.take_up())
         self._rehearsals.inherit(list(self._job.members.values()))
 

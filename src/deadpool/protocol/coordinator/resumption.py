@@ -136,7 +136,7 @@ class Resumption:
 
     def _go(self, now: float) -> None:
         job = self._job
-        self.run(now)
+        self.run(now, from_go=True)
         for member in job.members.values():
             member.steps, member.paused = {}, {}
         job.quorum.pass_to(job.generation, job.voters)
@@ -148,9 +148,10 @@ class Resumption:
         self._spares.look(job.members.values())
         self._ending.end_if(job.commits.go())
 
-    def run(self, now: float) -> None:
+    def run(self, now: float, *, from_go: bool) -> None:
+        """Not `from_go`: it ran already, under the coordinator before this one."""
         self._job.stay_in(Phase.RUNNING)
-        self._hangs.begin(now)
+        self._hangs.begin(now, from_go=from_go)
 
     def _release(self) -> None:
         self._job.released = True
