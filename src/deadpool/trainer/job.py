@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +23,7 @@ from deadpool.trainer import recovery, rehearsal, standing
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
+from deadpool.trainer.notes import note
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
 from deadpool.trainer.step import Step
@@ -163,7 +163,7 @@ class Job:
         """At the start of the job, so once."""
         assert self.session.settings is not None
         if text := versions.warning(self.session.settings.in_place):
-            warnings.warn(text, stacklevel=2)
+            note(text)
             self.session.emit("unknown_torch", reason=text)
 
     def leave_step(self, error: BaseException | None) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch.distributed as dist
 from torch import nn
 
@@ -15,6 +13,7 @@ from deadpool.trainer.adapters import adapters_for
 from deadpool.trainer.boundary_groups import BoundaryGroups
 from deadpool.trainer.claims import Claims, apply_claims
 from deadpool.trainer.job import Job
+from deadpool.trainer.notes import note
 from deadpool.trainer.session import Session
 from deadpool.trainer.unprotected import UnprotectedPool
 
@@ -58,7 +57,7 @@ def join(backend: str = "gloo") -> Pool | UnprotectedPool:
     """
     session = current.session
     if session is None:
-        warnings.warn("not started by `deadpool run`: this job is not protected", stacklevel=2)
+        note("not started by `deadpool run`: this job is not protected")
         return UnprotectedPool.join(backend)
     assert session.settings is not None
     live = isinstance(session.playing, Seat) and session.playing.resume is None
