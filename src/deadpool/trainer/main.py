@@ -28,7 +28,9 @@ from deadpool.protocol.messages import Connect, Connected, Failed, Rehearse, Sea
 from deadpool.protocol.topology import Address
 from deadpool.trainer import current
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
+from deadpool.trainer.default_group import DefaultGroup
 from deadpool.trainer.environment import set_environment
+from deadpool.trainer.notes import note
 from deadpool.trainer.offspring import end_offspring_with_this_process
 from deadpool.trainer.pool import join as _  # noqa: F401 (with all it needs: a fork has it, and need not import it)
 from deadpool.trainer.script import run_program
@@ -44,7 +46,8 @@ def main() -> None:
     end_offspring_with_this_process()
     watch_schedules()
     session.start()
-    current.session = session
+    current.session, current.default_group = session, DefaultGroup(session)
+    current.default_group.install()
     gc.freeze()  # what is imported stays
     store = _take_role(session)
     assert session.settings is not None
@@ -81,19 +84,35 @@ def _role_to_play(session: Session) -> Seat | Rehearse | None:
 def _run(session: Session, command: list[str]) -> int:
     session.prompting.begin()
     try:
-        run_program(command)
-        if current.job is not None:
-            current.job.leave()
-        return 0
+        code = _run_to_exit(session, command)
+        if code == 0:
+            _end_well(session)
+        return code
     except Restart:
         return CODE_RESTART
-    except SystemExit as stop:
-        return _exit_code(session, stop)
     except BaseException as error:
         session.leave_if_device_broke()
         traceback.print_exc()
         session.send(Failed(error=f"{type(error).__name__}: {error}"))
         return 1
+
+
+def _run_to_exit(session: Session, command: list[str]) -> int:
+    """Many scripts end in sys.exit(main()), and that is a good end too."""
+    try:
+        run_program(command)
+        return 0
+    except SystemExit as stop:
+        return _exit_code(session, stop)
+
+
+def _end_well(session: Session) -> None:
+    if current.job is not None:
+        current.job.leave()
+        return
+    session.emit("unprotected")  # a fault would have cost this job everything, and nobody might have noticed
+    if session.rank == 0:
+        note("the script ended without ever calling protect(): nothing of this job was protected")
 
 
 def _exit_code(session: Session, stop: SystemExit) -> int:
