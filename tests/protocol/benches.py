@@ -287,7 +287,7 @@ def _info(word: str) -> msg.TrainerInfo:
 
 
 def prompts(rank: int, complete: list[str]) -> msg.Prompts:
-    return msg.Prompts(rank=rank, start=Generation(1, 1), complete=bool(complete), book=b"")
+    return msg.Prompts(rank=rank, start=Generation(1, 1), complete=bool(complete), book=b"\x90")
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +418,8 @@ class AgentBench(Bench):
                 return msg.Halted(generation=now_in, live=live)
             case ["prompts", *complete]:
                 return prompts(trainer.rank or 0, complete)
+            case ["parked", size]:
+                return msg.Parked(rank=trainer.rank or 0, geometry=geometry(int(size)))
             case ["prepared"]:
                 return msg.Prepared(generation=now_in, rank=trainer.rank or 0, store=address(name))
             case ["stepped", number]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deadpool.cli.program import MODULE_HELP, NO_PYTHON_HELP, PRELOAD_HELP, SCRIPT_HELP, checked_program
+
 if TYPE_CHECKING:
     from deadpool.control.courtesy import Courtesy
     from deadpool.protocol.topology import Address
@@ -19,8 +21,11 @@ _PATIENCE_S = 60.0
 
 
 def agent(
-    script: Annotated[list[str], typer.Argument(help="the training script and its arguments")],
+    script: Annotated[list[str], typer.Argument(help=SCRIPT_HELP)],
     join: Annotated[str, typer.Option(help="the coordinator's HOST:PORT; of several, with commas in between")],
+    module: Annotated[bool, typer.Option("--module", "-m", help=MODULE_HELP)] = False,
+    no_python: Annotated[bool, typer.Option("--no-python", help=NO_PYTHON_HELP)] = False,
+    preload: Annotated[list[str] | None, typer.Option(metavar="PACKAGE", help=PRELOAD_HELP)] = None,
     name: Annotated[str | None, typer.Option(help="this node's name; default: host name and process id")] = None,
     rack: Annotated[str | None, typer.Option(help="what this node may fail with; default: a rack of its own")] = None,
     spare: Annotated[bool, typer.Option(help="join as a spare")] = False,
@@ -45,6 +50,7 @@ def agent(
     from deadpool.control.courtesy import Courtesy
     from deadpool.owner_only import make_private_folder
 
+    program = checked_program(script, module=module, no_python=no_python)
     make_private_folder(logs)
     node = name or f"{socket.gethostname()}-{os.getpid()}"
     courtesy = Courtesy(bulk_nice, parse_cpus(bulk_cpus))
@@ -52,7 +58,20 @@ def agent(
     address = own_address(host, interface, coordinators[0])
     _tell_children(interface, tls)
     failed = asyncio.run(
-        _serve(coordinators, node, rack, spare, standby, understudies, script, address, logs, courtesy, nursery)
+        _serve(
+            coordinators,
+            node,
+            rack,
+            spare,
+            standby,
+            understudies,
+            program,
+            address,
+            logs,
+            courtesy,
+            nursery,
+            preload or [],
+        )
     )
     raise typer.Exit(1 if failed else 0)
 
@@ -90,6 +109,7 @@ async def _serve(
     logs: Path,
     courtesy: Courtesy,
     nursery: int | None,
+    preload: list[str],
 ) -> bool:
     from deadpool.control.agent import AgentProcess
     from deadpool.errors import ConfigError
@@ -107,6 +127,7 @@ async def _serve(
         credentials=read_credentials(serving=True),
         courtesy=courtesy,
         nursery=socket.socket(fileno=nursery) if nursery is not None else None,
+        preload=preload,
     )
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, process.leave, "its agent got SIGTERM")

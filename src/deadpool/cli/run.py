@@ -9,13 +9,17 @@ from typing import Annotated
 
 import typer
 
+from deadpool.cli.program import MODULE_HELP, NO_PYTHON_HELP, PRELOAD_HELP, SCRIPT_HELP, checked_program
 from deadpool.strikes import ORDER_HELP
 
 CODE_INTERRUPTED = 130
 
 
 def run(
-    script: Annotated[list[str], typer.Argument(help="the training script and its arguments")],
+    script: Annotated[list[str], typer.Argument(help=SCRIPT_HELP)],
+    module: Annotated[bool, typer.Option("--module", "-m", help=MODULE_HELP)] = False,
+    no_python: Annotated[bool, typer.Option("--no-python", help=NO_PYTHON_HELP)] = False,
+    preload: Annotated[list[str] | None, typer.Option(metavar="PACKAGE", help=PRELOAD_HELP)] = None,
     nodes: Annotated[int | None, typer.Option(help="nodes that train")] = None,
     spares: Annotated[int | None, typer.Option(help="warm spare nodes")] = None,
     nproc_per_node: Annotated[int | None, typer.Option(help="trainers per node")] = None,
@@ -72,13 +76,14 @@ def run(
     flags = {name: value for name, value in locals().items() if name in _SETTINGS}
     flags["faults"] = tuple(fault) if fault else None
     settings = resolve(flags, file=config)
+    program = checked_program(script, module=module, no_python=no_python)
     settings.racks()  # refused before anything starts, as are the next two
     settings = at_interface(settings)
     load_tls(settings.tls, serving=True)
     folder = RunDir.create(run_dir) if run_dir else new_run_dir()
     print(f"[deadpool] run folder: {folder.path}", flush=True)
     stop_on(signal.SIGTERM, signal.SIGINT)
-    with running(LocalJob(settings, folder, _checked(script))) as job:
+    with running(LocalJob(settings, folder, program, preload=tuple(preload or ()))) as job:
         try:
             code = job.wait()
         except KeyboardInterrupt:
@@ -93,14 +98,6 @@ _SETTINGS = (
     "topology", "interface", "tls", "standby_coordinators", "quarantine_after", "quarantine_window_s",
     "replace_stragglers",
 )  # fmt: skip
-
-
-def _checked(script: list[str]) -> list[str]:
-    from deadpool.errors import ConfigError
-
-    if not Path(script[0]).is_file():
-        raise ConfigError(f"script={script[0]!r} is not a file: give the path of a training script")
-    return script
 
 
 def stop_on(*sigs: signal.Signals) -> None:

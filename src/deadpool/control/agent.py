@@ -66,6 +66,7 @@ class AgentProcess:
         credentials: Credentials,
         courtesy: Courtesy,
         nursery: socket.socket | None = None,
+        preload: Sequence[str] = (),
     ) -> None:
         self._core = Agent(node=node, standby=standby, spare=spare, understudies=understudies)
         self._node, self._rack, self._spare, self._host = node, rack, spare, host
@@ -101,7 +102,9 @@ class AgentProcess:
             logs=logs,
             label=self._label,
             on_exit=self._trainer_exited,
+            on_failure=self.stop,
             nursery=nursery,
+            preload=preload,
         )
 
     async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:

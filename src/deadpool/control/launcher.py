@@ -59,6 +59,7 @@ class LocalJob:
     environment: dict[str, str] = field(default_factory=dict)
     nursery: SharedNursery | None = None  # given: somebody else's, who also closes it
     site: Site | None = None
+    preload: tuple[str, ...] = ()  # packages that the nursery imports, beside torch
     _own_nursery: SharedNursery | None = None
     coordinators: Coordinators | None = None
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class LocalJob:
     def start(self) -> None:
         self.run_dir.make_secret()
         if self.nursery is None:
-            self.nursery = self._own_nursery = SharedNursery()
+            self.nursery = self._own_nursery = SharedNursery(self.preload)
         self.coordinators = Coordinators(self.config, self.run_dir, self._spawn)
         self.coordinators.start()
         racks = self.config.racks()
@@ -154,6 +155,7 @@ class LocalJob:
         command += [f"--bulk-nice={self.config.bulk_nice}", f"--bulk-cpus={self.config.bulk_cpus}"]
         host = self.site.host(name) if self.site is not None else self.config.host
         command += [f"--host={host}", f"--logs={self.run_dir.logs}", f"--nursery={nursery}"]
+        command += [f"--preload={package}" for package in self.preload]
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 
     def _variables(self) -> dict[str, str]:

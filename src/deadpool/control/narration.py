@@ -49,15 +49,21 @@ _TOLD = {
     "device_lost": "DEVICE LOST by rank {rank}: {reason}",
     "bandwidth": "copies: {summary}",
     "refused": "REFUSED {count} strangers, the last: {reason}",
+    "unprotected": "UNPROTECTED: the script ended without ever calling protect(); a fault would have cost everything",
+    "not_protected_yet": "NOT PROTECTED: the script runs for {seconds} s and has not called protect(); a fault would "
+    "start it over at its first line",
     "failed": "FAILED: {reason}",
     "completed": "completed: {reason}",
 }
+
+_OF_THE_SCRIPT = ("unprotected", "not_protected_yet")
+"""The same for all ranks: one of them is enough."""
 
 
 def told(record: dict[str, Any]) -> str | None:
     """None: it is for the log only."""
     template = _TOLD.get(record["what"])
-    if template is None:
+    if template is None or (record["what"] in _OF_THE_SCRIPT and record.get("rank") != 0):
         return None
     try:
         return template.format(**record)

@@ -12,23 +12,27 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
+from deadpool.errors import ConfigError
 from deadpool.parent import end_with_parent, interrupts_held
 
 _PACKET_BYTES = 1 << 20
 
 
-def start_nursery(environment: dict[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def start_nursery(
+    environment: dict[str, str], preload: Sequence[str] = ()
+) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """A nursery as a child of this process, and the socket it listens to. It needs seconds to come up; ask at once."""
     ours, theirs = socket_pair()
     with theirs, interrupts_held():
         process = subprocess.Popen(
-            [sys.executable, "-m", "deadpool.trainer.nursery", str(theirs.fileno())],
-            env={**environment, "PYTHONUNBUFFERED": "1"},
+            [sys.executable, "-u", "-m", "deadpool.trainer.nursery", str(theirs.fileno()), *preload],
+            env=environment,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             preexec_fn=end_with_parent(),
@@ -46,10 +50,10 @@ def request(link: socket.socket, *words: Any, descriptor: int | None = None) -> 
         socket.send_fds(link, [bytes(msgpack.packb(words))], [] if descriptor is None else [descriptor])
 
 
-def answer(link: socket.socket) -> list[Any] | None:
+def answer(link: socket.socket, *, wait: bool = False) -> list[Any] | None:
     """Without waiting, once the socket is readable; None: the nursery is gone."""
     try:
-        packet = link.recv(_PACKET_BYTES, socket.MSG_DONTWAIT)
+        packet = link.recv(_PACKET_BYTES, 0 if wait else socket.MSG_DONTWAIT)
     except OSError:
         return None
     return list(msgpack.unpackb(packet)) if packet else None
@@ -58,10 +62,24 @@ def answer(link: socket.socket) -> list[Any] | None:
 class SharedNursery:
     """One for all nodes that this machine plays, in one job or several."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: Sequence[str] = ()) -> None:
+        """ConfigError if one of the packages to `preload` cannot be imported: only with some is the import awaited."""
         environment = dict(os.environ)
         environment.setdefault("OMP_NUM_THREADS", "1")
-        self._link, self._process = start_nursery(environment)
+        self._link, self._process = start_nursery(environment, preload)
+        if preload:
+            self._await_imports(preload)
+
+    def _await_imports(self, preload: Sequence[str]) -> None:
+        match answer(self._link, wait=True):
+            case ["ready"]:
+                return
+            case ["failed", reason]:
+                problem = f"{reason}; give packages that this python can import"
+            case _:
+                problem = f"preload={','.join(preload)!r} cannot be used: the process that imported it ended"
+        self.close()
+        raise ConfigError(problem)
 
     def bear(self, link: socket.socket, group: int, environment: dict[str, str]) -> None:
         """A nursery in this process group; `link` is its end of a socket pair."""

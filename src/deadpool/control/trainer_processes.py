@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,18 +46,21 @@ class TrainerProcesses:
         logs: Path,
         label: Callable[[str], str | None],
         on_exit: Callable[[str, int, str], None],
+        on_failure: Callable[[str], None],
         nursery: socket.socket | None = None,
+        preload: Sequence[str] = (),
     ) -> None:
         """`label` gives the prefix of a trainer's lines; None keeps them in the log only (a rehearsal).
 
-        `nursery`: one that is there already; else this node starts its own.
+        `nursery`: one that is there already; else this node starts its own, which imports what is to `preload`.
+        `on_failure` hears why that cannot be.
         """
         self._script, self._logs, self._label, self._on_exit = script, logs, label, on_exit
-        self._variables = {AGENT_VARIABLE: door, HOST_VARIABLE: host, "PYTHONUNBUFFERED": "1"}
+        self._variables = {AGENT_VARIABLE: door, HOST_VARIABLE: host}
         self.rendezvous: Address | None = None  # of this node's store, once it listens
         self._running: dict[str, _Running] = {}
         self._last_words: set[asyncio.Task[None]] = set()
-        self._nursery = nursery
+        self._nursery, self._preload, self._on_failure = nursery, preload, on_failure
         self._nursery_process: subprocess.Popen[bytes] | None = None
         self._all_ended = asyncio.Event()
         self._oom = OomWatch()
@@ -96,7 +99,7 @@ class TrainerProcesses:
         if self._nursery is None:
             environment = dict(os.environ)
             environment.setdefault("OMP_NUM_THREADS", "1")
-            self._nursery, self._nursery_process = start_nursery(environment)
+            self._nursery, self._nursery_process = start_nursery(environment, self._preload)
         asyncio.get_running_loop().add_reader(self._nursery, self._hear, self._nursery)  # twice is once
         return self._nursery
 
@@ -117,6 +120,8 @@ class TrainerProcesses:
                 self._started(self._running[name], pid)
             case ["exited", name, code]:
                 self._exited(name, code)
+            case ["failed", reason]:
+                self._on_failure(reason)
             case None:
                 self._nursery_lost()
 

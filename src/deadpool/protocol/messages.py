@@ -124,6 +124,11 @@ class Prompts:
     complete: bool
     book: bytes  # read by trainers only; empty: nothing yet
 
+    @property
+    def is_void(self) -> bool:
+        """The rank has not come to its loop in this start of the script. A book in which nothing stands has bytes."""
+        return not self.book and not self.complete
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from deadpool.sim.machine import Machine
 
 RECORD_BYTES = 64
+BOOK = b"nothing stands in it"
 SLOT_WAIT_S = 3.0
 STAND_SLOT_WAIT_S = 10.0
 
@@ -62,7 +63,8 @@ class Process:
         self.epoch = 0
         self.state = State(0, 0, 0)
         self.role: Seat | Rehearse | None = None
-        self.built_as = self._building_as = -1
+        self.built_as = -1
+        self.begun_as: int | None = None  # the rank that the script runs as, since its first line
         self.told: Generation | None = None  # of which start the prompts are that the script was built with
         self._prompts: dict[int, Prompts] = {}
         self.unwinding = self.hung = False
@@ -132,9 +134,9 @@ class Process:
 
     def _hear(self, message: Any) -> None:
         match message:
-            case Rehearse(rank=rank):
+            case Rehearse():
                 self.role = message
-                self._build(rank)
+                self._begin_rehearsal()
             case Seat():
                 self._seated(message)
             case Prompts():
@@ -197,24 +199,30 @@ class Process:
 
     # --- the script: from its first line, or to its seat -------------------------------------------------------------
 
+    def _begin_rehearsal(self) -> None:
+        """Not before the live rank has come to its loop: until then this process may become any rank."""
+        if isinstance(self.role, Rehearse) and self._has_prompts(self.role.rank):
+            self._build(self.role.rank)
+
+    def _has_prompts(self, rank: int) -> bool:
+        return rank in self._prompts and not self._prompts[rank].is_void
+
     def _build(self, rank: int) -> None:
-        if self.stage == "building" and self._building_as == rank:
-            return  # goes on, whatever it is for by now
-        self._turn("building")
-        self.built_as, self._building_as, self.told = -1, rank, None
-        self.later(3.0, lambda: self._built(rank))
+        """A process runs the script once, as one rank."""
+        if self.begun_as is None:
+            self._begin_as(rank)
+            self._turn("building")
+            self.later(3.0, lambda: self._built(rank))
+        assert self.begun_as == rank, f"{self.name} has begun as rank {self.begun_as} and is told to be {rank}"
+
+    def _begin_as(self, rank: int) -> None:
+        assert self.begun_as is None, f"{self.name} has begun as rank {self.begun_as} and is to begin again as {rank}"
+        self.begun_as = rank
 
     def _prompted(self, prompts: Prompts) -> None:
-        """A rehearsal that was told of an earlier start begins again; one that was told nothing has waited for this."""
-        rank = prompts.rank
-        self._prompts[rank] = prompts
-        if self.stage == "parked" and self.built_as == rank:
-            self.told = self.told or prompts.start
-            if self._is_outdated(rank):
-                self._build(rank)
-
-    def _is_outdated(self, rank: int) -> bool:
-        return self.told is not None and rank in self._prompts and self._prompts[rank].start != self.told
+        """A rehearsal may have waited for them."""
+        self._prompts[prompts.rank] = prompts
+        self._begin_rehearsal()
 
     def _built(self, rank: int) -> None:
         if rank in self._prompts:
@@ -228,11 +236,11 @@ class Process:
     def _seated(self, seat: Seat) -> None:
         self.role = seat
         if seat.resume is None:
+            assert self.begun_as is None, f"{self.name} has begun as rank {self.begun_as} and is to start over"
             self.core.take_seat(seat.generation, seat.rank, seat.schedule)
             self._turn("first_line")
-            self.built_as = -1
             self._walk()
-        elif self.built_as != seat.rank or self._is_outdated(seat.rank):
+        elif self.built_as != seat.rank:
             self._build(seat.rank)
         else:
             self.core.take_seat(seat.generation, seat.rank, seat.schedule)
@@ -245,6 +253,7 @@ class Process:
         generation = self._walks_in
         if self.stage == "first_line" and self._order(Connect, self.core.generation):
             self.say(Connected(generation=self.core.generation, rank=self.core.rank))
+            self._begin_as(self.core.rank)
             self._turn("building_for_real")
             self.later(3.0, self._begin)
         elif self.stage == "await_restore" and (restore := self._order(Restore, generation)):
@@ -258,6 +267,7 @@ class Process:
             self.later(0.5, self._connected)
         elif self.stage == "connected" and self._order(Go, generation):
             self._turn("running")
+            self._complete_prompts(self._heard[Restore].version.number)
             self._resume(self._heard[Restore])
         elif self.stage == "finished" and self._order(Release, self.core.generation):
             self._turn("leaving")
@@ -417,7 +427,15 @@ class Process:
 
     def _say_prompts(self, *, complete: bool) -> None:
         if self.told is not None:
-            self.say(Prompts(rank=self.core.rank, start=self.told, complete=complete, book=b""))
+            self.say(Prompts(rank=self.core.rank, start=self.told, complete=complete, book=BOOK))
+
+    def _complete_prompts(self, step: int) -> None:
+        """A newcomer that work begins with at this step, if nobody is left who could add to them."""
+        prompts = self._prompts.get(self.core.rank)
+        if self.told is None or (step > 0 and prompts is not None and not prompts.complete):
+            self.told = self.told or self.core.generation
+            self._say_prompts(complete=True)
+            self._prompts[self.core.rank] = Prompts(rank=self.core.rank, start=self.told, complete=True, book=BOOK)
 
     # --- captures ----------------------------------------------------------------------------------------------------
 

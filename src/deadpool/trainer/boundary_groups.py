@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
+from deadpool.trainer.notes import note
 from deadpool.trainer.session import Session
 
 
@@ -22,7 +22,7 @@ class BoundaryGroups:
         if forgotten:
             self._session.emit("groups_forgotten", names=list(forgotten))
             if not self._session.groups.detached:  # what a rehearsal made is nobody's loss
-                warnings.warn(_advice(forgotten), stacklevel=1)
+                note(_advice(forgotten))
 
 
 def _advice(names: tuple[str, ...]) -> str:

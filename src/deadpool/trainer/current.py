@@ -1,12 +1,14 @@
-"""The one session and the one job of this process. Set by main.py and pool.py; None without DeadPool."""
+"""The one session, default group and job of this process. Set by main.py and pool.py; None without DeadPool."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from deadpool.trainer.default_group import DefaultGroup
     from deadpool.trainer.job import Job
     from deadpool.trainer.session import Session
 
 session: Session | None = None
+default_group: DefaultGroup | None = None
 job: Job | None = None

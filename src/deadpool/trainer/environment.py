@@ -26,4 +26,6 @@ def set_environment(rank: int, layout: Layout, master: str, secret: bytes) -> No
         MASTER_PORT=str(_FIRST_PORT + zlib.crc32(secret) % _PORT_COUNT),
         TORCHELASTIC_RUN_ID="deadpool",
         TORCHELASTIC_RESTART_COUNT="0",
+        TORCHELASTIC_MAX_RESTARTS="0",
+        ROLE_NAME="default",
     )

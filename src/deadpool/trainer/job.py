@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +23,7 @@ from deadpool.trainer import lost_peer, recovery, rehearsal, standing
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
+from deadpool.trainer.notes import note
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
 from deadpool.trainer.spent_generators import spent_generator
@@ -165,7 +165,7 @@ class Job:
         """At the start of the job, so once."""
         assert self.session.settings is not None
         if text := versions.warning(self.session.settings.in_place):
-            warnings.warn(text, stacklevel=2)
+            note(text)
             self.session.emit("unknown_torch", reason=text)
 
     def leave_step(self, error: BaseException | None) -> bool:

@@ -1,7 +1,11 @@
-"""Runs a user's script as a trainer: waits for a rank, sets the environment, runs the script, again if it has to.
+"""Runs a user's script as a trainer: waits for a rank, sets the environment, runs the script. Once.
 
-A spare runs the script to rehearse. When it is seated at another rank than it rehearsed, everything the script built
-depends on the wrong rank, so the script is run again from its first line, in this warm process.
+Whatever a script leaves in its process depends on the rank it ran as: singletons of packages, threads, handlers. So a
+process that has begun the script never becomes another rank, and never begins it again: its agent ends it and takes a
+fresh one.
+
+A spare begins the script only when the rank it rehearses has come to its protected loop. A script that never gets there
+does not ask for protection, and what it does would be done twice.
 """
 
 from __future__ import annotations
@@ -10,11 +14,8 @@ import atexit
 import contextlib
 import gc
 import os
-import runpy
 import sys
-import sysconfig
 import traceback
-from pathlib import Path
 
 import torch
 import torch.distributed
@@ -23,45 +24,41 @@ import torch.distributed.optim
 import torch.distributed.pipelining
 import torch.distributed.tensor
 
-from deadpool.protocol.messages import Connect, Connected, Failed, Seat
+from deadpool.protocol.messages import Connect, Connected, Failed, Rehearse, Seat
 from deadpool.protocol.topology import Address
 from deadpool.trainer import current
-from deadpool.trainer.adapters.pipeline_schedules import forget_schedules, watch_schedules
+from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
+from deadpool.trainer.default_group import DefaultGroup
 from deadpool.trainer.environment import set_environment
+from deadpool.trainer.notes import note
 from deadpool.trainer.offspring import end_offspring_with_this_process
+from deadpool.trainer.pool import join as _  # noqa: F401 (with all it needs: a fork has it, and need not import it)
+from deadpool.trainer.script import run_program
 from deadpool.trainer.session import Session
-from deadpool.trainer.signals import CODE_RESTART, Restart, RunAgain, Superseded
+from deadpool.trainer.signals import CODE_RESTART, Restart, Superseded
 
 
 def main() -> None:
-    script, *arguments = sys.argv[1:]
+    command = sys.argv[1:]
     session = Session.from_environment()
     assert session is not None, "trainers are started by an agent"
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     end_offspring_with_this_process()
     watch_schedules()
     session.start()
-    current.session = session
-    gc.freeze()  # what is imported stays; a spare's clean-up between two runs need not look at it
-    _leave(_run_until_done(session, script, arguments))
-
-
-def _run_until_done(session: Session, script: str, arguments: list[str]) -> int:
-    while True:
-        store = _take_role(session)
-        assert session.settings is not None
-        set_environment(session.rank, session.settings.layout, store.host, session.credentials.secret)
-        try:
-            return _run(session, script, arguments)
-        except RunAgain:
-            pass  # the old run's frames, and what they hold, go with the exception
-        _forget(session)
+    current.session, current.default_group = session, DefaultGroup(session)
+    current.default_group.install()
+    gc.freeze()  # what is imported stays
+    store = _take_role(session)
+    assert session.settings is not None
+    set_environment(session.rank, session.settings.layout, store.host, session.credentials.secret)
+    _leave(_run(session, command))
 
 
 def _take_role(session: Session) -> Address:
-    """Blocks until this process is told which rank to be, for real or in rehearsal."""
+    """Blocks until this process is told which rank to be, for real or in rehearsal. Until then that may change."""
     while True:
-        session.wait(lambda: session.role is not None or None)
+        session.wait(lambda: _role_to_play(session))
         role = session.playing = session.role
         if not isinstance(role, Seat) or role.resume is not None:
             return session.store_address
@@ -75,28 +72,47 @@ def _take_role(session: Session) -> Address:
         return connect.store
 
 
-def _run(session: Session, script: str, arguments: list[str]) -> int:
-    sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
-    known = set(sys.modules)
+def _role_to_play(session: Session) -> Seat | Rehearse | None:
+    """None: not yet. The agent reckons by the same rule who has begun (protocol/agent/node_prompts.py)."""
+    role = session.role
+    if isinstance(role, Rehearse):
+        prompts = session.prompts.get(role.rank)
+        return role if prompts is not None and not prompts.is_void else None
+    return role
+
+
+def _run(session: Session, command: list[str]) -> int:
     session.prompting.begin()
     try:
-        runpy.run_path(script, run_name="__main__")
-        if current.job is not None:
-            current.job.leave()
-        return 0
-    except RunAgain:
-        _unload(set(sys.modules) - known)
-        raise
+        code = _run_to_exit(session, command)
+        if code == 0:
+            _end_well(session)
+        return code
     except Restart:
         return CODE_RESTART
-    except SystemExit as stop:
-        return _exit_code(session, stop)
     except BaseException as error:
         session.leave_if_device_broke()
         traceback.print_exc()
         session.send(Failed(error=f"{type(error).__name__}: {error}"))
         return 1
+
+
+def _run_to_exit(session: Session, command: list[str]) -> int:
+    """Many scripts end in sys.exit(main()), and that is a good end too."""
+    try:
+        run_program(command)
+        return 0
+    except SystemExit as stop:
+        return _exit_code(session, stop)
+
+
+def _end_well(session: Session) -> None:
+    if current.job is not None:
+        current.job.leave()
+        return
+    session.emit("unprotected")  # a fault would have cost this job everything, and nobody might have noticed
+    if session.rank == 0:
+        note("the script ended without ever calling protect(): nothing of this job was protected")
 
 
 def _exit_code(session: Session, stop: SystemExit) -> int:
@@ -105,27 +121,6 @@ def _exit_code(session: Session, stop: SystemExit) -> int:
     print(stop.code, file=sys.stderr)
     session.send(Failed(error=str(stop.code)))
     return 1
-
-
-def _forget(session: Session) -> None:
-    """As if the script had not run: its groups, its modules, its memory."""
-    session.emit("runs_again")
-    current.job = None
-    session.prompting.end()
-    session.groups.destroy()
-    forget_schedules()
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def _unload(names: set[str]) -> None:
-    """The user's own modules may have remembered a rank; installed packages are kept."""
-    installed = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
-    for name in names:
-        path = getattr(sys.modules[name], "__file__", None)
-        if path is not None and not path.startswith(installed) and not name.startswith("deadpool"):
-            del sys.modules[name]
 
 
 def _leave(code: int) -> None:

@@ -9,18 +9,23 @@ Requests and answers are single msgpack packets on the socket that came as the f
     -> signal  [name, number]
     -> nursery [process group, environment, folder] + descriptor of its socket: one more nursery, for a node
 
-A nursery ends with the other end of its socket, and its children with it.
+    <- ready [], failed [reason]: once, when everything is imported or something cannot be
+
+A nursery ends with the other end of its socket, and its children with it. Packages that the user wants to be there in
+every trainer from its first line on (`--preload`) come as further arguments.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import random
 import selectors
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +33,7 @@ from typing import Any
 
 import msgpack
 import numpy as np
+import torch
 
 from deadpool.parent import be_called, end_with_parent, join_network
 from deadpool.trainer import main as trainer
@@ -119,10 +125,17 @@ def _be_trainer(name: str, output: int, arguments: list[str], variables: dict[st
     os.dup2(output, 2)
     os.close(output)
     os.environ.update(variables)
-    random.seed()
-    np.random.seed()  # as different from its siblings as a process of its own would be
+    _seed_generators()
     sys.argv = ["deadpool-trainer", *arguments]
     trainer.main()
+
+
+def _seed_generators() -> None:
+    """As different from its siblings as a process of its own would be. Not those of GPUs: they begin alike in all
+    processes, and nobody has touched them."""
+    random.seed()
+    np.random.seed()
+    torch.default_generator.seed()
 
 
 def _be_nursery(descriptor: int, group: int, environment: dict[str, str], folder: str) -> None:
@@ -137,10 +150,28 @@ def _be_nursery(descriptor: int, group: int, environment: dict[str, str], folder
 
 
 def main() -> None:
-    gc.collect()
-    gc.freeze()  # what is imported stays: no clean-up of a child need look at it, and its pages stay shared
-    Nursery(socket.socket(fileno=int(sys.argv[1]))).serve()
-    os._exit(0)
+    link = socket.socket(fileno=int(sys.argv[1]))
+    reason = _preload(sys.argv[2:])
+    with contextlib.suppress(OSError):  # nobody is there: serve() will see it
+        link.send(msgpack.packb(["ready"] if reason is None else ["failed", reason]))
+    if reason is None:
+        gc.collect()
+        gc.freeze()  # what is imported stays: no clean-up of a child need look at it, and its pages stay shared
+        Nursery(link).serve()
+    os._exit(0 if reason is None else 1)
+
+
+def _preload(packages: list[str]) -> str | None:
+    """Why not, if one cannot be imported."""
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except BaseException as error:  # whatever a package does while it is imported
+            traceback.print_exc()
+            return f"preload={package!r} cannot be imported: {type(error).__name__}: {error}"
+        if threading.active_count() > 1 or torch.cuda.is_initialized():
+            return f"preload={package!r} starts threads or CUDA when it is imported: forked trainers would lack them"
+    return None
 
 
 if __name__ == "__main__":

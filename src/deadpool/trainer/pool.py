@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch.distributed as dist
 from torch import nn
 
 from deadpool.errors import ConfigError
-from deadpool.protocol.messages import Connect, Seat
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import current
 from deadpool.trainer.adapters import adapters_for
 from deadpool.trainer.boundary_groups import BoundaryGroups
 from deadpool.trainer.claims import Claims, apply_claims
 from deadpool.trainer.job import Job
+from deadpool.trainer.notes import note
 from deadpool.trainer.session import Session
 from deadpool.trainer.unprotected import UnprotectedPool
 
@@ -51,30 +49,17 @@ class Pool:
         return current.job
 
 
-def join(backend: str = "gloo") -> Pool | UnprotectedPool:
+def join(backend: str | None = None) -> Pool | UnprotectedPool:
     """Makes the default process group of this rank and gives its place in the job.
 
-    In a script that was not started by DeadPool this is init_process_group, and nothing is protected.
+    Where there is a default group already, by init_process_group, it stays as it is. In a script that was not started
+    by DeadPool this is init_process_group, by default with gloo, and nothing is protected.
     """
-    session = current.session
-    if session is None:
-        warnings.warn("not started by `deadpool run`: this job is not protected", stacklevel=2)
-        return UnprotectedPool.join(backend)
-    assert session.settings is not None
-    live = isinstance(session.playing, Seat) and session.playing.resume is None
-    session.groups.init(
-        backend=backend,
-        store=_first_store(session) if live else dist.HashStore(),
-        rank=session.rank,
-        world_size=session.settings.layout.world_size,
-        detached=not live,
-    )
-    return Pool(session)
-
-
-def _first_store(session: Session) -> dist.Store:
-    connect = session.expect(Connect, session.core.generation)  # heard before the script began
-    return session.rendezvous(connect.store, connect.generation)
+    if current.session is None or current.default_group is None:
+        note("not started by `deadpool run`: this job is not protected")
+        return UnprotectedPool() if dist.is_initialized() else UnprotectedPool.join(backend or "gloo")
+    current.default_group.join(backend)
+    return Pool(current.session)
 
 
 def _modules(objects: dict[str, object]) -> list[nn.Module]:

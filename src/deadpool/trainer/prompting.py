@@ -1,7 +1,8 @@
 """When a trainer records its prompt book, when it sends it, and when it rehearses with another's.
 
     live       record from the first line; send at the loop's beginning, and for good when the first step is completed
-    newcomer   rehearse with the rank's book; wait for a part that the live rank has not come to yet
+    newcomer   rehearse with the rank's book, not before there is one (main.py); wait for a part that the live rank has
+               not come to yet
                seated at step 0, go on recording where the lost rank's book ends
 
 The book goes out before the capture of the version that it belongs to: whoever can resume from a version finds it.
@@ -15,7 +16,6 @@ from deadpool.backend.prompt_book import Key, PromptBook
 from deadpool.backend.prompter import Prompter
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Prompts, Rehearse, Seat
-from deadpool.trainer.signals import RunAgain
 
 if TYPE_CHECKING:
     from deadpool.trainer.session import Session
@@ -34,7 +34,6 @@ class Prompting:
 
     def begin(self) -> None:
         """Before the first line of the script."""
-        self._start, self._is_prompted, self._has_waited = None, False, False
         match self._session.playing:
             case Seat(resume=None, generation=generation):
                 self._start = generation
@@ -42,9 +41,6 @@ class Prompting:
             case _:
                 self._is_prompted = True
                 self._prompter.prompt(self._find)
-
-    def end(self) -> None:
-        self._prompter.end()
 
     def enter_loop(self) -> None:
         self._prompter.mark()
@@ -66,8 +62,8 @@ class Prompting:
             return
         self._is_prompted = False
         self._prompter.end()
-        prompts = self._prompts()
-        if prompts is None or prompts.complete:
+        prompts = self._prompts() or self._lost_prompts()
+        if prompts.complete:
             return
         self._start = prompts.start
         if step == 0:
@@ -75,11 +71,12 @@ class Prompting:
         else:
             self._send(self._read(prompts), complete=True)  # nobody is left who could add to it
 
-    @property
-    def is_outdated(self) -> bool:
-        """The job has begun anew since this rehearsal was prompted: what the script was told may not hold any more."""
-        prompts = self._prompts()
-        return self._start is not None and prompts is not None and prompts.start != self._start
+    def _lost_prompts(self) -> Prompts:
+        """Nobody has them any more. Said, so that whoever rehearses this rank does not wait for them for ever."""
+        session = self._session
+        self._start = session.core.generation
+        self._send(PromptBook(), complete=True)
+        return Prompts(rank=session.rank, start=self._start, complete=True, book=b"")
 
     def _send(self, book: PromptBook, *, complete: bool) -> None:
         session = self._session
@@ -98,8 +95,6 @@ class Prompting:
                 self._session.emit("awaits_prompts", operation=key[0])
             self._has_waited = True
             found = self._session.wait(lambda: self._look_up(key))
-        if self._is_for_nothing():
-            raise RunAgain
         return found or None
 
     def _look_up(self, key: Key) -> tuple[bytes, ...] | None:
@@ -113,14 +108,7 @@ class Prompting:
         return None if self._is_rehearsal() else ()
 
     def _is_rehearsal(self) -> bool:
-        role = self._session.role
-        return isinstance(role, Rehearse) and role.rank == self._session.rank
-
-    def _is_for_nothing(self) -> bool:
-        """Nobody needs this rank from here any more, or not as this script has been told it."""
-        role = self._session.role
-        seated_here = isinstance(role, Seat) and role.rank == self._session.rank and role.resume is not None
-        return self.is_outdated or not (seated_here or self._is_rehearsal())
+        return isinstance(self._session.role, Rehearse)
 
     def _prompts(self) -> Prompts | None:
         return self._session.prompts.get(self._session.rank)

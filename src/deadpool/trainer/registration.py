@@ -7,7 +7,6 @@ while a newcomer's snapshot is still on its way. Without it copies work all the 
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from deadpool.errors import DeviceError
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.cuda import runtime
+from deadpool.trainer.notes import note
 
 
 class Registrar:
@@ -89,8 +89,7 @@ class Registrar:
         """Said once: it is the same for all."""
         if not self._has_failed:
             self._has_failed = True
-            text = f"slot memory is not registered with CUDA, captures will be slow: {error}"
-            warnings.warn(text, stacklevel=2)
+            note(f"slot memory is not registered with CUDA, captures will be slow: {error}")
             self._emit("unregistered", reason=str(error))
 
 

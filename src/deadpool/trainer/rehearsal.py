@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from deadpool.errors import GroupMissing
 from deadpool.protocol.messages import Parked, Rehearse, Seat
 from deadpool.trainer import recovery
-from deadpool.trainer.signals import RunAgain, Superseded
+from deadpool.trainer.signals import Superseded
 from deadpool.trainer.step import DryStep
 
 if TYPE_CHECKING:
@@ -84,16 +84,8 @@ def _full_rehearsal(job: Job) -> int:
 
 
 def _await_seat(job: Job, rank: int) -> Seat:
-    """Another rank than rehearsed, or a job that started over meanwhile: the script has to run again."""
+    """Where this rehearsal turns out to be for nothing, the agent ends the process: it is never told another rank."""
     session = job.session
-
-    def ready() -> Seat | Rehearse | None:
-        role = session.role
-        stays = isinstance(role, Rehearse) and role.rank == rank and not session.prompting.is_outdated
-        return None if stays else role
-
-    role = session.wait(ready)
-    fits = isinstance(role, Seat) and role.rank == rank and role.resume is not None
-    if isinstance(role, Seat) and fits and not session.prompting.is_outdated:
-        return role
-    raise RunAgain
+    role = session.wait(lambda: session.role if isinstance(session.role, Seat) else None)
+    assert isinstance(role, Seat) and role.rank == rank and role.resume is not None, (rank, role)
+    return role

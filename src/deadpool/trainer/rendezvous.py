@@ -26,6 +26,12 @@ class RendezvousStore(dist.Store):
         self._lock = threading.Lock()
         self._link = BlockingLink(address, credentials, "rendezvous", timeout_s=_CONNECT_S)
 
+    def __del__(self) -> None:
+        """Whoever drops a store need not know that there is a connection in it: the script may take that for a leak."""
+        link = getattr(self, "_link", None)  # None: it did not come to be
+        if link is not None:
+            link.close()
+
     def clone(self) -> RendezvousStore:
         return RendezvousStore(self._address, self._credentials, self._prefix, self._timeout)
 

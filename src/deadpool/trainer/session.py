@@ -253,9 +253,10 @@ class Session:
             self.registrar.remove(number)
             self.segments.pop(number).close()
 
-    def rendezvous(self, address: Address, generation: Generation) -> RendezvousStore:
-        timeout = timedelta(seconds=GROUP_TIMEOUT_S)
-        return RendezvousStore(address, self.credentials, f"generation-{generation}", timeout)
+    def rendezvous(self, address: Address, generation: Generation, part: str = "") -> RendezvousStore:
+        """Keys of different generations, and of different parts of one, do not meet."""
+        timeout, prefix = timedelta(seconds=GROUP_TIMEOUT_S), f"generation-{generation}"
+        return RendezvousStore(address, self.credentials, f"{prefix}/{part}" if part else prefix, timeout)
 
 
 def _newer_seat(role: Seat | Rehearse, generation: Generation) -> bool:

@@ -12,9 +12,5 @@ class Superseded(Exception):
     """What was waited for will not come: a newer generation began."""
 
 
-class RunAgain(Unwind):
-    """Takes a spare back to the top of its script."""
-
-
 class Restart(Unwind):
     """Takes a trainer out of its script: a fresh process goes on from the memory of its node."""

@@ -75,7 +75,8 @@ class WaitMeter:
         main = threading.main_thread().ident
         assert main is not None
         looked = time.monotonic()
-        while not self._ended.wait(PERIOD_S * random.uniform(0.5, 1.5)):
+        chance = random.Random()  # the global generator is the script's
+        while not self._ended.wait(PERIOD_S * chance.uniform(0.5, 1.5)):
             began = time.monotonic()
             if self._in_step and _waits(main) and self._in_step:
                 self._add(began - looked)  # as if it had been so since the last look

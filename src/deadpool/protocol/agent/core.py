@@ -21,6 +21,7 @@ from deadpool.protocol.agent.crew import Crew
 from deadpool.protocol.agent.data_news import DataNews
 from deadpool.protocol.agent.node_prompts import NodePrompts
 from deadpool.protocol.agent.orders import Orders
+from deadpool.protocol.agent.protection_watch import ProtectionWatch
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.service import Service
 from deadpool.protocol.agent.station import Station
@@ -78,6 +79,7 @@ class Agent:
             spare=spare,
         )
         self._trainer_news = TrainerNews(station, unwinding=unwinding, seating=seating, vitals=vitals, prompts=prompts)
+        self._protection = ProtectionWatch(station)
         self._data_news = DataNews(station, unwinding=unwinding, seating=seating)
 
     # --- the contract of a core --------------------------------------------------------------------------------------
@@ -167,4 +169,5 @@ class Agent:
         self._unwinding.look(now)
         if self._vitals.look(now):
             self.store.retry()
+            self._protection.look(now)
         self._service.look(now)

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from deadpool.protocol.effects import AgentEffect, KillTrainer, StartTrainer, ToTrainer
+from deadpool.events import Event
+from deadpool.protocol.effects import AgentEffect, Emit, KillTrainer, StartTrainer, ToTrainer
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Detach, Live, TrainerInfo
 from deadpool.protocol.topology import Address
+
+EARLIER_START = "its rehearsal is of an earlier start"
 
 
 class State(Enum):
@@ -27,7 +30,9 @@ class State(Enum):
 class Trainer:
     name: str
     state: State = State.STARTING
-    rank: int | None = None  # held if seated, rehearsed if rehearsing or parked
+    rank: int | None = None  # held if seated, rehearsed if rehearsing or parked, to be rehearsed if starting
+    begun: bool = False  # the script, or will before it hears anything else: it can be no other rank any more
+    told_of: Generation | None = None  # the start of which it was told prompts, if any
     store: Address | None = None
     under_real_groups: bool = False  # seated at the start of a job: cannot be moved to another rank
     live: Live | None = None  # what it rests at; None while it runs or if it never had state
@@ -58,10 +63,11 @@ class Crew:
         self.failed_starts = 0
         self.rehearsal_failed = False
 
-    def hire(self) -> Trainer:
+    def hire(self, rank: int | None = None) -> Trainer:
+        """A fresh process. `rank`: what it is to rehearse as soon as it is there."""
         name = f"{self._node}.{self._count}"
         self._count += 1
-        self.trainers[name] = Trainer(name)
+        self.trainers[name] = Trainer(name, rank=rank)
         self._out.append(StartTrainer(trainer=name))
         return self.trainers[name]
 
@@ -98,6 +104,7 @@ class Crew:
             return None
         if trainer.state is State.STARTING:
             trainer.state = State.COLD if self.rehearsal_failed else State.IDLE
+            trainer.rank = None if self.rehearsal_failed else trainer.rank
         trainer.store = store
         self.failed_starts = 0
         return trainer
@@ -108,22 +115,35 @@ class Crew:
     def seated(self) -> Iterator[Trainer]:
         return (t for t in list(self.trainers.values()) if t.state is State.SEATED)
 
-    def pick_for(self, rank: int) -> Trainer | None:
-        """The free trainer that would be ready soonest for this rank."""
-        free = [t for t in self.trainers.values() if t.state not in (State.SEATED, State.LEAVING)]
-        return min(free, key=lambda t: _distance(t, rank), default=None)
+    def free(self) -> list[Trainer]:
+        return [t for t in self.trainers.values() if t.state not in (State.SEATED, State.LEAVING)]
 
-    def replace_rehearsals(self, *, but: Collection[int]) -> None:
-        """What they were told is of an earlier start, but for these ranks: who rehearses one of those begins again."""
-        for trainer in list(self.trainers.values()):
-            if trainer.state in (State.REHEARSING, State.PARKED) and trainer.rank not in but:
-                self.send_away(trainer, "its rehearsal is of an earlier start")
-                self.hire()
+    def take_for(self, rank: int) -> Trainer:
+        """The free trainer that would be ready soonest for this rank, or a fresh one. A process that has begun the
+        script as another rank keeps what that rank left in it, so it is none of them: one makes room for the fresh."""
+        fit = [t for t in self.free() if t.rank == rank or not t.begun]
+        if fit:
+            return min(fit, key=lambda t: _distance(t, rank))
+        for trainer in self.free()[:1]:
+            trainer.state = State.LEAVING
+        return self.hire()
+
+    def replace(self, trainer: Trainer, reason: str, *, rank: int | None) -> None:
+        """A fresh process comes in its place, for this rank. A fork of the nursery takes milliseconds."""
+        detail = {"trainer": trainer.name, "reason": reason}
+        self._out.append(Emit(event=Event(what="rehearsal_ended", node=self._node, rank=trainer.rank, detail=detail)))
+        self.send_away(trainer, reason)
+        self.hire(rank)
+
+    def replace_rehearsals(self, *, but: Collection[int] = ()) -> None:
+        """The script begins anew, or has: what they were told is of an earlier start, but for these ranks."""
+        for trainer in self.free():
+            if trainer.begun and trainer.rank not in but:
+                self.replace(trainer, EARLIER_START, rank=trainer.rank)
 
     def retire(self, keep: int) -> None:
         """All but `keep` of the free ones are needed no more."""
-        free = [t for t in self.trainers.values() if t.state not in (State.SEATED, State.LEAVING)]
-        for trainer in free[keep:]:
+        for trainer in self.free()[keep:]:
             trainer.state = State.LEAVING
 
     def leaving(self) -> list[Trainer]:
@@ -140,17 +160,15 @@ class Crew:
 
 
 def _distance(trainer: Trainer, rank: int) -> int:
-    """A rehearsal of the right rank is worth waiting for; one of another rank has to run to its end first."""
+    """Of those that can be this rank. A process that is there is nearer than one that is still to come."""
     match trainer.state, trainer.rank == rank:
-        case State.PARKED, True:
+        case State.PARKED, _:
             return 0
         case State.REHEARSING, True:
             return 1
-        case State.PARKED, False:
-            return 2
-        case ((State.IDLE | State.COLD), _):
+        case State.STARTING, True:
             return 3
-        case State.REHEARSING, False:
+        case State.STARTING, False:
             return 4
         case _:
-            return 5
+            return 2

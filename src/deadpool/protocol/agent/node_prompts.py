@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.crew import Crew, State, Trainer
+from deadpool.protocol.agent.crew import EARLIER_START, Crew, State, Trainer
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Prompts
+from deadpool.protocol.messages import Prompts, Rehearse
 
 
 class NodePrompts:
@@ -30,9 +30,12 @@ class NodePrompts:
 
     def keep(self, prompts: Prompts) -> None:
         self._of_rank[prompts.rank] = prompts
-        for trainer in self._crew.trainers.values():
+        for trainer in list(self._crew.trainers.values()):
             if trainer.rank == prompts.rank and trainer.state in (State.REHEARSING, State.PARKED):
-                self._crew.tell(trainer, prompts)
+                if trainer.begun and trainer.told_of not in (None, prompts.start):
+                    self._crew.replace(trainer, EARLIER_START, rank=trainer.rank)
+                else:
+                    self._tell(trainer, prompts)
 
     def of(self, rank: int) -> Prompts | None:
         return self._of_rank.get(rank)
@@ -45,7 +48,18 @@ class NodePrompts:
     def clear(self) -> None:
         self._of_rank.clear()
 
+    def begin_rehearsal(self, trainer: Trainer, order: Rehearse) -> None:
+        trainer.state, trainer.rank = State.REHEARSING, order.rank
+        self.tell(trainer)
+        self._crew.tell(trainer, order)
+
     def tell(self, trainer: Trainer) -> None:
         """Before the order to be that rank, on the same link."""
         if trainer.rank in self._of_rank:
-            self._crew.tell(trainer, self._of_rank[trainer.rank])
+            self._tell(trainer, self._of_rank[trainer.rank])
+
+    def _tell(self, trainer: Trainer, prompts: Prompts) -> None:
+        """Whoever is to rehearse begins the script with these, unless they are void (trainer/main.py)."""
+        self._crew.tell(trainer, prompts)
+        if not prompts.is_void:
+            trainer.begun, trainer.told_of = True, prompts.start

@@ -101,9 +101,10 @@ class Orders:
         if trainer is None or trainer.state not in (State.IDLE, State.REHEARSING, State.PARKED):
             return
         if trainer.state is State.IDLE or trainer.rank != order.rank:  # else it was said twice
-            trainer.state, trainer.rank = State.REHEARSING, order.rank
-            self._prompts.tell(trainer)
-            crew.tell(trainer, order)
+            if trainer.begun:
+                crew.replace(trainer, f"it has begun the script as rank {trainer.rank}", rank=order.rank)
+            else:
+                self._prompts.begin_rehearsal(trainer, order)
             self._station.report_trainers()
 
     def _fence(self, fence: Fence, now: float) -> None:
@@ -125,6 +126,8 @@ class Orders:
         has_missed_one = self._witness.has_missed(plan)
         if has_missed_one:
             crew.replace_rehearsals(but=self._prompts.forget_own())
+        if plan.resume is None:
+            crew.replace_rehearsals()
         station.store.adopt(plan)
         self._witness.planned(plan, station.settings.layout)
         self._vitals.costs.begin(plan.permit.schedule)

@@ -56,7 +56,7 @@ class Seating:
     def _seat(self, order: RankOrder, plan: Plan) -> None:
         trainer = self._crew.holder_of(order.rank)
         if trainer is None:
-            trainer = self._crew.pick_for(order.rank) or self._crew.hire()
+            trainer = self._crew.take_for(order.rank)
             trainer.state, trainer.rank = State.SEATED, order.rank
             trainer.under_real_groups = plan.resume is None
             if trainer.store is not None:
@@ -108,6 +108,7 @@ class Seating:
             schedule=plan.permit.schedule,
         )
         self._crew.tell(trainer, seat)
+        trainer.begun = True
         if plan.resume is None:
             prepared = Prepared(generation=plan.generation, rank=trainer.rank, store=trainer.store)
             self._out.append(ToCoordinator(message=prepared))

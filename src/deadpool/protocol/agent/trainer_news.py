@@ -27,6 +27,7 @@ from deadpool.protocol.messages import (
     Paused,
     Prepared,
     Prompts,
+    Rehearse,
     Report,
     Spoilt,
     Standing,
@@ -59,8 +60,7 @@ class TrainerNews:
             case TrainerHello(store=store):
                 self._crew.welcome(name, store)
                 self._crew.tell(trainer, self._station.settings)
-                if trainer.state is State.SEATED and not self._station.fenced:
-                    self._seating.process_came(trainer)
+                self._process_came(trainer)
                 self._station.report_trainers()
             case Parked(rank=rank, geometry=geometry) if trainer.state is State.REHEARSING and rank == trainer.rank:
                 trainer.state = State.PARKED
@@ -74,6 +74,13 @@ class TrainerNews:
                 self._station.tell_coordinator(message)
             case _ if trainer.state is State.SEATED and trainer.rank is not None:
                 self._hear_seated(trainer, trainer.rank, message, now)
+
+    def _process_came(self, trainer: Trainer) -> None:
+        if trainer.state is State.SEATED and not self._station.fenced:
+            self._seating.process_came(trainer)
+        elif trainer.state is State.IDLE and trainer.rank is not None:
+            generation, rank = self._station.generation, trainer.rank
+            self._prompts.begin_rehearsal(trainer, Rehearse(generation=generation, trainer=trainer.name, rank=rank))
 
     def _hear_seated(self, trainer: Trainer, rank: int, message: Any, now: float) -> None:
         station, running = self._station, not self._station.fenced
@@ -143,7 +150,7 @@ class TrainerNews:
 
     def _free_trainer_exited(self, trainer: Trainer, reason: str) -> None:
         station = self._station
-        if trainer.state is State.REHEARSING:
+        if trainer.state is State.REHEARSING and trainer.begun:
             self._crew.rehearsal_failed = True
         self._crew.failed_starts += trainer.state is State.STARTING
         lost = TrainerLost(generation=station.generation, trainer=trainer.name, rank=None, reason=reason)

@@ -98,7 +98,7 @@ def far_apart(count: int) -> list[int]:
 def cast(member: Member, ranks: list[int], *, repeat: bool = False) -> Casting:
     """Each rank that nobody rehearses there yet gets a free trainer; with `repeat` further ones rehearse it too."""
     free = [t for t in member.trainers if t.state in ("idle", "rehearsing", "parked")]
-    at_work = {t.rank for t in free if t.state != "idle" and t.rank in ranks}
+    at_work = {t.rank for t in member.trainers if t.state in ("starting", "rehearsing", "parked") and t.rank in ranks}
     movable = [t for t in free if t.state == "idle" or t.rank not in ranks]
     wanted = [rank for rank in ranks if rank not in at_work]
     wanted += ranks * len(movable) if repeat else []

@@ -8,13 +8,17 @@ from deadpool.protocol.coordinator.prompt_shelf import PromptShelf
 from deadpool.protocol.messages import Rehearse
 from deadpool.protocol.topology import Layout
 
+_AT_WORK = ("starting", "rehearsing", "parked")
+
 
 class Rehearsals:
     def __init__(self, layout: Layout, prompts: PromptShelf, out: Outbox) -> None:
         self._layout, self._prompts, self._out = layout, prompts, out
 
     def assign(self, members: list[Member]) -> None:
-        """While the job runs: everyone who is free rehearses something."""
+        """While the job runs: everyone who is free rehearses something, and has what there is to be told of it."""
+        for member in members:
+            self.prompt(member.node, [t.rank for t in member.trainers if t.rank is not None and t.state in _AT_WORK])
         for member, casting in castings(members, self._layout):
             self._order(member, casting)
 
@@ -22,7 +26,7 @@ class Rehearsals:
         """Somebody else has told them until now who they are."""
         for member in members:
             for trainer in member.trainers:
-                if trainer.rank is not None:
+                if trainer.rank is not None and trainer.state == "seated":
                     self._prompts.is_read_by(member.node, trainer.rank)
         self.assign(members)
 

@@ -1,0 +1,81 @@
+"""What a job runs: a command line in the habits of torchrun, as what would follow `python`.
+
+train.py --lr 1        a script                              python train.py --lr 1
+-m package.train       a module, also as --module            python -m package.train
+--no-python CMD ...    a program; only a python one can be protected, since trainers are forked from an interpreter
+                       that has imported torch: then it is one of the two above
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from deadpool.errors import ConfigError
+
+MODULE_FLAG = "-m"
+MODULE_HELP = "the script is the name of a module, to be run as `python -m` does"
+NO_PYTHON_HELP = "the script is a command; it has to be one of this python: its script or module is run"
+PRELOAD_HELP = "a package that trainers have imported before they begin (repeatable): heavy ones start faster"
+SCRIPT_HELP = "the training script, or -m and a module, and its arguments"
+_INTERPRETER = re.compile(r"python(\d+(\.\d+)?)?$")
+_HARMLESS = {"-u", "-B"}
+"""Options of python that change nothing here: trainers are unbuffered anyway."""
+
+
+def checked_program(words: list[str], *, module: bool, no_python: bool) -> list[str]:
+    """What would follow `python`. ConfigError if it cannot be run."""
+    if module and no_python:
+        raise ConfigError("--module and --no-python cannot be used together: give one of them")
+    if module:
+        words = [MODULE_FLAG, *words]
+    if no_python:
+        words = _without_interpreter(words)
+    if words[0] == MODULE_FLAG:
+        _check_module(words[1:])
+    elif not Path(words[0]).exists():
+        raise ConfigError(f"script={words[0]!r} is not a file: give the path of a training script")
+    return words
+
+
+def _check_module(words: list[str]) -> None:
+    """Whether there is such a package. Not more: to find a module in it, it would have to be imported."""
+    if not words:
+        raise ConfigError("-m names no module: give one, as in -m package.train")
+    top = words[0].partition(".")[0]
+    if importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
+        raise ConfigError(f"module={words[0]!r} cannot be found: {top!r} is neither in {Path.cwd()} nor installed")
+
+
+def _without_interpreter(words: list[str]) -> list[str]:
+    program, *rest = words
+    if _INTERPRETER.match(Path(program).name) is None:
+        raise ConfigError(
+            f"--no-python {program} cannot be protected: DeadPool works inside of a python process, and cannot keep "
+            "any other program. Give a python script, or start this command with torchrun, without protection"
+        )
+    _check_interpreter(program)
+    while rest and rest[0] in _HARMLESS:
+        rest = rest[1:]
+    if not rest:
+        raise ConfigError(f"--no-python {program} names nothing to run: give a script, or -m and a module")
+    if rest[0].startswith("-") and rest[0] != MODULE_FLAG:
+        raise ConfigError(
+            f"--no-python {program} {rest[0]} cannot be used: trainers are forked from an interpreter that runs "
+            "already. Give a script, or -m and a module"
+        )
+    return rest
+
+
+def _check_interpreter(program: str) -> None:
+    found = shutil.which(program)
+    if found is None:
+        raise ConfigError(f"--no-python {program} cannot be found")
+    if Path(found).absolute().parent.resolve() != Path(sys.executable).absolute().parent.resolve():
+        raise ConfigError(
+            f"--no-python {program} is {found}, and DeadPool runs in {sys.executable}: trainers are forked from that "
+            "one. Install deadpool in the other, or leave --no-python out"
+        )

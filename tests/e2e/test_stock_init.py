@@ -1,0 +1,58 @@
+"""Scripts that make their default group themselves: protected where they ask for it, left alone where they do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stage import EVERY_STEP, Stage, run_script_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.errors import JobFailed
+from deadpool.workload.results import differences
+
+STOCK = Path(__file__).with_name("stock_script.py")
+INIT = Path(__file__).with_name("init_script.py")
+
+
+def make_stage(folder, nursery, script, *arguments, scene="", **config):
+    settings = JobConfig(nodes=2, **{"spares": 1, **EVERY_STEP, **config}).checked()
+    return Stage(settings, "", scene, folder / "job", nursery, script=script, arguments=list(arguments))
+
+
+def test_script_that_never_asks_is_run_once_per_rank(tmp_path, nursery):
+    """A spare that ran it too would do everything twice, and take the port of rank 0."""
+    stage = make_stage(tmp_path, nursery, STOCK, understudies=2)
+    stage.trial.run()
+    began = sorted(path.name.split("-")[1] for path in stage.trial.out.glob("began-*"))
+    assert began == ["0", "1"]
+    assert [(stage.trial.out / f"total-{rank}").read_text() for rank in (0, 1)] == ["4.0", "4.0"]
+    assert not stage.events("rehearsed") and not stage.events("fault")
+    assert sorted(event["rank"] for event in stage.events("unprotected")) == [0, 1]
+    assert "UNPROTECTED: the script ended without ever calling protect()" in stage.trial.console()
+    said = "".join(path.read_text() for path in stage.trial.job.run_dir.logs.glob("*.log"))
+    assert said.count("deadpool: the script ended without ever calling protect()") == 1
+
+
+@pytest.mark.parametrize(("way", "victim"), [("torch", 1), ("twice", 0), ("join", 1)])
+def test_default_group_made_by_torchs_own_call(tmp_path, nursery, way, victim):
+    undisturbed = run_script_unprotected(INIT, ["--way", "torch"], 2, tmp_path / "undisturbed")
+    stage = make_stage(tmp_path, nursery, INIT, "--way", way, scene=f"wait@4:{victim}")
+
+    def during(_):
+        stage.await_gate(4)
+        stage.trial.await_event("rehearsed")
+        stage.await_committed(3)
+        stage.kill_node_at_gate(f"n{victim}", 4)
+
+    assert differences(undisturbed, stage.trial.run(during)) == []
+    assert stage.seats()[victim] == "n2"
+    assert not stage.events("unprotected")
+
+
+def test_another_place_than_the_jobs_is_refused(tmp_path, nursery):
+    script = tmp_path / "script.py"
+    script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo', rank=0, world_size=7)\n")
+    stage = make_stage(tmp_path, nursery, script)
+    with pytest.raises(JobFailed, match=r"init_process_group\(world_size=7\) cannot be used: in this job it is 2"):
+        stage.trial.run()
