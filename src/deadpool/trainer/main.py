@@ -91,12 +91,19 @@ def _run(session: Session, script: str, arguments: list[str]) -> int:
     except Restart:
         return CODE_RESTART
     except SystemExit as stop:
+        _fail_job()
         return _exit_code(session, stop)
     except BaseException as error:
         session.leave_if_device_broke()
         traceback.print_exc()
+        _fail_job()
         session.send(Failed(error=f"{type(error).__name__}: {error}"))
         return 1
+
+
+def _fail_job() -> None:
+    if current.job is not None:
+        current.job.fail()
 
 
 def _exit_code(session: Session, stop: SystemExit) -> int:
