@@ -202,7 +202,7 @@ def test_coordinator_killed_and_then_a_node(make_job):
         stage.open_gate(3)
         stage.trial.await_event("took_over")
         stage.await_gate(6)
-        stage.await_committed(6)
+        stage.await_committed(3)
         stage.kill_node_at_gate("n1", 6)
 
     run(stage, during)

@@ -80,9 +80,9 @@ class TensorBoard:
         self._seen[Path(self._file.name)] = self._file.tell()
 
     def _begin_file(self) -> IO[bytes]:
-        """Named so that readers take it after those that are there."""
-        count = len(self._seen)
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{count}{self._suffix}"
+        """Readers take files in the order of their names: after those that are there, whatever the clocks say."""
+        seconds = max([int(time.time()), *(int(path.name.split(".")[3]) + 1 for path in self._seen)])
+        name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}{self._suffix}"
         return (self._folder / name).open("xb")
 
     def _close_file(self) -> None:
