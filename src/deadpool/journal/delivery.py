@@ -59,7 +59,7 @@ class Outlet:
         if self._is_open:
             self._is_open = False
             self.sink.close()
-        self.reached = self.handed
+            self.reached = self.handed
 
 
 class Delivery:
