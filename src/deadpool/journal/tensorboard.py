@@ -81,7 +81,8 @@ class TensorBoard:
 
     def _begin_file(self) -> IO[bytes]:
         """Readers take files in the order of their names: after those that are there, whatever the clocks say."""
-        seconds = max([int(time.time()), *(int(path.name.split(".")[3]) + 1 for path in self._seen)])
+        there = (path.name.split(".")[3] for path in self._folder.glob("events.out.tfevents.*"))
+        seconds = max([int(time.time()), *(int(text) + 1 for text in there if text.isdigit())])
         name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}{self._suffix}"
         return (self._folder / name).open("xb")
 
