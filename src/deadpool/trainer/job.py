@@ -7,11 +7,12 @@ standing.py a stop between two steps that somebody asked for.
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, SupportsIndex
 
 from deadpool.errors import Unwind
 from deadpool.journal.entry import Sink
@@ -119,20 +120,20 @@ class Job:
         self._pause = reason
         self.session.send(Paused(reason=reason))
 
-    def log(self, step: int | Step, /, **values: Any) -> None:
+    def log(self, step: SupportsIndex, /, **values: Any) -> None:
         """Inside the block of `with step:`, as often as you like: small values, which are delivered once per step, in
         order and without gaps, whoever dies. A key that is logged again in a step gets the later value. A tensor of one
         element is waited for, as by .item(). They go where `log_to` says, else to the run folder: docs/journal.md."""
-        self._journal.log(int(step), values)
+        self._journal.log(operator.index(step), values)
 
     def log_to(self, *sinks: Sink) -> None:
         """Before the loop: where this rank's values go (`deadpool.journal`). Without it they go to the run folder."""
         self._journal.log_to(sinks)
 
-    def on_final(self, step: int | Step, action: Callable[[], None]) -> None:
+    def on_final(self, step: SupportsIndex, action: Callable[[], None]) -> None:
         """Runs `action` in this process once it is certain that `step` will never be computed again. It is lost if the
         process ends before that, which is told (`actions_lost`): what must not have gaps goes into `log`."""
-        self._journal.on_final(int(step), action)
+        self._journal.on_final(operator.index(step), action)
 
     def durable(self, step: int, path: str | os.PathLike[str]) -> None:
         """Says that the script has saved a checkpoint of its own after `step` completed steps, complete and readable at

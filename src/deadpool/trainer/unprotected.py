@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch.distributed as dist
 
@@ -55,14 +56,14 @@ class UnprotectedJob:
     def pause(self, reason: str) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def log(self, step: int | UnprotectedStep, /, **values: Any) -> None:
+    def log(self, step: SupportsIndex, /, **values: Any) -> None:
         """Written at the end of the step: nothing of it will be computed again."""
-        self._journal.log(int(step), values)
+        self._journal.log(operator.index(step), values)
 
     def log_to(self, *sinks: Sink) -> None:
         self._journal.log_to(sinks)
 
-    def on_final(self, step: int | UnprotectedStep, action: Callable[[], None]) -> None:
+    def on_final(self, step: SupportsIndex, action: Callable[[], None]) -> None:
         action()
 
     def durable(self, step: int, path: str | os.PathLike[str]) -> None:
