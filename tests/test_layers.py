@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "parent": set(),
     "story": {"events", "errors"},
     "picture": {"story", "errors"},
+    "journal": BASE,
     "protocol": {"errors", "events"},
     "wire": {"protocol", "errors"},
     "control": SHARED | {"wire", "owner_only", "parent", "strikes", "timeouts"} | TORCH_FREE_SNAPSHOT,
@@ -41,9 +42,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dashboard": SHARED | {"story"},
     "snapshot": SHARED | {f"wire.{module}" for module in ("credentials", "handshake", "patience", "strangers", "tls")},
     "backend": {"config", "events", "errors"},
-    "trainer": SHARED | {"wire", "snapshot", "backend", "parent"},
+    "trainer": SHARED | {"wire", "snapshot", "backend", "parent", "journal"},
     "workload": {"", "config", "control", "events", "story", "errors"},
-    "chaos": {"config", "control", "errors", "parent", "snapshot.slot", "workload"},
+    "chaos": {"config", "control", "errors", "journal", "parent", "snapshot.slot", "workload"},
     "__init__": {"errors", "trainer"},
 }
 """Rooms, or single modules in them. Every room may import itself; cli may import anything, only cli sim and chaos."""
@@ -124,7 +125,9 @@ def test_cores_know_each_other_by_messages_only(module):
 
 
 def test_coordinator_agent_and_commands_start_without_torch():
-    start = sorted(m for m in modules() if room_of(m) in ("chaos", "cli", "control", "protocol", "wire", "sim"))
+    start = sorted(
+        m for m in modules() if room_of(m) in ("chaos", "cli", "control", "journal", "protocol", "wire", "sim")
+    )
     start.remove("chaos.script")
     start += ["workload.harness", "workload.comparison", "workload.layouts"]
     lines = [f"import deadpool.{module}" for module in start]

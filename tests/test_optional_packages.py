@@ -8,7 +8,7 @@ import sys
 import pytest
 from test_layers import modules
 
-OPTIONAL = ("cryptography", "hypothesis", "atheris", "torchdata", "transformers")
+OPTIONAL = ("cryptography", "hypothesis", "atheris", "torchdata", "transformers", "tensorboard", "wandb")
 
 
 def imported_without(packages: tuple[str, ...], names: list[str]) -> subprocess.CompletedProcess[str]:

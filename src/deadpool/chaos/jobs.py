@@ -59,7 +59,7 @@ class Job:
         return JobConfig(nodes=self.nodes, nproc_per_node=self.nproc_per_node, capture_every=1000).checked()
 
     def arguments(self, stop: Path) -> list[str]:
-        return ["--layout", self.name, "--steps", str(_STEPS), "--stop", str(stop), *_MODEL, *_NOISE]
+        return ["--layout", self.name, "--steps", str(_STEPS), "--stop", str(stop), "--journal", *_MODEL, *_NOISE]
 
 
 JOBS = {

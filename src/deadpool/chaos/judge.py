@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deadpool.chaos.curves import journal_problems
 from deadpool.chaos.diagnosis import take_down
 from deadpool.chaos.faults import possible
 from deadpool.chaos.faults.fault import Scene
@@ -68,6 +69,7 @@ class Case:
         verdict.took_s = round(time.monotonic() - began, 1)
         if disturbed is not None:
             verdict.problems += differences(self._undisturbed(), disturbed)
+            verdict.problems += journal_problems(RunDir(self.folder / "disturbed" / "run").journal, disturbed)
         return verdict
 
     # --- struck ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from deadpool.cli import (
     coordinator,
     demo,
     drain,
+    journal,
     kill,
     picture,
     replace,
@@ -33,6 +34,7 @@ app.command(context_settings=SCRIPT_LAST)(agent.agent)
 app.command()(coordinator.coordinator)
 app.command()(status.status)
 app.command()(story.story)
+app.command()(journal.journal)
 app.command()(picture.picture)
 app.command()(kill.kill)
 app.command()(drain.drain)

@@ -1,4 +1,6 @@
-"""A job's folder: its secret, where its coordinator listens, its event log, its trainers' logs. Owner-only."""
+"""A job's folder: its secret, where its coordinator listens, its event log, its trainers' logs and journal.
+
+Owner-only."""
 
 from __future__ import annotations
 
@@ -15,6 +17,14 @@ from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials, read_credentials
 from deadpool.wire.tls import OFF, settled
 
+_LOGS, _JOURNAL = "logs", "journal"
+
+
+def journal_folder(logs: Path) -> Path:
+    """Where job.log writes, unless the script says where: the run folder, or an agent's own folder of logs."""
+    whole = logs.resolve()
+    return (whole.parent if whole.name == _LOGS else whole) / _JOURNAL
+
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
@@ -29,7 +39,11 @@ class RunDir:
 
     @property
     def logs(self) -> Path:
-        return self.path / "logs"
+        return self.path / _LOGS
+
+    @property
+    def journal(self) -> Path:
+        return journal_folder(self.logs)
 
     @property
     def events(self) -> Path:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from deadpool.control.nursery import answer, request, start_nursery
 from deadpool.control.oom import OomWatch
+from deadpool.control.run_dir import journal_folder
 from deadpool.owner_only import open_private
 from deadpool.protocol.topology import Address
 
@@ -24,6 +25,7 @@ AGENT_VARIABLE = "DEADPOOL_AGENT"
 TRAINER_VARIABLE = "DEADPOOL_TRAINER"
 HOST_VARIABLE = "DEADPOOL_HOST"
 RENDEZVOUS_VARIABLE = "DEADPOOL_RENDEZVOUS"
+JOURNAL_VARIABLE = "DEADPOOL_JOURNAL"
 _LINE_LIMIT_BYTES = 1 << 20
 _LAST_WORDS_S = 0.5
 _END_S = 5.0
@@ -56,7 +58,11 @@ class TrainerProcesses:
         `on_failure` hears why that cannot be.
         """
         self._script, self._logs, self._label, self._on_exit = script, logs, label, on_exit
-        self._variables = {AGENT_VARIABLE: door, HOST_VARIABLE: host}
+        self._variables = {
+            AGENT_VARIABLE: door,
+            HOST_VARIABLE: host,
+            JOURNAL_VARIABLE: str(journal_folder(logs)),
+        }
         self.rendezvous: Address | None = None  # of this node's store, once it listens
         self._running: dict[str, _Running] = {}
         self._last_words: set[asyncio.Task[None]] = set()

@@ -7,12 +7,14 @@ standing.py a stop between two steps that somebody asked for.
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, SupportsIndex
 
 from deadpool.errors import Unwind
+from deadpool.journal.entry import Sink
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Declare, Durable, Finished, Missed, Paused, Release, Stepped
 from deadpool.protocol.seal import Extent, Geometry
@@ -23,6 +25,7 @@ from deadpool.trainer import lost_peer, recovery, rehearsal, standing
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
+from deadpool.trainer.journaling import FAILURE_S, Journal
 from deadpool.trainer.notes import note
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
@@ -36,8 +39,10 @@ SLOT_WAIT_S = 30.0
 
 
 class Job:
-    def __init__(self, session: Session, state: ProtectedState, adapters: list[Adapter]) -> None:
+    def __init__(self, session: Session, state: ProtectedState, adapters: list[Adapter], journal: Journal) -> None:
+        """`journal` is a companion of `state`."""
         assert session.settings is not None
+        self._journal = journal
         self.session, self.state, self.adapters = session, state, adapters
         self.in_place = versions.recovers_in_place(session.settings.in_place)
         self.enabled = True  # False on all ranks alike: versions are passed over, to measure what protection costs
@@ -60,7 +65,6 @@ class Job:
         self._step_began = time.monotonic()
         self.budget = Budget(session.settings.overhead_budget)
         self._resumed_from: int | None = None
-        self._when_final: list[tuple[int, Callable[[], None]]] = []
         self._pause: str | None = None
         if state.is_on_device:
             session.registrar.enable()
@@ -91,6 +95,10 @@ class Job:
         if self._left_early:
             self._everybody_done()
 
+    def fail(self) -> None:
+        """The script has ended otherwise: what is final by now is still delivered."""
+        self._journal.close(FAILURE_S)
+
     @property
     def number(self) -> int:
         """The step to be done next, which is the number of completed ones."""
@@ -114,9 +122,20 @@ class Job:
         self._pause = reason
         self.session.send(Paused(reason=reason))
 
-    def on_final(self, step: int, action: Callable[[], None]) -> None:
-        """Runs `action` once it is certain that `step` will never be computed again."""
-        self._when_final.append((int(step), action))
+    def log(self, step: SupportsIndex, /, **values: Any) -> None:
+        """Inside the block of `with step:`, as often as you like: small values, which are delivered once per step, in
+        order and without gaps, whoever dies. A key that is logged again in a step gets the later value. A tensor of one
+        element is waited for, as by .item(). They go where `log_to` says, else to the run folder: docs/journal.md."""
+        self._journal.log(operator.index(step), values)
+
+    def log_to(self, *sinks: Sink) -> None:
+        """Before the loop: where this rank's values go (`deadpool.journal`). Without it they go to the run folder."""
+        self._journal.log_to(sinks)
+
+    def on_final(self, step: SupportsIndex, action: Callable[[], None]) -> None:
+        """Runs `action` in this process once it is certain that `step` will never be computed again. It is lost if the
+        process ends before that, which is told (`actions_lost`): what must not have gaps goes into `log`."""
+        self._journal.on_final(operator.index(step), action)
 
     def durable(self, step: int, path: str | os.PathLike[str]) -> None:
         """Says that the script has saved a checkpoint of its own after `step` completed steps, complete and readable at
@@ -142,7 +161,7 @@ class Job:
             session.expect(Release, session.core.generation)
         except Superseded:
             return False
-        self._settle(self.number)
+        self._journal.finish(self.number)
         return True
 
     # --- the boundary of a step --------------------------------------------------------------------------------------
@@ -153,6 +172,7 @@ class Job:
         with self.session.changed:
             self.session.core.begin()
         self._reached(self.state.mark())
+        self._journal.begin()
         self.session.prompting.enter_loop()
         self.record = self.state.record()
         self.take_snapshot()
@@ -160,6 +180,13 @@ class Job:
     def enter_step(self, number: int) -> None:
         self.waits.begin_step()
         self.session.ambushes.enter_step(number)
+        self._journal.enter_step(number)
+
+    def enter_dry_step(self, number: int) -> None:
+        self._journal.enter_step(number)
+
+    def leave_dry_step(self) -> None:
+        self._journal.leave_step()
 
     def _warn_of_torch(self) -> None:
         """At the start of the job, so once."""
@@ -170,6 +197,7 @@ class Job:
 
     def leave_step(self, error: BaseException | None) -> bool:
         """True: the exception was the fault's doing, and the step will be yielded again."""
+        self._journal.leave_step()
         self.waits.end_step()
         self.session.ambushes.leave_step(completed=error is None)
         if error is None:
@@ -194,6 +222,7 @@ class Job:
             counts = session.core.end_step()
         if not counts:
             return
+        self._journal.complete_step()
         self._reached(boundary)
         step_s = time.monotonic() - self._step_began
         session.unwind_watch.stepped(step_s)
@@ -208,7 +237,7 @@ class Job:
             self.take_snapshot()
         else:
             self._pass_over()
-        self._settle(session.final_number)
+        self._journal.settle(session.final_number)
         session.ambushes.between(self.number - 1)
 
     def _stay_close(self) -> None:
@@ -244,12 +273,6 @@ class Job:
                 waited_s=self.waits.take(),
             )
         )
-
-    def _settle(self, final_number: int) -> None:
-        due = [action for step, action in self._when_final if step < final_number]
-        self._when_final = [(step, action) for step, action in self._when_final if step >= final_number]
-        for action in due:
-            action()
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
 
@@ -334,13 +357,14 @@ class Job:
     # --- for recovery and rehearsal ----------------------------------------------------------------------------------
 
     def resume(self, number: int) -> None:
-        """Steps from here on are computed again: what waited for their finality waits anew."""
-        self._when_final = [(step, action) for step, action in self._when_final if step < number]
+        """Steps from here on are computed again."""
+        self._journal.resume(number)
         self._resumed_from = number
         self.step_log.resumed()
 
     def set_dry(self, dry: bool) -> None:
         self._dry = dry
+        self._journal.set_dry(dry)
 
 
 def _fits(extent: Extent, room: Geometry | None) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from deadpool.errors import GroupError
+from deadpool.trainer.notes import note
 from deadpool.trainer.signals import CODE_RESTART
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _await_fence(job: Job) -> bool:
 
 def _leave(job: Job) -> None:
     reason = f"a connection to a peer broke by the end of step {job.number}, and no fault was found that explains it"
-    print(f"deadpool: {reason}: the step does not count, and another process takes this rank", file=sys.stderr)
+    note(f"{reason}: the step does not count, and another process takes this rank")
     job.session.emit("peer_lost", step=job.number, reason=reason)
     sys.stdout.flush()
     sys.stderr.flush()

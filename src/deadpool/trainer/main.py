@@ -87,12 +87,15 @@ def _run(session: Session, command: list[str]) -> int:
         code = _run_to_exit(session, command)
         if code == 0:
             _end_well(session)
+        else:
+            _fail_job()
         return code
     except Restart:
         return CODE_RESTART
     except BaseException as error:
         session.leave_if_device_broke()
         traceback.print_exc()
+        _fail_job()
         session.send(Failed(error=f"{type(error).__name__}: {error}"))
         return 1
 
@@ -113,6 +116,11 @@ def _end_well(session: Session) -> None:
     session.emit("unprotected")  # a fault would have cost this job everything, and nobody might have noticed
     if session.rank == 0:
         note("the script ended without ever calling protect(): nothing of this job was protected")
+
+
+def _fail_job() -> None:
+    if current.job is not None:
+        current.job.fail()
 
 
 def _exit_code(session: Session, stop: SystemExit) -> int:

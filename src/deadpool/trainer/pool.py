@@ -12,6 +12,7 @@ from deadpool.trainer.adapters import adapters_for
 from deadpool.trainer.boundary_groups import BoundaryGroups
 from deadpool.trainer.claims import Claims, apply_claims
 from deadpool.trainer.job import Job
+from deadpool.trainer.journaling import Journal
 from deadpool.trainer.notes import note
 from deadpool.trainer.session import Session
 from deadpool.trainer.unprotected import UnprotectedPool
@@ -38,14 +39,15 @@ class Pool:
             raise ConfigError("protect() was called twice: pass all objects to one call")
         adapters = adapters_for(_modules(objects))
         derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
+        journal = Journal(self._session)
         state = ProtectedState(
             objects,
             replicas=apply_claims(derived, objects, replicated or {}, self.rank),
             rank=self.rank,
             node_of=self._layout.position_of,
-            companions={"process groups": BoundaryGroups(self._session)},
+            companions={"process groups": BoundaryGroups(self._session), "journal": journal},
         )
-        current.job = Job(self._session, state, adapters)
+        current.job = Job(self._session, state, adapters, journal)
         return current.job
 
 

@@ -45,11 +45,13 @@ class DryStep(Step):
         self.error: Exception | None = None
 
     def __enter__(self) -> DryStep:
+        self._job.enter_dry_step(self.number)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        self._job.leave_dry_step()
         if isinstance(error, Exception):
             self.error = error
             return True

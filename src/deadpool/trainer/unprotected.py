@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any, SupportsIndex
 
 import torch.distributed as dist
+
+from deadpool.journal.direct import DirectJournal
+from deadpool.journal.entry import Sink
 
 
 class UnprotectedStep:
     dry = False
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, journal: DirectJournal) -> None:
+        self.number, self._journal = number, journal
 
     def __enter__(self) -> UnprotectedStep:
+        self._journal.enter_step(self.number)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return None
+        self._journal.leave_step(completed=error is None)
 
     def __index__(self) -> int:
         return self.number
@@ -38,14 +44,26 @@ class UnprotectedJob:
         from deadpool.snapshot.state import ProtectedState
 
         self._state = ProtectedState(objects, replicas={}, rank=rank, node_of=lambda _: 0)
+        self._journal = DirectJournal(rank)
 
     def steps(self, count: int) -> Iterator[UnprotectedStep]:
-        return (UnprotectedStep(number) for number in range(count))
+        try:
+            for number in range(count):
+                yield UnprotectedStep(number, self._journal)
+        finally:
+            self._journal.close()
 
     def pause(self, reason: str) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def on_final(self, step: int, action: Callable[[], None]) -> None:
+    def log(self, step: SupportsIndex, /, **values: Any) -> None:
+        """Written at the end of the step: nothing of it will be computed again."""
+        self._journal.log(operator.index(step), values)
+
+    def log_to(self, *sinks: Sink) -> None:
+        self._journal.log_to(sinks)
+
+    def on_final(self, step: SupportsIndex, action: Callable[[], None]) -> None:
         action()
 
     def durable(self, step: int, path: str | os.PathLike[str]) -> None:

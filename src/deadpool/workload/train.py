@@ -40,6 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="compile the blocks")
     parser.add_argument("--device", choices=tuple(BACKENDS), default="cpu")
     parser.add_argument("--backend", choices=tuple(BACKENDS.values()), help="by default gloo on cpu, nccl on cuda")
+    parser.add_argument("--journal", action="store_true", help="log the loss of every step of every rank")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--sequence", type=int, default=128)
@@ -114,6 +115,8 @@ def main() -> None:
                 optimizer.zero_grad()
                 if average is not None:
                     average.update()
+                if args.journal:
+                    job.log(step, loss=loss)
                 if not step.dry:
                     note(file, step=step.number, loss=float(loss).hex(), began=began, **clocks())
         note(file, digest=job.digest())

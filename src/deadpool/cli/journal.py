@@ -1,0 +1,95 @@
+"""`deadpool journal`: what the ranks have logged, as one curve."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from deadpool.journal.reading import Line
+
+_LOOK_S = 0.5
+
+
+def journal(
+    folder: Annotated[
+        list[Path] | None, typer.Argument(help="folders of journals, of nodes that share none; default: the job's")
+    ] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
+    rank: Annotated[int | None, typer.Option(help="of this rank only")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="these values only, repeatable; a/b for a nested one")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with what comes")] = False,
+) -> None:
+    """Print what job.log has written, every step of every rank once: a table, or lines of JSON where it is piped."""
+    from deadpool.journal.reading import Journal, newest_runs
+
+    book = Journal(_folders(folder, run_dir))
+    _print((line for line in newest_runs(book.read()) if rank in (None, line.rank)), key or [], titled=True)
+    while follow:
+        try:
+            time.sleep(_LOOK_S)
+        except KeyboardInterrupt:
+            return
+        lines = sorted(book.read(), key=lambda line: (line.step, line.rank))
+        _print((line for line in lines if rank in (None, line.rank)), key or [], titled=False)
+
+
+def _folders(given: list[Path] | None, run_dir: Path | None) -> list[Path]:
+    from deadpool.cli.asking import find_run_dir
+    from deadpool.errors import ConfigError
+
+    if not given:
+        return [find_run_dir(run_dir).journal]
+    missing = [str(folder) for folder in given if not folder.is_dir()]
+    if missing:
+        raise ConfigError(f"no such folder: {', '.join(missing)}")
+    return [folder / "journal" if (folder / "journal").is_dir() else folder for folder in given]
+
+
+def _print(lines: Iterable[Line], keys: list[str], *, titled: bool) -> None:
+    found = [(line, _chosen(line.values, keys)) for line in lines]
+    shown = [(line, values) for line, values in found if values or not keys]
+    if not sys.stdout.isatty():
+        for line, values in shown:
+            print(json.dumps({"step": line.step, "rank": line.rank, "time": line.time, "values": values}), flush=True)
+    elif titled:
+        _print_table(shown)
+    else:
+        for line, values in shown:
+            print(f"{line.step:>8} {line.rank:>5}  " + "  ".join(f"{key}={_cell(v)}" for key, v in values.items()))
+
+
+def _print_table(rows: list[tuple[Line, dict[str, Any]]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = list(dict.fromkeys(key for _, values in rows for key in values))
+    table = Table("step", "rank", *columns)
+    for line, values in rows:
+        table.add_row(str(line.step), str(line.rank), *(_cell(values[key]) if key in values else "" for key in columns))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+
+
+def _chosen(values: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+    if not keys:
+        return values
+    found = {key: _find(values, key) for key in keys}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _find(values: Any, key: str) -> Any:
+    """A key as it is, or as a path into nested dicts."""
+    if isinstance(values, dict) and key in values:
+        return values[key]
+    outer, _, inner = key.partition("/")
+    return _find(values[outer], inner) if inner and isinstance(values, dict) and outer in values else None

@@ -1,0 +1,137 @@
+"""A file with one line per step: `{"run": ..., "rank": 0, "step": 12, "time": ..., "values": {...}}`.
+
+The file itself says which steps it has. Under a lock a writer reads what others have added since it looked last, cuts
+off a last line without an end (its writer was killed), and appends what is not there. Several ranks may share a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from deadpool.journal.entry import Entry, Run
+from deadpool.journal.locking import locked
+
+_BLOCK = 1 << 20
+
+
+class Jsonl:
+    def __init__(self, path: str | os.PathLike[str], *, mode: int = 0o666) -> None:
+        """`mode` is that of a file that is made here, before the umask."""
+        self.place = str(path)
+        self._path, self._mode = Path(path), mode
+        self._fd: int | None = None
+        self._prefix = b""
+        self._end = 0  # how much of the file was seen
+        self._next = 0  # the first step that is not in it
+
+    def open(self, run: Run) -> None:
+        self.close()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, self._mode)
+        _sync_folder(self._path.parent)
+        self._prefix = _head(run).encode()
+        self._end = self._next = 0
+
+    def write(self, entries: Sequence[Entry]) -> int | None:
+        fd = self._fd
+        assert fd is not None
+        with locked(fd):
+            self._require_in_place(fd)
+            self._catch_up(fd)
+            new = [entry for entry in entries if entry.step >= self._next]
+            if new:
+                self._append(fd, b"".join(self._line(entry) for entry in new))
+                self._next = new[-1].step + 1
+        return None
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def _line(self, entry: Entry) -> bytes:
+        return self._prefix + f'{entry.step},"time":{entry.time!r},"values":{entry.text}}}\n'.encode()
+
+    def _require_in_place(self, fd: int) -> None:
+        """Somebody may have moved the file away: then others write elsewhere, and this one is opened again."""
+        here, there = os.fstat(fd), self._path.stat()
+        if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+            raise FileNotFoundError(f"{self.place} is another file now")
+
+    def _catch_up(self, fd: int) -> None:
+        size = os.fstat(fd).st_size
+        if size == self._end:
+            return
+        if size < self._end:
+            self._end = 0  # shorter than what was seen: somebody has cut it
+        size = _cut_torn_line(fd, size)
+        found = _last_line_with(fd, self._prefix, self._end, size)
+        if found is not None:
+            self._next = max(self._next, int(os.pread(fd, 24, found + len(self._prefix)).split(b",")[0]) + 1)
+        self._end = size
+
+    def _append(self, fd: int, data: bytes) -> None:
+        """All of it, or nothing and the error: half a line would be in the way of the next writer."""
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fsync(fd)
+        except OSError:
+            os.ftruncate(fd, self._end)
+            raise
+        self._end += len(data)
+
+
+def _head(run: Run) -> str:
+    return f'{{"run":{json.dumps(run.id)},"rank":{run.rank},"step":'
+
+
+def _cut_torn_line(fd: int, size: int) -> int:
+    """Returns how long the file is afterwards."""
+    if size == 0 or os.pread(fd, 1, size - 1) == b"\n":
+        return size
+    keep = _find_last(fd, b"\n", 0, size) + 1
+    os.ftruncate(fd, keep)
+    return keep
+
+
+def _last_line_with(fd: int, prefix: bytes, begin: int, end: int) -> int | None:
+    """Where the last line that begins with `prefix` begins. A line begins at `begin`."""
+    found = _find_last(fd, b"\n" + prefix, begin, end)
+    if found >= 0:
+        return found + 1
+    return begin if os.pread(fd, len(prefix), begin) == prefix else None
+
+
+def _find_last(fd: int, wanted: bytes, begin: int, end: int) -> int:
+    """Read from the end, so that of a long file only the last lines are. -1: it is not there."""
+    stop = end
+    while stop > begin:
+        start = max(begin, stop - _BLOCK)
+        index = os.pread(fd, stop - start, start).rfind(wanted)
+        if index >= 0:
+            return start + index
+        stop = start + len(wanted) - 1 if start > begin else begin
+    return -1
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+JOURNAL_VARIABLE = "DEADPOOL_JOURNAL"
+_FOLDER = "deadpool-journal"
+
+
+def default_sink(rank: int) -> Jsonl:
+    """Where no other was named: in the folder that the agent says, for the owner only like the rest of a run folder;
+    under torchrun in one beside the script's output."""
+    return Jsonl(Path(os.environ.get(JOURNAL_VARIABLE, _FOLDER)) / f"rank-{rank:05d}.jsonl", mode=0o600)

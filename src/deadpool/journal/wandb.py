@@ -1,0 +1,122 @@
+"""Weights & Biases: every entry is a row of the run's history, at its step. Needs the package `wandb`.
+
+wandb hands rows to a process of its own, which writes and sends them later and ends with the trainer. So a row that was
+handed over is not durable yet. Offline, the run's files say which steps it has, and a row counts when it is there.
+Online, the server says so when the run is opened (`run.step`), and a row counts a while after it was handed over; one
+that comes twice is dropped by the server, which takes only growing steps.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deadpool.errors import ConfigError
+from deadpool.journal.entry import Entry, Run
+from deadpool.journal.locking import locked
+from deadpool.journal.wandb_file import HistoryFile
+
+_FLUSH_S = 1.0
+_SENT_S = 60.0
+"""Online: how long after it was handed over a row is taken for sent. wandb sends every few seconds."""
+_SETTLE_S = 2.0
+"""For the helper process of a trainer that was killed: it ends with it, and may write a last time until then."""
+
+
+class WandB:
+    def __init__(
+        self,
+        project: str | None = None,
+        *,
+        id: str | None = None,
+        dir: str | os.PathLike[str] = ".",
+        mode: str = "online",
+        settings: dict[str, Any] | None = None,
+        **init: Any,
+    ) -> None:
+        """As of `wandb.init`. `id` belongs to one job: in another job its steps would be taken for written. By default
+        each start of a job has its own. Offline, every node that may hold the rank sees `dir`."""
+        self.place = f"{project or 'wandb'}, {mode}"
+        self._id, self._dir, self._settings = id, Path(dir), settings or {}
+        self._offline = mode == "offline"
+        self._init: dict[str, Any] = {"project": project, "mode": mode, **init}
+        self._run: Any = None
+        self._name = ""
+        self._lock: int | None = None
+        self._files: dict[Path, HistoryFile] = {}
+        self._next = 0  # the first step that was not handed over
+        self._handed: deque[tuple[float, int]] = deque()  # online: when, and the first step of it
+
+    def open(self, run: Run) -> None:
+        wandb = _import_wandb()
+        self.close()
+        self._name = self._id or f"{run.id}-rank{run.rank}"
+        self._dir.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._dir / f"deadpool-{self._name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        with locked(self._lock):
+            self._next = self._settled_steps() if self._offline else 0
+            settings = self._all_settings(wandb)
+            self._run = wandb.init(id=self._name, dir=self._dir, resume="allow", settings=settings, **self._init)
+            if not self._offline:
+                self._next = int(self._run.step)
+
+    def write(self, entries: Sequence[Entry]) -> int | None:
+        assert self._lock is not None
+        with locked(self._lock):
+            if self._offline:
+                self._next = max(self._next, self._steps_on_disk())
+            new = [entry for entry in entries if entry.step >= self._next]
+            for entry in new:
+                self._run.log(entry.values, step=entry.step, commit=True)
+            if new:
+                self._handed.append((time.monotonic(), new[0].step))
+                self._next = new[-1].step + 1
+        return self._steps_on_disk() if self._offline else self._steps_sent()
+
+    def close(self) -> None:
+        """wandb has written and sent everything when it has finished a run."""
+        run, self._run = self._run, None
+        lock, self._lock = self._lock, None
+        self._files, self._handed = {}, deque()
+        try:
+            if run is not None:
+                run.finish()
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    def _all_settings(self, wandb: Any) -> Any:
+        """The console is the trainer's. Rows are to be on disk soon, where this wandb can be told so."""
+        settings: dict[str, Any] = {"console": "off"}
+        if "x_transaction_log_flush_interval" in getattr(wandb.Settings, "model_fields", {}):
+            settings["x_transaction_log_flush_interval"] = _FLUSH_S
+        return wandb.Settings(**{**settings, **self._settings})
+
+    def _settled_steps(self) -> int:
+        if self._steps_on_disk() or self._files:
+            time.sleep(_SETTLE_S)
+        return self._steps_on_disk()
+
+    def _steps_on_disk(self) -> int:
+        """The first step that no file of this run has."""
+        for path in (self._dir / "wandb").glob(f"offline-run-*-{self._name}/run-{self._name}.wandb"):
+            self._files.setdefault(path, HistoryFile(path))
+        return max((file.read() + 1 for file in self._files.values()), default=0)
+
+    def _steps_sent(self) -> int | None:
+        """The first step that was handed over only now; None: there is none."""
+        while self._handed and self._handed[0][0] < time.monotonic() - _SENT_S:
+            self._handed.popleft()
+        return self._handed[0][1] if self._handed else None
+
+
+def _import_wandb() -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise ConfigError(f"WandB needs the package wandb: install torch-deadpool[wandb] ({error})") from error
+    return wandb

@@ -1,0 +1,45 @@
+"""What waits in `job.on_final` until its step is final: closures of this process, which end with it.
+
+The boundary record carries how many wait per step, so that whoever takes the rank can say which ones are gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+Action = Callable[[], None]
+
+
+class Actions:
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, Action]] = []
+        self._settled = 0  # what was registered for earlier steps has run
+        self._redone = range(0)  # steps that are done again although they were final
+        self._recorded: dict[int, int] = {}  # how many waited at the version that was restored
+
+    def add(self, step: int, action: Action) -> None:
+        if step not in self._redone:
+            self._waiting.append((step, action))
+
+    def settle(self, final: int) -> None:
+        """Runs what was registered for steps below `final`."""
+        self._settled = max(self._settled, final)
+        due = [action for step, action in self._waiting if step < final]
+        self._waiting = [(step, action) for step, action in self._waiting if step >= final]
+        for action in due:
+            action()
+
+    def counts(self) -> dict[int, int]:
+        return dict(Counter(step for step, _ in self._waiting))
+
+    def restore(self, counts: dict[int, int]) -> None:
+        self._recorded = counts
+
+    def resume(self, number: int) -> list[int]:
+        """Steps from `number` on are done again. Returns the steps whose actions were not in this process and may never
+        have run."""
+        self._waiting = [(step, action) for step, action in self._waiting if step < number]
+        self._redone = range(number, self._settled)
+        own, recorded, self._recorded = self.counts(), self._recorded, {}
+        return sorted(step for step in recorded if self._settled <= step < number and step not in own)

@@ -1,0 +1,171 @@
+"""The journal of a protected job: `job.log`, `job.log_to` and `job.on_final`, as a part of the boundary record.
+
+The script's thread logs and completes steps; a thread of its own hands what is final to the sinks, so that no step
+waits for a disk or a server. A rehearsal keeps nothing and opens nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from deadpool.journal.book import Book, finished, new_run_id, ranges
+from deadpool.journal.delivery import Delivery
+from deadpool.journal.entry import Draft, Run, Sink
+from deadpool.journal.jsonl import default_sink
+from deadpool.journal.waiting import Waiting
+from deadpool.trainer.actions import Action, Actions
+from deadpool.trainer.notes import note
+from deadpool.trainer.session import Session
+
+END_S = 30.0
+"""For sinks to take the last entries when the job ends."""
+FAILURE_S = 2.0
+"""The same when the script has failed: the others wait for this process to end."""
+_GATHER_S = 0.1  # between two deliveries: each is a write to a disk, and steps may be short
+
+
+class Journal:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._book = Book()
+        self._waiting = Waiting(self._tell_dropped)
+        self._actions = Actions()
+        self._run_id = ""
+        self._ended: Draft | None = None  # of the step that was left last
+        self._dry = False
+        self._courier: Courier | None = None
+
+    # --- the script's calls ------------------------------------------------------------------------------------------
+
+    def log(self, step: int, values: dict[str, Any]) -> None:
+        self._book.log(step, values)
+
+    def log_to(self, sinks: Sequence[Sink]) -> None:
+        self._book.log_to(sinks)
+
+    def on_final(self, step: int, action: Action) -> None:
+        if not self._dry:
+            self._actions.add(step, action)
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The script starts from its first line: nothing of an earlier start was ever final."""
+        self._run_id = new_run_id()
+
+    def enter_step(self, number: int) -> None:
+        self._book.enter_step(number)
+
+    def leave_step(self) -> None:
+        """Whether it counts is not known yet."""
+        self._ended = self._book.leave_step()
+
+    def complete_step(self) -> None:
+        """It counts: before the record of the next version is taken."""
+        entry = finished(self._ended)
+        if entry is not None:
+            self._waiting.add(entry)
+
+    def set_dry(self, dry: bool) -> None:
+        self._dry = dry
+
+    def settle(self, final: int) -> None:
+        """At the boundary of a step, after its record: what waited for these steps may happen."""
+        self._start()
+        self._actions.settle(final)
+
+    def resume(self, number: int) -> None:
+        """Steps from here on are computed again: what waited for their finality waits anew."""
+        lost = self._actions.resume(number)
+        if lost:
+            self._session.emit("actions_lost", step=number, steps=lost)
+            note(
+                f"what waited in job.on_final for step {ranges(lost)} of rank {self._session.rank} was lost with the "
+                "process that held the rank, and may not have run; job.log has no gaps"
+            )
+        self._start()
+
+    def finish(self, final: int) -> None:
+        """Every rank has completed its last step: all is final."""
+        self._actions.settle(final)
+        self.close(END_S, final)
+
+    def close(self, timeout_s: float, final: int | None = None) -> None:
+        """What is final is delivered, and the sinks are closed. Without `final`: as far as this process has heard."""
+        courier, self._courier = self._courier, None
+        if courier is None:
+            return
+        end = self._session.final_number if final is None else final
+        courier.close(end, timeout_s)
+        left = [entry.step for entry in self._waiting.final(0, end)]
+        if left:
+            self._tell_dropped(left)
+
+    # --- a part of the boundary record -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run": self._run_id, "actions": self._actions.counts(), **self._waiting.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._run_id = state["run"]
+        self._actions.restore(state["actions"])
+        self._waiting.load_state_dict(state)
+
+    # --- delivery ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """On first use, in the process that holds the rank."""
+        if self._courier is None and not self._waiting.is_empty:
+            run = Run(self._run_id, self._session.rank)
+            sinks = self._book.sinks or (default_sink(run.rank),)
+            self._courier = Courier(self._session, Delivery(self._waiting, run, sinks, self._tell_failed))
+            self._courier.start()
+
+    def _tell_failed(self, sink: str, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        self._session.emit("journal_failed", sink=sink, reason=reason)
+        note(f"the journal cannot be written to {sink}: {reason}; training goes on, entries wait")
+
+    def _tell_dropped(self, steps: list[int]) -> None:
+        self._session.emit("journal_dropped", steps=ranges(steps), count=len(steps))
+        rank = self._session.rank
+        note(f"journal entries of rank {rank}, step {ranges(steps)}, were given up: not every sink has them")
+
+
+class Courier:
+    """The thread that delivers. It waits where the news of final steps arrives."""
+
+    def __init__(self, session: Session, delivery: Delivery) -> None:
+        self._session, self._delivery = session, delivery
+        self._end: int | None = None  # the steps below this one are the last to be delivered
+        self._deadline = 0.0
+        self._thread = threading.Thread(target=self._deliver, name="deadpool-journal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, end: int, timeout_s: float) -> None:
+        with self._session.changed:
+            self._end, self._deadline = end, time.monotonic() + timeout_s
+            self._session.changed.notify_all()
+        self._thread.join(timeout_s + 1.0)  # a sink that does not return is left behind
+
+    def _deliver(self) -> None:
+        session, delivery = self._session, self._delivery
+        while self._end is None:
+            session.wait(self._is_due)
+            delivery.deliver(session.final_number)
+            session.wait(self._is_closing, timeout_s=max(_GATHER_S, delivery.pause_s()))
+        while delivery.is_behind(self._end) and time.monotonic() < self._deadline:
+            time.sleep(min(delivery.pause_s(), _GATHER_S))
+            delivery.deliver(self._end)
+        delivery.close()
+
+    def _is_due(self) -> bool | None:
+        return True if self._end is not None or self._delivery.has_work(self._session.final_number) else None
+
+    def _is_closing(self) -> bool | None:
+        return True if self._end is not None else None

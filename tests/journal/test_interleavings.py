@@ -1,0 +1,148 @@
+"""Whatever happens in whichever order: each step of the surviving history is delivered once, in order.
+
+A rank of a job is played: steps are logged and completed, records taken, versions become final, the thread delivers,
+stops between writing and remembering, the process dies and another one takes its place from a record, or comes back to
+one itself. The file is real.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deadpool.journal import Jsonl, Run
+from deadpool.journal.book import Book, finished
+from deadpool.journal.delivery import Delivery
+from deadpool.journal.waiting import Waiting
+
+RUN = Run("aa", 0)
+
+
+class Process:
+    def __init__(self, path: Path, record: dict | None) -> None:
+        self.book, self.waiting = Book(), Waiting(lambda dropped: None)
+        if record is not None:
+            self.waiting.load_state_dict(record)
+        self.sink = Jsonl(path)
+        self.delivery = Delivery(self.waiting, RUN, [self.sink], self._no_failure)
+
+    def _no_failure(self, name: str, error: Exception) -> None:
+        raise error
+
+
+class World:
+    """Versions are committed in order; a rank comes back to the newest committed one, or to a newer one it captured."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "a.jsonl"
+        self.number = self.final = 0
+        self.history: dict[int, int] = {}  # the value of each step as it was done last
+        self.attempt = 0
+        self.process = Process(self.path, None)
+        self.zombies: list[tuple[Process, int]] = []
+        self.records = {0: self.process.waiting.state_dict()}
+
+    def step(self, logs: bool) -> None:
+        self.attempt += 1
+        book = self.process.book
+        book.enter_step(self.number)
+        if logs:
+            book.log(self.number, {"attempt": -1})
+            book.log(self.number, {"attempt": self.attempt})
+        entry = finished(book.leave_step())
+        if entry is not None:
+            self.process.waiting.add(entry)
+            self.history[self.number] = self.attempt
+        else:
+            self.history.pop(self.number, None)
+        self.number += 1
+        self.records[self.number] = self.process.waiting.state_dict()
+
+    def aborted_step(self) -> None:
+        self.process.book.enter_step(self.number)
+        self.process.book.log(self.number, {"attempt": -2})
+
+    def commit(self, how_far: int) -> None:
+        self.final = min(self.number, self.final + how_far)
+
+    def deliver(self) -> None:
+        self.process.delivery.deliver(self.final)
+
+    def write_and_forget(self) -> None:
+        """What a process does that is killed right after its write; another one follows."""
+        entries = self.process.waiting.final(0, self.final)
+        if entries:
+            sink = Jsonl(self.path)
+            sink.open(RUN)
+            sink.write(entries)
+            sink.close()
+        self.die(0, stopped=False)
+
+    def die(self, newer: int, stopped: bool) -> None:
+        """Or it was only stopped, and writes when it wakes up what was final when it stopped."""
+        old = self.process
+        if stopped:
+            self.zombies.append((old, self.final))
+        else:
+            old.delivery.close()
+        resume = min(self.number, self.final + newer)
+        self.process = Process(self.path, self.records[resume])
+        self._return_to(resume)
+
+    def roll_back(self, newer: int) -> None:
+        resume = min(self.number, self.final + newer)
+        self.process.waiting.load_state_dict(self.records[resume])
+        self._return_to(resume)
+
+    def _return_to(self, resume: int) -> None:
+        self.number = resume
+        self.records = {number: record for number, record in self.records.items() if number <= resume}
+        self.history = {step: value for step, value in self.history.items() if step < resume}
+
+    def wake(self) -> None:
+        if self.zombies:
+            zombie, final = self.zombies.pop()
+            zombie.delivery.deliver(final)
+            zombie.delivery.close()
+
+    def tear(self, cut: int) -> None:
+        """A writer was killed in the middle of a line that nobody remembers."""
+        with self.path.open("ab") as file:
+            file.write(b'{"run":"aa","rank":0,"step":99,"time":0.0,"values":{}}'[:cut])
+
+    def finish(self) -> list[tuple[int, int]]:
+        self.final = self.number
+        while self.zombies:
+            self.wake()
+        self.deliver()
+        self.process.delivery.close()
+        text = self.path.read_text() if self.path.exists() else ""
+        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [(line["step"], line["values"]["attempt"]) for line in lines]
+
+
+ACTS = st.one_of(
+    st.tuples(st.just("step"), st.booleans()),
+    st.tuples(st.just("step"), st.just(True)),
+    st.tuples(st.just("aborted_step")),
+    st.tuples(st.just("commit"), st.integers(1, 3)),
+    st.tuples(st.just("deliver")),
+    st.tuples(st.just("write_and_forget")),
+    st.tuples(st.just("die"), st.integers(0, 2), st.booleans()),
+    st.tuples(st.just("roll_back"), st.integers(0, 2)),
+    st.tuples(st.just("wake")),
+    st.tuples(st.just("tear"), st.integers(1, 40)),
+)
+
+
+@given(st.lists(ACTS, max_size=40))
+def test_each_step_of_the_surviving_history_once_and_in_order(acts):
+    with tempfile.TemporaryDirectory(prefix="journal-") as folder:
+        world = World(Path(folder))
+        for name, *arguments in acts:
+            getattr(world, name)(*arguments)
+        assert world.finish() == sorted(world.history.items())

@@ -1,0 +1,73 @@
+"""Entries that wait: what a record carries, what a restore keeps, what is given up."""
+
+from __future__ import annotations
+
+from deadpool.journal.entry import Entry
+from deadpool.journal.waiting import Waiting
+
+
+def entry(step: int, text: str = "{}") -> Entry:
+    return Entry(step, 0.0, text)
+
+
+def make(limit: int = 1 << 20) -> tuple[Waiting, list[int]]:
+    dropped: list[int] = []
+    return Waiting(dropped.extend, limit), dropped
+
+
+def steps(waiting: Waiting) -> list[int]:
+    return [entry.step for entry in waiting.final(0, 1 << 30)]
+
+
+def test_entries_are_in_records_until_they_are_delivered():
+    waiting, _ = make()
+    for step in range(4):
+        waiting.add(entry(step))
+    waiting.deliver(2)
+    state = waiting.state_dict()
+    assert state["delivered"] == 2 and [each[0] for each in state["entries"]] == [2, 3]
+    newcomer, _ = make()
+    newcomer.load_state_dict(state)
+    assert steps(newcomer) == [2, 3] and newcomer.delivered == 2
+
+
+def test_restore_drops_what_is_done_again_and_keeps_what_is_known_to_be_delivered():
+    waiting, _ = make()
+    for step in range(3):
+        waiting.add(entry(step))
+    record = waiting.state_dict()
+    waiting.add(entry(3))
+    waiting.deliver(2)
+    waiting.load_state_dict(record)
+    assert steps(waiting) == [2] and waiting.delivered == 2
+
+
+def test_step_below_what_was_delivered_is_not_taken_again():
+    waiting, _ = make()
+    waiting.deliver(5)
+    waiting.add(entry(4))
+    assert waiting.is_empty and not waiting.has_final(10)
+
+
+def test_only_final_steps_are_given():
+    waiting, _ = make()
+    for step in (1, 3, 5):
+        waiting.add(entry(step))
+    assert [each.step for each in waiting.final(2, 5)] == [3]
+    assert waiting.has_final(2) and not waiting.has_final(1)
+
+
+def test_oldest_are_given_up_in_batches_when_too_much_waits():
+    waiting, dropped = make(limit=1000)
+    for step in range(20):
+        waiting.add(entry(step, "x" * 68))
+    assert dropped and dropped == list(range(len(dropped)))
+    assert steps(waiting) == list(range(len(dropped), 20))
+    assert len(dropped) < 20 and sum(100 for _ in steps(waiting)) <= 1000
+
+
+def test_an_entry_larger_than_the_bound_stays_alone():
+    waiting, dropped = make(limit=100)
+    waiting.add(entry(0, "x" * 10))
+    waiting.add(entry(1, "x" * 500))
+    assert dropped == [0] and steps(waiting) == [1]
