@@ -13,9 +13,8 @@ from typing import Any
 
 from deadpool.chaos.strangers.generate import Script, generate
 from deadpool.chaos.strangers.protected import Ask
-from deadpool.chaos.strangers.references import References
 from deadpool.chaos.strangers.trial import Trial, Verdict
-from deadpool.control.nursery import SharedNursery
+from deadpool.chaos.strangers.workshop import Workshop
 
 AT_ONCE = 2
 
@@ -37,22 +36,19 @@ class Campaign:
 
     def run(self) -> list[Verdict]:
         """A verdict for each script that was begun in time."""
-        nursery, references = SharedNursery(), References()
+        workshop = Workshop()
         try:
             with ThreadPoolExecutor(self.at_once) as workers:
-                done = workers.map(
-                    lambda number: self._judge(generate(self.seed, number), nursery, references), self.numbers
-                )
+                done = workers.map(lambda number: self._judge(generate(self.seed, number), workshop), self.numbers)
                 return [verdict for verdict in done if verdict is not None]
         finally:
-            references.close()
-            nursery.close()
+            workshop.close()
 
-    def _judge(self, script: Script, nursery: SharedNursery, references: References) -> Verdict | None:
+    def _judge(self, script: Script, workshop: Workshop) -> Verdict | None:
         if time.monotonic() > self.deadline:
             return None
         folder = self.folder / script.title
-        verdict = Trial(script, folder, nursery, references, self.ask).judge()
+        verdict = Trial(script, folder, workshop, self.ask).judge()
         if verdict.is_good and not self.keep:
             shutil.rmtree(folder, ignore_errors=True)
         self.tell(verdict)

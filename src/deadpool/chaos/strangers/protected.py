@@ -14,11 +14,12 @@ from deadpool.chaos.diagnosis import take_down
 from deadpool.chaos.fleet import Fleet
 from deadpool.chaos.network import Loopback
 from deadpool.chaos.sight import Sight, Tail, sight_of
+from deadpool.chaos.strangers.forked_job import ForkedJob
 from deadpool.chaos.strangers.generate import Script
 from deadpool.chaos.strangers.strikes import Strike
+from deadpool.chaos.strangers.workshop import Workshop
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
-from deadpool.control.nursery import SharedNursery
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import DeadPoolError
 
@@ -42,7 +43,7 @@ class ProtectedRun:
     script: Script
     path: Path
     folder: Path
-    nursery: SharedNursery
+    workshop: Workshop
     ask: Ask
     timeout_s: float
     strikes: list[Strike] = field(default_factory=list)
@@ -85,13 +86,14 @@ class ProtectedRun:
         ).checked()
         pace_s = 0.0 if not strikes else (0.05 if len(strikes) == 1 and strikes[0].at else 0.15)
         arguments = ["--out", str(self.out), "--pace", str(pace_s)]
-        return LocalJob(
+        return ForkedJob(
             config,
             RunDir.create(self.folder / "run"),
             [str(self.path), *arguments],
             quiet=True,
             environment={"PYTHONFAULTHANDLER": "1"},
-            nursery=self.nursery,
+            nursery=self.workshop.nursery,
+            server=self.workshop.fork_client,
         )
 
     def _replace_dead(self, job: LocalJob, fleet: Fleet) -> None:

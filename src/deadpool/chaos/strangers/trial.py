@@ -10,9 +10,9 @@ from typing import Any
 from deadpool.chaos.strangers.generate import Script
 from deadpool.chaos.strangers.protected import Ask, ProtectedRun
 from deadpool.chaos.strangers.records import RankRecord, differences, done_differently, read_ranks, told_twice
-from deadpool.chaos.strangers.references import References, run_torchrun
+from deadpool.chaos.strangers.references import run_torchrun
 from deadpool.chaos.strangers.strikes import Strike, draw_strikes
-from deadpool.control.nursery import SharedNursery
+from deadpool.chaos.strangers.workshop import Workshop
 
 RUN_S = 60.0
 _REAL_TORCHRUN_EVERY = 10
@@ -63,8 +63,7 @@ class Verdict:
 class Trial:
     script: Script
     folder: Path
-    nursery: SharedNursery
-    references: References
+    workshop: Workshop
     ask: Ask
 
     def judge(self) -> Verdict:
@@ -102,7 +101,7 @@ class Trial:
         world_size = self.script.shape.world_size
         folder = self.folder / name.replace(" ", "-")
         folder.mkdir()
-        launch = self.references.run if name == "torchrun" else run_torchrun
+        launch = self.workshop.references.run if name == "torchrun" else run_torchrun
         began, console = time.monotonic(), folder / "console.log"
         code = launch(path, ["--out", str(folder)], world_size, console, RUN_S)
         verdict.seconds[name] = time.monotonic() - began
@@ -125,7 +124,7 @@ class Trial:
         self._compare(verdict, run, "struck", expected)
 
     def _run(self, verdict: Verdict, path: Path, name: str, strikes: list[Strike]) -> ProtectedRun:
-        run = ProtectedRun(self.script, path, self.folder / name, self.nursery, self.ask, RUN_S, strikes)
+        run = ProtectedRun(self.script, path, self.folder / name, self.workshop, self.ask, RUN_S, strikes)
         began = time.monotonic()
         run.run()
         verdict.seconds[name] = time.monotonic() - began
