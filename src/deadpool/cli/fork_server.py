@@ -1,7 +1,7 @@
 """A process that has imported the agent and the coordinator, and forks them: a small job spends its time on imports.
 
 Runs as a process of its own (`python -m`) with a socket as its first argument. A request is one msgpack packet:
-[command, environment, folder, signal, descriptors], with two descriptors more than it names: its output, and a pipe into
+[command, environment, folder, signal, descriptors], and two descriptors more than it names: its output, and a pipe into
 which the process id goes and, later, the exit code. The others get the numbers that they have in the command.
 """
 

@@ -15,18 +15,25 @@ from deadpool.chaos.strangers.features.data import DATA
 from deadpool.chaos.strangers.features.data_parallel import DATA_PARALLEL
 from deadpool.chaos.strangers.features.habits import HABITS
 from deadpool.chaos.strangers.features.loaders import LOADERS
+from deadpool.chaos.strangers.features.losses import LOSSES
 from deadpool.chaos.strangers.features.models import MODELS
 from deadpool.chaos.strangers.features.optimizers import CLIPPING, OPTIMIZERS, SCHEDULES, write_closure
+from deadpool.chaos.strangers.features.pipelines import PIPELINES, write_pipeline
 from deadpool.chaos.strangers.features.precision import AVERAGES, PRECISION
+from deadpool.chaos.strangers.features.refused import REFUSED
 from deadpool.chaos.strangers.features.sharded import SHARDED
 
 _SHAPES = [(2, 1), (3, 1), (2, 2), (5, 1), (3, 2), (2, 3), (4, 1), (3, 1)]
-_LAYOUTS = [(BY_HAND, 3), (APART, 2), (DATA_PARALLEL, 3), (SHARDED, 3)]
+_LAYOUTS = [(BY_HAND, 3), (APART, 2), (DATA_PARALLEL, 3), (SHARDED, 3), (PIPELINES, 0.6)]
+_REFUSED_SHARE = 0.06
 FAMILIES: tuple[list[Feature], ...] = (
     BY_HAND,
     APART,
     DATA_PARALLEL,
     SHARDED,
+    PIPELINES,
+    LOSSES,
+    REFUSED,
     MODELS,
     DATA,
     LOADERS,
@@ -100,11 +107,16 @@ def _draw(draft: Draft) -> None:
     sprinkle(draft, CLIPPING)
     choose(draft, SCHEDULES)
     choose(draft, PRECISION)
+    choose(draft, LOSSES)
     choose(draft, AVERAGES)
     sprinkle(draft, HABITS)
     sprinkle(draft, COLLECTIVES)
     if "closure" in draft.traits:
         write_closure(draft)
+    if "pipeline" in draft.traits:
+        write_pipeline(draft)
+    if rng.random() < _REFUSED_SHARE:
+        choose(draft, REFUSED)
 
 
 def _seed(draft: Draft) -> None:

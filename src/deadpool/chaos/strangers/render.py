@@ -146,7 +146,7 @@ _SKIPPED = [
         except Exception as error:
             optimizer.zero_grad()
             tally.skipped += 1
-            loss, seen = float(tally.skipped), type(error).__name__
+            loss, seen = torch.tensor(float(tally.skipped)), type(error).__name__
     """)
 ]
 
@@ -161,7 +161,7 @@ def _train(draft: Draft) -> list[str]:
         lines = [f"for _ in range({draft.rounds}):", *indented(lines)]
     if draft.around:
         lines = [f"with {draft.around}:", *indented(lines)]
-    return ['seen = ""', *lines]
+    return ['seen = ""', *lines, "loss = loss.detach()"]
 
 
 def _forward(draft: Draft) -> list[str]:

@@ -122,7 +122,7 @@ def _launch(request: dict[str, Any]) -> None:
         start_method="fork",
         max_restarts=0,
         monitor_interval=_MONITOR_S,
-        logs_specs=DefaultLogsSpecs(log_dir=request["folder"]),
+        logs_specs=DefaultLogsSpecs(log_dir=str(Path(request["console"]).parent / "elastic")),
     )
     elastic_launch(config, be_rank)(request["script"], request["arguments"])
 

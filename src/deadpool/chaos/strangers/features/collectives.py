@@ -71,7 +71,10 @@ def _odd_and_even(draft: Draft) -> None:
 
 
 def _split(draft: Draft) -> None:
-    draft.groups.append("mine = dist.split_group(split_ranks=[list(range(half, world_size, 2)) for half in range(2)])")
+    draft.groups.append(
+        'dist.group.WORLD.bound_device_id = torch.device("cpu")\n'
+        "mine = dist.split_group(split_ranks=[list(range(half, world_size, 2)) for half in range(2)])"
+    )
     draft.finish.append("most = torch.tensor([float(loss)])\ndist.all_reduce(most, op=dist.ReduceOp.MAX, group=mine)")
     draft.draws.append("float(most)")
 
@@ -107,7 +110,7 @@ COLLECTIVES = [
     Feature("broadcast_object_list", _broadcast_settings, 0.15),
     Feature("scatter_object_list and gather_object", _scatter_and_gather_objects, 0.12),
     Feature("barrier", _barrier, 0.1),
-    Feature("monitored_barrier", _monitored_barrier, 0.08),
+    Feature("monitored_barrier", _monitored_barrier, 0.1, lambda draft: draft.backend == "gloo"),
     Feature("new_group", _odd_and_even, 0.12),
     Feature("split_group", _split, 0.06),
     Feature("a mesh beside", _mesh, 0.1, _even),

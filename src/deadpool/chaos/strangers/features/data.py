@@ -175,7 +175,20 @@ def _processes(draft: Draft) -> None:
     draft.after.append("workers.terminate()")
 
 
+def _fresh_loader(draft: Draft) -> None:
+    """torch's own loader, made anew for each batch: it draws a seed from torch's generator each time."""
+    draft.need("from torch.utils.data import DataLoader, Subset, TensorDataset")
+    draft.data.append("table = TensorDataset(torch.randn(64, WIDTH), torch.randn(64, WIDTH))")
+    draft.fetch.append(
+        block("""
+        chosen = Subset(table, [(step.number * BATCH + index * 5 + rank) % 64 for index in range(2 * BATCH)])
+        x, y = next(iter(DataLoader(chosen, batch_size=BATCH, shuffle=True)))
+        """)
+    )
+
+
 DATA = [
+    Feature("a fresh DataLoader for each batch", _fresh_loader),
     Feature("batches from torch's RNG", _torch_draws, 1.5),
     Feature("batches from numpy's RNG", _numpy_draws),
     Feature("batches from python's RNG", _python_draws),

@@ -41,9 +41,20 @@ def _no_sync(draft: Draft) -> None:
 
 def _compressed(draft: Draft) -> None:
     _wrap(draft)
-    hook = draft.rng.choice(["bf16_compress_hook", "fp16_compress_hook"])
-    draft.need(f"from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import {hook}")
-    draft.wrap.append(f"model.register_comm_hook(None, {hook})")
+    draft.need("from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook")
+    draft.wrap.append("model.register_comm_hook(None, fp16_compress_hook)")
+
+
+def _own_hook(draft: Draft) -> None:
+    _wrap(draft)
+    draft.helper("""
+        def halved(group, bucket):
+            \"\"\"Gradients travel in bf16.\"\"\"
+            small = bucket.buffer().to(torch.bfloat16) / dist.get_world_size()
+            future = dist.all_reduce(small, async_op=True).get_future()
+            return future.then(lambda done: bucket.buffer().copy_(done.value()[0]))
+    """)
+    draft.wrap.append("model.register_comm_hook(None, halved)")
 
 
 def _power_sgd(draft: Draft) -> None:
@@ -99,6 +110,7 @@ DATA_PARALLEL = [
     Feature("DDP find_unused_parameters", _unused),
     Feature("DDP no_sync", _no_sync),
     Feature("DDP with a compressing hook", _compressed),
+    Feature("DDP with a hook of its own", _own_hook, 0.7),
     Feature("DDP with PowerSGD", _power_sgd, 0.7),
     Feature("DDP and Join", _uneven, 0.7),
     Feature("ZeRO-1", _zero, 1.5),

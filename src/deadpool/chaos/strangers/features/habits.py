@@ -161,9 +161,15 @@ def _forked_rng(draft: Draft) -> None:
 
 
 HABITS = [
-    Feature("bad batches skipped", _skip_bad, 0.15, lacks("uneven", "ddp", "one_backward", "closure")),
-    Feature("evaluation in a step", _evaluate_inside, 0.2, lacks("low_precision", "same_batches", "compiled")),
-    Feature("evaluation between steps", _evaluate_between, 0.12, lacks("low_precision", "evaluates", "compiled")),
+    Feature(
+        "bad batches skipped", _skip_bad, 0.15, lacks("uneven", "ddp", "one_backward", "closure", "pipeline", "sharded")
+    ),
+    Feature(
+        "evaluation in a step", _evaluate_inside, 0.2, lacks("low_precision", "same_batches", "compiled", "pipeline")
+    ),
+    Feature(
+        "evaluation between steps", _evaluate_between, 0.12, lacks("low_precision", "evaluates", "compiled", "pipeline")
+    ),
     Feature("early break", _early_break, 0.12),
     Feature("on_final", _when_final, 0.2),
     Feature("checkpoints", _checkpoints, 0.15),

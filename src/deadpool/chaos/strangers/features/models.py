@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deadpool.chaos.strangers.draft import Draft
-from deadpool.chaos.strangers.feature import Feature, lacks
+from deadpool.chaos.strangers.feature import Feature
 
 
 def _whole(draft: Draft) -> bool:
@@ -224,9 +224,51 @@ def _compiled(draft: Draft) -> None:
     )
 
 
-_not_needing_all = lacks("sharded", "ddp")
+def _spectral(draft: Draft) -> None:
+    """Buffers that every forward pass changes."""
+    draft.need("from torch.nn.utils.parametrizations import spectral_norm, weight_norm")
+    draft.traits.add("parametrized")
+    draft.model.append(
+        "model = nn.Sequential(spectral_norm(nn.Linear(WIDTH, WIDTH)), nn.Tanh(), weight_norm(nn.Linear(WIDTH, WIDTH)))"
+    )
+
+
+def _unsaved(draft: Draft) -> None:
+    draft.helper("""
+        class Drift(nn.Module):
+            \"\"\"A buffer that no state_dict shows, and a state of its own that one does.\"\"\"
+
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("drift", torch.zeros(WIDTH), persistent=False)
+                self.calls = 0
+
+            def forward(self, x):
+                if self.training:
+                    self.calls += 1
+                    self.drift = self.drift * 0.9 + x.detach().mean(0).to(self.drift.dtype) / self.calls
+                return x - self.drift
+
+            def get_extra_state(self):
+                return {"calls": self.calls}
+
+            def set_extra_state(self, state):
+                self.calls = state["calls"]
+    """)
+    draft.digested.append("[buffer for buffer in model.buffers()]")
+    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Drift(), nn.ReLU(), nn.Linear(WIDTH, WIDTH))")
+
+
+def _noisy(draft: Draft) -> None:
+    draft.model.append(
+        "model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.RReLU(), nn.AlphaDropout(0.1), nn.Linear(WIDTH, WIDTH))"
+    )
+
 
 MODELS = [
+    Feature("spectral and weight norm", _spectral, 1.0, _plain_whole),
+    Feature("buffers that are not saved", _unsaved, 1.0, _plain_whole),
+    Feature("RReLU and alpha dropout", _noisy, 0.7, _whole),
     Feature("MLP", _mlp, 2.0, _whole),
     Feature("dropout", _dropout, 1.5, _whole),
     Feature("batch norm", _batch_norm, 1.5, lambda draft: _whole(draft) and "low_precision" not in draft.traits),

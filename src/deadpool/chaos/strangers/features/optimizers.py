@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.chaos.strangers.draft import Draft, block
+from deadpool.chaos.strangers.draft import Draft, block, indented
 from deadpool.chaos.strangers.feature import Feature, Write, lacks
 
 
@@ -112,10 +112,11 @@ def _lbfgs(draft: Draft) -> None:
 
 def write_closure(draft: Draft) -> None:
     """The lines of a step for LBFGS, once the others are known."""
-    reduction = "\n".join(draft.reduce)
-    lines = ["optimizer.zero_grad()", f"loss = {draft.loss}", "loss.backward()", *reduction.splitlines(), "return loss"]
-    closure = "\n".join(["def closure():", *("    " + line for line in lines)])
-    draft.train = ['seen = ""', *draft.fetch, "seen = digest(seen, x, y)", closure, "loss = optimizer.step(closure)"]
+    mean = ["mean = loss.detach().clone()", "dist.all_reduce(mean)", "return mean / world_size"]  # all stop together
+    lines = ["optimizer.zero_grad()", f"loss = {draft.loss}", "loss.backward()", *draft.reduce, *mean]
+    closure = "\n".join(["def closure():", *indented(lines)])
+    batch = ['seen = ""', *draft.fetch, "seen = digest(seen, x, y)"]
+    draft.train = [*batch, closure, "loss = optimizer.step(closure).detach()"]
 
 
 def _apart_from_zero(draft: Draft) -> bool:
@@ -185,7 +186,7 @@ def _plateau(draft: Draft) -> None:
     draft.protect(scheduler="scheduler")
     draft.finish.append(
         block("""
-        mean = torch.as_tensor(loss).detach().clone()
+        mean = loss.clone()
         dist.all_reduce(mean)
         scheduler.step(float(mean) / world_size)
         """)
@@ -204,7 +205,12 @@ def _by_hand(draft: Draft) -> None:
 SCHEDULES = [
     Feature("no schedule", lambda draft: None, 3.0),
     Feature("LambdaLR", _schedule("LambdaLR(optimizer, lambda n: 1 / (1 + n))")),
-    Feature("OneCycleLR", _schedule("OneCycleLR(optimizer, max_lr=0.05, total_steps=STEPS + 1)"), 1.0, lacks("zero")),
+    Feature(
+        "OneCycleLR",
+        _schedule("OneCycleLR(optimizer, max_lr=0.05, total_steps=STEPS + 1, cycle_momentum=False)"),
+        1.0,
+        lacks("zero"),
+    ),
     Feature("CosineAnnealingLR", _schedule("CosineAnnealingLR(optimizer, T_max=5)")),
     Feature("CyclicLR", _schedule("CyclicLR(optimizer, 0.001, 0.02, step_size_up=3, cycle_momentum=False)"), 0.5),
     Feature("SequentialLR", _sequential),
@@ -226,6 +232,6 @@ def _clip_value(draft: Draft) -> None:
 
 
 CLIPPING = [
-    Feature("clipped by norm", _clip_norm, 0.4, lacks("closure", "mixed_parameters")),
+    Feature("clipped by norm", _clip_norm, 0.4, lacks("closure", "mixed_parameters", "pipeline")),
     Feature("clipped by value", _clip_value, 0.15, lacks("closure", "sharded")),
 ]

@@ -55,15 +55,15 @@ def _own_scale(draft: Draft) -> None:
 
 
 def _one_optimizer(draft: Draft) -> bool:
-    return not draft.traits & {"sharded", "closure", "two_optimizers", "zero", "uneven", "skips"}
+    return not draft.traits & {"sharded", "closure", "two_optimizers", "zero", "uneven", "skips", "pipeline"}
 
 
 PRECISION = [
     Feature("float32", lambda draft: None, 3.0),
-    Feature("autocast to bf16", _autocast, 1.0, lacks("closure", "low_precision", "sharded")),
+    Feature("autocast to bf16", _autocast, 1.0, lacks("closure", "low_precision", "sharded", "pipeline")),
     Feature("float64", _double, 1.0, lacks("low_precision")),
     Feature("GradScaler", _grad_scaler, 1.0, _one_optimizer),
-    Feature("a loss scale by hand", _own_scale, 1.0, lacks("closure", "uneven")),
+    Feature("a loss scale by hand", _own_scale, 1.0, lacks("closure", "uneven", "pipeline")),
 ]
 
 
@@ -129,7 +129,7 @@ def _swa(draft: Draft) -> None:
 
 
 def _copies(draft: Draft) -> bool:
-    return not draft.traits & {"sharded", "compiled", "one_backward"}
+    return not draft.traits & {"sharded", "compiled", "one_backward", "parametrized", "pipeline"}
 
 
 AVERAGES = [

@@ -77,7 +77,7 @@ def _tensor_parallel(draft: Draft) -> None:
 
 
 def _both(draft: Draft) -> None:
-    draft.traits |= {"sharded", "own_model", "pairs_share_batches"}
+    draft.traits |= {"sharded", "own_model", "pairs_share_batches", "mixed_parameters"}
     draft.width = 8
     _tensor_model(draft)
     draft.need(_FSDP)
