@@ -73,6 +73,7 @@ class Draft:
     draws: list[str] = field(default_factory=list)  # numbers that are written down in every step
     between: list[str] = field(default_factory=list)  # after the step
     after: list[str] = field(default_factory=list)
+    farewell: list[str] = field(default_factory=list)  # the last lines
     digested: list[str] = field(default_factory=list)  # what the digest of the final state is made of
 
     def need(self, *imports: str) -> None:

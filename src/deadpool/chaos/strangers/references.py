@@ -88,4 +88,5 @@ def run_torchrun(script: Path, arguments: list[str], world_size: int, console: P
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    """torch looks up the name of each peer that a TCPStore talks to; a lost answer of a name server would cost 5 s."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "RES_OPTIONS": "attempts:0"}

@@ -95,7 +95,7 @@ def _body(draft: Draft) -> list[str]:
         *indented(_loop(draft)),
         *draft.after,
         f"note(path, digest=digest({', '.join(draft.digested)}))",
-        "dist.destroy_process_group()",
+        *draft.farewell,
     ]
 
 

@@ -72,7 +72,7 @@ def _odd_and_even(draft: Draft) -> None:
 
 def _split(draft: Draft) -> None:
     draft.groups.append(
-        'dist.group.WORLD.bound_device_id = torch.device("cpu")\n'
+        'dist.group.WORLD.bound_device_id = torch.device("cpu", 0)\n'
         "mine = dist.split_group(split_ranks=[list(range(half, world_size, 2)) for half in range(2)])"
     )
     draft.finish.append("most = torch.tensor([float(loss)])\ndist.all_reduce(most, op=dist.ReduceOp.MAX, group=mine)")

@@ -153,6 +153,11 @@ def _ticking_thread(draft: Draft) -> None:
     )
 
 
+def _destroys_groups(draft: Draft) -> None:
+    """Not with DDP: in torch 2.13 its destructor may then wait for a thread that waits for it."""
+    draft.farewell.append("dist.destroy_process_group()")
+
+
 def _forked_rng(draft: Draft) -> None:
     draft.finish.append(
         "with torch.random.fork_rng():\n    torch.manual_seed(step.number)\n    noise = float(torch.rand(()))"
@@ -179,4 +184,5 @@ HABITS = [
     Feature("deterministic algorithms", _deterministic, 0.1),
     Feature("a thread of its own", _ticking_thread, 0.1),
     Feature("fork_rng", _forked_rng, 0.12),
+    Feature("groups destroyed", _destroys_groups, 0.4, lacks("ddp")),
 ]
