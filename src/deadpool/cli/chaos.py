@@ -24,8 +24,14 @@ def chaos(
     kinds: Annotated[str, typer.Option(help="only these kinds of fault, with commas in between; default: all")] = "",
     keep: Annotated[Path | None, typer.Option(help="keep the run folders here, with events and logs")] = None,
     json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
+    strangers: Annotated[int, typer.Option(help="instead: so many scripts drawn from the seed, each run thrice")] = 0,
+    only: Annotated[int | None, typer.Option(help="of the strangers only this one, by its number")] = None,
 ) -> None:
     """Train small jobs on nodes in networks of their own, kill, stop, cut, damage, and compare bit for bit."""
+    if strangers:
+        from deadpool.cli.strangers import run_strangers
+
+        run_strangers(strangers, seed, only, minutes, keep, json)
     from deadpool.cli.run import CODE_INTERRUPTED, stop_on
     from deadpool.control.janitor import temporary_folder
 

@@ -1,0 +1,75 @@
+"""Many scripts, two at a time: what came of each, and what came of all."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deadpool.chaos.strangers.generate import Script, generate
+from deadpool.chaos.strangers.protected import Ask
+from deadpool.chaos.strangers.trial import Trial, Verdict
+from deadpool.chaos.strangers.workshop import Workshop
+
+AT_ONCE = 2
+
+Tell = Callable[[Verdict], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """`keep`: the folders of good scripts too; those of others are kept in any case, below `folder`."""
+
+    seed: int
+    numbers: Sequence[int]
+    folder: Path
+    keep: bool
+    deadline: float
+    ask: Ask
+    tell: Tell
+    at_once: int = AT_ONCE
+
+    def run(self) -> list[Verdict]:
+        """A verdict for each script that was begun in time."""
+        workshop = Workshop()
+        try:
+            with ThreadPoolExecutor(self.at_once) as workers:
+                done = workers.map(lambda number: self._judge(generate(self.seed, number), workshop), self.numbers)
+                return [verdict for verdict in done if verdict is not None]
+        finally:
+            workshop.close()
+
+    def _judge(self, script: Script, workshop: Workshop) -> Verdict | None:
+        if time.monotonic() > self.deadline:
+            return None
+        folder = self.folder / script.title
+        verdict = Trial(script, folder, workshop, self.ask).judge()
+        if verdict.is_good and not self.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        self.tell(verdict)
+        return verdict
+
+
+def summary(verdicts: Sequence[Verdict], *, seed: int, asked: int, left_behind: list[str]) -> dict[str, Any]:
+    results = Counter(verdict.result for verdict in verdicts)
+    return {
+        "seed": seed,
+        "asked": asked,
+        "run": len(verdicts),
+        "results": dict(sorted(results.items())),
+        "faults": sum(verdict.struck for verdict in verdicts),
+        "unstruck": [v.script.number for v in verdicts if v.strikes and not v.struck],
+        "refused": dict(Counter(v.script.refused for v in verdicts if v.result == "refused")),
+        "left_behind": left_behind,
+        "scripts": [verdict.figures() for verdict in verdicts],
+    }
+
+
+def is_good(figures: dict[str, Any]) -> bool:
+    good = figures["results"].get("exact", 0) + figures["results"].get("refused", 0)
+    return bool(good == figures["asked"] and not figures["left_behind"])

@@ -1,0 +1,114 @@
+"""A job whose coordinator and agents are forked from a process that has imported them."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import msgpack
+
+from deadpool.chaos.strangers.fork_wire import NUMBER
+from deadpool.control.launcher import LocalJob
+from deadpool.control.nursery import socket_pair
+from deadpool.parent import end_with_parent, interrupts_held
+
+
+class ForkedProcess:
+    """As much of subprocess.Popen as a launcher needs, for a process that is not this one's child."""
+
+    def __init__(self, pipe: int, command: list[str]) -> None:
+        self._pipe, self.args = pipe, command
+        self.returncode: int | None = None
+        self.pid = NUMBER.unpack(os.read(pipe, NUMBER.size))[0]
+
+    def poll(self) -> int | None:
+        return self._read(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._read(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _read(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None and select.select([self._pipe], [], [], timeout_s)[0]:
+            told = os.read(self._pipe, NUMBER.size)
+            self.returncode = NUMBER.unpack(told)[0] if told else -signal.SIGKILL  # the server is gone, and all its own
+            os.close(self._pipe)
+        return self.returncode
+
+
+class ForkClient:
+    """The way to the server. Several threads may ask at once."""
+
+    def __init__(self) -> None:
+        self._link, theirs = socket_pair()
+        self._asking = threading.Lock()
+        with theirs, interrupts_held():
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "deadpool.cli.fork_server", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                preexec_fn=end_with_parent(),
+            )
+
+    def spawn(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        end_signal: int,
+        output: int,
+        descriptors: tuple[int, ...],
+    ) -> ForkedProcess:
+        ours, theirs = os.pipe()
+        request = [command, environment, str(Path.cwd()), int(end_signal), list(descriptors)]
+        try:
+            with self._asking:
+                socket.send_fds(self._link, [cast(bytes, msgpack.packb(request))], [output, theirs, *descriptors])
+        finally:
+            os.close(theirs)
+        return ForkedProcess(ours, command)
+
+    def close(self) -> None:
+        self._link.close()
+        self._process.wait()
+
+
+@dataclass(slots=True)
+class ForkedJob(LocalJob):
+    server: ForkClient = field(kw_only=True)
+
+    def _spawn(
+        self,
+        command: list[str],
+        end_signal: signal.Signals,
+        *,
+        pass_fds: tuple[int, ...] = (),
+        enter: Callable[[], None] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        assert enter is None and self.quiet, "for jobs on loopback that nobody listens to"
+        output = os.open(self.run_dir.path / "console.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            process: Any = self.server.spawn(command, self._variables(), end_signal, output, pass_fds)
+        finally:
+            os.close(output)
+        return cast("subprocess.Popen[bytes]", process)

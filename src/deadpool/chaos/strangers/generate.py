@@ -1,0 +1,152 @@
+"""Draws a script: the same seed and number give the same text."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from deadpool.chaos.strangers import render
+from deadpool.chaos.strangers.draft import Draft, Shape, block
+from deadpool.chaos.strangers.feature import Feature, choose, sprinkle
+from deadpool.chaos.strangers.features.apart import APART
+from deadpool.chaos.strangers.features.by_hand import BY_HAND
+from deadpool.chaos.strangers.features.collectives import COLLECTIVES
+from deadpool.chaos.strangers.features.data import DATA
+from deadpool.chaos.strangers.features.data_parallel import DATA_PARALLEL
+from deadpool.chaos.strangers.features.habits import HABITS
+from deadpool.chaos.strangers.features.loaders import LOADERS
+from deadpool.chaos.strangers.features.losses import LOSSES
+from deadpool.chaos.strangers.features.models import MODELS
+from deadpool.chaos.strangers.features.optimizers import CLIPPING, OPTIMIZERS, SCHEDULES, write_closure
+from deadpool.chaos.strangers.features.pipelines import PIPELINES, write_pipeline
+from deadpool.chaos.strangers.features.precision import AVERAGES, PRECISION
+from deadpool.chaos.strangers.features.refused import REFUSED
+from deadpool.chaos.strangers.features.sharded import SHARDED
+
+_SHAPES = [(2, 1), (3, 1), (2, 2), (5, 1), (3, 2), (2, 3), (4, 1), (3, 1)]
+_LAYOUTS = [(BY_HAND, 3), (APART, 2), (DATA_PARALLEL, 3), (SHARDED, 3), (PIPELINES, 0.6)]
+_REFUSED_SHARE = 0.06
+FAMILIES: tuple[list[Feature], ...] = (
+    BY_HAND,
+    APART,
+    DATA_PARALLEL,
+    SHARDED,
+    PIPELINES,
+    LOSSES,
+    REFUSED,
+    MODELS,
+    DATA,
+    LOADERS,
+    OPTIMIZERS,
+    SCHEDULES,
+    CLIPPING,
+    PRECISION,
+    AVERAGES,
+    HABITS,
+    COLLECTIVES,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A script of nobody in particular. `refused` is what DeadPool says of it; empty: it has to be exact."""
+
+    seed: int
+    number: int
+    shape: Shape
+    steps: int
+    text: str
+    tags: tuple[str, ...]
+    files: dict[str, str] = field(default_factory=dict)
+    refused: str = ""
+    clips: bool = False
+    skips_errors: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"{self.seed}-{self.number}"
+
+    @property
+    def command(self) -> str:
+        return f"deadpool chaos --strangers 1 --seed {self.seed} --only {self.number}"
+
+
+def generate(seed: int, number: int) -> Script:
+    rng = random.Random(f"stranger {seed} {number}")
+    nodes, per_node = rng.choice(_SHAPES)
+    draft = Draft(rng, Shape(nodes=nodes, per_node=per_node), steps=rng.randint(8, 14))
+    _draw(draft)
+    return Script(
+        seed=seed,
+        number=number,
+        shape=draft.shape,
+        steps=draft.steps,
+        text=render.text(draft, f"Stranger {number} of seed {seed}: {', '.join(draft.tags)}."),
+        tags=tuple(draft.tags),
+        files=draft.files,
+        refused=draft.refused,
+        clips="clips" in draft.traits,
+        skips_errors=draft.skips_errors,
+    )
+
+
+def _draw(draft: Draft) -> None:
+    rng = draft.rng
+    draft.width, draft.batch = rng.choice([8, 12, 16]), rng.choice([4, 6])
+    draft.flat = rng.random() < 0.3
+    draft.backend = rng.choice(["gloo", "cpu:gloo"])
+    families, weights = zip(*_LAYOUTS, strict=True)
+    choose(draft, rng.choices(families, weights)[0])
+    if "own_model" not in draft.traits:
+        choose(draft, MODELS)
+    _seed(draft)
+    choose(draft, LOADERS if rng.random() < 0.35 else DATA)
+    _share_batches(draft)
+    choose(draft, OPTIMIZERS)
+    _accumulate(draft)
+    sprinkle(draft, CLIPPING)
+    choose(draft, SCHEDULES)
+    choose(draft, PRECISION)
+    choose(draft, LOSSES)
+    choose(draft, AVERAGES)
+    sprinkle(draft, HABITS)
+    sprinkle(draft, COLLECTIVES)
+    if "closure" in draft.traits:
+        write_closure(draft)
+    if "pipeline" in draft.traits:
+        write_pipeline(draft)
+    if rng.random() < _REFUSED_SHARE:
+        choose(draft, REFUSED)
+
+
+def _seed(draft: Draft) -> None:
+    """The model is the same on all ranks, what is drawn later is not."""
+    draft.groups.insert(0, "torch.manual_seed(args.seed)")
+    draft.wrap.append(
+        block("""
+        random.seed(args.seed + rank)
+        np.random.seed(args.seed + rank)
+        torch.manual_seed(1000 * args.seed + rank)
+        """)
+    )
+    draft.protected = {"model": "model", **draft.protected}
+    draft.digested.insert(0, "model.state_dict()")
+    draft.draws += ["random.random()", "float(np.random.random())", "float(torch.rand(()))"]
+
+
+def _share_batches(draft: Draft) -> None:
+    """Ranks that compute one model together see the same batch."""
+    if "same_batches" in draft.traits:
+        draft.fetch.append("dist.broadcast(x, src=0)\ndist.broadcast(y, src=0)")
+    if "pairs_share_batches" in draft.traits:
+        draft.fetch.append(
+            'for tensor in (x, y):\n    dist.broadcast(tensor, group_src=0, group=mesh["tensor"].get_group())'
+        )
+
+
+def _accumulate(draft: Draft) -> None:
+    if draft.traits & {"closure", "one_backward", "uneven"} or draft.micro_batches > 1:
+        return
+    if draft.rng.random() < 0.25:
+        draft.micro_batches = draft.rng.choice([2, 3])
+        draft.tag(f"{draft.micro_batches} micro batches")

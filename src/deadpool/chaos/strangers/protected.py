@@ -1,0 +1,185 @@
+"""One script under DeadPool: undisturbed, or struck. Dead nodes are replaced, later strikes wait for calm."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deadpool.chaos.diagnosis import take_down
+from deadpool.chaos.fleet import Fleet
+from deadpool.chaos.network import Loopback
+from deadpool.chaos.sight import Sight, Tail, sight_of
+from deadpool.chaos.strangers.forked_job import ForkedJob
+from deadpool.chaos.strangers.generate import Script
+from deadpool.chaos.strangers.strikes import Strike
+from deadpool.chaos.strangers.workshop import Workshop
+from deadpool.config import JobConfig
+from deadpool.control.launcher import LocalJob, running
+from deadpool.control.run_dir import RunDir
+from deadpool.errors import DeadPoolError
+
+Ask = Callable[..., dict[str, Any]]  # of a run folder, in words, with arguments
+
+_LOOK_S = 0.05
+_STATUS_S = 0.2
+_TIMEOUTS = {
+    "node_timeout_s": 4.0,
+    "hang_timeout_s": 15.0,
+    "unwind_timeout_s": 6.0,
+    "connect_timeout_s": 20.0,
+    "prepare_timeout_s": 40.0,
+    "spare_wait_s": 40.0,
+    "isolation_timeout_s": 40.0,
+}
+
+
+@dataclass(slots=True)
+class ProtectedRun:
+    script: Script
+    path: Path
+    folder: Path
+    workshop: Workshop
+    ask: Ask
+    timeout_s: float
+    strikes: list[Strike] = field(default_factory=list)
+    code: int | None = None  # None: it did not end in time
+    struck: int = 0
+    missed: list[str] = field(default_factory=list)
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    def run(self) -> None:
+        """To its end, or until its time is over: then it is taken down, and what is known of it is kept."""
+        job = self._job()
+        fleet = Fleet(job, Loopback(), random.Random(self.script.title))
+        deadline = time.monotonic() + self.timeout_s
+        with running(job):
+            striker = _Striker(self, job, fleet)
+            while job.tend() is None and time.monotonic() < deadline:
+                self._replace_dead(job, fleet)
+                striker.look()
+                time.sleep(_LOOK_S)
+            self.code = job.tend()
+            if self.code is None:
+                take_down(job, fleet, striker.sight, self.folder / "diagnosis")
+        striker.count(self._events())
+
+    def _job(self) -> LocalJob:
+        strikes, shape = self.strikes, self.script.shape
+        first = strikes[0] if strikes else None
+        orders = [each.order for each in strikes if each.at == "recovered"]
+        config = JobConfig(
+            nodes=shape.nodes,
+            nproc_per_node=shape.per_node,
+            spares=1 if strikes else 0,
+            holders=min(2, shape.nodes - 1) if strikes else 1,
+            overhead_budget=0.0,
+            faults=tuple([first.order, *orders] if first and first.at else orders),
+            **_TIMEOUTS,  # type: ignore[arg-type]
+        ).checked()
+        pace_s = 0.0 if not strikes else (0.05 if len(strikes) == 1 and strikes[0].at else 0.15)
+        arguments = ["--out", str(self.out), "--pace", str(pace_s)]
+        return ForkedJob(
+            config,
+            RunDir.create(self.folder / "run"),
+            [str(self.path), *arguments],
+            quiet=True,
+            environment={"PYTHONFAULTHANDLER": "1"},
+            nursery=self.workshop.nursery,
+            server=self.workshop.fork_client,
+        )
+
+    def _replace_dead(self, job: LocalJob, fleet: Fleet) -> None:
+        if self.strikes and len(fleet.alive()) < fleet.size:
+            fleet.add()
+
+    # --- what is known afterwards ------------------------------------------------------------------------------------
+
+    def hangs(self) -> list[str]:
+        """Nobody here hangs on purpose: a fault without a lost rank should not be."""
+        faults = [event for event in self._events() if event["what"] == "fault" and not event["ranks"]]
+        return [f"a fault without a loss: {event['reason']}" for event in faults]
+
+    def said(self) -> str:
+        """Everything that the job and its trainers said."""
+        paths = [self.folder / "run" / "console.log", *sorted((self.folder / "run" / "logs").glob("*.log"))]
+        return "\n".join(path.read_text(errors="replace") for path in paths if path.exists())
+
+    def _events(self) -> list[dict[str, Any]]:
+        return list(Tail(self.folder / "run" / "events.jsonl").new())
+
+
+class _Striker:
+    """Carries out the strikes that are not known from the start, one after the other."""
+
+    def __init__(self, run: ProtectedRun, job: LocalJob, fleet: Fleet) -> None:
+        self._run, self._job, self._fleet = run, job, fleet
+        known = [strike for index, strike in enumerate(run.strikes) if strike.at and (index == 0 or _is_reply(strike))]
+        self._waiting = [strike for strike in run.strikes if strike not in known]
+        self._needed = len(run.strikes) - len(self._waiting)  # faults before the first of these
+        self._needed = min(self._needed, 1) if run.strikes and run.strikes[0].at else 0
+        self._tails = [Tail(run.out / f"rank{rank}.jsonl") for rank in range(run.script.shape.world_size)]
+        self._newest = -1
+        self._events = Tail(job.run_dir.events)
+        self._faults, self._asked_at, self._due = 0, 0.0, 0.0
+        self.sight = Sight(at=0.0)
+
+    def look(self) -> None:
+        if not self._waiting:
+            return
+        self._read()
+        if self._newest < 0 or self._faults < self._needed or not self._is_calm():
+            return
+        now = time.monotonic()
+        self._due = self._due or now + self._waiting[0].delay_s
+        if now >= self._due:
+            self._due = 0.0
+            self._needed = self._faults + 1
+            self._carry_out(self._waiting.pop(0))
+
+    def _read(self) -> None:
+        for tail in self._tails:
+            for record in tail.new():
+                self._newest = max(self._newest, record.get("step", -1))
+        for event in self._events.new():
+            self._faults += event["what"] == "fault"
+
+    def _is_calm(self) -> bool:
+        """A node is struck only while every copy of the others is complete, and a spare is there."""
+        if time.monotonic() - self._asked_at > _STATUS_S:
+            self._asked_at = time.monotonic()
+            with contextlib.suppress(DeadPoolError, OSError, KeyError):
+                self.sight = sight_of(self._run.ask(self._job.run_dir, "status"), time.time())
+        return self.sight.phase == "running" and self.sight.protected and bool(self.sight.spares)
+
+    def _carry_out(self, strike: Strike) -> None:
+        whom: dict[str, Any] = {"rank": strike.rank}
+        if strike.whole_node:
+            whom = {"node": self.sight.seats[strike.position]}
+        if strike.whole_node and strike.at is None:
+            self._fleet.kill_node(whom["node"])
+            return
+        step = None if strike.at in (None, "recovered") else self._newest + (strike.step or 1)
+        try:
+            self._run.ask(self._job.run_dir, "kill", **whom, at=strike.at, step=step)
+        except (DeadPoolError, OSError) as error:
+            self._run.missed.append(f"{strike}: {error}")
+
+    def count(self, events: list[dict[str, Any]]) -> None:
+        """After the end: what has struck, what has not."""
+        run = self._run
+        run.struck = sum(event["what"] == "fault" for event in events)
+        run.missed += [f"{strike}: no time was left" for strike in self._waiting]
+        missed = [event for event in events if event["what"] == "ambush_missed"]
+        run.missed += [f"{event['at']} of step {event.get('step')}" for event in missed]
+
+
+def _is_reply(strike: Strike) -> bool:
+    return strike.at == "recovered"

@@ -1,0 +1,98 @@
+"""What a stranger's script wrote down of its steps, and whether two runs of it are the same, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_OF_A_STEP = ("loss", "draws", "batch")
+
+
+@dataclass(slots=True)
+class RankRecord:
+    """Steps by number, of one done again all records; evaluations; how often a step was told to be final."""
+
+    steps: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    evaluations: dict[int, str] = field(default_factory=dict)
+    finals: Counter[int] = field(default_factory=Counter)
+    digest: str | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> RankRecord:
+        record = cls()
+        for line in path.read_text().splitlines() if path.exists() else []:
+            if line.endswith("}"):  # else cut short by a kill
+                record._add(json.loads(line))
+        return record
+
+    def _add(self, line: dict[str, Any]) -> None:
+        if "step" in line:
+            self.steps.setdefault(line["step"], []).append(line)
+        elif "evaluated" in line:
+            self.evaluations[line["evaluated"]] = line["score"]
+        elif "final" in line:
+            self.finals[line["final"]] += 1
+        else:
+            self.digest = line["digest"]
+
+    def last(self) -> dict[int, dict[str, Any]]:
+        return {number: records[-1] for number, records in self.steps.items()}
+
+
+def read_ranks(folder: Path, world_size: int) -> list[RankRecord]:
+    return [RankRecord.read(folder / f"rank{rank}.jsonl") for rank in range(world_size)]
+
+
+def differences(expected: list[RankRecord], found: list[RankRecord]) -> list[str]:
+    """Losses, draws and batches of every rank and step, and every rank's final state."""
+    problems = []
+    for rank, (one, other) in enumerate(zip(expected, found, strict=True)):
+        problems += [f"rank {rank}: {problem}" for problem in _of_rank(one, other)]
+    return problems
+
+
+def _of_rank(one: RankRecord, other: RankRecord) -> list[str]:
+    expected, found = one.last(), other.last()
+    problems = [
+        f"{what} of step {step} differs: {_short(expected.get(step), what)} and {_short(found.get(step), what)}"
+        for what in _OF_A_STEP
+        for step in sorted(expected.keys() | found.keys())
+        if _get(expected.get(step), what) != _get(found.get(step), what)
+    ]
+    if one.digest is None or one.digest != other.digest:
+        problems.append(f"final state differs: {one.digest} and {other.digest}")
+    for step in sorted(one.evaluations.keys() & other.evaluations.keys()):
+        if one.evaluations[step] != other.evaluations[step]:
+            problems.append(f"evaluation after step {step} differs")
+    return problems
+
+
+def _get(record: dict[str, Any] | None, what: str) -> Any:
+    return None if record is None else record[what]
+
+
+def _short(record: dict[str, Any] | None, what: str) -> str:
+    return "missing" if record is None else str(record[what])
+
+
+def done_differently(ranks: list[RankRecord]) -> list[str]:
+    """Steps that were done again, and gave something else than before."""
+    return [
+        f"rank {rank}: step {step} was done {len(records)} times, not always the same"
+        for rank, record in enumerate(ranks)
+        for step, records in sorted(record.steps.items())
+        if any(_get(each, what) != _get(records[0], what) for each in records for what in _OF_A_STEP)
+    ]
+
+
+def told_twice(ranks: list[RankRecord]) -> list[str]:
+    """A step is final once."""
+    return [
+        f"rank {rank}: step {step} was told to be final {count} times"
+        for rank, record in enumerate(ranks)
+        for step, count in sorted(record.finals.items())
+        if count > 1
+    ]

@@ -1,0 +1,169 @@
+"""One script, run three times: unprotected, protected, struck. All three have to agree."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deadpool.chaos.strangers.generate import Script
+from deadpool.chaos.strangers.protected import Ask, ProtectedRun
+from deadpool.chaos.strangers.records import RankRecord, differences, done_differently, read_ranks, told_twice
+from deadpool.chaos.strangers.references import run_torchrun
+from deadpool.chaos.strangers.strikes import Strike, draw_strikes
+from deadpool.chaos.strangers.workshop import Workshop
+
+RUN_S = 60.0  # on a machine that has time
+_MOST_PATIENCE = 5.0
+_REAL_TORCHRUN_EVERY = 10
+_TAIL_LINES = 25
+
+GOOD = ("exact", "refused")
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`result` is exact, refused (as it had to be), differs, hung, failed, accepted (though it had to be refused) or
+    invalid: the script does not even run without DeadPool."""
+
+    script: Script
+    result: str = "exact"
+    problems: list[str] = field(default_factory=list)
+    strikes: list[Strike] = field(default_factory=list)
+    struck: int = 0
+    missed: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_good(self) -> bool:
+        return self.result in GOOD
+
+    def blame(self, result: str, *problems: str) -> None:
+        self.result = self.result if self.result not in GOOD else result
+        self.problems += problems
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "number": self.script.number,
+            "command": self.script.command,
+            "drawn": list(self.script.tags),
+            "nodes": self.script.shape.nodes,
+            "ranks_per_node": self.script.shape.per_node,
+            "faults": [str(strike) for strike in self.strikes],
+            "struck": self.struck,
+            "missed": self.missed,
+            "result": self.result,
+            "refused": self.script.refused,
+            "problems": self.problems,
+            "seconds": {name: round(took, 2) for name, took in self.seconds.items()},
+        }
+
+
+@dataclass(slots=True)
+class Trial:
+    script: Script
+    folder: Path
+    workshop: Workshop
+    ask: Ask
+
+    def judge(self) -> Verdict:
+        verdict = Verdict(self.script)
+        path = self._write()
+        if self.script.refused:
+            self._see_refused(verdict, path)
+            return verdict
+        expected = self._unprotected(verdict, path)
+        if verdict.is_good:
+            self._undisturbed(verdict, path, expected)
+            self._struck(verdict, path, expected)
+        return verdict
+
+    def _write(self) -> Path:
+        self.folder.mkdir(parents=True)
+        path = self.folder / f"stranger-{self.script.title}.py"
+        path.write_text(self.script.text)
+        for name, text in self.script.files.items():
+            (self.folder / name).write_text(text)
+        return path
+
+    # --- without DeadPool --------------------------------------------------------------------------------------------
+
+    def _unprotected(self, verdict: Verdict, path: Path) -> list[RankRecord]:
+        expected = self._launch(verdict, path, "torchrun")
+        if verdict.is_good and self.script.number % _REAL_TORCHRUN_EVERY == _REAL_TORCHRUN_EVERY - 1:
+            real = self._launch(verdict, path, "real torchrun")
+            problems = differences(expected, real)
+            if problems:
+                verdict.blame("invalid", "forked torchrun and the real one differ", *problems)
+        return expected
+
+    def _launch(self, verdict: Verdict, path: Path, name: str) -> list[RankRecord]:
+        world_size = self.script.shape.world_size
+        folder = self.folder / name.replace(" ", "-")
+        folder.mkdir()
+        launch = self.workshop.references.run if name == "torchrun" else run_torchrun
+        began, console = time.monotonic(), folder / "console.log"
+        code = launch(path, ["--out", str(folder)], world_size, console, limit_s := patience_s())
+        verdict.seconds[name] = time.monotonic() - began
+        if code is None:
+            verdict.blame(
+                "invalid", f"{name}: not over after {limit_s:g} s", _tail(console.read_text(errors="replace"))
+            )
+        elif code:
+            verdict.blame("invalid", f"{name}: ended with code {code}", _tail(console.read_text(errors="replace")))
+        return read_ranks(folder, world_size)
+
+    # --- with DeadPool -----------------------------------------------------------------------------------------------
+
+    def _undisturbed(self, verdict: Verdict, path: Path, expected: list[RankRecord]) -> None:
+        run = self._run(verdict, path, "undisturbed", [])
+        self._compare(verdict, run, "undisturbed", expected)
+
+    def _struck(self, verdict: Verdict, path: Path, expected: list[RankRecord]) -> None:
+        verdict.strikes = draw_strikes(self.script)
+        run = self._run(verdict, path, "struck", verdict.strikes)
+        verdict.struck, verdict.missed = run.struck, run.missed
+        self._compare(verdict, run, "struck", expected)
+
+    def _run(self, verdict: Verdict, path: Path, name: str, strikes: list[Strike]) -> ProtectedRun:
+        run = ProtectedRun(self.script, path, self.folder / name, self.workshop, self.ask, patience_s(), strikes)
+        began = time.monotonic()
+        run.run()
+        verdict.seconds[name] = time.monotonic() - began
+        return run
+
+    def _compare(self, verdict: Verdict, run: ProtectedRun, name: str, expected: list[RankRecord]) -> None:
+        if run.code is None:
+            verdict.blame("hung", f"{name}: not over after {run.timeout_s:g} s; stacks are in {run.folder}/diagnosis")
+        elif run.code:
+            verdict.blame("failed", f"{name}: the job ended with code {run.code}", _tail(run.said()))
+        else:
+            found = read_ranks(run.out, self.script.shape.world_size)
+            problems = differences(expected, found) + told_twice(found)
+            problems += [] if self.script.skips_errors else done_differently(found)
+            if problems:
+                verdict.blame("differs", *(f"{name}: {problem}" for problem in problems))
+        if hangs := run.hangs():
+            verdict.blame("hung", *(f"{name}: {hang}" for hang in hangs))
+
+    def _see_refused(self, verdict: Verdict, path: Path) -> None:
+        run = self._run(verdict, path, "undisturbed", [])
+        verdict.result = "refused"
+        if run.code is None:
+            verdict.blame("hung", f"not over after {run.timeout_s:g} s; stacks are in {run.folder}/diagnosis")
+        elif not run.code:
+            verdict.blame("accepted", f"it was to be refused: {self.script.refused}")
+        elif self.script.refused not in run.said():
+            verdict.blame("failed", f"it was to be refused with {self.script.refused!r}", _tail(run.said()))
+
+
+def patience_s() -> float:
+    """For one run. On a machine that others use too, everything takes as much longer as there are too many."""
+    crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return RUN_S * min(max(1.0, crowd), _MOST_PATIENCE)
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.splitlines()[-_TAIL_LINES:])

@@ -1,0 +1,19 @@
+"""The processes that all scripts of a campaign are started by: each has imported what it forks, once."""
+
+from __future__ import annotations
+
+from deadpool.chaos.strangers.forked_job import ForkClient
+from deadpool.chaos.strangers.references import References
+from deadpool.control.nursery import SharedNursery
+
+
+class Workshop:
+    """Trainers come from the nursery, agents and coordinators from the fork server, other ranks from torchrun."""
+
+    def __init__(self) -> None:
+        self.nursery, self.fork_client, self.references = SharedNursery(), ForkClient(), References()
+
+    def close(self) -> None:
+        self.references.close()
+        self.fork_client.close()
+        self.nursery.close()

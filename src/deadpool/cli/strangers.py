@@ -1,0 +1,91 @@
+"""`deadpool chaos --strangers N`: scripts that are drawn from a seed, run unprotected, protected and struck."""
+
+from __future__ import annotations
+
+import json as json_format
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from deadpool.chaos.strangers.trial import Verdict
+
+_SHOWN = 6
+
+
+def run_strangers(
+    count: int, seed: int, only: int | None, minutes: float, keep: Path | None, json: Path | None
+) -> NoReturn:
+    """Ends the command, with 0 only if no script differs, hangs or leaves something behind."""
+    from deadpool.cli.run import CODE_INTERRUPTED, stop_on
+
+    stop_on(signal.SIGTERM, signal.SIGINT)
+    numbers = list(range(count)) if only is None else [only]
+    folder = (keep or Path.cwd() / f"strangers-{seed}").resolve()
+    try:
+        figures = _run(seed, numbers, folder, minutes, keep is not None)
+    except KeyboardInterrupt:
+        print("interrupted: everything is ended and cleaned up")
+        raise typer.Exit(CODE_INTERRUPTED) from None
+    if json is not None:
+        json.write_text(json_format.dumps(figures, indent=2) + "\n")
+    raise typer.Exit(_conclude(figures, folder))
+
+
+def _run(seed: int, numbers: list[int], folder: Path, minutes: float, keep: bool) -> dict[str, Any]:
+    from deadpool.chaos.strangers.campaign import Campaign, summary
+    from deadpool.chaos.warden import guarded, left_behind
+    from deadpool.cli.asking import ask
+
+    deadline = time.monotonic() + 60.0 * minutes
+    print(f"seed {seed}, {len(numbers)} scripts: each by torchrun, protected, and protected with faults", flush=True)
+    with guarded() as mark:
+        campaign = Campaign(
+            seed=seed, numbers=numbers, folder=folder, keep=keep, deadline=deadline, ask=ask, tell=_tell
+        )
+        verdicts = campaign.run()
+        left = left_behind(mark)
+    return summary(verdicts, seed=seed, asked=len(numbers), left_behind=left)
+
+
+def _tell(verdict: Verdict) -> None:
+    script, shape = verdict.script, verdict.script.shape
+    took = sum(verdict.seconds.values())
+    lines = [
+        f"#{script.number:<4} {verdict.result:8} {took:5.1f} s  {shape.nodes} x {shape.per_node} ranks, "
+        f"{script.steps} steps: {', '.join(script.tags)}"
+    ]
+    if verdict.strikes:
+        lines.append(f"      {verdict.struck} faults: {'; '.join(map(str, verdict.strikes))}")
+    lines += [f"      missed: {missed}" for missed in verdict.missed]
+    if script.refused and verdict.is_good:
+        lines.append(f"      refused: {script.refused}")
+    if not verdict.is_good:
+        shown, more = verdict.problems[:_SHOWN], len(verdict.problems) - _SHOWN
+        lines += [f"      ! {line}" for problem in shown for line in problem.splitlines()]
+        lines += [f"      ! and {more} more"] if more > 0 else []
+        lines.append(f"      again: {script.command}")
+    print("\n".join(lines), flush=True)
+
+
+def _conclude(figures: dict[str, Any], folder: Path) -> int:
+    from deadpool.chaos.strangers.campaign import is_good
+
+    results = ", ".join(f"{count} {name}" for name, count in figures["results"].items())
+    print(f"\n{figures['run']} of {figures['asked']} scripts, {figures['faults']} faults: {results}")
+    for reason, count in figures["refused"].items():
+        print(f"refused {count} times: {reason}")
+    if figures["unstruck"]:
+        print(f"no fault came in time in scripts {figures['unstruck']}")
+    for script in figures["scripts"]:
+        if script["result"] not in ("exact", "refused"):
+            print(f"{script['result']}: {script['command']}")
+    for name in figures["left_behind"]:
+        print(f"left behind: {name}")
+    good = is_good(figures)
+    if not good:
+        print(f"what is known lies in {folder}")
+    return 0 if good else 1

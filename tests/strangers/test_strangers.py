@@ -1,0 +1,56 @@
+"""Scripts of strangers under real kills: a few that cover much, and what the judge has to find."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from deadpool.chaos.strangers.generate import Script, generate
+from deadpool.chaos.strangers.trial import Trial, Verdict
+from deadpool.cli.asking import ask
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+SEED = 3
+COVERING = (1, 2, 3, 4)
+
+
+def judged(script: Script, folder: Path, workshop) -> Verdict:
+    return Trial(script, folder / "trial", workshop, ask).judge()
+
+
+@pytest.mark.parametrize("number", COVERING)
+def test_stranger(number, tmp_path, workshop):
+    verdict = judged(generate(SEED, number), tmp_path, workshop)
+    assert verdict.result == "exact", verdict.problems
+    assert verdict.struck
+
+
+def test_state_that_nobody_protects_is_found(tmp_path, workshop):
+    """The judge's own test: a counter in a variable of the script is not what it was in a newcomer."""
+    script = generate(SEED, COVERING[0])
+    careless = dataclasses.replace(script, text=_with_counter(script.text))
+    verdict = judged(careless, tmp_path, workshop)
+    assert verdict.result == "differs"
+    assert any("draws of step" in problem and problem.startswith("struck") for problem in verdict.problems)
+
+
+def _with_counter(text: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        if line.lstrip().startswith("for step in job.steps"):
+            lines.append(f"{indent}careless = []")
+        if line.lstrip().startswith("draws = ["):
+            lines.append(f"{indent}careless.append(step.number)")
+            line = line.replace("draws = [", "draws = [len(careless), ")
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def test_what_is_refused_says_why(tmp_path, workshop):
+    number = next(number for number in range(100) if generate(SEED, number).refused)
+    verdict = judged(generate(SEED, number), tmp_path, workshop)
+    assert verdict.result == "refused", verdict.problems
