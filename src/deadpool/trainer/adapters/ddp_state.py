@@ -94,8 +94,8 @@ def _refuse_updates(hook: Callable[..., Any]) -> None:
     name = str(getattr(hook, "__qualname__", ""))
     if name.startswith(("_hook_then_optimizer", "hook_with_zero_step")):
         raise ConfigError(
-            f"the communication hook {name.partition('.')[0]} updates parameters in backward: a snapshot may be read from "
-            "them until optimizer.step(), so step the optimizer yourself"
+            f"the communication hook {name.partition('.')[0]} updates parameters in backward: a snapshot may be read "
+            "from them until optimizer.step(), so step the optimizer yourself"
         )
 
 
