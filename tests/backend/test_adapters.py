@@ -9,17 +9,23 @@ import torch
 import torch.distributed as dist
 from backend_child import Job, Scenario
 from backend_fleet import run_in_children
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.tensor import DTensor
 
 from deadpool.backend.groups import Groups
+from deadpool.errors import ConfigError
 from deadpool.trainer.adapters import fsdp2
+from deadpool.trainer.adapters.ddp_state import DdpState
 
 pytestmark = pytest.mark.e2e
+
+_opened: list[Groups] = []
 
 
 def rehearsed_job(framework: str, rank: int) -> Job:
     groups = Groups(timeout_s=5)
     groups.install()
+    _opened.append(groups)
     groups.init(backend="gloo", store=dist.HashStore(), rank=rank, world_size=4, detached=True)
     return Job(Scenario(framework=framework, directory="/nowhere"), rank)
 
@@ -70,6 +76,63 @@ def seat_with_hook(rank: int, port: int) -> tuple[int, int]:
 
 def test_new_reducer_keeps_the_communication_hook() -> None:
     assert run_in_children(seat_with_hook) == [(1, 1)]
+
+
+class Secretive:
+    """What a hook remembers, and nobody can ask it for."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+
+def refuse_hooks(rank: int, port: int) -> list[str]:
+    found = []
+    for make, keywords in (
+        (Secretive, {}),
+        (lambda: None, {}),
+        (lambda: powerSGD_hook.PowerSGDState(None), {}),
+        (Secretive, {"known": True}),
+    ):
+        job, state = rehearsed_job("ddp", 1), make()
+        job.model.register_comm_hook(state, _hook)
+        try:
+            DdpState(job.model, [state] if keywords else [])
+            found.append("taken")
+        except ConfigError as error:
+            found.append(str(error))
+        dist.destroy_process_group()
+        Groups.uninstall(_opened.pop())
+    return found
+
+
+def _hook(state, bucket):  # type: ignore[no-untyped-def]  # torch reads the annotations
+    return state
+
+
+def test_hook_whose_state_cannot_be_captured_is_refused() -> None:
+    [[secretive, nothing, powersgd, known]] = run_in_children(refuse_hooks)
+    assert secretive.startswith("the communication hook _hook keeps its state in a Secretive")
+    assert [nothing, powersgd, known] == ["taken"] * 3
+
+
+def flags_of_a_step_that_was_cut_off(rank: int, port: int) -> list[bool]:
+    job = rehearsed_job("ddp", 1)
+    state = DdpState(job.model, [])
+    job.rehearse()
+    kept = state.state_dict()
+    with job.model.no_sync():
+        job.model(torch.ones(2, 16), True)
+    job.model.require_backward_grad_sync = False  # as scripts set it by hand
+    found = [job.model.require_forward_param_sync]
+    job.reset()
+    found.append(job.model.require_forward_param_sync and job.model.require_backward_grad_sync)
+    job.model.require_forward_param_sync = False
+    state.load_state_dict(kept)
+    return [*found, job.model.require_forward_param_sync]
+
+
+def test_step_that_was_cut_off_leaves_no_flag() -> None:
+    assert run_in_children(flags_of_a_step_that_was_cut_off) == [[False, True, True]]
 
 
 def reset_by_hand(rank: int, port: int) -> bool:

@@ -33,7 +33,7 @@ _TOLD = {
     "straggler_over": "node {node} is as fast as the others again",
     "trainer_lost": "trainer {trainer} ended: {reason}",
     "rehearsed": "spare trainer {trainer} is warm for rank {rank}",
-    "slow_start": "no step for {seconds} s, behind: ranks {ranks}; no first step is known yet, so this is no hang",
+    "slow_start": "no step for {seconds} s: behind are ranks {ranks}; no hang is seen before this job's first step",
     "paused": "rank {rank} pauses: {reason}",
     "hung": "HUNG: rank {rank} on node {node} {found}; a fresh process takes its place",
     "nobody_hung": "{reason}",

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from deadpool.errors import ConfigError
 from deadpool.snapshot.loaders import with_position
+from deadpool.snapshot.optimizers import optimizers_in, require_nothing_beside, scalers_of
 
 Key = tuple[str, str, str | int, Any]
 """("param", keyword, name, ""), ("state", keyword, index of the parameter, key in optimizer.state) or
@@ -65,15 +66,33 @@ def sort_objects(objects: Mapping[str, object]) -> Objects:
     """Sort by kind. ConfigError for what cannot be protected."""
     if not objects:
         raise ConfigError("protect() got nothing to protect: pass model=..., optimizer=..., scheduler=..., data=...")
-    modules, optimizers, stateful = {}, {}, {}
+    modules, stateful = {}, {}
+    optimizers: dict[str, ProtectedOptimizer] = {}
+    scalers: dict[str, Any] = {}
     for name, value in objects.items():
         if isinstance(value, nn.Module):
             modules[name] = value
-        elif isinstance(value, Optimizer):
-            optimizers[name] = ProtectedOptimizer(name, value, _home_of_state(value))
+        elif found := optimizers_in(value):
+            require_nothing_beside(name, value, next(iter(found.values())))
+            optimizers |= _new_ones(name, found, optimizers)
+            scalers |= {f"{name}{path}": scaler for path, scaler in scalers_of(value).items()}
         else:
             stateful[name] = _require_stateful(name, with_position(name, value))
+    stateful |= {path: each for path, each in scalers.items() if all(each is not known for known in stateful.values())}
     return Objects(modules, optimizers, stateful, _collect_params(modules, optimizers))
+
+
+def _new_ones(
+    name: str, found: dict[str, Optimizer], known: dict[str, ProtectedOptimizer]
+) -> dict[str, ProtectedOptimizer]:
+    """Each optimizer once, under its first name: two keywords may lead to the same one. The first has the keyword."""
+    outermost = next(iter(found))
+    named = {name if path == outermost else f"{name}{path}": each for path, each in found.items()}
+    return {
+        path: ProtectedOptimizer(path, each, _home_of_state(each))
+        for path, each in named.items()
+        if all(each is not other.outer for other in known.values())
+    }
 
 
 def describe(key: Key) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from deadpool.errors import ConfigError
+from deadpool.snapshot.optimizers import optimizers_in
 
 Claims = Mapping[str, "dist.ProcessGroup | None"]
 """Keyword of protect() -> the group on all of whose ranks the object is identical; None: on no other rank."""
@@ -37,8 +37,8 @@ def _params_of(name: str, objects: Mapping[str, object]) -> list[Tensor]:
     value: Any = objects[name]
     if isinstance(value, nn.Module):
         return list(value.parameters())
-    if isinstance(value, Optimizer):
-        return [param for group in value.param_groups for param in group["params"]]
+    if found := optimizers_in(value):
+        return [param for each in found.values() for group in each.param_groups for param in group["params"]]
     raise ConfigError(
         f"replicated={{{name!r}: ...}} names a {type(value).__name__}: its state always travels, with the boundary "
         "record; name modules or optimizers"

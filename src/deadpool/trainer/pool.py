@@ -9,6 +9,8 @@ from deadpool.errors import ConfigError
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import current
 from deadpool.trainer.adapters import adapters_for
+from deadpool.trainer.adapters.ddp import ddp_modules
+from deadpool.trainer.adapters.ddp_state import ddp_states
 from deadpool.trainer.boundary_groups import BoundaryGroups
 from deadpool.trainer.claims import Claims, apply_claims
 from deadpool.trainer.job import Job
@@ -45,7 +47,11 @@ class Pool:
             replicas=apply_claims(derived, objects, replicated or {}, self.rank),
             rank=self.rank,
             node_of=self._layout.position_of,
-            companions={"process groups": BoundaryGroups(self._session), "journal": journal},
+            companions={
+                "process groups": BoundaryGroups(self._session),
+                "journal": journal,
+                **ddp_states(ddp_modules(_modules(objects)), objects.values()),
+            },
         )
         current.job = Job(self._session, state, adapters, journal)
         return current.job

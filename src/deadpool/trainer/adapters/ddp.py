@@ -41,6 +41,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from deadpool.backend.null import NullGroup
 from deadpool.errors import StateError
+from deadpool.trainer.adapters.ddp_state import averages_gradients
 
 
 class DdpAdapter:
@@ -59,6 +60,9 @@ class DdpAdapter:
         return 2 if self._module.static_graph else 1
 
     def reset(self) -> None:
+        # As a step leaves them. A forward without synchronisation that was cut off would make this rank leave out the
+        # broadcast of buffers that the others take part in. Where a step ends otherwise, the record says how.
+        self._module.require_forward_param_sync = self._module.require_backward_grad_sync = True
         if self._reducer is not None:
             with self._talking_to_nobody():
                 self._lay_out_by_recording()
@@ -84,7 +88,7 @@ class DdpAdapter:
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
         ranks = tuple(sorted(dist.get_process_group_ranks(self._module.process_group)))
-        if len(ranks) < 2:
+        if len(ranks) < 2 or not averages_gradients(self._module):
             return {}
         ignored = self._module.parameters_to_ignore
         return {id(each): ranks for name, each in self._module.module.named_parameters() if name not in ignored}

@@ -1,0 +1,35 @@
+"""What of DDP a cut-off step leaves behind, and what its communication hooks keep from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stage import EVERY_STEP, Stage, run_script_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.control.nursery import SharedNursery
+from deadpool.workload.results import differences
+
+SCRIPT = Path(__file__).with_name("ddp_script.py")
+
+
+@pytest.fixture
+def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
+    def make(hook: str, scene: str, **config: object) -> Stage:
+        settings = JobConfig(**{"nodes": 2, "spares": 0, **EVERY_STEP, **config}).checked()
+        return Stage(settings, "ddp", scene, tmp_path / "job", nursery, SCRIPT, ["--hook", hook])
+
+    return make
+
+
+@pytest.mark.parametrize("hook", ["none", "powersgd", "own", pytest.param("localsgd", marks=pytest.mark.thorough)])
+def test_fault_in_a_microbatch_that_is_not_synchronised(make_stage, tmp_path, hook):
+    """The survivor has left out its synchronisation, the newcomer comes with all of it."""
+    stage = make_stage(hook, "wait@5:1")
+    results = stage.trial.run(lambda _: stage.kill_trainer_at_gate(5))
+    reference = run_script_unprotected(SCRIPT, ["--hook", hook], 2, tmp_path / "reference")
+    assert differences(reference, results) == []
+    assert len(stage.events("fault")) == 1
+    assert stage.trainers()[0] == "n0.0", "the survivor kept its process"
