@@ -6,7 +6,7 @@
 4 nodes of one trainer (3d: of two) and one warm spare node; a new one joins after each kill. Per fault, from the kill:
 `first_step_s` until every rank has done a step begun after it, `net_recovery_s` the same less one median step of the
 undisturbed run, which comes last and does as many steps as the other did. With --understudies 4 the spare has rehearsed
-all four ranks, with 1 only one of them: when another is lost, the script is run again in the warm process.
+all four ranks, with 1 only one of them: when another is lost, a fresh process is forked and runs the script.
 
 With --device cuda ranks and understudies share the GPUs of this machine; where there are fewer GPUs than ranks, NCCL
 has to be told that they may be shared. Trainers have the environment of this command. Unknown options go to the

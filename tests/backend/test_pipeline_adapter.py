@@ -14,7 +14,7 @@ from torch.distributed.pipelining.schedules import _PipelineSchedule
 
 from deadpool.backend.groups import Groups
 from deadpool.trainer.adapters import PipelineAdapter, negotiators
-from deadpool.trainer.adapters.pipeline_schedules import _note_shapes, forget_schedules, watch_schedules
+from deadpool.trainer.adapters.pipeline_schedules import _known, _note_shapes, watch_schedules
 
 
 class StageOfOldTorch(PipelineStage):
@@ -48,9 +48,9 @@ def _made(given: tuple[str, ...] | None) -> Any:
 @pytest.fixture
 def adapter() -> Any:
     watch_schedules()
-    forget_schedules()
+    _known.clear()
     yield PipelineAdapter()
-    forget_schedules()
+    _known.clear()
 
 
 def test_schedule_made_after_the_adapter_is_found(adapter: PipelineAdapter) -> None:
@@ -98,7 +98,7 @@ def agreements(rank: int, port: int) -> list[str]:
         found.append(adapter.agreement())
         job.train_one()
         del job
-        forget_schedules()
+        _known.clear()
     return found
 
 

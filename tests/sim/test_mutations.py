@@ -22,6 +22,8 @@ QUICK = (
     "14 inventory not frozen",
     "15 twice: no term in generations or orders",
     "17 racks ignored",
+    "begun as another rank",
+    "rehearsal of another rank goes on",
     "hangs unseen",
 )
 

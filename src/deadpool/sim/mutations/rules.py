@@ -16,8 +16,8 @@ from deadpool.protocol.coordinator.hangs import Hangs
 from deadpool.protocol.coordinator.placement import place
 from deadpool.protocol.coordinator.stock import NodeView, Stock
 from deadpool.protocol.effects import StreamsCut
-from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Fetch, Missed, Permit
+from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.messages import Fetch, Missed, Permit, Rehearse
 from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer import TrainerCore
@@ -155,7 +155,22 @@ def kept_whoever_sits_there(patch: Patch) -> None:
 
 
 def told_by_an_earlier_start(patch: Patch) -> None:
-    patch.set(Process, "_is_outdated", lambda self, rank: False)
+    patch.set(Crew, "replace_rehearsals", lambda self, but=(): None)
+
+
+def begun_as_another_rank(patch: Patch) -> None:
+    def take_for(self: Crew, rank: int) -> Trainer:
+        return min(self.free(), key=lambda trainer: trainer.rank != rank) if self.free() else self.hire()
+
+    patch.set(Crew, "take_for", take_for)
+
+
+def rehearsal_of_another_rank_goes_on(patch: Patch) -> None:
+    patch.set(Crew, "replace", lambda self, trainer, reason, rank: self.tell(trainer, _rehearse(trainer, rank)))
+
+
+def _rehearse(trainer: Trainer, rank: int | None) -> Rehearse:
+    return Rehearse(generation=NO_GENERATION, trainer=trainer.name, rank=rank or 0)
 
 
 def hangs_unseen(patch: Patch) -> None:
@@ -212,6 +227,8 @@ MUTATIONS = [
     Mutation("resume never settled", resume_never_settled, "tight"),
     Mutation("kept whoever sits there", kept_whoever_sits_there, "tight"),
     Mutation("told by an earlier start", told_by_an_earlier_start),
+    Mutation("begun as another rank", begun_as_another_rank),
+    Mutation("rehearsal of another rank goes on", rehearsal_of_another_rank_goes_on),
     Mutation("hangs unseen", hangs_unseen),
     Mutation("spoilt copy loaded", spoilt_copy_loaded, "damage"),
 ]

@@ -50,11 +50,6 @@ def infers_shapes(stage: Any) -> bool:
     return stage in _inferring
 
 
-def forget_schedules() -> None:
-    """The script is run again: what the last run made counts no more."""
-    _known.clear()
-
-
 def schedules() -> list[Any]:
     return list(_known.values())
 
