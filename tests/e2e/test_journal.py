@@ -90,6 +90,7 @@ def test_what_a_dry_step_registers_never_runs_and_what_a_dead_rank_had_is_told(m
 # --- job.log ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_node_killed_in_mid_step(make_job):
     stage = make_job("wait@4:1")
 

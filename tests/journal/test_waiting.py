@@ -25,7 +25,7 @@ def test_entries_are_in_records_until_they_are_delivered():
         waiting.add(entry(step))
     waiting.deliver(2)
     state = waiting.state_dict()
-    assert state["delivered"] == 2 and [each[0] for each in state["entries"]] == [2, 3]
+    assert state["delivered"] == 2 and state["entries"] == b"2 0.0 {}\n3 0.0 {}\n"
     newcomer, _ = make()
     newcomer.load_state_dict(state)
     assert steps(newcomer) == [2, 3] and newcomer.delivered == 2
@@ -60,7 +60,7 @@ def test_only_final_steps_are_given():
 def test_oldest_are_given_up_in_batches_when_too_much_waits():
     waiting, dropped = make(limit=1000)
     for step in range(20):
-        waiting.add(entry(step, "x" * 68))
+        waiting.add(entry(step, "x" * 90))
     assert dropped and dropped == list(range(len(dropped)))
     assert steps(waiting) == list(range(len(dropped), 20))
     assert len(dropped) < 20 and sum(100 for _ in steps(waiting)) <= 1000
@@ -71,3 +71,11 @@ def test_an_entry_larger_than_the_bound_stays_alone():
     waiting.add(entry(0, "x" * 10))
     waiting.add(entry(1, "x" * 500))
     assert dropped == [0] and steps(waiting) == [1]
+
+
+def test_values_and_times_survive_a_record():
+    waiting, _ = make()
+    waiting.add(Entry(7, 1 / 3, '{"a":"two words\\nand \\u2028","b":NaN}'))
+    newcomer, _ = make()
+    newcomer.load_state_dict(waiting.state_dict())
+    assert newcomer.final(0, 8) == waiting.final(0, 8)

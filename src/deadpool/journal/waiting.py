@@ -15,7 +15,6 @@ from deadpool.journal.entry import Entry
 
 WAITING_BYTES = 4 << 20
 """Of all waiting entries. A destination that is full or away must not fill the records of a whole job."""
-_ENTRY_BYTES = 32  # of an entry beside its text, in a record
 _ROOM = 0.75  # of the bound, that is left after entries were given up: so that they go in batches, not one by one
 
 
@@ -25,7 +24,7 @@ class Waiting:
         self._lock = threading.Lock()
         self._on_dropped, self._limit = on_dropped, limit_bytes
         self._entries: dict[int, Entry] = {}  # by step, in order
-        self._bytes = 0
+        self._lines = bytearray()  # the same as a record carries them: every step takes one, and many may wait
         self._delivered = 0
 
     @property
@@ -60,45 +59,50 @@ class Waiting:
         """Every sink has the steps below `number`, for good."""
         with self._lock:
             self._delivered = max(self._delivered, number)
-            self._forget(lambda step: step < self._delivered)
+            while self._entries and next(iter(self._entries)) < self._delivered:
+                self._take_oldest()
 
     # --- in the boundary record --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         with self._lock:
-            entries = [[entry.step, entry.time, entry.text] for entry in self._entries.values()]
-            return {"delivered": self._delivered, "entries": entries}
+            return {"delivered": self._delivered, "entries": bytes(self._lines)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """What this process logged since that record will be logged again. What it knows to be delivered stays so."""
         with self._lock:
             self._delivered = max(self._delivered, state["delivered"])
-            self._forget(lambda _: True)
-            for step, time, text in state["entries"]:
-                if step >= self._delivered:
-                    self._put(Entry(step, time, text))
+            self._entries.clear()
+            self._lines.clear()
+            for line in state["entries"].splitlines():
+                entry = _entry(line)
+                if entry.step >= self._delivered:
+                    self._put(entry)
 
     def _put(self, entry: Entry) -> None:
-        self._forget(lambda step: step == entry.step)
+        """Of a step after all that wait: what is done again was forgotten with the record that was restored."""
+        assert entry.step not in self._entries
         self._entries[entry.step] = entry
-        self._bytes += _size(entry)
+        self._lines += _line(entry)
 
-    def _forget(self, which: Callable[[int], bool]) -> None:
-        for step in [step for step in self._entries if which(step)]:
-            self._bytes -= _size(self._entries.pop(step))
+    def _take_oldest(self) -> int:
+        step = next(iter(self._entries))
+        del self._lines[: len(_line(self._entries.pop(step)))]
+        return step
 
     def _make_room(self) -> list[int]:
         """Gives up the oldest ones. The newest stays, whatever it takes."""
-        if self._bytes <= self._limit:
-            return []
-        dropped = []
-        for step in list(self._entries)[:-1]:
-            if self._bytes <= _ROOM * self._limit:
-                break
-            self._bytes -= _size(self._entries.pop(step))
-            dropped.append(step)
+        dropped: list[int] = []
+        if len(self._lines) > self._limit:
+            while len(self._entries) > 1 and len(self._lines) > _ROOM * self._limit:
+                dropped.append(self._take_oldest())
         return dropped
 
 
-def _size(entry: Entry) -> int:
-    return len(entry.text) + _ENTRY_BYTES
+def _line(entry: Entry) -> bytes:
+    return f"{entry.step} {entry.time!r} {entry.text}\n".encode()
+
+
+def _entry(line: bytes) -> Entry:
+    step, time, text = line.decode().split(" ", 2)
+    return Entry(int(step), float(time), text)

@@ -47,14 +47,15 @@ class Journal:
         self._book.log_to(sinks)
 
     def on_final(self, step: int, action: Action) -> None:
-        if not self._dry:
+        """What a rehearsal registers, in its dry steps or before them, the rank that is rehearsed has registered."""
+        if not self._dry and not self._session.groups.detached:
             self._actions.add(step, action)
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """The script starts from its first line: nothing of an earlier start was ever final."""
-        self._run_id = new_run_id()
+        self._run_id, self._waiting = new_run_id(), Waiting(self._tell_dropped)
 
     def enter_step(self, number: int) -> None:
         self._book.enter_step(number)
