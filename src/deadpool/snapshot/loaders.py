@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import IterDataPipe, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from deadpool.errors import ConfigError
-from deadpool.snapshot.held_iterators import HandedOut, replaced
+from deadpool.snapshot.loader_iterators import LoaderIterators, replaced
 
 _UNSTORED_ORDER = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -41,7 +41,7 @@ class LoaderPosition:
 
     def __init__(self, name: str, loader: Any) -> None:
         self._loader = loader
-        self._handed_out = HandedOut(name, loader)
+        self._handed_out = LoaderIterators(name, loader)
 
     def state_dict(self) -> dict[str, Any]:
         loader = self._loader

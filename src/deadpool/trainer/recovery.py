@@ -43,8 +43,8 @@ def come_back(job: Job) -> None:
         restart(job, "survivors do not keep their processes")
     if not session.groups.can_rebuild:
         restart(job, "its groups cannot be rebuilt once more")
-    if job.spent is not None:
-        restart(job, job.spent)
+    if job.cannot_redo is not None:
+        restart(job, job.cannot_redo)
     session.prompting.unwound()
     for adapter in job.adapters:
         adapter.reset()

@@ -11,14 +11,14 @@ from typing import Any, SupportsIndex
 
 import torch.distributed as dist
 
-from deadpool.journal.direct import DirectJournal
 from deadpool.journal.entry import Sink
+from deadpool.journal.unprotected import UnprotectedJournal
 
 
 class UnprotectedStep:
     dry = False
 
-    def __init__(self, number: int, journal: DirectJournal) -> None:
+    def __init__(self, number: int, journal: UnprotectedJournal) -> None:
         self.number, self._journal = number, journal
 
     def __enter__(self) -> UnprotectedStep:
@@ -44,7 +44,7 @@ class UnprotectedJob:
         from deadpool.snapshot.state import ProtectedState
 
         self._state = ProtectedState(objects, replicas={}, rank=rank, node_of=lambda _: 0)
-        self._journal = DirectJournal(rank)
+        self._journal = UnprotectedJournal(rank)
 
     def steps(self, count: int) -> Iterator[UnprotectedStep]:
         try:
