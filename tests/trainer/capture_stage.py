@@ -16,6 +16,7 @@ from deadpool.snapshot.slot import read_seal, seal_slot
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer.ambush import Ambushes
 from deadpool.trainer.job import Job
+from deadpool.trainer.journaling import Journal
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.session import Session
 from deadpool.trainer.stuck import UnwindWatch
@@ -105,7 +106,7 @@ class Stage:
         )
         core = self.session.core
         core.take_seat(FIRST, 0, Schedule(every=every))
-        self.job = Job(self.session, self.state, [])  # type: ignore[arg-type]
+        self.job = Job(self.session, self.state, [], Journal(self.session))  # type: ignore[arg-type]
         core.declare(self.state.measure())
         self.session.grant(granted)
         self.job._begin()

@@ -46,6 +46,12 @@ class JobTwin:
         self.ambushes.leave_step(completed=error is None)
         return False
 
+    def enter_dry_step(self, number: int) -> None:
+        """Ambushes are not told of it."""
+
+    def leave_dry_step(self) -> None:
+        """Nor of its end."""
+
     def train(self, number: int, step: type[Step] = Step) -> None:
         with step(self, number):  # type: ignore[arg-type]
             self.layer(torch.ones(2, 4)).sum().backward()

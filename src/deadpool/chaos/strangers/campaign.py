@@ -1,7 +1,8 @@
-"""Many scripts, two at a time: what came of each, and what came of all."""
+"""Many scripts, as many at a time as there are processors for them: what came of each, and what came of all."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from deadpool.chaos.strangers.protected import Ask
 from deadpool.chaos.strangers.trial import Trial, Verdict
 from deadpool.chaos.strangers.workshop import Workshop
 
-AT_ONCE = 2
+AT_ONCE = max(2, len(os.sched_getaffinity(0)) // 2)
 
 Tell = Callable[[Verdict], None]
 

@@ -14,21 +14,21 @@ import torch
 OLDEST, NEWEST = (2, 11), (2, 13)
 
 
-def is_known(version: str = torch.__version__) -> bool:
-    """By the first two numbers: what follows them has not changed what adapters touch."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
+def is_known(version: str | None = None) -> bool:
+    """By the first two numbers: what follows them has not changed what adapters touch. By default this torch."""
+    numbers = re.match(r"(\d+)\.(\d+)", version or torch.__version__)
     return numbers is not None and OLDEST <= (int(numbers[1]), int(numbers[2])) <= NEWEST
 
 
-def recovers_in_place(setting: str, version: str = torch.__version__) -> bool:
+def recovers_in_place(setting: str, version: str | None = None) -> bool:
     """`setting` is in_place of the configuration: auto, always or never."""
     return setting == "always" or (setting == "auto" and is_known(version))
 
 
-def warning(setting: str, version: str = torch.__version__) -> str | None:
+def warning(setting: str, version: str | None = None) -> str | None:
     """What to tell people of this torch; None if it is known."""
     if is_known(version):
         return None
     known = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
     way = "in place, as you forced it" if setting == "always" else "by restarting its processes from memory"
-    return f"torch {version} is not known to DeadPool (known: {known}): this job recovers {way}"
+    return f"torch {version or torch.__version__} is not known to DeadPool (known: {known}): this job recovers {way}"
