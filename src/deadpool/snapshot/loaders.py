@@ -58,6 +58,7 @@ class LoaderPosition:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         loader, held = self._loader, self._loader._iterator
+        waiting = loader._initial_iter_for_state_dict  # an earlier restore laid it out, and the script has not come yet
         begun, mark = state["iterator"] is not None, state["handed_out"]
         anew = held is not None and (not begun or self._handed_out.is_to_begin_anew(mark))
         if anew:
@@ -71,7 +72,7 @@ class LoaderPosition:
             loader._iterator = replaced(None if anew else held, self._handed_out.make)
             loader.next_iter_state = state["next"]
             # Where the script has no iterator yet, its first iter() is to give this one.
-            loader._initial_iter_for_state_dict = state["unclaimed"] or held is None
+            loader._initial_iter_for_state_dict = state["unclaimed"] or waiting or held is None
         else:
             for source, stored in zip(self._sources(), state["sources"], strict=True):
                 source.load_state_dict(stored)
