@@ -6,6 +6,10 @@ that user code or a framework holds stays the same object through a recovery: on
 A step that is done again makes its groups again, under the same names, and not every rank had made them the first time.
 So what exists at a step boundary is marked, and whoever comes back to that boundary returns to the mark. A mark is part
 of the boundary record: a newcomer returns to the mark of the rank it takes.
+
+Whoever destroys a group says so, by its name: a connection does not tell to which rank it leads. So one that breaks in
+the moment between a peer's word and the end of that peer's own is taken for it. That hides the loss of a peer only
+where the default group itself is being destroyed, and until the agents see it.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ class Groups:
         makers: dict[str, Make] = {"ProcessGroupGloo": self._make_gloo, "ProcessGroupNCCL": self._make_nccl}
         self._door = Door(makers, self._finish, self._split, self._destroying)
         self._lost = False  # a peer, as was seen when a group was destroyed
-        self._accounted: Counter[tuple[str, ...]] = Counter()  # connections that peers have ended on purpose
+        self._accounted: Counter[str] = Counter()  # connections that peers have ended on purpose, by group
         self._adding = threading.Lock()
         self._communicators: list[Any] = []  # NCCL backends that may have any
         self._nccl_options: dict[str, Any] = {}  # by group, as it was made
@@ -109,6 +113,7 @@ class Groups:
             raise GroupError("install() comes before init()")
         self._detached = detached
         own_store = store if detached else self._connect(store)
+        self._lost, self._accounted = False, Counter()  # what was said of groups of the same names is in another store
         timeout = timedelta(seconds=self._timeout_s)
         dist.init_process_group(backend, store=own_store, rank=rank, world_size=world_size, timeout=timeout)
 
@@ -293,13 +298,16 @@ class Groups:
         if self._store is None:
             return False
         try:
-            closed = sum(self._store.add(_closed(each), 0) for each in groups)
+            said = {each: self._store.add(_closed(each), 0) - self._accounted[each] for each in groups}
         except (GroupError, RuntimeError):
             return False
-        if closed - self._accounted[groups] < count:
+        if sum(said.values()) < count:
             return False
-        self._accounted[groups] += count
-        self._supervisor.accept_missing(groups, count)
+        for each, ended in said.items():
+            taken = min(ended, count)
+            count -= taken
+            self._accounted[each] += taken
+            self._supervisor.accept_missing(each, taken)
         return True
 
     # --- backends, at a rebuild --------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def _frozen(draft: Draft) -> None:
 
 
 def _lora(draft: Draft) -> None:
-    draft.traits.add("frozen")
+    draft.traits |= {"frozen", "matrices_only"}
     draft.helper("""
         class LoRA(nn.Module):
             \"\"\"A frozen layer and a small addition that learns.\"\"\"

@@ -180,7 +180,7 @@ OPTIMIZERS = [
     Feature("ASGD", _stock("ASGD", "lr=0.05, t0=3"), 0.5, _simple),
     Feature("Adafactor", _stock("Adafactor", "lr=0.02"), 0.7, _simple),
     Feature("parameter groups", _groups, 1.0, _apart_from_zero),
-    Feature("two optimizers", _several, 1.0, _apart_from_zero),
+    Feature("two optimizers", _several, 1.0, lacks("zero", "uneven", "matrices_only")),
     Feature("Muon", _muon, 1.0, _simple),
     Feature("an optimizer by hand", _by_itself, 1.0, _simple),
     Feature("LBFGS", _lbfgs, 1.0, _may_close),
