@@ -41,7 +41,7 @@ def replicas(rank: int, port: int) -> list[Any]:
         for adapter in job.adapters:
             merged |= adapter.replicas()
         found.append([merged.get(id(parameter)) for parameter in job.model.parameters()])
-        groups.destroy()
+        dist.destroy_process_group()
         groups.uninstall()
     return found
 

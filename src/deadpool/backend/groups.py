@@ -104,6 +104,7 @@ class Groups:
         self._supervisor.listen_through(self._gloo.open_device)
 
     def uninstall(self) -> None:
+        """Puts torch's own functions back: for tests that make several in one process."""
         self._door.close()
 
     def init(self, *, backend: str, store: dist.Store, rank: int, world_size: int, detached: bool) -> None:
@@ -125,7 +126,7 @@ class Groups:
     def abort(self) -> int:
         """From any thread: ends every collective and every making of a group; returns how many sockets were shut.
 
-        Until the next rebuild() or destroy() a new group fails at once, and so does a collective that would have to
+        Until the next rebuild() a new group fails at once, and so does a collective that would have to
         talk to a peer. Communicators of NCCL are torn down meanwhile; nobody need wait for it.
         """
         shut = self._supervisor.abort()
@@ -187,17 +188,6 @@ class Groups:
         finally:
             _let_go(replaced)
         self._detached = False
-
-    def destroy(self) -> None:
-        """Forgets everything but the gloo device, so that the user's script can be run again in this process."""
-        self._supervisor.allow()
-        world.forget_all()
-        self._release_store()
-        self._detached = False
-        self._swap_count = 0
-        self._marked = {}
-        self._communicators, self._nccl_options, self._used = [], {}, set()
-        self._lost, self._accounted = False, Counter()
 
     def _connect(self, store: Any) -> dist.Store:
         # A client of our own: an abort ends waiting in it without cutting anybody else off from the store.
