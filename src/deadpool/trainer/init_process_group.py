@@ -29,7 +29,7 @@ class DefaultGroup:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._stock: Any = getattr(dist, _NAME)
-        self._made_count = 0
+        self.made_count = 0  # in this job, as of the boundary that this process stands at: all ranks count alike
         self._is_joined = False  # made by join(): the script may still call init_process_group, once
         self._wishes: dict[str, Any] | None = None  # for the group that is being made
 
@@ -103,19 +103,19 @@ class DefaultGroup:
             )
         finally:
             self._wishes = None
-        self._made_count += 1
+        self.made_count += 1
 
     def _is_live(self) -> bool:
         """The first group of a rehearsal is fake. A later one is what the last one has become."""
         playing = self._session.playing
         begins_live = isinstance(playing, Seat) and playing.resume is None
-        return begins_live or (self._made_count > 0 and not self._session.groups.detached)
+        return begins_live or (self.made_count > 0 and not self._session.groups.detached)
 
     def _store(self) -> dist.Store:
         """A group that is made after another one was destroyed bears the same name, so it meets elsewhere."""
         session = self._session
         connect = session.expect(Connect, session.core.generation)  # heard before the script began
-        part = f"again-{self._made_count}" if self._made_count else ""
+        part = f"again-{self.made_count}" if self.made_count else ""
         return session.rendezvous(connect.store, connect.generation, part)
 
 

@@ -42,13 +42,14 @@ class Pool:
         adapters = adapters_for(_modules(objects))
         derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
         journal = JobJournal(self._session)
+        assert current.default_group is not None
         state = ProtectedState(
             objects,
             replicas=apply_claims(derived, objects, replicated or {}, self.rank),
             rank=self.rank,
             node_of=self._layout.position_of,
             companions={
-                "process groups": BoundaryGroups(self._session),
+                "process groups": BoundaryGroups(self._session, current.default_group),
                 "journal": journal,
                 **ddp_states(ddp_modules(_modules(objects)), objects.values()),
             },
