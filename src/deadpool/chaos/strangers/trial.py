@@ -17,7 +17,7 @@ from deadpool.chaos.strangers.strikes import Strike, draw_strikes
 from deadpool.chaos.strangers.workshop import Workshop
 
 RUN_S = 60.0  # on a machine that has time
-_MOST_PATIENCE = 5.0
+_MOST_PATIENCE = 3.0
 _REAL_TORCHRUN_EVERY = 10
 _TAIL_LINES = 25
 

@@ -71,7 +71,7 @@ def _odd_and_even(draft: Draft) -> None:
 
 
 def _split(draft: Draft) -> None:
-    draft.groups.append("some = dist.group.WORLD.split_group(list(range(0, world_size, 2)))")
+    draft.groups.append("some = dist.group.WORLD.split_group(list(range(0, world_size, 2)))\ndist.barrier()")
     draft.finish.append(
         block("""
         most = torch.tensor([float(loss)])

@@ -152,7 +152,7 @@ def _teacher(draft: Draft) -> None:
 
 
 def _copies(draft: Draft) -> bool:
-    return not draft.traits & {"sharded", "compiled", "one_backward", "parametrized", "pipeline"}
+    return not draft.traits & {"sharded", "compiled", "one_backward", "parametrized", "pipeline", "growing_buffer"}
 
 
 AVERAGES = [
