@@ -19,8 +19,8 @@ from output import give_out
 from torch import nn
 
 from deadpool.journal import Jsonl, Run
-from deadpool.journal.book import Book, finished
-from deadpool.journal.waiting import Waiting
+from deadpool.journal.step_values import StepValues, finished
+from deadpool.journal.undelivered import Undelivered
 from deadpool.snapshot.state import ProtectedState
 
 
@@ -28,7 +28,7 @@ class Companion:
     """As the journal of a trainer is one."""
 
     def __init__(self) -> None:
-        self.waiting = Waiting(lambda dropped: None)
+        self.waiting = Undelivered(lambda dropped: None)
 
     def state_dict(self) -> dict[str, Any]:
         return {"run": "0123456789ab", "actions": {}, **self.waiting.state_dict()}
@@ -58,7 +58,7 @@ def make_state(companion: Companion | None) -> ProtectedState:
     )
 
 
-def log_step(book: Book, waiting: Waiting, step: int, values: dict[str, Any]) -> None:
+def log_step(book: StepValues, waiting: Undelivered, step: int, values: dict[str, Any]) -> None:
     book.enter_step(step)
     book.log(step, values)
     entry = finished(book.leave_step())
@@ -66,14 +66,14 @@ def log_step(book: Book, waiting: Waiting, step: int, values: dict[str, Any]) ->
     waiting.add(entry)
 
 
-def log_steps(waiting: Waiting, count: int, values: dict[str, Any]) -> None:
-    book = Book()
+def log_steps(waiting: Undelivered, count: int, values: dict[str, Any]) -> None:
+    book = StepValues()
     for step in range(count):
         log_step(book, waiting, step, values)
 
 
 def measure_calls(repeats: int, values: dict[str, Any]) -> dict[str, float]:
-    book, waiting = Book(), Waiting(lambda dropped: None)
+    book, waiting = StepValues(), Undelivered(lambda dropped: None)
     book.enter_step(0)
     call_us = median_us(lambda: book.log(0, values), repeats)
     steps = iter(range(repeats))
@@ -103,7 +103,7 @@ def measure_record(repeats: int, waiting: int, values: dict[str, Any]) -> dict[s
 
 def measure_delivery(repeats: int, values: dict[str, Any]) -> dict[str, float]:
     """On the thread that delivers: a line, with fsync."""
-    waiting = Waiting(lambda dropped: None)
+    waiting = Undelivered(lambda dropped: None)
     log_steps(waiting, repeats, values)
     entries = iter([[entry] for entry in waiting.final(0, repeats)])
     with tempfile.TemporaryDirectory() as folder:

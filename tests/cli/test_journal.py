@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from deadpool.journal import Entry, Jsonl, Run
-from deadpool.journal.reading import Journal, newest_runs
+from deadpool.journal.reading import JournalReader, newest_runs
 
 
 def write(folder, run: Run, *steps: int, begin: float = 0.0) -> None:
@@ -55,7 +55,7 @@ def test_folder_that_is_not_there(tmp_path):
 
 def test_what_comes_later_is_read_once_and_torn_lines_wait(tmp_path):
     write(tmp_path, Run("a", 0), 0)
-    journal = Journal([tmp_path])
+    journal = JournalReader([tmp_path])
     assert [line.step for line in journal.read()] == [0]
     path = tmp_path / "rank-00000.jsonl"
     whole = path.read_text().replace('"step":0', '"step":1')

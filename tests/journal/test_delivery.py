@@ -6,7 +6,7 @@ import pytest
 
 from deadpool.journal import Entry, Run, delivery
 from deadpool.journal.delivery import Delivery
-from deadpool.journal.waiting import Waiting
+from deadpool.journal.undelivered import Undelivered
 
 RUN = Run("aa", 0)
 
@@ -48,7 +48,7 @@ class Memory:
 class Scene:
     def __init__(self, *sinks: Memory, steps: int = 6) -> None:
         self.told: list[str] = []
-        self.waiting = Waiting(lambda dropped: None)
+        self.waiting = Undelivered(lambda dropped: None)
         for step in range(steps):
             self.waiting.add(Entry(step, 0.0, "{}"))
         self.delivery = Delivery(self.waiting, RUN, sinks, lambda name, error: self.told.append(str(error)))

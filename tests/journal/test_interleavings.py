@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deadpool.journal import Jsonl, Run
-from deadpool.journal.book import Book, finished
 from deadpool.journal.delivery import Delivery
-from deadpool.journal.waiting import Waiting
+from deadpool.journal.step_values import StepValues, finished
+from deadpool.journal.undelivered import Undelivered
 
 RUN = Run("aa", 0)
 
 
 class Process:
     def __init__(self, path: Path, record: dict | None) -> None:
-        self.book, self.waiting = Book(), Waiting(lambda dropped: None)
+        self.book, self.waiting = StepValues(), Undelivered(lambda dropped: None)
         if record is not None:
             self.waiting.load_state_dict(record)
         self.sink = Jsonl(path)

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from deadpool.errors import ConfigError
-from deadpool.journal.book import Book, finished, ranges
-from deadpool.journal.entry import STEP_BYTES, Draft, numbers_of
+from deadpool.journal.entry import STEP_BYTES, StepDraft, numbers_of
+from deadpool.journal.step_values import StepValues, finished, ranges
 
 
 def logged(**values):
-    draft = Draft(3)
+    draft = StepDraft(3)
     draft.add(values)
     entry = draft.entry(1.5)
     assert entry is not None and (entry.step, entry.time) == (3, 1.5)
@@ -74,7 +74,7 @@ def test_value_that_contains_itself_is_refused():
 
 
 def test_too_much_in_one_step_is_refused_and_nothing_of_the_call_counts():
-    draft = Draft(9)
+    draft = StepDraft(9)
     draft.add({"a": 1})
     with pytest.raises(ConfigError, match=f"'long' brings the values of step 9 to .* {STEP_BYTES} are taken"):
         draft.add({"b": 2, "long": "x" * STEP_BYTES})
@@ -83,7 +83,7 @@ def test_too_much_in_one_step_is_refused_and_nothing_of_the_call_counts():
 
 
 def test_size_is_of_what_is_kept():
-    draft = Draft(0)
+    draft = StepDraft(0)
     for _ in range(10):
         draft.add({"same": "x" * (STEP_BYTES // 2)})
     entry = draft.entry(0.0)
@@ -91,7 +91,7 @@ def test_size_is_of_what_is_kept():
 
 
 def test_later_value_of_a_key_wins_and_calls_merge():
-    draft = Draft(0)
+    draft = StepDraft(0)
     draft.add({"a": 1, "b": 1})
     draft.add({"b": 2, "c": 3})
     entry = draft.entry(0.0)
@@ -99,11 +99,11 @@ def test_later_value_of_a_key_wins_and_calls_merge():
 
 
 def test_step_without_values_has_no_entry():
-    assert Draft(0).entry(0.0) is None
+    assert StepDraft(0).entry(0.0) is None
 
 
 def test_log_outside_of_a_step_and_for_another_step():
-    book = Book()
+    book = StepValues()
     with pytest.raises(ConfigError, match=r"job.log\(4, ...\) outside of a step: call it inside the block"):
         book.log(4, {"a": 1})
     book.enter_step(4)
@@ -116,7 +116,7 @@ def test_log_outside_of_a_step_and_for_another_step():
 
 
 def test_step_that_is_done_again_begins_with_nothing():
-    book = Book()
+    book = StepValues()
     book.enter_step(4)
     book.log(4, {"a": 1})
     book.enter_step(4)
@@ -124,7 +124,7 @@ def test_step_that_is_done_again_begins_with_nothing():
 
 
 def test_sinks_are_named_before_the_loop():
-    book = Book()
+    book = StepValues()
     with pytest.raises(ConfigError, match="a sink has the methods open, write, close"):
         book.log_to(["loss.jsonl"])
     book.enter_step(0)

@@ -173,6 +173,19 @@ def test_newcomer_whose_script_makes_its_iterator_only_when_it_needs_one():
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "workers"])
+def test_newcomer_that_is_restored_again_before_it_made_its_iterator(kind):
+    """A second fault comes before its first step: what was laid out for its first iter() still waits for it."""
+    script = Script(kind, begun=False)
+    script.take(2)
+    record = script.state.record()
+    expected = [script.take(PER_EPOCH), float(torch.rand(()))]
+    newcomer = Script(kind, seed=1, begun=False)
+    for _ in range(2):
+        newcomer.state.restore_record(record)
+    assert [newcomer.take(PER_EPOCH), float(torch.rand(()))] == expected
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "workers"])
 def test_rolled_back_to_before_the_first_iterator(kind):
     script = Script(kind, begun=False)
     record = script.state.record()

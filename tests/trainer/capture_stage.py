@@ -16,7 +16,7 @@ from deadpool.snapshot.slot import read_seal, seal_slot
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer.ambush import Ambushes
 from deadpool.trainer.job import Job
-from deadpool.trainer.journaling import Journal
+from deadpool.trainer.job_journal import JobJournal
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.session import Session
 from deadpool.trainer.stuck import UnwindWatch
@@ -30,6 +30,15 @@ class Quiet:
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
+
+
+class PeersThere:
+    """Groups whose connections are all whole."""
+
+    shows_losses = True
+
+    def has_lost_a_peer(self) -> bool:
+        return False
 
 
 class SessionTwin:
@@ -48,6 +57,7 @@ class SessionTwin:
         self.ambushes = Ambushes(self)  # type: ignore[arg-type]
         self.registrar = Registrar(self.emit)
         self.prompting = Quiet()
+        self.groups = PeersThere()
         self.unwind_watch = UnwindWatch(lambda _: None)
         self.said: list[Any] = []
         self._released: list[int] = []
@@ -106,7 +116,7 @@ class Stage:
         )
         core = self.session.core
         core.take_seat(FIRST, 0, Schedule(every=every))
-        self.job = Job(self.session, self.state, [], Journal(self.session))  # type: ignore[arg-type]
+        self.job = Job(self.session, self.state, [], JobJournal(self.session))  # type: ignore[arg-type]
         core.declare(self.state.measure())
         self.session.grant(granted)
         self.job._begin()

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from deadpool.backend.peer_watch import PeerWatch
+from deadpool.backend.peer_connections import PeerConnections
 from deadpool.backend.sockets import (
     OpenSocket,
     accepted_on,
@@ -56,7 +56,7 @@ class Supervisor:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sockets: set[OpenSocket] = set()
-        self._peers = PeerWatch()
+        self._peers = PeerConnections()
         self._own_ports: frozenset[int] = frozenset()
         self._call: _Call | None = None
         self._aborted = False

@@ -27,9 +27,9 @@ def journal(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with what comes")] = False,
 ) -> None:
     """Print what job.log has written, every step of every rank once: a table, or lines of JSON where it is piped."""
-    from deadpool.journal.reading import Journal, newest_runs
+    from deadpool.journal.reading import JournalReader, newest_runs
 
-    book = Journal(_folders(folder, run_dir))
+    book = JournalReader(_folders(folder, run_dir))
     _print((line for line in newest_runs(book.read()) if rank in (None, line.rank)), key or [], titled=True)
     while follow:
         try:

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from deadpool.journal.entry import Entry, Run, Sink
-from deadpool.journal.waiting import Waiting
+from deadpool.journal.undelivered import Undelivered
 
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 30.0
+_LOOK_S = 0.1
 
 OnFailure = Callable[[str, Exception], None]
 
@@ -63,21 +64,21 @@ class Outlet:
 
 
 class Delivery:
-    def __init__(self, waiting: Waiting, run: Run, sinks: Sequence[Sink], on_failure: OnFailure) -> None:
+    def __init__(self, undelivered: Undelivered, run: Run, sinks: Sequence[Sink], on_failure: OnFailure) -> None:
         """`on_failure` is told once per outage which sink failed and how."""
-        self._waiting, self._run, self._on_failure = waiting, run, on_failure
-        self._outlets = [Outlet(sink, waiting.delivered) for sink in sinks]
+        self._undelivered, self._run, self._on_failure = undelivered, run, on_failure
+        self._outlets = [Outlet(sink, undelivered.delivered) for sink in sinks]
 
     def has_work(self, final: int) -> bool:
         """Some entry is final, and not known to be durable everywhere."""
-        return self._waiting.has_final(final)
+        return self._undelivered.has_final(final)
 
     def is_behind(self, final: int) -> bool:
         """Some sink was not even given an entry that is final."""
-        return any(self._waiting.final(outlet.handed, final) for outlet in self._outlets)
+        return any(self._undelivered.final(outlet.handed, final) for outlet in self._outlets)
 
     def pause_s(self) -> float:
-        """Until the next sink that failed is to be tried again."""
+        """Seconds until some sink may be tried; 0 if one has not failed."""
         now = time.monotonic()
         return min((max(0.0, outlet.retry_at - now) for outlet in self._outlets), default=0.0)
 
@@ -86,10 +87,10 @@ class Delivery:
         for outlet in self._outlets:
             if outlet.retry_at <= time.monotonic():
                 self._try(outlet, lambda outlet=outlet: self._hand_over(outlet, final))  # type: ignore[misc]
-        self._waiting.deliver(self._durable(final))
+        self._undelivered.deliver(self._durable(final))
 
     def _hand_over(self, outlet: Outlet, final: int) -> None:
-        outlet.deliver(self._waiting.final(outlet.reached, final), self._run, final)
+        outlet.deliver(self._undelivered.final(outlet.reached, final), self._run, final)
 
     def _durable(self, final: int) -> int:
         return min((outlet.reached for outlet in self._outlets), default=final)
@@ -101,7 +102,16 @@ class Delivery:
             if outlet.failed(time.monotonic()):
                 self._on_failure(outlet.name, error)
 
+    def finish(self, final: int, deadline: float) -> None:
+        """Delivers the last entries and closes the sinks. One that has failed has until `deadline` to come back, by
+        time.monotonic()."""
+        self.deliver(final)
+        while self.is_behind(final) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+            self.deliver(final)
+        self.close()
+
     def close(self) -> None:
         for outlet in self._outlets:
             self._try(outlet, outlet.close)
-        self._waiting.deliver(self._durable(0))
+        self._undelivered.deliver(self._durable(0))

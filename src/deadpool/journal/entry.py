@@ -56,7 +56,7 @@ class Sink(Protocol):
         """What was written is durable when this returns. Called also after an error, and also if it is not open."""
 
 
-class Draft:
+class StepDraft:
     """The values of the step in progress."""
 
     def __init__(self, step: int) -> None:

@@ -21,7 +21,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Journal:
+class JournalReader:
     """The files in some folders, as far as they were read. Where nodes share no folder each has written its own, and
     what one wrote without being able to say so the next one has written too: such lines are left out."""
 

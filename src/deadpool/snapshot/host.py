@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from deadpool.errors import DeadPoolError, StateError
 from deadpool.snapshot.bulk import states_of
+from deadpool.snapshot.modes import Modes, capture_modes, restore_gradients, restore_modes
 from deadpool.snapshot.objects import Key, ModuleTrees, Objects, ProtectedOptimizer
 from deadpool.snapshot.record import decode, encode
 from deadpool.snapshot.rng import capture_rng, restore_rng
@@ -26,12 +27,14 @@ class HostState:
 
     def __init__(self, objects: Objects, trees: ModuleTrees) -> None:
         self._objects, self._trees = objects, trees
+        self._modes: Modes | None = None  # of the version that was restored last
 
     def capture(self, cloned: frozenset[Key]) -> HostParts:
         """Without the contents of the buffers that were `cloned`: those are bulk."""
         return self.capture_model_state(cloned) | {
             "stateful": {name: _state_dict(name, value) for name, value in self._objects.stateful.items()},
             "rng": {"rng": encode(capture_rng(), "rng")},
+            "modes": {"modes": encode(capture_modes(self._objects, self._trees), "modes")},
         }
 
     def capture_model_state(self, cloned: frozenset[Key] = frozenset()) -> HostParts:
@@ -50,9 +53,16 @@ class HostState:
                 _restore_module(name, self._trees.paths[name], decode(data, name))
             for name, data in parts["optimizer"].items():
                 _restore_optimizer(self._objects.optimizers[name], decode(data, name))
+        self._modes = decode(parts["modes"]["modes"], "modes")
+        restore_modes(self._objects, self._trees, self._modes)
         for name, data in parts["stateful"].items():
             _load_state_dict(name, self._objects.stateful[name], decode(data, f"{name}.state_dict()"))
         restore_rng(decode(parts["rng"]["rng"], "rng"))
+
+    def restore_gradients(self) -> None:
+        """Which of them there were at the version that was restored last."""
+        if self._modes is not None:
+            restore_gradients(self._objects, self._modes)
 
     def require_same_objects(self, parts: HostParts) -> None:
         _require_same_names("module", set(self._trees.paths), set(parts["module"]))

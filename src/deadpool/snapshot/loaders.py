@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import IterDataPipe, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from deadpool.errors import ConfigError
-from deadpool.snapshot.held_iterators import HandedOut, replaced
+from deadpool.snapshot.loader_iterators import LoaderIterators, replaced
 
 _UNSTORED_ORDER = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -41,7 +41,7 @@ class LoaderPosition:
 
     def __init__(self, name: str, loader: Any) -> None:
         self._loader = loader
-        self._handed_out = HandedOut(name, loader)
+        self._handed_out = LoaderIterators(name, loader)
 
     def state_dict(self) -> dict[str, Any]:
         loader = self._loader
@@ -58,6 +58,7 @@ class LoaderPosition:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         loader, held = self._loader, self._loader._iterator
+        waiting = loader._initial_iter_for_state_dict  # an earlier restore laid it out, and the script has not come yet
         begun, mark = state["iterator"] is not None, state["handed_out"]
         anew = held is not None and (not begun or self._handed_out.is_to_begin_anew(mark))
         if anew:
@@ -71,7 +72,7 @@ class LoaderPosition:
             loader._iterator = replaced(None if anew else held, self._handed_out.make)
             loader.next_iter_state = state["next"]
             # Where the script has no iterator yet, its first iter() is to give this one.
-            loader._initial_iter_for_state_dict = state["unclaimed"] or held is None
+            loader._initial_iter_for_state_dict = state["unclaimed"] or waiting or held is None
         else:
             for source, stored in zip(self._sources(), state["sources"], strict=True):
                 source.load_state_dict(stored)

@@ -74,6 +74,7 @@ class ProtectedState:
         self._copier = BulkCopier(make_lane, sorted({param.device for param in self._objects.params.values()}, key=str))
         self._plan: Plan | None = None
         self._start: Boundary | None = None
+        self._written: list[int] = []  # how often each tensor of the plan had been written to
         self._record_capacity = 0
 
     @property
@@ -129,6 +130,7 @@ class ProtectedState:
         """The state of this moment is what will be copied, and what a rank that keeps its memory comes back to."""
         self._plan = self._scanner.scan()
         self._start = self._copier.mark()
+        self._written = _write_counts(self._plan)
         return self._plan
 
     def extent(self, record: bytes) -> Extent:
@@ -191,6 +193,16 @@ class ProtectedState:
         self._stage.put_back()
         self._host.restore(host)
 
+    def restore_gradients(self) -> None:
+        """After a restore, and after frameworks have dropped what a half-done step left: zeros where there were any."""
+        self._host.restore_gradients()
+
+    @property
+    def is_untouched(self) -> bool:
+        """Nothing was written into parameters or optimizer state since the last record(). What a script writes through
+        `tensor.data` is not seen: torch does not count it."""
+        return self._plan is not None and self._written == _write_counts(self._plan)
+
     def release_slots(self) -> None:
         """Let go of all slot memory seen so far. No copy may be running."""
         self._copier.release()
@@ -212,6 +224,10 @@ class ProtectedState:
         if self._plan is None:
             raise StateError("record() comes first: it says what belongs to the capture")
         return self._plan
+
+
+def _write_counts(plan: Plan) -> list[int]:
+    return [local._version for local in plan.locals.values()]
 
 
 def _power_of_two(size: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.trainer.notes import note
+from deadpool.notes import note
 from deadpool.trainer.session import Session
 
 

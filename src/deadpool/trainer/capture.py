@@ -26,6 +26,10 @@ from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer.ambush import Ambushes
 
 _LATE = "the copy was not done when the optimizer began"
+_WRITTEN = (
+    "parameters or optimizer state were written to before an optimizer stepped, while they were copied: from now on "
+    "copies are made at the end of a step, not beside the next one"
+)
 _REMEMBERED_COSTS = 8
 
 
@@ -48,6 +52,7 @@ class Flight:
     record: bytes
     copy: SlotCopy
     settled: bool = False  # all issued or given up: nothing is decided any more
+    torn: bool = False  # the script wrote while it was copied
     reason: str = _LATE
     stall_s: float | None = None  # that it would have cost, had it not been given up for that
 
@@ -89,6 +94,7 @@ class Capturer:
         self._on_given_up, self._on_error = on_given_up, on_error
         self._tasks: deque[Observation | Flight | None] = deque()  # the first is being worked at; None: the end
         self._open: Flight | None = None
+        self._at_once = False  # the script writes before its optimizer steps: no copy can be made beside a step
         self._unread: deque[Flight] = deque()  # settled, but the device has not told yet what they cost
         self._costs: deque[Cost] = deque(maxlen=_REMEMBERED_COSTS)
         self._changed = threading.Condition()
@@ -115,6 +121,8 @@ class Capturer:
             return
         self._open = Flight(capture, slot, geometry, record, copy)
         self._enqueue(self._open)
+        if self._at_once:
+            self._settle(self._open, self._commit)
 
     def settle(self) -> None:
         """Before anything of the state is overwritten, by the optimizer or by the next boundary's clones."""
@@ -122,10 +130,21 @@ class Capturer:
         if flight is None:
             return
         if not flight.settled:
-            self._read_costs()  # what the last ones took is what this one will take
-            self._decide(flight)
-            self._unread.append(flight)
+            self._settle(flight, self._decide)
         flight.copy.hold()
+
+    def _settle(self, flight: Flight, decide: Callable[[Flight], None]) -> None:
+        self._read_costs()  # what the last ones took is what this one will take
+        if self._state.is_untouched:
+            decide(flight)
+        else:
+            self._give_up_torn(flight)
+        self._unread.append(flight)
+
+    def _give_up_torn(self, flight: Flight) -> None:
+        self._at_once = True
+        flight.reason, flight.torn, flight.settled = _WRITTEN, True, True
+        flight.copy.give_up()
 
     def costs(self) -> Iterator[Cost]:
         """Of each capture once, as soon as the device has told."""
@@ -238,7 +257,7 @@ class Capturer:
         number = flight.capture.version.number
         try:
             flight.write_record()
-            whole = flight.copy.advance(self._ambushes.capturing(number, lambda: False))
+            whole = flight.copy.advance(self._ambushes.capturing(number, lambda: False)) and self._is_one(flight)
         except Exception as error:
             traceback.print_exc()
             whole, flight.reason = False, f"{type(error).__name__}: {error}"
@@ -247,3 +266,10 @@ class Capturer:
             self._on_copied(flight.capture, len(flight.record))
         else:
             self._on_given_up(flight.capture, flight.reason, flight.stall_s)
+
+    def _is_one(self, flight: Flight) -> bool:
+        """All of it is of the same moment. Once settled, the main thread has looked: an optimizer writes after that."""
+        if not flight.settled and not self._state.is_untouched:
+            self._at_once = True
+            flight.reason, flight.torn = _WRITTEN, True
+        return not flight.torn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deadpool.trainer.default_group import DefaultGroup
+    from deadpool.trainer.init_process_group import DefaultGroup
     from deadpool.trainer.job import Job
     from deadpool.trainer.session import Session
 

@@ -15,6 +15,7 @@ from typing import Any, SupportsIndex
 
 from deadpool.errors import Unwind
 from deadpool.journal.entry import Sink
+from deadpool.notes import note
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Declare, Durable, Finished, Missed, Paused, Release, Stepped
 from deadpool.protocol.seal import Extent, Geometry
@@ -25,12 +26,11 @@ from deadpool.trainer import lost_peer, recovery, rehearsal, standing
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
-from deadpool.trainer.journaling import FAILURE_S, Journal
+from deadpool.trainer.exhausted_generators import exhausted_generator
+from deadpool.trainer.job_journal import FAILURE_S, JobJournal
 from deadpool.trainer.loop_rules import LoopRules
-from deadpool.trainer.notes import note
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
-from deadpool.trainer.spent_generators import spent_generator
 from deadpool.trainer.step import Step
 from deadpool.trainer.step_log import StepLog
 from deadpool.trainer.waits import WaitMeter
@@ -40,7 +40,7 @@ SLOT_WAIT_S = 30.0
 
 
 class Job:
-    def __init__(self, session: Session, state: ProtectedState, adapters: list[Adapter], journal: Journal) -> None:
+    def __init__(self, session: Session, state: ProtectedState, adapters: list[Adapter], journal: JobJournal) -> None:
         """`journal` is a companion of `state`."""
         assert session.settings is not None
         self._journal = journal
@@ -63,7 +63,7 @@ class Job:
         self._dry = False
         self.rules = LoopRules()
         self._is_in_loop = False  # from its beginning to the end of its last step; for ever if it was left early
-        self.spent: str | None = None  # why this process cannot redo the step that was cut off
+        self.cannot_redo: str | None = None  # why this process cannot redo the step that was cut off
         self._step_began = time.monotonic()
         self._block_s: float | None = None  # how long the step's block took; None: it has not come to its end
         self.budget = Budget(session.settings.overhead_budget)
@@ -231,10 +231,12 @@ class Job:
             return True
         if isinstance(error, Exception):
             self.session.leave_if_device_broke()
-        ours = isinstance(error, Unwind) or (isinstance(error, Exception) and lost_peer.is_faults_doing(self, error))
+        ours = isinstance(error, Unwind) or (
+            isinstance(error, Exception) and lost_peer.was_caused_by_fault(self, error)
+        )
         if not (ours and self.session.core.is_aborted):
             return False
-        self.spent = spent_generator(error)
+        self.cannot_redo = exhausted_generator(error)
         return True
 
     def complete_step(self) -> None:
@@ -247,7 +249,7 @@ class Job:
         self._stay_close()
         self.capturer.settle()  # an optimizer may not have been stepped: the next boundary's clones would be too early
         boundary = self.state.mark()
-        lost_peer.refuse_to_count(self)
+        lost_peer.await_fence_if_peer_lost(self)
         with session.changed:
             counts = session.core.end_step()
         if not counts:

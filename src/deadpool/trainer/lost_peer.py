@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from deadpool.errors import GroupError
-from deadpool.trainer.notes import note
+from deadpool.notes import note
 from deadpool.trainer.signals import CODE_RESTART
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ FENCE_BEATS = 10
 """Heartbeats to wait for the fence: two node timeouts."""
 
 
-def is_faults_doing(job: Job, error: Exception) -> bool:
+def was_caused_by_fault(job: Job, error: Exception) -> bool:
     """By the flag in the end. It is waited for where a peer's loss may have been felt before the fence came."""
     session = job.session
     suspected = _may_be_a_peers_doing(job, error)
     return session.core.is_aborted or (suspected and _await_fence(job))
 
 
-def refuse_to_count(job: Job) -> None:
+def await_fence_if_peer_lost(job: Job) -> None:
     """Before a step counts. Asked after its block has ended: whatever was swallowed inside it had its cause before."""
     session = job.session
     if session.groups.has_lost_a_peer() and not session.core.is_aborted and not _await_fence(job):

@@ -24,16 +24,16 @@ import torch.distributed.optim
 import torch.distributed.pipelining
 import torch.distributed.tensor
 
+from deadpool.notes import note
 from deadpool.protocol.messages import Connect, Connected, Failed, Rehearse, Seat
 from deadpool.protocol.topology import Address
 from deadpool.trainer import current
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
-from deadpool.trainer.default_group import DefaultGroup
 from deadpool.trainer.environment import set_environment
-from deadpool.trainer.notes import note
+from deadpool.trainer.init_process_group import DefaultGroup
 from deadpool.trainer.offspring import end_offspring_with_this_process
 from deadpool.trainer.pool import join as _  # noqa: F401 (with all it needs: a fork has it, and need not import it)
-from deadpool.trainer.script import run_program
+from deadpool.trainer.run_main import run_program
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import CODE_RESTART, Restart, Superseded
 

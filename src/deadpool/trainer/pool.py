@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from deadpool.errors import ConfigError
+from deadpool.notes import note
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import current
 from deadpool.trainer.adapters import adapters_for
@@ -14,8 +15,7 @@ from deadpool.trainer.adapters.ddp_state import ddp_states
 from deadpool.trainer.boundary_groups import BoundaryGroups
 from deadpool.trainer.claims import Claims, apply_claims
 from deadpool.trainer.job import Job
-from deadpool.trainer.journaling import Journal
-from deadpool.trainer.notes import note
+from deadpool.trainer.job_journal import JobJournal
 from deadpool.trainer.session import Session
 from deadpool.trainer.unprotected import UnprotectedPool
 
@@ -41,7 +41,7 @@ class Pool:
             raise ConfigError("protect() was called twice: pass all objects to one call")
         adapters = adapters_for(_modules(objects))
         derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
-        journal = Journal(self._session)
+        journal = JobJournal(self._session)
         state = ProtectedState(
             objects,
             replicas=apply_claims(derived, objects, replicated or {}, self.rank),

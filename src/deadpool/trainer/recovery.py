@@ -43,12 +43,13 @@ def come_back(job: Job) -> None:
         restart(job, "survivors do not keep their processes")
     if not session.groups.can_rebuild:
         restart(job, "its groups cannot be rebuilt once more")
-    if job.spent is not None:
-        restart(job, job.spent)
+    if job.cannot_redo is not None:
+        restart(job, job.cannot_redo)
     session.prompting.unwound()
     for adapter in job.adapters:
         adapter.reset()
     job.state.drain()  # nothing of the step that was cut off may still write when the state is put back
+    _own_up(job)
     while True:
         with session.changed:
             generation, live = session.core.aborted, session.core.rest()
@@ -65,6 +66,14 @@ def restart(job: Job, reason: str) -> NoReturn:
     """The agent takes the end of this process under the fence for what it is, and starts another."""
     job.session.emit("restarts", reason=reason)
     raise Restart
+
+
+def _own_up(job: Job) -> None:
+    """A script may have written into its parameters before any optimizer stepped, or without one: a rank that counts as
+    standing at the start of its step does not, and takes its state from a snapshot."""
+    if not job.state.is_untouched:
+        with job.session.changed:
+            job.session.core.restoring()
 
 
 def walk(job: Job, generation: Generation) -> None:
@@ -109,6 +118,7 @@ def _stand_at(job: Job, restore: Restore, generation: Generation, early: EarlyLo
         early_bytes = _load(job, restore, restore.slot, early)
     for adapter in job.adapters:
         adapter.seated(restore.version.number)
+    job.state.restore_gradients()
     with session.changed:
         session.core.restored(generation, restore.version, restore.schedule)
     session.emit("restored", step=restore.version.number, kept=restore.slot is None, early_bytes=early_bytes)

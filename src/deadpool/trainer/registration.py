@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from deadpool.errors import DeviceError
+from deadpool.notes import note
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.cuda import runtime
-from deadpool.trainer.notes import note
 
 
 class Registrar:

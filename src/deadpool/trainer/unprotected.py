@@ -11,15 +11,15 @@ from typing import Any, SupportsIndex
 
 import torch.distributed as dist
 
-from deadpool.journal.direct import DirectJournal
 from deadpool.journal.entry import Sink
+from deadpool.journal.unprotected import UnprotectedJournal
 from deadpool.trainer.loop_rules import LoopRules
 
 
 class UnprotectedStep:
     dry = False
 
-    def __init__(self, number: int, journal: DirectJournal) -> None:
+    def __init__(self, number: int, journal: UnprotectedJournal) -> None:
         self.number, self._journal = number, journal
         self.entered = False
 
@@ -47,8 +47,7 @@ class UnprotectedJob:
         from deadpool.snapshot.state import ProtectedState
 
         self._state = ProtectedState(objects, replicas={}, rank=rank, node_of=lambda _: 0)
-        self._journal = DirectJournal(rank)
-
+        self._journal = UnprotectedJournal(rank)
         self._rules = LoopRules()
 
     def steps(self, count: int) -> Iterator[UnprotectedStep]:

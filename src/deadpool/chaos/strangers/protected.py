@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import time
 from collections.abc import Callable
@@ -121,10 +122,12 @@ class _Striker:
 
     def __init__(self, run: ProtectedRun, job: LocalJob, fleet: Fleet) -> None:
         self._run, self._job, self._fleet = run, job, fleet
-        known = [strike for index, strike in enumerate(run.strikes) if strike.at and (index == 0 or _is_reply(strike))]
+        self._first = (
+            run.strikes[0] if run.strikes and run.strikes[0].at else None
+        )  # known from the start, not come yet
+        known = [self._first, *(strike for strike in run.strikes if strike.at == "recovered")]
         self._waiting = [strike for strike in run.strikes if strike not in known]
-        self._needed = len(run.strikes) - len(self._waiting)  # faults before the first of these
-        self._needed = min(self._needed, 1) if run.strikes and run.strikes[0].at else 0
+        self._needed = int(self._first is not None)  # so many faults come before the next of these
         self._tails = [Tail(run.out / f"rank{rank}.jsonl") for rank in range(run.script.shape.world_size)]
         self._newest = -1
         self._events = Tail(job.run_dir.events)
@@ -132,10 +135,8 @@ class _Striker:
         self.sight = Sight(at=0.0)
 
     def look(self) -> None:
-        if not self._waiting:
-            return
         self._read()
-        if self._newest < 0 or self._faults < self._needed or not self._is_calm():
+        if not self._waiting or self._newest < 0 or self._faults < self._needed or not self._is_calm():
             return
         now = time.monotonic()
         self._due = self._due or now + self._waiting[0].delay_s
@@ -149,7 +150,18 @@ class _Striker:
             for record in tail.new():
                 self._newest = max(self._newest, record.get("step", -1))
         for event in self._events.new():
-            self._faults += event["what"] == "fault"
+            if event["what"] == "fault":
+                self._faults += 1
+                self._first = None
+            elif event["what"] == "ambush_missed":
+                self._strike_anyway()
+
+    def _strike_anyway(self) -> None:
+        """The moment did not come in its step (a batch that was skipped has no optimizer step): then without one."""
+        strike, self._first = self._first, None
+        if strike is not None:
+            self._needed = 0
+            self._waiting.insert(0, dataclasses.replace(strike, at=None, step=None, delay_s=0.0))
 
     def _is_calm(self) -> bool:
         """A node is struck only while every copy of the others is complete, and a spare is there."""
@@ -179,7 +191,3 @@ class _Striker:
         run.missed += [f"{strike}: no time was left" for strike in self._waiting]
         missed = [event for event in events if event["what"] == "ambush_missed"]
         run.missed += [f"{event['at']} of step {event.get('step')}" for event in missed]
-
-
-def _is_reply(strike: Strike) -> bool:
-    return strike.at == "recovered"

@@ -27,7 +27,7 @@ _RECORD = block('''
             elif isinstance(value, np.ndarray):
                 hasher.update(f"{value.dtype} {value.shape}".encode() + value.tobytes())
             elif isinstance(value, dict):
-                for key in value:
+                for key in sorted(value, key=repr):
                     hasher.update(repr(key).encode())
                     feed(value[key])
             elif isinstance(value, (list, tuple)):

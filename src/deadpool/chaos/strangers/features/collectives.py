@@ -71,11 +71,14 @@ def _odd_and_even(draft: Draft) -> None:
 
 
 def _split(draft: Draft) -> None:
-    draft.groups.append(
-        'dist.group.WORLD.bound_device_id = torch.device("cpu", 0)\n'
-        "mine = dist.split_group(split_ranks=[list(range(half, world_size, 2)) for half in range(2)])"
+    draft.groups.append("some = dist.group.WORLD.split_group(list(range(0, world_size, 2)))")
+    draft.finish.append(
+        block("""
+        most = torch.tensor([float(loss)])
+        if some is not None:
+            some.allreduce([most]).wait()
+        """)
     )
-    draft.finish.append("most = torch.tensor([float(loss)])\ndist.all_reduce(most, op=dist.ReduceOp.MAX, group=mine)")
     draft.draws.append("float(most)")
 
 

@@ -158,6 +158,26 @@ def _destroys_groups(draft: Draft) -> None:
     draft.farewell.append("dist.destroy_process_group()")
 
 
+def _freezes_later(draft: Draft) -> None:
+    """Said once, in one step: a newcomer has not run it."""
+    draft.begin.append("if step.number == 3:\n    next(model.children()).requires_grad_(False)")
+
+
+def _ends_statistics(draft: Draft) -> None:
+    draft.begin.append(
+        block("""
+        if step.number == 4:  # fine-tuning: statistics stay as they are from here on
+            for module in model.modules():
+                if isinstance(module, nn.BatchNorm1d):
+                    module.eval()
+        """)
+    )
+
+
+def _freezable(draft: Draft) -> bool:
+    return "by_hand" in draft.traits and not draft.traits & {"closure", "compiled", "one_backward", "frozen"}
+
+
 def _forked_rng(draft: Draft) -> None:
     draft.finish.append(
         "with torch.random.fork_rng():\n    torch.manual_seed(step.number)\n    noise = float(torch.rand(()))"
@@ -184,5 +204,12 @@ HABITS = [
     Feature("deterministic algorithms", _deterministic, 0.1),
     Feature("a thread of its own", _ticking_thread, 0.1),
     Feature("fork_rng", _forked_rng, 0.12),
+    Feature("a layer frozen later", _freezes_later, 0.15, _freezable),
+    Feature(
+        "statistics frozen later",
+        _ends_statistics,
+        0.4,
+        lambda draft: "batch_norm" in draft.traits and not draft.traits & {"evaluates", "compiled"},
+    ),
     Feature("groups destroyed", _destroys_groups, 0.4, lacks("ddp")),
 ]

@@ -103,6 +103,38 @@ def _muon(draft: Draft) -> None:
     _finish(draft)
 
 
+def _by_itself(draft: Draft) -> None:
+    """No optimizer of torch's: nobody but the script knows when parameters change."""
+    draft.traits.add("no_optimizer")
+    draft.helper("""
+        class Momentum:
+            \"\"\"Parameters and momentum, moved by hand.\"\"\"
+
+            def __init__(self, parameters):
+                self.parameters = list(parameters)
+                self.momentum = [torch.zeros_like(parameter) for parameter in self.parameters]
+
+            @torch.no_grad()
+            def step(self):
+                for parameter, momentum in zip(self.parameters, self.momentum):
+                    if parameter.grad is not None:
+                        momentum.mul_(0.9).add_(parameter.grad)
+                        parameter.sub_(0.05 * momentum)
+
+            def zero_grad(self, set_to_none=True):
+                for parameter in self.parameters:
+                    parameter.grad = None
+
+            def state_dict(self):
+                return {"momentum": self.momentum}
+
+            def load_state_dict(self, state):
+                self.momentum = state["momentum"]
+    """)
+    draft.optimizers.append(f"optimizer = Momentum({_trainable(draft)})")
+    _finish(draft)
+
+
 def _lbfgs(draft: Draft) -> None:
     """Its closure runs forward and backward inside step()."""
     draft.traits.add("closure")
@@ -150,6 +182,7 @@ OPTIMIZERS = [
     Feature("parameter groups", _groups, 1.0, _apart_from_zero),
     Feature("two optimizers", _several, 1.0, _apart_from_zero),
     Feature("Muon", _muon, 1.0, _simple),
+    Feature("an optimizer by hand", _by_itself, 1.0, _simple),
     Feature("LBFGS", _lbfgs, 1.0, _may_close),
 ]
 
@@ -202,20 +235,22 @@ def _by_hand(draft: Draft) -> None:
     )
 
 
+_has_groups = lacks("no_optimizer")
+
 SCHEDULES = [
     Feature("no schedule", lambda draft: None, 3.0),
-    Feature("LambdaLR", _schedule("LambdaLR(optimizer, lambda n: 1 / (1 + n))")),
+    Feature("LambdaLR", _schedule("LambdaLR(optimizer, lambda n: 1 / (1 + n))"), 1.0, _has_groups),
     Feature(
         "OneCycleLR",
         _schedule("OneCycleLR(optimizer, max_lr=0.05, total_steps=STEPS + 1, cycle_momentum=False)"),
         1.0,
-        lacks("zero"),
+        lacks("zero", "no_optimizer"),
     ),
-    Feature("CosineAnnealingLR", _schedule("CosineAnnealingLR(optimizer, T_max=5)")),
-    Feature("CyclicLR", _schedule("CyclicLR(optimizer, 0.001, 0.02, step_size_up=3, cycle_momentum=False)"), 0.5),
-    Feature("SequentialLR", _sequential),
-    Feature("ReduceLROnPlateau", _plateau, 1.0, lacks("zero", "uneven")),
-    Feature("a schedule by hand", _by_hand),
+    Feature("CosineAnnealingLR", _schedule("CosineAnnealingLR(optimizer, T_max=5)"), 1.0, _has_groups),
+    Feature("CyclicLR", _schedule("CyclicLR(optimizer, 0.001, 0.02, 3, cycle_momentum=False)"), 0.5, _has_groups),
+    Feature("SequentialLR", _sequential, 1.0, _has_groups),
+    Feature("ReduceLROnPlateau", _plateau, 1.0, lacks("zero", "uneven", "no_optimizer")),
+    Feature("a schedule by hand", _by_hand, 1.0, _has_groups),
 ]
 
 

@@ -55,7 +55,16 @@ def _own_scale(draft: Draft) -> None:
 
 
 def _one_optimizer(draft: Draft) -> bool:
-    return not draft.traits & {"sharded", "closure", "two_optimizers", "zero", "uneven", "skips", "pipeline"}
+    return not draft.traits & {
+        "sharded",
+        "closure",
+        "two_optimizers",
+        "zero",
+        "uneven",
+        "skips",
+        "pipeline",
+        "no_optimizer",
+    }
 
 
 PRECISION = [
@@ -128,6 +137,20 @@ def _swa(draft: Draft) -> None:
     )
 
 
+def _teacher(draft: Draft) -> None:
+    """Before the optimizer steps, and while the last version is copied."""
+    draft.need("import copy")
+    draft.extras.append(f"teacher = copy.deepcopy({_inner(draft)})")
+    draft.protect(teacher="teacher")
+    draft.begin.append(
+        block(f"""
+        with torch.no_grad():
+            for slow, quick in zip(teacher.parameters(), {_inner(draft)}.parameters()):
+                slow.lerp_(quick, 0.3)
+        """)
+    )
+
+
 def _copies(draft: Draft) -> bool:
     return not draft.traits & {"sharded", "compiled", "one_backward", "parametrized", "pipeline"}
 
@@ -137,4 +160,5 @@ AVERAGES = [
     Feature("EMA in a list", _ema_holder, 1.0),
     Feature("EMA as a model", _ema_model, 1.0, _copies),
     Feature("SWA", _swa, 1.0, _copies),
+    Feature("a teacher that follows first", _teacher, 1.0, _copies),
 ]

@@ -82,7 +82,14 @@ def _not_storable(draft: Draft) -> None:
     draft.refused = "object of type function cannot be stored"
 
 
+def _lazy(draft: Draft) -> None:
+    draft.extras.append("head = nn.LazyLinear(WIDTH)")
+    draft.protected["head"] = "head"
+    draft.refused = "is not initialised yet (lazy module): run one forward pass before protect()"
+
+
 REFUSED = [
+    Feature("REFUSED: a lazy module that was not run", _lazy),
     Feature("REFUSED: a plain DataLoader's iterator", _plain_loader),
     Feature("REFUSED: WeightedRandomSampler", _random_sampler),
     Feature("REFUSED: in_order=False", _out_of_order),

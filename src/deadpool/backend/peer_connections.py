@@ -28,7 +28,7 @@ class _Pool:
     unnamed: int = 0  # needed by a group that is being made
 
 
-class PeerWatch:
+class PeerConnections:
     """Pools of connections, one for each group as a rule."""
 
     def __init__(self) -> None:

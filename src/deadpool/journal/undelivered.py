@@ -18,7 +18,7 @@ WAITING_BYTES = 4 << 20
 _ROOM = 0.75  # of the bound, that is left after entries were given up: so that they go in batches, not one by one
 
 
-class Waiting:
+class Undelivered:
     def __init__(self, on_dropped: Callable[[list[int]], None], limit_bytes: int = WAITING_BYTES) -> None:
         """`on_dropped` is told the steps whose entries were given up because too much waits."""
         self._lock = threading.Lock()

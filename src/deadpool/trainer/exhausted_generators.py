@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import CodeType, GeneratorType
 
 
-def spent_generator(error: BaseException) -> str | None:
+def exhausted_generator(error: BaseException) -> str | None:
     """Why the step cannot be redone in this process, if some generator that still lives was ended by the exception."""
     codes = set(_generator_codes(error))
     if not codes:  # nearly always: looking at every object there is takes its time

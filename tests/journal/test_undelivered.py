@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from deadpool.journal.entry import Entry
-from deadpool.journal.waiting import Waiting
+from deadpool.journal.undelivered import Undelivered
 
 
 def entry(step: int, text: str = "{}") -> Entry:
     return Entry(step, 0.0, text)
 
 
-def make(limit: int = 1 << 20) -> tuple[Waiting, list[int]]:
+def make(limit: int = 1 << 20) -> tuple[Undelivered, list[int]]:
     dropped: list[int] = []
-    return Waiting(dropped.extend, limit), dropped
+    return Undelivered(dropped.extend, limit), dropped
 
 
-def steps(waiting: Waiting) -> list[int]:
+def steps(waiting: Undelivered) -> list[int]:
     return [entry.step for entry in waiting.final(0, 1 << 30)]
 
 

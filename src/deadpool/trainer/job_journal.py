@@ -11,13 +11,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from deadpool.journal.book import Book, finished, new_run_id, ranges
 from deadpool.journal.delivery import Delivery
-from deadpool.journal.entry import Draft, Run, Sink
+from deadpool.journal.entry import Run, Sink, StepDraft
 from deadpool.journal.jsonl import default_sink
-from deadpool.journal.waiting import Waiting
-from deadpool.trainer.actions import Action, Actions
-from deadpool.trainer.notes import note
+from deadpool.journal.step_values import StepValues, finished, new_run_id, ranges
+from deadpool.journal.undelivered import Undelivered
+from deadpool.notes import note
+from deadpool.trainer.final_actions import Action, FinalActions
 from deadpool.trainer.session import Session
 
 END_S = 30.0
@@ -27,24 +27,24 @@ FAILURE_S = 2.0
 _GATHER_S = 0.1  # between two deliveries: each is a write to a disk, and steps may be short
 
 
-class Journal:
+class JobJournal:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._book = Book()
-        self._waiting = Waiting(self._tell_dropped)
-        self._actions = Actions()
+        self._values = StepValues()
+        self._undelivered = Undelivered(self._tell_dropped)
+        self._actions = FinalActions()
         self._run_id = ""
-        self._ended: Draft | None = None  # of the step that was left last
+        self._ended: StepDraft | None = None  # of the step that was left last
         self._dry = False
-        self._courier: Courier | None = None
+        self._delivery_thread: DeliveryThread | None = None
 
     # --- the script's calls ------------------------------------------------------------------------------------------
 
     def log(self, step: int, values: dict[str, Any]) -> None:
-        self._book.log(step, values)
+        self._values.log(step, values)
 
     def log_to(self, sinks: Sequence[Sink]) -> None:
-        self._book.log_to(sinks)
+        self._values.log_to(sinks)
 
     def on_final(self, step: int, action: Action) -> None:
         """What a rehearsal registers, in its dry steps or before them, the rank that is rehearsed has registered."""
@@ -55,20 +55,20 @@ class Journal:
 
     def begin(self) -> None:
         """The script starts from its first line: nothing of an earlier start was ever final."""
-        self._run_id, self._waiting = new_run_id(), Waiting(self._tell_dropped)
+        self._run_id, self._undelivered = new_run_id(), Undelivered(self._tell_dropped)
 
     def enter_step(self, number: int) -> None:
-        self._book.enter_step(number)
+        self._values.enter_step(number)
 
     def leave_step(self) -> None:
         """Whether it counts is not known yet."""
-        self._ended = self._book.leave_step()
+        self._ended = self._values.leave_step()
 
     def complete_step(self) -> None:
         """It counts: before the record of the next version is taken."""
         entry = finished(self._ended)
         if entry is not None:
-            self._waiting.add(entry)
+            self._undelivered.add(entry)
 
     def set_dry(self, dry: bool) -> None:
         self._dry = dry
@@ -96,34 +96,36 @@ class Journal:
 
     def close(self, timeout_s: float, final: int | None = None) -> None:
         """What is final is delivered, and the sinks are closed. Without `final`: as far as this process has heard."""
-        courier, self._courier = self._courier, None
+        courier, self._delivery_thread = self._delivery_thread, None
         if courier is None:
             return
         end = self._session.final_number if final is None else final
         courier.close(end, timeout_s)
-        left = [entry.step for entry in self._waiting.final(0, end)]
+        left = [entry.step for entry in self._undelivered.final(0, end)]
         if left:
             self._tell_dropped(left)
 
     # --- a part of the boundary record -------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return {"run": self._run_id, "actions": self._actions.counts(), **self._waiting.state_dict()}
+        return {"run": self._run_id, "actions": self._actions.counts(), **self._undelivered.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._run_id = state["run"]
         self._actions.restore(state["actions"])
-        self._waiting.load_state_dict(state)
+        self._undelivered.load_state_dict(state)
 
     # --- delivery ----------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         """On first use, in the process that holds the rank."""
-        if self._courier is None and not self._waiting.is_empty:
+        if self._delivery_thread is None and not self._undelivered.is_empty:
             run = Run(self._run_id, self._session.rank)
-            sinks = self._book.sinks or (default_sink(run.rank),)
-            self._courier = Courier(self._session, Delivery(self._waiting, run, sinks, self._tell_failed))
-            self._courier.start()
+            sinks = self._values.sinks or (default_sink(run.rank),)
+            self._delivery_thread = DeliveryThread(
+                self._session, Delivery(self._undelivered, run, sinks, self._tell_failed)
+            )
+            self._delivery_thread.start()
 
     def _tell_failed(self, sink: str, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
@@ -136,7 +138,7 @@ class Journal:
         note(f"journal entries of rank {rank}, step {ranges(steps)}, were given up: not every sink has them")
 
 
-class Courier:
+class DeliveryThread:
     """The thread that delivers. It waits where the news of final steps arrives."""
 
     def __init__(self, session: Session, delivery: Delivery) -> None:
@@ -160,10 +162,7 @@ class Courier:
             session.wait(self._is_due)
             delivery.deliver(session.final_number)
             session.wait(self._is_closing, timeout_s=max(_GATHER_S, delivery.pause_s()))
-        while delivery.is_behind(self._end) and time.monotonic() < self._deadline:
-            time.sleep(min(delivery.pause_s(), _GATHER_S))
-            delivery.deliver(self._end)
-        delivery.close()
+        delivery.finish(self._end, self._deadline)
 
     def _is_due(self) -> bool | None:
         return True if self._end is not None or self._delivery.has_work(self._session.final_number) else None

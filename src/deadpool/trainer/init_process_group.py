@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from deadpool.errors import ConfigError
+from deadpool.notes import note
 from deadpool.protocol.messages import Connect, Seat
-from deadpool.trainer.notes import note
 from deadpool.trainer.session import Session
 
 _NAME = "init_process_group"

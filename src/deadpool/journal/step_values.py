@@ -9,22 +9,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deadpool.errors import ConfigError
-from deadpool.journal.entry import Draft, Entry, Sink
+from deadpool.journal.entry import Entry, Sink, StepDraft
 
 _METHODS = ("open", "write", "close")
 
 
-class Book:
+class StepValues:
     def __init__(self) -> None:
         self.sinks: tuple[Sink, ...] = ()
-        self._draft: Draft | None = None
+        self._draft: StepDraft | None = None
         self._began = False
 
     def enter_step(self, number: int) -> None:
         """A step that is done again begins with nothing."""
-        self._draft, self._began = Draft(number), True
+        self._draft, self._began = StepDraft(number), True
 
-    def leave_step(self) -> Draft | None:
+    def leave_step(self) -> StepDraft | None:
         """From here on nothing more is taken for the step."""
         draft, self._draft = self._draft, None
         return draft
@@ -54,7 +54,7 @@ class Book:
         self.sinks += tuple(sinks)
 
 
-def finished(draft: Draft | None) -> Entry | None:
+def finished(draft: StepDraft | None) -> Entry | None:
     """The entry of a step that ends now; None if nothing was logged in it."""
     return draft.entry(time.time()) if draft is not None else None
 

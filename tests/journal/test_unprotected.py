@@ -8,7 +8,7 @@ import pytest
 
 from deadpool.errors import ConfigError
 from deadpool.journal import Jsonl, delivery
-from deadpool.journal.direct import DirectJournal
+from deadpool.journal.unprotected import UnprotectedJournal
 from deadpool.trainer.unprotected import UnprotectedStep
 
 
@@ -22,7 +22,7 @@ def do(journal, number, **values):
 
 
 def test_written_at_the_end_of_each_step(tmp_path):
-    journal = DirectJournal(0)
+    journal = UnprotectedJournal(0)
     journal.log_to([Jsonl(tmp_path / "a.jsonl")])
     for number in range(3):
         do(journal, number, loss=1.0)
@@ -33,7 +33,7 @@ def test_written_at_the_end_of_each_step(tmp_path):
 
 
 def test_step_that_raises_is_not_written(tmp_path):
-    journal = DirectJournal(0)
+    journal = UnprotectedJournal(0)
     journal.log_to([Jsonl(tmp_path / "a.jsonl")])
     with pytest.raises(ZeroDivisionError), UnprotectedStep(0, journal):
         journal.log(0, {"loss": 1.0})
@@ -45,7 +45,7 @@ def test_step_that_raises_is_not_written(tmp_path):
 def test_sink_that_fails_stops_no_step_and_gets_the_rest_later(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(delivery, "_FIRST_PAUSE_S", 0.0)
     (tmp_path / "folder").write_text("in the way")
-    journal = DirectJournal(3)
+    journal = UnprotectedJournal(3)
     journal.log_to([Jsonl(tmp_path / "folder" / "a.jsonl")])
     do(journal, 0, loss=1.0)
     do(journal, 1, loss=1.0)
@@ -58,7 +58,7 @@ def test_sink_that_fails_stops_no_step_and_gets_the_rest_later(tmp_path, monkeyp
 
 def test_default_is_the_folder_that_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("DEADPOOL_JOURNAL", str(tmp_path / "journal"))
-    journal = DirectJournal(7)
+    journal = UnprotectedJournal(7)
     do(journal, 0, loss=1.0)
     journal.close()
     path = tmp_path / "journal" / "rank-00007.jsonl"

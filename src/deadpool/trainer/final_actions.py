@@ -11,7 +11,7 @@ from collections.abc import Callable
 Action = Callable[[], None]
 
 
-class Actions:
+class FinalActions:
     def __init__(self) -> None:
         self._waiting: list[tuple[int, Action]] = []
         self._settled = 0  # what was registered for earlier steps has run

@@ -28,7 +28,7 @@ from deadpool.errors import NotInPlace
 _REMEMBERED = 64
 
 
-class HandedOut:
+class LoaderIterators:
     """Notes every iterator that the loader makes for its script."""
 
     def __init__(self, name: str, loader: Any) -> None:

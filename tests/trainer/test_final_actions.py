@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from deadpool.trainer.actions import Actions
+from deadpool.trainer.final_actions import FinalActions
 
 
-def make() -> tuple[Actions, list[int]]:
-    return Actions(), []
+def make() -> tuple[FinalActions, list[int]]:
+    return FinalActions(), []
 
 
-def register(actions: Actions, ran: list[int], *steps: int) -> None:
+def register(actions: FinalActions, ran: list[int], *steps: int) -> None:
     for step in steps:
         actions.add(step, lambda step=step: ran.append(step))
 

@@ -1,0 +1,54 @@
+"""Steps that are exact although their scripts do not do what most do. Each was silently wrong once."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deadpool.chaos.strangers.forked_job import ForkedJob
+from deadpool.chaos.strangers.records import differences, done_differently, read_ranks
+from deadpool.config import JobConfig
+from deadpool.control.launcher import running
+from deadpool.control.run_dir import RunDir
+from deadpool.errors import JobFailed
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+SCRIPT = Path(__file__).with_name("odd_steps_script.py")
+RANKS = 3
+_LIMIT_S = 100.0
+
+
+@pytest.mark.parametrize(
+    "case", ["zero_is_not_none", "update_by_hand", "teacher_first", "thawed_and_frozen", "second_order"]
+)
+def test_odd_steps(case, tmp_path, workshop):
+    code = workshop.references.run(
+        SCRIPT, [case, "--out", str(tmp_path / "expected")], RANKS, tmp_path / "console.log", _LIMIT_S
+    )
+    assert code == 0, (tmp_path / "console.log").read_text()
+    _run_struck(case, tmp_path, workshop)
+    assert (tmp_path / "victim").exists()
+    found = read_ranks(tmp_path / "found", RANKS)
+    assert differences(read_ranks(tmp_path / "expected", RANKS), found) == []
+    assert done_differently(found) == []
+
+
+def _run_struck(case: str, folder: Path, workshop) -> None:
+    job = ForkedJob(
+        JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=30.0).checked(),
+        RunDir.create(folder / "run"),
+        [str(SCRIPT), case, "--out", str(folder / "found"), "--marker", str(folder / "victim")],
+        quiet=True,
+        nursery=workshop.nursery,
+        server=workshop.fork_client,
+    )
+    with running(job):
+        try:
+            code = job.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            code = -1
+    if code:
+        raise JobFailed(f"the job ended with {code}:\n{(folder / 'run' / 'console.log').read_text()}")
