@@ -61,7 +61,7 @@ class Job:
         self.step_log = StepLog(session)
         self.waits = WaitMeter()
         self._dry = False
-        self.rules = LoopRules()
+        self._rules = LoopRules()
         self._is_in_loop = False  # from its beginning to the end of its last step; for ever if it was left early
         self.cannot_redo: str | None = None  # why this process cannot redo the step that was cut off
         self._step_began = time.monotonic()
@@ -78,7 +78,7 @@ class Job:
 
     def steps(self, count: int) -> Iterator[Step]:
         """Yields each step to be done, the same one again after a fault, until `count` are completed by every rank."""
-        self.rules.begin_loop()
+        self._rules.begin_loop()
         return self._loop(count)
 
     def _loop(self, count: int) -> Iterator[Step]:
@@ -104,7 +104,7 @@ class Job:
         self._step_began, self._block_s = time.monotonic(), None
         step = Step(self, self.number)
         yield step
-        self.rules.check(step)
+        self._rules.check(step)
         self.complete_step()
 
     def leave(self) -> None:
