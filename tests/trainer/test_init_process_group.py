@@ -27,7 +27,7 @@ def joined():
     groups.install()
     default_group.join("gloo")
     yield
-    groups.destroy()
+    dist.destroy_process_group()
     groups.uninstall()
     default_group.uninstall()
     assert dist.init_process_group is stock
