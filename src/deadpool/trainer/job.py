@@ -24,6 +24,7 @@ from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import lost_peer, recovery, rehearsal, standing
 from deadpool.trainer.adapters import Adapter, versions
+from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
 from deadpool.trainer.exhausted_generators import exhausted_generator
@@ -191,6 +192,7 @@ class Job:
     # --- the boundary of a step --------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        require_wrappers(self.state.modules)  # some may have been made since protect()
         if self.session.rank == 0:
             self._warn_of_torch()
         with self.session.changed:

@@ -12,6 +12,7 @@ from deadpool.trainer import current
 from deadpool.trainer.adapters import adapters_for
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.ddp_state import ddp_states
+from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.boundary_groups import BoundaryGroups
 from deadpool.trainer.claims import Claims, apply_claims
 from deadpool.trainer.device import require_current_device
@@ -42,6 +43,7 @@ class Pool:
             raise ConfigError("protect() was called twice: pass all objects to one call")
         modules = _modules(objects)
         require_current_device(param.device for module in modules for param in module.parameters())
+        require_wrappers(modules)
         adapters = adapters_for(modules)
         derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
         journal = JobJournal(self._session)
