@@ -75,3 +75,17 @@ def test_node_dies_in_an_evaluation_that_draws_random_numbers(make_stage, tmp_pa
     at = IN_EVALUATION + LAST - 2
     stage = make_stage("evaluation", f"wait@{at}:1")
     assert_ends_as_undisturbed(stage, "evaluation", tmp_path, lambda: stage.kill_node_at_gate("n1", at))
+
+
+def test_rehearsal_that_leaves_its_loop_does_nothing_after_it(make_stage):
+    """Its dry step's loss is garbage, and the script believed it."""
+    stage = make_stage("garbage", f"wait@{AFTER_LOOP}:0")
+
+    def during(_):
+        stage.trial.await_event("trainer_lost")
+        stage.await_gate(AFTER_LOOP)
+        stage.open_gate(AFTER_LOOP)
+
+    stage.trial.run(during)
+    assert "left its loop in dry step 0" in stage.events("trainer_lost")[0]["reason"]
+    assert len(list(stage.trial.out.glob("saved-by-*"))) == 2, "one for each rank"

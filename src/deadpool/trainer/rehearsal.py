@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from deadpool.errors import GroupMissing
-from deadpool.protocol.messages import Parked, Rehearse, Seat
+from deadpool.notes import note
+from deadpool.protocol.messages import Failed, Parked, Rehearse, Seat
 from deadpool.trainer import recovery
 from deadpool.trainer.signals import Superseded
 from deadpool.trainer.step import DryStep
@@ -59,7 +62,10 @@ def _dry_steps(job: Job, count: int) -> Iterator[DryStep]:
             for adapter in job.adapters:
                 stack.enter_context(adapter.rehearsing())
             step = DryStep(job, number)
-            yield step
+            try:
+                yield step
+            except GeneratorExit:
+                _end_here(job, number)
         if step.error is not None:
             job.session.leave_if_device_broke()
             job.session.emit("dry_step_failed", reason=f"{type(step.error).__name__}: {step.error}")
@@ -67,6 +73,17 @@ def _dry_steps(job: Job, count: int) -> Iterator[DryStep]:
     for adapter in job.adapters:
         adapter.reset()
     job.set_dry(False)
+
+
+def _end_here(job: Job, number: int) -> None:
+    """The script has left its loop in a dry step, by what garbage told it. What it does after the loop (it saves a
+    model, say) must not be done by a rehearsal; and no exception gets out of an iterator that is being closed."""
+    text = f"the script left its loop in dry step {number}, whose results are garbage: leave it only `if not step.dry`"
+    note(text)
+    job.session.send(Failed(error=text))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _dry_step_count(job: Job) -> int:
