@@ -153,6 +153,7 @@ class _Striker:
             if event["what"] == "fault":
                 self._faults += 1
                 self._first = None
+                self.sight = Sight(at=0.0)  # what was seen before it says nothing any more
             elif event["what"] == "ambush_missed":
                 self._strike_anyway()
 
