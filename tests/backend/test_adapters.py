@@ -13,9 +13,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.tensor import DTensor
 
 from deadpool.backend.groups import Groups
-from deadpool.errors import ConfigError
+from deadpool.errors import ConfigError, StateError
 from deadpool.trainer.adapters import fsdp2
-from deadpool.trainer.adapters.ddp_state import DdpState
+from deadpool.trainer.adapters.ddp_state import DdpState, _PowerSgd
 
 pytestmark = pytest.mark.e2e
 
@@ -41,7 +41,7 @@ def replicas(rank: int, port: int) -> list[Any]:
         for adapter in job.adapters:
             merged |= adapter.replicas()
         found.append([merged.get(id(parameter)) for parameter in job.model.parameters()])
-        groups.destroy()
+        dist.destroy_process_group()
         groups.uninstall()
     return found
 
@@ -113,6 +113,44 @@ def test_hook_whose_state_cannot_be_captured_is_refused() -> None:
     [[secretive, nothing, powersgd, known]] = run_in_children(refuse_hooks)
     assert secretive.startswith("the communication hook _hook keeps its state in a Secretive")
     assert [nothing, powersgd, known] == ["taken"] * 3
+
+
+def hook_registered_in_a_step(rank: int, port: int) -> list[str]:
+    """By a survivor, which comes back to before it; and by a rank whose newcomer does not have it."""
+    job = rehearsed_job("ddp", 1)
+    state = DdpState(job.model, [])
+    before = state.state_dict()
+    job.model.register_comm_hook(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)
+    after, found = state.state_dict(), []
+    for at, stands in ((before, state), (after, DdpState(job.model, [])), (after, DdpState(_bare(), []))):
+        try:
+            stands.load_state_dict(at)
+            found.append("taken")
+        except StateError as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+def _bare() -> Any:
+    return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+
+
+def test_hook_that_was_registered_in_a_step() -> None:
+    [[survivor, same, newcomer]] = run_in_children(hook_registered_in_a_step)
+    assert survivor.startswith("NotInPlace: communication hook powerSGD_hook was registered after the step boundary")
+    assert same == "taken"
+    assert newcomer.startswith(
+        "StateError: communication hook powerSGD_hook was registered in a step that this process"
+    )
+
+
+def test_state_of_a_hook_goes_to_the_device_of_the_module() -> None:
+    """Whatever number that device had where the record was taken, and whichever is the current one here."""
+    owner = powerSGD_hook.PowerSGDState(None)
+    owner.p_memory_dict = {0: torch.ones(2)}
+    kept = {**_PowerSgd(owner, torch.device("cpu")).state_dict(), "devices": {0: "cuda:3"}}
+    _PowerSgd(owner, torch.device("meta")).load_state_dict(kept)
+    assert owner.p_memory_dict[0].device.type == "meta"
 
 
 def flags_of_a_step_that_was_cut_off(rank: int, port: int) -> list[bool]:

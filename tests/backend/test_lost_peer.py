@@ -152,6 +152,51 @@ def test_group_that_is_destroyed_because_it_failed() -> None:
     assert run_in_children(destroy_because_it_failed, ranks=2) == [True, True]
 
 
+def world_made_again(rank: int, port: int) -> list[bool]:
+    """Rank 0 is first each time: rank 1 sees its connections end, and has to know that this was on purpose."""
+    groups, store = joined_groups(rank, port, 2), connect(port)
+    found = []
+    for round_ in range(3):
+        dist.barrier()
+        if rank == 0:
+            dist.destroy_process_group()
+        meet(store, f"destroyed {round_}", 2)
+        if rank == 1:
+            time.sleep(0.2)
+            found.append(groups.has_lost_a_peer())
+            dist.destroy_process_group()
+        again = dist.PrefixStore(f"again-{round_}", store)
+        groups.init(backend="gloo", store=again, rank=rank, world_size=2, detached=False)
+    return found
+
+
+def test_world_that_is_destroyed_and_made_again_is_no_loss() -> None:
+    assert run_in_children(world_made_again, ranks=2)[1] == [False, False, False]
+
+
+def announced_once(rank: int, port: int) -> list[Any]:
+    """Two groups share a pool of connections, as where a peer was ahead; rank 0 says that it destroys the first."""
+    groups, store = joined_groups(rank, port, 2), connect(port)
+    meet(store, "made", 2)
+    peers = groups._supervisor._peers
+    [pool] = peers._pools
+    pool.needs["other"] = 1
+    if rank == 0:
+        assert groups._store is not None
+        groups._store.add("closed/0", 1)
+    meet(store, "announced", 2)
+    found: list[Any] = [groups._was_on_purpose(("0", "other"), 1), dict(pool.needs)]
+    peers.forget("other")
+    found.append(groups._was_on_purpose(("0",), 1))
+    meet(store, "looked", 2)
+    return found
+
+
+def test_announced_end_counts_once_and_for_its_own_group() -> None:
+    """Whichever other group shared its connections meanwhile."""
+    assert run_in_children(announced_once, ranks=2)[1] == [True, {"0": 0, "other": 1}, False]
+
+
 def rebuilt(rank: int, port: int) -> list[bool]:
     groups, store = joined_groups(rank, port, 2), connect(port)
     dist.new_group([0, 1])

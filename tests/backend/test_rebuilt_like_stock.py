@@ -150,6 +150,9 @@ def train_with_power_sgd(rank: int, port: int) -> list[float]:
     return losses
 
 
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="PowerSGD of torch 2.11 takes gradients for CUDA's if there is any"
+)
 def test_powersgd_begins_collectives_in_callbacks_of_others() -> None:
     losses = run_in_children(train_with_power_sgd, ranks=2)
     assert all(len(each) == 6 and each[-1] < each[0] for each in losses)
@@ -198,7 +201,8 @@ def accepted(rank: int, port: int) -> dict[str, str]:
         except ConfigError as error:
             found[backend] = "no GPU" if "finds no GPU" in str(error) or "has no NCCL" in str(error) else "refused"
         finally:
-            groups.destroy()
+            if dist.is_initialized():
+                dist.destroy_process_group()
             groups.uninstall()
     return found
 
@@ -238,7 +242,7 @@ def _entries(directory: str) -> int:
 
 
 def test_300_rebuilds_leave_nothing_behind() -> None:
-    for counts in run_in_children(rebuild_often, ranks=2):
+    for counts in run_in_children(rebuild_often, ranks=2, deadline_s=100.0):
         descriptors, threads = zip(*counts, strict=True)
         # Replaced backends go in threads of their own, a bit later: now and then some are counted that are about to go.
         assert min(descriptors[-20:]) <= max(descriptors[:10])

@@ -40,6 +40,24 @@ def test_node_killed_while_a_group_is_made(make_stage, tmp_path, made_in):
     assert stage.seats() == ["n0", "n2"]
 
 
+@pytest.mark.parametrize("step", [4, 6], ids=["between", "while it is made"])
+def test_default_group_that_is_made_again_and_a_node_that_is_killed(tmp_path, nursery, step):
+    """The newcomer has never run the step that made it the first time: where they meet next, all know alike. A survivor
+    that has none any more is replaced."""
+    settings = JobConfig(nodes=2, spares=1, **EVERY_STEP).checked()
+    stage = Stage(settings, "plain", f"wait@{step}:1", tmp_path / "job", nursery, SCRIPT, ["--worlds-in", "2", "6"])
+
+    def during(_):
+        stage.trial.await_event("rehearsed")
+        stage.kill_node_at_gate("n1", step)
+
+    results = stage.trial.run(during)
+    reference = run_script_unprotected(SCRIPT, ["--worlds-in", "99"], 2, tmp_path / "reference")
+    assert differences(reference, results) == []
+    assert stage.seats() == ["n0", "n2"]
+    assert not [event for event in stage.events("fault") if "script" in event["reason"]]
+
+
 def test_newcomer_that_cannot_have_the_group_ends_the_job_and_names_it(make_stage):
     """The group was made in a step that the newcomer has neither run nor rehearsed: nobody may wait for it."""
     stage = make_stage(2, scene="wait@5:1", spares=2)

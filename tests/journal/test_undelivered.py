@@ -44,9 +44,24 @@ def test_restore_drops_what_is_done_again_and_keeps_what_is_known_to_be_delivere
 
 def test_step_below_what_was_delivered_is_not_taken_again():
     waiting, _ = make()
+    waiting.add(entry(4))
     waiting.deliver(5)
     waiting.add(entry(4))
     assert waiting.is_empty and not waiting.has_final(10)
+
+
+def test_final_step_that_is_being_done_again_is_not_taken_for_delivered():
+    """The plan went back to an older version than the one that is final."""
+    waiting, _ = make()
+    waiting.add(entry(0))
+    record = waiting.state_dict()
+    waiting.add(entry(1))
+    waiting.load_state_dict(record)
+    assert waiting.due(0, 2) == ([entry(0)], 1), "step 1 is final, but it is not here"
+    waiting.deliver(2)
+    assert waiting.delivered == 1
+    waiting.add(entry(1))
+    assert waiting.due(1, 2) == ([entry(1)], 2)
 
 
 def test_only_final_steps_are_given():

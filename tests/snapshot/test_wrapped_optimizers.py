@@ -64,6 +64,27 @@ class NoSubclass:
         return getattr(self._optimizer, name)
 
 
+class Slotted:
+    """Without a dictionary."""
+
+    __slots__ = ("optimizer", "scaler")
+
+    def __init__(self, optimizer: Optimizer, scaler: GradScaler | None = None) -> None:
+        self.optimizer = optimizer
+        if scaler is not None:  # else the slot stays empty
+            self.scaler = scaler
+
+    def step(self) -> Any:
+        return self.optimizer.step()
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad()
+
+
+class SlottedBelow(Slotted):
+    """Its dictionary does not hold the optimizer: a slot of the class above does."""
+
+
 class WithScale:
     """As apex': a state of its own, with the other's inside of it."""
 
@@ -101,6 +122,8 @@ class Around(Optimizer):
 WRAPPERS = {
     "never initialised": NeverInitialised,
     "no subclass": NoSubclass,
+    "slots": Slotted,
+    "slots of a class above": SlottedBelow,
     "two of them": lambda optimizer: NoSubclass(NeverInitialised(optimizer)),
 }
 
@@ -169,9 +192,10 @@ def test_state_beside_the_optimizers_is_refused():
         Script(WithScale)
 
 
-def test_scaler_of_a_wrapper_is_protected():
-    def scaled(inner: Optimizer) -> Optimizer:
-        return NeverInitialised(inner, GradScaler("cpu", init_scale=4.0))
+@pytest.mark.parametrize("wrapper", [NeverInitialised, Slotted, SlottedBelow])
+def test_scaler_of_a_wrapper_is_protected(wrapper):
+    def scaled(inner: Optimizer) -> Any:
+        return wrapper(inner, GradScaler("cpu", init_scale=4.0))
 
     source, target = Script(scaled), Script(scaled, seed=1)
     source.wrapped.scaler.load_state_dict({**source.wrapped.scaler.state_dict(), "scale": 8.0, "_growth_tracker": 5})

@@ -124,7 +124,12 @@ class Stage:
     def step(self) -> None:
         """One step of the script's, with its boundary."""
         self.train()
+        self.end_step()
+
+    def end_step(self) -> None:
+        """The block ends, and the script asks for the next step."""
         self.job.leave_step(None)
+        self.job.complete_step()
 
     def train(self) -> None:
         self.optimizer.zero_grad()

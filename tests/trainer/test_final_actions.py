@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from deadpool.trainer.final_actions import FinalActions
 
 
@@ -57,3 +59,15 @@ def test_survivor_lost_nothing():
     assert actions.resume(4) == []
     actions.settle(4)
     assert ran == [1, 2, 3]
+
+
+def test_an_action_that_raises_takes_none_of_the_others_with_it():
+    actions, ran = make()
+    register(actions, ran, 0)
+    actions.add(0, lambda: ran.append(1 // 0))
+    register(actions, ran, 1, 2)
+    with pytest.raises(ZeroDivisionError):
+        actions.settle(2)
+    assert ran == [0] and actions.counts() == {1: 1, 2: 1}
+    actions.settle(2)
+    assert ran == [0, 1]

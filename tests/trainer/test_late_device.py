@@ -186,7 +186,7 @@ def test_abort_ends_the_waiting_for_the_device(make_stage, twin):
     twin.computing = True
     stage.step()
     stage.train()
-    ahead = in_thread(lambda: stage.job.leave_step(None))
+    ahead = in_thread(stage.end_step)
     ahead.join(0.2)
     assert ahead.is_alive()
     stage.session.halt()
@@ -220,12 +220,12 @@ def test_step_without_an_optimizer_step_settles_at_the_boundary(make_stage, twin
     stage = make_stage(twin)
     stage.await_said(Captured, 1)
     twin.copying = False
-    stage.job.leave_step(None)
+    stage.end_step()
     twin.copying = True
     with torch.no_grad():
         stage.model[1].running_mean.fill_(7.0)
     twin.copy()
-    stage.job.leave_step(None)
+    stage.end_step()
     stage.await_said(Captured, 3)
     assert stage.captured() == [0, 1, 2]
 

@@ -6,6 +6,10 @@ that user code or a framework holds stays the same object through a recovery: on
 A step that is done again makes its groups again, under the same names, and not every rank had made them the first time.
 So what exists at a step boundary is marked, and whoever comes back to that boundary returns to the mark. A mark is part
 of the boundary record: a newcomer returns to the mark of the rank it takes.
+
+Whoever destroys a group says so, by its name: a connection does not tell to which rank it leads. So one that breaks in
+the moment between a peer's word and the end of that peer's own is taken for it. That hides the loss of a peer only
+where the default group itself is being destroyed, and until the agents see it.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ class Groups:
         makers: dict[str, Make] = {"ProcessGroupGloo": self._make_gloo, "ProcessGroupNCCL": self._make_nccl}
         self._door = Door(makers, self._finish, self._split, self._destroying)
         self._lost = False  # a peer, as was seen when a group was destroyed
-        self._accounted: Counter[tuple[str, ...]] = Counter()  # connections that peers have ended on purpose
+        self._accounted: Counter[str] = Counter()  # connections that peers have ended on purpose, by group
         self._adding = threading.Lock()
         self._communicators: list[Any] = []  # NCCL backends that may have any
         self._nccl_options: dict[str, Any] = {}  # by group, as it was made
@@ -100,6 +104,7 @@ class Groups:
         self._supervisor.listen_through(self._gloo.open_device)
 
     def uninstall(self) -> None:
+        """Puts torch's own functions back: for tests that make several in one process."""
         self._door.close()
 
     def init(self, *, backend: str, store: dist.Store, rank: int, world_size: int, detached: bool) -> None:
@@ -109,6 +114,7 @@ class Groups:
             raise GroupError("install() comes before init()")
         self._detached = detached
         own_store = store if detached else self._connect(store)
+        self._lost, self._accounted = False, Counter()  # what was said of groups of the same names is in another store
         timeout = timedelta(seconds=self._timeout_s)
         dist.init_process_group(backend, store=own_store, rank=rank, world_size=world_size, timeout=timeout)
 
@@ -120,7 +126,7 @@ class Groups:
     def abort(self) -> int:
         """From any thread: ends every collective and every making of a group; returns how many sockets were shut.
 
-        Until the next rebuild() or destroy() a new group fails at once, and so does a collective that would have to
+        Until the next rebuild() a new group fails at once, and so does a collective that would have to
         talk to a peer. Communicators of NCCL are torn down meanwhile; nobody need wait for it.
         """
         shut = self._supervisor.abort()
@@ -182,17 +188,6 @@ class Groups:
         finally:
             _let_go(replaced)
         self._detached = False
-
-    def destroy(self) -> None:
-        """Forgets everything but the gloo device, so that the user's script can be run again in this process."""
-        self._supervisor.allow()
-        world.forget_all()
-        self._release_store()
-        self._detached = False
-        self._swap_count = 0
-        self._marked = {}
-        self._communicators, self._nccl_options, self._used = [], {}, set()
-        self._lost, self._accounted = False, Counter()
 
     def _connect(self, store: Any) -> dist.Store:
         # A client of our own: an abort ends waiting in it without cutting anybody else off from the store.
@@ -293,13 +288,16 @@ class Groups:
         if self._store is None:
             return False
         try:
-            closed = sum(self._store.add(_closed(each), 0) for each in groups)
+            said = {each: self._store.add(_closed(each), 0) - self._accounted[each] for each in groups}
         except (GroupError, RuntimeError):
             return False
-        if closed - self._accounted[groups] < count:
+        if sum(said.values()) < count:
             return False
-        self._accounted[groups] += count
-        self._supervisor.accept_missing(groups, count)
+        for each, ended in said.items():
+            taken = min(ended, count)
+            count -= taken
+            self._accounted[each] += taken
+            self._supervisor.accept_missing(each, taken)
         return True
 
     # --- backends, at a rebuild --------------------------------------------------------------------------------------

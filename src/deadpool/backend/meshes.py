@@ -1,7 +1,7 @@
 """What torch remembers about meshes and the groups in them: caches that may hold a dead one. Used by world.py only.
 
 A recovery needs none of this: groups keep their names and their objects, so whatever a cache holds stays valid. It is
-needed where groups go: when the script is run again, and when a step that made groups is done again. Main thread only.
+needed where groups go: when a step that made groups is done again. Main thread only.
 """
 
 from __future__ import annotations
@@ -12,17 +12,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-
-
-def forget_all() -> None:
-    """Meshes compare equal across runs although their groups differ, so a cache would hand back a dead one."""
-    resources = _resources()
-    for registry in ("mesh_stack", "child_to_root_mapping", "root_to_flatten_mapping", "flatten_name_to_root_dims"):
-        _call(getattr(resources, registry, None), "clear")
-    random = sys.modules.get("torch.distributed.tensor._random")
-    if random is not None:
-        random._rng_tracker = None  # type: ignore[attr-defined]
-    _clear_caches_everywhere()
 
 
 def forget_groups(names: set[str]) -> None:

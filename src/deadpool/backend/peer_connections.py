@@ -81,14 +81,11 @@ class PeerConnections:
             self._drop(broken)
         return found
 
-    def accept(self, groups: tuple[str, ...], count: int) -> None:
+    def accept(self, group: str, count: int) -> None:
         """So many are missing because peers have destroyed the group, and this process has not."""
         for pool in self._pools:
-            if tuple(pool.needs) == groups:
-                for name in groups:
-                    taken = min(count, pool.needs[name])
-                    pool.needs[name] -= taken
-                    count -= taken
+            if group in pool.needs:
+                pool.needs[group] = max(0, pool.needs[group] - count)
 
     def _all_whole(self) -> bool:
         """Asked at the end of every step: one call for all, and a short one for each."""

@@ -43,11 +43,17 @@ class Prompter:
         """The loop begins."""
         self._before_loop = (self.book.copy(), self._interception.counts.copy())
 
+    def pause(self) -> None:
+        """The first step is over. Whether it counts is not known yet: after a rewind recording goes on."""
+        self._interception.end()
+
     def rewind(self) -> None:
-        """The first step was cut off, or was only rehearsed: it begins anew."""
+        """The first step was cut off, or was only rehearsed, or did not count: it begins anew."""
         if self._before_loop is not None:
             book, counts = self._before_loop
             self.book, self._interception.counts = book.copy(), counts.copy()
+        if self.is_recording:
+            self._interception.begin(self._listen)
 
     def record_first_step(self, book: PromptBook) -> None:
         """From the mark on, by one who was prompted until there: `book` is what the lost rank had recorded."""

@@ -111,9 +111,9 @@ class Supervisor:
         with self._lock:
             return self._peers.missing()
 
-    def accept_missing(self, groups: tuple[str, ...], count: int) -> None:
+    def accept_missing(self, group: str, count: int) -> None:
         with self._lock:
-            self._peers.accept(groups, count)
+            self._peers.accept(group, count)
 
     def run(
         self,

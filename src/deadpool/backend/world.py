@@ -5,7 +5,6 @@ The only file that touches `distributed_c10d._world`. Main thread only.
 
 from __future__ import annotations
 
-import contextlib
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -97,7 +96,7 @@ class Member:
 
 
 _split_off: dict[Any, Member] = {}
-"""Groups that torch's registry does not know: made by `group.split_group(...)`."""
+"""Groups that torch's registry does not know, made by `group.split_group(...)`; void once their parent is destroyed."""
 
 
 def note_split(member: Member) -> None:
@@ -109,7 +108,7 @@ def members() -> list[Member]:
     known = _c10d._world.pg_names
     return [
         *(Member(str(name), group) for group, name in known.items()),
-        *(member for group, member in _split_off.items() if group not in known),
+        *(member for group, member in _split_off.items() if group not in known and member.parent in known),
     ]
 
 
@@ -221,23 +220,3 @@ def _drop(member: Member) -> None:
             tagged.remove(member.group)
     if member.parent is None:
         _c10d._unregister_process_group(member.name)
-
-
-def forget_all() -> None:
-    """As if torch.distributed had never been used: the script can be run again and names its groups the same."""
-    if dist.is_initialized():
-        # A backend that was aborted may complain; what counts is cleared below in any case.
-        with contextlib.suppress(RuntimeError):
-            dist.destroy_process_group()
-    _clear_registries()
-    meshes.forget_all()
-
-
-def _clear_registries() -> None:
-    world = _c10d._world
-    _c10d._update_default_pg(None)
-    for registry in (*_REGISTRIES, "tags_to_pg"):
-        getattr(world, registry).clear()
-    _split_off.clear()
-    _c10d._unregister_all_process_groups()
-    world.group_count = 0

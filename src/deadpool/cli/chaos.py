@@ -32,6 +32,7 @@ def chaos(
         from deadpool.cli.strangers import run_strangers
 
         run_strangers(strangers, seed, only, minutes, keep, json)
+    _refuse_only(only)
     from deadpool.cli.run import CODE_INTERRUPTED, stop_on
     from deadpool.control.janitor import temporary_folder
 
@@ -48,6 +49,13 @@ def chaos(
     if json is not None:
         json.write_text(json_format.dumps(figures, indent=2) + "\n")
     raise typer.Exit(_tell(figures, diagnosis))
+
+
+def _refuse_only(only: int | None) -> None:
+    from deadpool.errors import ConfigError
+
+    if only is not None:
+        raise ConfigError(f"only={only} cannot be used: it chooses one of the scripts of --strangers")
 
 
 def _words(text: str) -> list[str]:

@@ -19,7 +19,7 @@ _SHOWN = 6
 def run_strangers(
     count: int, seed: int, only: int | None, minutes: float, keep: Path | None, json: Path | None
 ) -> NoReturn:
-    """Ends the command, with 0 only if no script differs, hangs or leaves something behind."""
+    """Ends the command, with 0 only if every script is exact or refused as it had to be, and nothing is left behind."""
     from deadpool.cli.run import CODE_INTERRUPTED, stop_on
 
     stop_on(signal.SIGTERM, signal.SIGINT)

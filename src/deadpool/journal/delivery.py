@@ -35,15 +35,16 @@ class Outlet:
     def name(self) -> str:
         return f"{type(self.sink).__name__}({getattr(self.sink, 'place', '')})"
 
-    def deliver(self, entries: Sequence[Entry], run: Run, final: int) -> None:
+    def deliver(self, entries: Sequence[Entry], end: int, run: Run) -> None:
+        """They are all there is below `end`."""
         doubtful = None
         if entries:
             if not self._is_open:
                 self.sink.open(run)
                 self._is_open = True
             doubtful = self.sink.write(entries)
-        self.handed = max(self.handed, final)
-        self.reached = max(self.reached, final if doubtful is None else min(doubtful, final))
+        self.handed = max(self.handed, end)
+        self.reached = max(self.reached, end if doubtful is None else min(doubtful, end))
         self._failures = 0
 
     def failed(self, now: float) -> bool:
@@ -90,7 +91,7 @@ class Delivery:
         self._undelivered.deliver(self._durable(final))
 
     def _hand_over(self, outlet: Outlet, final: int) -> None:
-        outlet.deliver(self._undelivered.final(outlet.reached, final), self._run, final)
+        outlet.deliver(*self._undelivered.due(outlet.reached, final), self._run)
 
     def _durable(self, final: int) -> int:
         return min((outlet.reached for outlet in self._outlets), default=final)

@@ -26,6 +26,7 @@ class Undelivered:
         self._entries: dict[int, Entry] = {}  # by step, in order
         self._lines = bytearray()  # the same as a record carries them: every step takes one, and many may wait
         self._delivered = 0
+        self._known = 0  # the first step of which nothing can be said: a final one may be done again and come later
 
     @property
     def delivered(self) -> int:
@@ -51,14 +52,21 @@ class Undelivered:
         with self._lock:
             return [entry for step, entry in self._entries.items() if begin <= step < final]
 
+    def due(self, begin: int, final: int) -> tuple[list[Entry], int]:
+        """The same entries, and the first step that is not covered by them: final ones may be missing here, because
+        they are being done again from a version older than what was once final."""
+        with self._lock:
+            end = min(final, self._known)
+            return [entry for step, entry in self._entries.items() if begin <= step < end], end
+
     def has_final(self, final: int) -> bool:
         with self._lock:
             return next(iter(self._entries), final) < final
 
     def deliver(self, number: int) -> None:
-        """Every sink has the steps below `number`, for good."""
+        """Every sink has the steps below `number`, for good; of those that are being done again that is not known."""
         with self._lock:
-            self._delivered = max(self._delivered, number)
+            self._delivered = max(self._delivered, min(number, self._known))
             while self._entries and next(iter(self._entries)) < self._delivered:
                 self._take_oldest()
 
@@ -72,6 +80,7 @@ class Undelivered:
         """What this process logged since that record will be logged again. What it knows to be delivered stays so."""
         with self._lock:
             self._delivered = max(self._delivered, state["delivered"])
+            self._known = self._delivered
             self._entries.clear()
             self._lines.clear()
             for line in state["entries"].splitlines():
@@ -83,6 +92,7 @@ class Undelivered:
         """Of a step after all that wait: what is done again was forgotten with the record that was restored."""
         assert entry.step not in self._entries
         self._entries[entry.step] = entry
+        self._known = entry.step + 1
         self._lines += _line(entry)
 
     def _take_oldest(self) -> int:

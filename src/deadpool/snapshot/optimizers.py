@@ -8,6 +8,7 @@ clears no gradients. An optimizer that is a real one and holds another, such as 
 
 from __future__ import annotations
 
+from types import MemberDescriptorType
 from typing import Any
 
 from torch.amp import GradScaler
@@ -39,7 +40,7 @@ def scalers_of(value: object) -> dict[str, GradScaler]:
     found: dict[str, GradScaler] = {}
     path, at = "", value
     while at is not None and not is_real(at):
-        found |= {f"{path}.{key}": each for key, each in vars(at).items() if isinstance(each, GradScaler)}
+        found |= {f"{path}.{key}": each for key, each in _attributes(at).items() if isinstance(each, GradScaler)}
         at, path = _inner(at, path)
     return found
 
@@ -63,10 +64,30 @@ def _inner(value: object, path: str) -> tuple[object | None, str]:
     if not all(callable(getattr(value, method, None)) for method in ("step", "zero_grad")) or _is_zero(value):
         return None, path
     for name in _INSIDE:
-        inner: Any = vars(value).get(name) if hasattr(value, "__dict__") else getattr(value, name, None)
+        inner: Any = _attributes(value).get(name) if hasattr(value, "__dict__") else getattr(value, name, None)
         if is_real(inner) or (inner is not None and _inner(inner, "")[0] is not None):
             return inner, f"{path}.{name}"
     return None, path
+
+
+def _attributes(value: object) -> dict[str, Any]:
+    """Its own ones, in its dictionary or in slots: asked for by name, a wrapper would pass on the other's."""
+    slots = [
+        (name, each)
+        for kind in type(value).__mro__
+        for name, each in vars(kind).items()
+        if isinstance(each, MemberDescriptorType)
+    ]
+    filled = {name: each.__get__(value) for name, each in slots if _is_filled(each, value)}
+    return {**filled, **getattr(value, "__dict__", {})}
+
+
+def _is_filled(slot: MemberDescriptorType, value: object) -> bool:
+    try:
+        slot.__get__(value)
+    except AttributeError:
+        return False
+    return True
 
 
 def _is_zero(value: object) -> bool:

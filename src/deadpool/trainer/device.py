@@ -1,4 +1,4 @@
-"""Whether this process's device can still be used, and when it is done. Who asks decides what follows.
+"""Which device this process uses, whether it still works, and when it is done. Who asks decides what follows.
 
 An illegal access or a failed assert on the device poisons the CUDA context of the process: from then on every call
 gives the error, and only another process can use the device again. So the device itself is asked, not the words of an
@@ -8,9 +8,12 @@ exception, which may be a peer's doing, the script's, or a lack of memory that c
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
+
+from deadpool.errors import ConfigError
 
 
 class Stream(Protocol):
@@ -40,3 +43,21 @@ def drain() -> None:
     if torch.cuda.is_initialized():
         with contextlib.suppress(RuntimeError):  # broken: whoever asks will be told
             torch.cuda.synchronize()
+
+
+def use_device(given: torch.device | int) -> None:
+    """Makes it the current one of this thread, if it is one of CUDA's and says which."""
+    device = torch.device("cuda", given) if isinstance(given, int) else torch.device(given)
+    if device.type == "cuda" and device.index is not None and torch.cuda.is_available():
+        torch.cuda.set_device(device.index)
+
+
+def require_current_device(devices: Iterable[torch.device]) -> None:
+    """ConfigError: all that is on CUDA is on another device than the current one, on which copies would be made."""
+    used = {device.index for device in devices if device.type == "cuda"}
+    if len(used) == 1 and used != {current := torch.cuda.current_device()}:
+        [index] = used
+        raise ConfigError(
+            f"the protected parameters are on cuda:{index}, but the current device is cuda:{current}: call "
+            f"torch.cuda.set_device({index}) before protect()"
+        )

@@ -23,12 +23,11 @@ class FinalActions:
             self._waiting.append((step, action))
 
     def settle(self, final: int) -> None:
-        """Runs what was registered for steps below `final`."""
+        """Runs what was registered for steps below `final`. Those after one that raises wait for the next time."""
         self._settled = max(self._settled, final)
-        due = [action for step, action in self._waiting if step < final]
-        self._waiting = [(step, action) for step, action in self._waiting if step >= final]
-        for action in due:
-            action()
+        for due in [each for each in self._waiting if each[0] < final]:
+            self._waiting.remove(due)
+            due[1]()
 
     def counts(self) -> dict[int, int]:
         return dict(Counter(step for step, _ in self._waiting))

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deadpool.backend import world
 from deadpool.errors import ConfigError
-from deadpool.notes import note
 from deadpool.protocol.messages import Connect, Seat
+from deadpool.trainer.device import use_device
 from deadpool.trainer.session import Session
 
 _NAME = "init_process_group"
@@ -29,9 +30,10 @@ class DefaultGroup:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._stock: Any = getattr(dist, _NAME)
-        self._made_count = 0
-        self._is_joined = False  # made by join(): the script may still call init_process_group, once
+        self.made_count = 0  # in this job, as of the boundary that this process stands at: all ranks count alike
+        self._joined: str | None = None  # backend of the group that join() made: init_process_group may follow, once
         self._wishes: dict[str, Any] | None = None  # for the group that is being made
+        self._ours: Any = None
 
     def install(self) -> None:
         """Also in modules that have imported the function by name, such as torch's own meshes."""
@@ -40,14 +42,16 @@ class DefaultGroup:
         def ours(*arguments: Any, **keywords: Any) -> None:
             self._init_process_group(*arguments, **keywords)
 
-        for module in list(sys.modules.values()):
-            if getattr(module, "__dict__", {}).get(_NAME) is self._stock:
-                setattr(module, _NAME, ours)
+        self._ours = ours
+        _replace(self._stock, ours)
+
+    def uninstall(self) -> None:
+        _replace(self._ours, self._stock)
 
     def join(self, backend: str | None) -> None:
         if not dist.is_initialized():
-            self._make(backend or "gloo", {})
-            self._is_joined = True
+            self._joined = _plain(backend or "gloo")
+            self._make(self._joined, {})
 
     def _init_process_group(
         self,
@@ -62,21 +66,23 @@ class DefaultGroup:
         device_id: torch.device | int | None = None,
         **more: Any,
     ) -> None:
-        """Where and how ranks meet is ours to say, so `init_method` and `store` are not used."""
+        """Where and how ranks meet is ours to say, so `init_method` and `store` are not used. `device_id` becomes the
+        current device of this thread, and no communicator connects before it is needed."""
         if self._wishes is not None:  # from within: this is the call that makes it
             stock = {"timeout": timeout, "world_size": world_size, "rank": rank, "store": store}
             self._stock(backend, **{**stock, **self._wishes})
             return
         self._check_place(rank, world_size)
-        if self._is_joined and dist.is_initialized():
-            self._is_joined = False
+        if device_id is not None:
+            use_device(device_id)
+        if self._joined is not None and dist.is_initialized():
+            _check_joined(self._joined, backend, timeout, pg_options)
+            self._joined = None
             return
         if dist.is_initialized():
             raise ValueError("trying to initialize the default process group twice!")  # as torch does
         backend = _plain(backend)
         wishes = {"timeout": timeout, "pg_options": pg_options if "nccl" in backend else None}
-        if device_id is not None:
-            note(f"init_process_group(device_id={device_id}) is not used: communicators connect when they are needed")
         self._make(backend, {name: value for name, value in wishes.items() if value is not None})
 
     def _check_place(self, rank: int, world_size: int) -> None:
@@ -103,20 +109,42 @@ class DefaultGroup:
             )
         finally:
             self._wishes = None
-        self._made_count += 1
+        self.made_count += 1
 
     def _is_live(self) -> bool:
         """The first group of a rehearsal is fake. A later one is what the last one has become."""
         playing = self._session.playing
         begins_live = isinstance(playing, Seat) and playing.resume is None
-        return begins_live or (self._made_count > 0 and not self._session.groups.detached)
+        return begins_live or (self.made_count > 0 and not self._session.groups.detached)
 
     def _store(self) -> dist.Store:
         """A group that is made after another one was destroyed bears the same name, so it meets elsewhere."""
         session = self._session
         connect = session.expect(Connect, session.core.generation)  # heard before the script began
-        part = f"again-{self._made_count}" if self._made_count else ""
+        part = f"again-{self.made_count}" if self.made_count else ""
         return session.rendezvous(connect.store, connect.generation, part)
+
+
+def _replace(old: Any, new: Any) -> None:
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(_NAME) is old:
+            setattr(module, _NAME, new)
+
+
+def _check_joined(joined: str, backend: str | None, timeout: timedelta | None, options: Any) -> None:
+    """ConfigError: the group that join() has made is another one."""
+    there = world.members()[0].timeout
+    differs = {
+        f"backend={backend!r}": backend is not None and _plain(backend) != joined,
+        f"timeout={timeout}": timeout not in (None, there),
+        f"pg_options={options!r}": options is not None,
+    }
+    for asked, is_other in differs.items():
+        if is_other:
+            raise ConfigError(
+                f"init_process_group({asked}) cannot be used: join() has made the default group, with {joined} and a "
+                f"timeout of {there}; call init_process_group first, and join() takes what it made"
+            )
 
 
 def _plain(backend: str | None) -> str:

@@ -24,10 +24,12 @@ from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import lost_peer, recovery, rehearsal, standing
 from deadpool.trainer.adapters import Adapter, versions
+from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
 from deadpool.trainer.exhausted_generators import exhausted_generator
 from deadpool.trainer.job_journal import FAILURE_S, JobJournal
+from deadpool.trainer.loop_rules import LoopRules
 from deadpool.trainer.session import Session
 from deadpool.trainer.signals import Superseded
 from deadpool.trainer.step import Step
@@ -60,9 +62,11 @@ class Job:
         self.step_log = StepLog(session)
         self.waits = WaitMeter()
         self._dry = False
-        self._left_early = False
+        self._rules = LoopRules()
+        self._is_in_loop = False  # from its beginning to the end of its last step; for ever if it was left early
         self.cannot_redo: str | None = None  # why this process cannot redo the step that was cut off
         self._step_began = time.monotonic()
+        self._block_s: float | None = None  # how long the step's block took; None: it has not come to its end
         self.budget = Budget(session.settings.overhead_budget)
         self._resumed_from: int | None = None
         self._pause: str | None = None
@@ -75,25 +79,39 @@ class Job:
 
     def steps(self, count: int) -> Iterator[Step]:
         """Yields each step to be done, the same one again after a fault, until `count` are completed by every rank."""
+        self._rules.begin_loop()
+        return self._loop(count)
+
+    def _loop(self, count: int) -> Iterator[Step]:
         if self.session.groups.detached:
             yield from rehearsal.run(self)
         else:
             self._begin()
+        self._is_in_loop = True
         try:
             while not (self._done(count) and self._everybody_done()):
                 if self.session.core.is_aborted:
                     recovery.come_back(self)
                 elif not self._done(count) and not standing.stood(self):
-                    self._step_began = time.monotonic()
-                    yield Step(self, self.number)
+                    yield from self._turn()
         except GeneratorExit:  # by a break or by an exception: which, only the end of the script will tell
-            self._left_early = True
             self._say_paused("left its loop")  # what it does now may take as long as it likes
+            return
+        self._is_in_loop = False
+
+    def _turn(self) -> Iterator[Step]:
+        """The step counts when the script asks for the next one. What it does after the block, if it breaks out of the
+        loop there too, is part of the step: whoever has to come back to the version before does it all again."""
+        self._step_began, self._block_s = time.monotonic(), None
+        step = Step(self, self.number)
+        yield step
+        self._rules.check(step)
+        self.complete_step()
 
     def leave(self) -> None:
         """The script has ended well. If it left its loop early, it leaves the job together with the others."""
-        if self._left_early:
-            self._everybody_done()
+        if self._is_in_loop and not self._everybody_done():
+            recovery.restart(self, "a fault came before every rank had ended its script")
 
     def fail(self) -> None:
         """The script has ended otherwise: what is final by now is still delivered."""
@@ -161,12 +179,20 @@ class Job:
             session.expect(Release, session.core.generation)
         except Superseded:
             return False
-        self._journal.finish(self.number)
+        self._journal.finish(self._count_last_step())
         return True
+
+    def _count_last_step(self) -> int:
+        """Of a loop that was left early, after the block: nobody has asked for the next step."""
+        if self._block_s is None:
+            return self.number
+        self._journal.complete_step()
+        return self.number + 1
 
     # --- the boundary of a step --------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        require_wrappers(self.state.modules)  # some may have been made since protect()
         if self.session.rank == 0:
             self._warn_of_torch()
         with self.session.changed:
@@ -196,12 +222,14 @@ class Job:
             self.session.emit("unknown_torch", reason=text)
 
     def leave_step(self, error: BaseException | None) -> bool:
-        """True: the exception was the fault's doing, and the step will be yielded again."""
+        """Whether the step counts is not known yet. True: the exception was the fault's doing, and the step will be
+        yielded again."""
         self._journal.leave_step()
         self.waits.end_step()
         self.session.ambushes.leave_step(completed=error is None)
         if error is None:
-            self._complete()
+            self._block_s = time.monotonic() - self._step_began
+            self.session.prompting.block_ended()
             return True
         if isinstance(error, Exception):
             self.session.leave_if_device_broke()
@@ -213,9 +241,13 @@ class Job:
         self.cannot_redo = exhausted_generator(error)
         return True
 
-    def _complete(self) -> None:
-        """The step's work was enqueued; only then is the flag looked at (inside end_step)."""
-        session = self.session
+    def complete_step(self) -> None:
+        """The step's work was enqueued; only then is the flag looked at (inside end_step). A step whose block was cut
+        off does not count."""
+        if self._block_s is None:
+            return
+        session, began, block_s = self.session, time.monotonic(), self._block_s
+        self._block_s = None
         self._stay_close()
         self.capturer.settle()  # an optimizer may not have been stepped: the next boundary's clones would be too early
         boundary = self.state.mark()
@@ -226,7 +258,7 @@ class Job:
             return
         self._journal.complete_step()
         self._reached(boundary)
-        step_s = time.monotonic() - self._step_began
+        step_s = block_s + time.monotonic() - began
         session.unwind_watch.stepped(step_s)
         self.step_log.completed(self.number - 1, step_s)
         self._tell_costs(step_s)

@@ -29,6 +29,7 @@ from deadpool.protocol.messages import Connect, Connected, Failed, Rehearse, Sea
 from deadpool.protocol.topology import Address
 from deadpool.trainer import current
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
+from deadpool.trainer.adapters.wrappers import watch_wrappers
 from deadpool.trainer.environment import set_environment
 from deadpool.trainer.init_process_group import DefaultGroup
 from deadpool.trainer.offspring import end_offspring_with_this_process
@@ -45,6 +46,7 @@ def main() -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     end_offspring_with_this_process()
     watch_schedules()
+    watch_wrappers()
     session.start()
     current.session, current.default_group = session, DefaultGroup(session)
     current.default_group.install()

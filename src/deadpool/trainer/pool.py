@@ -12,8 +12,10 @@ from deadpool.trainer import current
 from deadpool.trainer.adapters import adapters_for
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.ddp_state import ddp_states
+from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.boundary_groups import BoundaryGroups
 from deadpool.trainer.claims import Claims, apply_claims
+from deadpool.trainer.device import require_current_device
 from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
 from deadpool.trainer.session import Session
@@ -39,18 +41,22 @@ class Pool:
         """
         if current.job is not None:
             raise ConfigError("protect() was called twice: pass all objects to one call")
-        adapters = adapters_for(_modules(objects))
+        modules = _modules(objects)
+        require_current_device(param.device for module in modules for param in module.parameters())
+        require_wrappers(modules)
+        adapters = adapters_for(modules)
         derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
         journal = JobJournal(self._session)
+        assert current.default_group is not None
         state = ProtectedState(
             objects,
             replicas=apply_claims(derived, objects, replicated or {}, self.rank),
             rank=self.rank,
             node_of=self._layout.position_of,
             companions={
-                "process groups": BoundaryGroups(self._session),
+                "process groups": BoundaryGroups(self._session, current.default_group),
                 "journal": journal,
-                **ddp_states(ddp_modules(_modules(objects)), objects.values()),
+                **ddp_states(ddp_modules(modules), objects.values()),
             },
         )
         current.job = Job(self._session, state, adapters, journal)

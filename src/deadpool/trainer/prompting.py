@@ -47,6 +47,11 @@ class Prompting:
         if self._prompter.is_recording:
             self._send(self._prompter.book, complete=False)
 
+    def block_ended(self) -> None:
+        """A rehearsal need not do what the script does between two steps."""
+        if self._prompter.is_recording:
+            self._prompter.pause()
+
     def step_completed(self) -> None:
         if self._prompter.is_recording:
             self._prompter.end()

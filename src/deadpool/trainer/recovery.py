@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from deadpool.errors import GroupError, NotInPlace
+from deadpool.errors import GroupError, GroupMissing, NotInPlace
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore, SlotRef, Spoilt
 from deadpool.protocol.seal import Extent, Region
@@ -58,6 +58,8 @@ def come_back(job: Job) -> None:
         try:
             walk(job, generation)
             return
+        except GroupMissing as error:  # destroyed in the step that was cut off: whoever begins anew makes it
+            restart(job, str(error))
         except Superseded:
             continue
 

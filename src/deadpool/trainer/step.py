@@ -16,8 +16,10 @@ class Step:
         self._job = job
         self.number = number
         self.dry = False
+        self.entered = False
 
     def __enter__(self) -> Step:
+        self.entered = True
         self._job.enter_step(self.number)
         return self
 
@@ -45,6 +47,7 @@ class DryStep(Step):
         self.error: Exception | None = None
 
     def __enter__(self) -> DryStep:
+        self.entered = True
         self._job.enter_dry_step(self.number)
         return self
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from deadpool.journal.entry import Sink
 from deadpool.journal.unprotected import UnprotectedJournal
+from deadpool.trainer.loop_rules import LoopRules
 
 
 class UnprotectedStep:
@@ -20,8 +21,10 @@ class UnprotectedStep:
 
     def __init__(self, number: int, journal: UnprotectedJournal) -> None:
         self.number, self._journal = number, journal
+        self.entered = False
 
     def __enter__(self) -> UnprotectedStep:
+        self.entered = True
         self._journal.enter_step(self.number)
         return self
 
@@ -45,11 +48,18 @@ class UnprotectedJob:
 
         self._state = ProtectedState(objects, replicas={}, rank=rank, node_of=lambda _: 0)
         self._journal = UnprotectedJournal(rank)
+        self._rules = LoopRules()
 
     def steps(self, count: int) -> Iterator[UnprotectedStep]:
+        self._rules.begin_loop()
+        return self._loop(count)
+
+    def _loop(self, count: int) -> Iterator[UnprotectedStep]:
         try:
             for number in range(count):
-                yield UnprotectedStep(number, self._journal)
+                step = UnprotectedStep(number, self._journal)
+                yield step
+                self._rules.check(step)
         finally:
             self._journal.close()
 

@@ -72,5 +72,8 @@ def summary(verdicts: Sequence[Verdict], *, seed: int, asked: int, left_behind: 
 
 
 def is_good(figures: dict[str, Any]) -> bool:
-    good = figures["results"].get("exact", 0) + figures["results"].get("refused", 0)
-    return bool(good == figures["asked"] and not figures["left_behind"])
+    """Also that faults came at all: scripts that were never struck prove nothing."""
+    results = figures["results"]
+    good = results.get("exact", 0) + results.get("refused", 0)
+    is_struck = figures["faults"] > 0 or not results.get("exact", 0)
+    return bool(good == figures["asked"] and is_struck and not figures["left_behind"])

@@ -122,9 +122,8 @@ class _Striker:
 
     def __init__(self, run: ProtectedRun, job: LocalJob, fleet: Fleet) -> None:
         self._run, self._job, self._fleet = run, job, fleet
-        self._first = (
-            run.strikes[0] if run.strikes and run.strikes[0].at else None
-        )  # known from the start, not come yet
+        first = run.strikes[0] if run.strikes else None
+        self._first = first if first is not None and first.at else None  # known from the start, not come yet
         known = [self._first, *(strike for strike in run.strikes if strike.at == "recovered")]
         self._waiting = [strike for strike in run.strikes if strike not in known]
         self._needed = int(self._first is not None)  # so many faults come before the next of these

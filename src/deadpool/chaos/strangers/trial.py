@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,7 @@ class Trial:
         return verdict
 
     def _write(self) -> Path:
+        shutil.rmtree(self.folder, ignore_errors=True)  # of an earlier run
         self.folder.mkdir(parents=True)
         path = self.folder / f"stranger-{self.script.title}.py"
         path.write_text(self.script.text)

@@ -125,15 +125,19 @@ class Crew:
         if fit:
             return min(fit, key=lambda t: _distance(t, rank))
         for trainer in self.free()[:1]:
+            self._tell_end(trainer, f"it has begun the script as rank {trainer.rank}, and rank {rank} is needed")
             trainer.state = State.LEAVING
         return self.hire()
 
     def replace(self, trainer: Trainer, reason: str, *, rank: int | None) -> None:
         """A fresh process comes in its place, for this rank. A fork of the nursery takes milliseconds."""
-        detail = {"trainer": trainer.name, "reason": reason}
-        self._out.append(Emit(event=Event(what="rehearsal_ended", node=self._node, rank=trainer.rank, detail=detail)))
+        self._tell_end(trainer, reason)
         self.send_away(trainer, reason)
         self.hire(rank)
+
+    def _tell_end(self, trainer: Trainer, reason: str) -> None:
+        detail = {"trainer": trainer.name, "reason": reason}
+        self._out.append(Emit(event=Event(what="rehearsal_ended", node=self._node, rank=trainer.rank, detail=detail)))
 
     def replace_rehearsals(self, *, but: Collection[int] = ()) -> None:
         """The script begins anew, or has: what they were told is of an earlier start, but for these ranks."""

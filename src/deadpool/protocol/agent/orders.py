@@ -158,7 +158,7 @@ class Orders:
         """Not during the recovery: the end of a process takes CPU time that the redone step needs."""
         crew = self._station.crew
         for trainer in crew.leaving():
-            crew.send_away(trainer, "its node is a spare no more")
+            crew.send_away(trainer, "this node needs it no more")
 
     def _release(self, order: Release) -> None:
         crew = self._station.crew

@@ -19,7 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostL
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 from torch.nn.parallel import DistributedDataParallel
 
-from deadpool.errors import ConfigError
+from deadpool.errors import ConfigError, NotInPlace, StateError
 
 _FLAGS = ("require_forward_param_sync", "require_backward_grad_sync")
 _STATELESS = (type(None), bool, int, float, str, torch.dtype, torch.device, dist.ProcessGroup)
@@ -50,13 +50,32 @@ class DdpState:
 
     def state_dict(self) -> dict[str, Any]:
         flags = {flag: getattr(self._module, flag) for flag in _FLAGS}
-        return {"flags": flags, "hooks": [each.state_dict() for each in self._hook_states()]}
+        hooks = [each.state_dict() for each in self._hook_states()]
+        return {"flags": flags, "hooks": hooks, "names": self._names()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """NotInPlace: this process has registered a hook since, and torch has no way to take one away."""
+        self._require_same_hooks(state["names"])
         for flag, value in state["flags"].items():
             setattr(self._module, flag, value)
         for each, stored in zip(self._hook_states(), state["hooks"], strict=True):
             each.load_state_dict(stored)
+
+    def _names(self) -> list[str]:
+        return [str(getattr(hook, "__qualname__", hook)) for hook, _ in self._registered()]
+
+    def _require_same_hooks(self, then: list[str]) -> None:
+        now = self._names()
+        if now[: len(then)] != then:
+            raise StateError(
+                f"communication hook {', '.join(then)} was registered in a step that this process never ran: register "
+                "hooks before the loop over steps"
+            )
+        if len(now) > len(then):
+            raise NotInPlace(
+                f"communication hook {', '.join(now[len(then) :])} was registered after the step boundary to which the "
+                "job came back: register hooks before the loop over steps"
+            )
 
     def _hook_states(self) -> Iterator[Stateful]:
         """In the order of registration, which is the same on all ranks."""
@@ -78,7 +97,7 @@ class DdpState:
         if isinstance(owner, _AllreduceUpcastHookState):
             return _UpcastHook(owner)
         if isinstance(owner, PowerSGDState):
-            return _PowerSgd(owner)
+            return _PowerSgd(owner, next(self._module.parameters()).device)
         if isinstance(owner, PostLocalSGDState):
             return _Attributes(owner, ("iter",))
         if all(callable(getattr(owner, method, None)) for method in ("state_dict", "load_state_dict")):
@@ -114,8 +133,9 @@ class _Attributes:
 class _PowerSgd(_Attributes):
     """Tensors are replaced, not written over: what was cut off may still hold the old ones."""
 
-    def __init__(self, owner: PowerSGDState) -> None:
+    def __init__(self, owner: PowerSGDState, home: torch.device) -> None:
         super().__init__(owner, _POWER_SGD)
+        self._home = home
 
     def state_dict(self) -> dict[str, Any]:
         rng: np.random.RandomState = self._owner.rng
@@ -125,15 +145,17 @@ class _PowerSgd(_Attributes):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._owner.rng.set_state(state["rng"])
         for name in ("error_dict", "p_memory_dict", "q_memory_dict"):
-            state[name] = {index: _on_device(each, state["devices"].get(index)) for index, each in state[name].items()}
+            state[name] = {
+                index: _on(self._home, each, state["devices"].get(index)) for index, each in state[name].items()
+            }
         super().load_state_dict(state)
 
 
-def _on_device(tensor: torch.Tensor, device: str | None) -> torch.Tensor:
-    """The rank's device may have another number here."""
+def _on(home: torch.device, tensor: torch.Tensor, device: str | None) -> torch.Tensor:
+    """The rank's device may have another number here: it is where the module is."""
     if device is None or torch.device(device).type == "cpu":
         return tensor.clone()
-    return tensor.to(torch.device(torch.device(device).type, torch.cuda.current_device()), copy=True)
+    return tensor.to(home, copy=True)
 
 
 class _UpcastHook:

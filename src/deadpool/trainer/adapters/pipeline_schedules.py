@@ -23,11 +23,12 @@ _inferring: weakref.WeakSet[Any] = weakref.WeakSet()  # stages to which the scri
 
 def watch_schedules() -> None:
     """Once per process, before the script's first line."""
-    _call_after_init(_Base, lambda schedule: _known.__setitem__(next(_numbers), schedule))
-    _call_after_init(PipelineStage, _note_shapes)
+    call_after_init(_Base, lambda schedule: _known.__setitem__(next(_numbers), schedule))
+    call_after_init(PipelineStage, _note_shapes)
 
 
-def _call_after_init(kind: Any, then: Callable[[Any], None]) -> None:
+def call_after_init(kind: Any, then: Callable[[Any], None]) -> None:
+    """Once per class, whoever asks again."""
     if hasattr(kind.__init__, "__wrapped__"):
         return
     stock = kind.__init__

@@ -1,0 +1,57 @@
+"""Which data parallel wrappers the script has made. Users protect modules; a wrapper around one has to be among them.
+
+DistributedDataParallel's reducer has to be reset and seated after a fault (ddp.py), and its flags and hooks are part of
+the state (ddp_state.py). If only the module inside is protected, a survivor would go on with half-filled buckets. Their
+constructors are wrapped before the script runs, so those made after protect() are known too. They are held weakly.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+from deadpool.errors import ConfigError
+from deadpool.trainer.adapters.pipeline_schedules import call_after_init
+
+_known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def watch_wrappers() -> None:
+    """Once per process, before the script's first line."""
+    for kind in (DistributedDataParallel, FullyShardedDataParallel):
+        call_after_init(kind, _known.add)
+
+
+def require_wrappers(modules: Iterable[nn.Module]) -> None:
+    """ConfigError: a wrapper that has parameters of the modules is not inside of them, or is of a kind that cannot be
+    protected."""
+    modules = list(modules)
+    inside = {id(each) for module in modules for each in module.modules()}
+    if next(_faults(modules, inside), None) is None:
+        return
+    gc.collect()  # one that the script has dropped does no harm, and is in a cycle
+    for fault in _faults(modules, inside):
+        raise ConfigError(fault)
+
+
+def _faults(modules: list[nn.Module], inside: set[int]) -> Iterator[str]:
+    params = {id(param) for module in modules for param in module.parameters()}
+    for each in list(_known):
+        if id(each) not in inside and not any(id(param) in params for param in each.parameters()):
+            continue
+        if isinstance(each, FullyShardedDataParallel):
+            yield (
+                f"FullyShardedDataParallel around {type(each.module).__name__} cannot be protected: "
+                "torch.distributed.fsdp.fully_shard would be accepted"
+            )
+        elif id(each) not in inside:
+            yield (
+                f"protect() got parameters of a DistributedDataParallel around {type(each.module).__name__}, but not "
+                "the wrapper: pass the DistributedDataParallel module itself: protect(model=ddp)"
+            )

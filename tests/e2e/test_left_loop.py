@@ -1,0 +1,77 @@
+"""A loop that is left early ends there whoever dies afterwards, also while the script decides whether to leave it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stage import EVERY_STEP, Stage, run_script_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.control.nursery import SharedNursery
+from deadpool.workload.results import differences
+
+SCRIPT = Path(__file__).with_name("left_loop_script.py")
+LAST = 4
+AFTER_LOOP, IN_EVALUATION = 100, 50  # see left_loop_script.py
+
+
+@pytest.fixture
+def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
+    def make(way: str, scene: str, **config: object) -> Stage:
+        settings = JobConfig(**{"nodes": 2, "spares": 1, "node_timeout_s": 2.0, **EVERY_STEP, **config}).checked()
+        return Stage(settings, "", scene, tmp_path / "job", nursery, script=SCRIPT, arguments=["--way", way])
+
+    return make
+
+
+def assert_ends_as_undisturbed(stage: Stage, way: str, folder: Path, during: Callable[[], None]) -> None:
+    reference = run_script_unprotected(SCRIPT, ["--way", way], 2, folder / "reference")
+    assert set(reference.losses[0]) == set(range(LAST + 1))
+    results = stage.trial.run(lambda _: during())
+    assert differences(reference, results) == []
+    assert stage.events("fault")
+    for rank in range(2):
+        path = stage.trial.job.run_dir.journal / f"rank-{rank:05d}.jsonl"
+        assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == list(range(LAST + 1))
+
+
+@pytest.mark.parametrize("way", ["break", pytest.param("block", marks=pytest.mark.thorough), "exit", "held"])
+def test_trainer_dies_after_the_loop_was_left(make_stage, tmp_path, way):
+    stage = make_stage(way, f"wait@{AFTER_LOOP + 1}:1", spares=0)
+    assert_ends_as_undisturbed(stage, way, tmp_path, lambda: stage.kill_trainer_at_gate(AFTER_LOOP + 1))
+
+
+def test_node_dies_after_the_loop_was_left(make_stage, tmp_path):
+    stage = make_stage("break", f"wait@{AFTER_LOOP + 1}:1")
+    assert_ends_as_undisturbed(stage, "break", tmp_path, lambda: stage.kill_node_at_gate("n1", AFTER_LOOP + 1))
+
+
+@pytest.mark.thorough
+def test_all_trainers_die_after_the_loop_was_left(make_stage, tmp_path):
+    """Not even a process is left that knew of it."""
+    stage = make_stage("break", f"wait@{AFTER_LOOP}:0 wait@{AFTER_LOOP + 1}:1", spares=0)
+
+    def during() -> None:
+        for pid in [stage.await_gate(AFTER_LOOP + rank) for rank in range(2)]:
+            os.kill(pid, signal.SIGKILL)
+        for rank in range(2):
+            stage.open_gate(AFTER_LOOP + rank)
+
+    assert_ends_as_undisturbed(stage, "break", tmp_path, during)
+
+
+def test_trainer_dies_in_the_evaluation_that_ends_the_loop(make_stage, tmp_path):
+    at = IN_EVALUATION + LAST
+    stage = make_stage("evaluation", f"wait@{at}:1", spares=0)
+    assert_ends_as_undisturbed(stage, "evaluation", tmp_path, lambda: stage.kill_trainer_at_gate(at))
+
+
+def test_node_dies_in_an_evaluation_that_draws_random_numbers(make_stage, tmp_path):
+    at = IN_EVALUATION + LAST - 2
+    stage = make_stage("evaluation", f"wait@{at}:1")
+    assert_ends_as_undisturbed(stage, "evaluation", tmp_path, lambda: stage.kill_node_at_gate("n1", at))

@@ -1,0 +1,60 @@
+"""A loop that would not be protected, or would never end, is refused, with DeadPool around it and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stage import EVERY_STEP, Stage, run_script_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.control.nursery import SharedNursery
+from deadpool.errors import JobFailed
+
+SCRIPT = Path(__file__).with_name("loop_rules_script.py")
+REFUSED = {
+    "twice": "job.steps() was called a second time",
+    "bare": "step 0 was never begun: the body of the loop belongs into `with step:`",
+    "continue": "step 1 was never begun: the body of the loop belongs into `with step:`",
+}
+
+
+@pytest.fixture
+def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
+    def make(what: str, scene: str = "", spares: int = 0) -> Stage:
+        settings = JobConfig(nodes=2, spares=spares, node_timeout_s=2.0, **EVERY_STEP).checked()
+        return Stage(settings, "", scene, tmp_path / "job", nursery, script=SCRIPT, arguments=["--what", what])
+
+    return make
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_loop_is_refused(make_stage, what):
+    stage = make_stage(what)
+    with pytest.raises(JobFailed, match="code 1"):
+        stage.trial.run()
+    said = "".join(path.read_text() for path in stage.trial.job.run_dir.logs.glob("*.log"))
+    assert REFUSED[what] in said
+    if what != "twice":  # then every rank was released before
+        assert REFUSED[what] in stage.events("failed")[0]["reason"]
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_loop_is_refused_without_deadpool_too(tmp_path, what):
+    with pytest.raises(AssertionError) as failure:
+        run_script_unprotected(SCRIPT, ["--what", what], 2, tmp_path / "unprotected")
+    assert REFUSED[what] in str(failure.value)
+
+
+@pytest.mark.thorough
+def test_script_may_leave_out_the_steps_of_a_rehearsal(make_stage):
+    stage = make_stage("skips", "wait@2:1", spares=1)
+
+    def during(_):
+        stage.trial.await_event("rehearsed")
+        stage.await_committed(2)
+        stage.kill_node_at_gate("n1", 2)
+
+    stage.trial.run(during)
+    assert stage.seats() == ["n0", "n2"]

@@ -1,0 +1,37 @@
+"""Scripts that protect the module inside of a wrapper, which a recovery would leave in pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stage import Stage
+
+from deadpool.config import JobConfig
+from deadpool.errors import JobFailed
+
+SCRIPT = Path(__file__).with_name("wrapped_script.py")
+ITSELF = r"pass the DistributedDataParallel module itself: protect\(model=ddp\)"
+
+
+def make_stage(folder, nursery, way):
+    return Stage(JobConfig(nodes=2, spares=0).checked(), "", "", folder / "job", nursery, SCRIPT, ["--way", way])
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("inside", f"around Sequential, but not the wrapper: {ITSELF}"),
+        ("later", f"around Linear, but not the wrapper: {ITSELF}"),
+        ("fsdp1", r"FullyShardedDataParallel around Sequential cannot be protected: .*fully_shard would be accepted"),
+    ],
+)
+def test_module_inside_of_a_wrapper_is_refused(tmp_path, nursery, way, said):
+    with pytest.raises(JobFailed, match=said):
+        make_stage(tmp_path, nursery, way).trial.run()
+
+
+def test_wrapper_that_was_dropped_does_no_harm(tmp_path, nursery):
+    stage = make_stage(tmp_path, nursery, "dropped")
+    stage.trial.run()
+    assert "ended well" in stage.trial.console()
