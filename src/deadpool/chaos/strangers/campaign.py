@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,19 +41,30 @@ class Campaign:
         try:
             with ThreadPoolExecutor(self.at_once) as workers:
                 done = workers.map(lambda number: self._judge(generate(self.seed, number), workshop), self.numbers)
-                return [verdict for verdict in done if verdict is not None]
+                return [verdict for verdict in _collected(done, workshop) if verdict is not None]
         finally:
             workshop.close()
 
     def _judge(self, script: Script, workshop: Workshop) -> Verdict | None:
-        if time.monotonic() > self.deadline:
+        if time.monotonic() > self.deadline or workshop.stopping.is_set():
             return None
         folder = self.folder / script.title
         verdict = Trial(script, folder, workshop, self.ask).judge()
+        if workshop.stopping.is_set():
+            return None  # it was cut off: what came of it says nothing
         if verdict.is_good and not self.keep:
             shutil.rmtree(folder, ignore_errors=True)
         self.tell(verdict)
         return verdict
+
+
+def _collected(done: Iterable[Verdict | None], workshop: Workshop) -> list[Verdict | None]:
+    """An interrupt, or an error of this command, ends what runs too: the workers are waited for."""
+    try:
+        return list(done)
+    except BaseException:
+        workshop.stopping.set()
+        raise
 
 
 def summary(verdicts: Sequence[Verdict], *, seed: int, asked: int, left_behind: list[str]) -> dict[str, Any]:

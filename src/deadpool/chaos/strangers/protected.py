@@ -63,12 +63,12 @@ class ProtectedRun:
         deadline = time.monotonic() + self.timeout_s
         with running(job):
             striker = _Striker(self, job, fleet)
-            while job.tend() is None and time.monotonic() < deadline:
+            while job.tend() is None and time.monotonic() < deadline and not self.workshop.stopping.is_set():
                 self._replace_dead(job, fleet)
                 striker.look()
                 time.sleep(_LOOK_S)
             self.code = job.tend()
-            if self.code is None:
+            if self.code is None and not self.workshop.stopping.is_set():
                 take_down(job, fleet, striker.sight, self.folder / "diagnosis")
         striker.count(self._events())
 
@@ -152,6 +152,7 @@ class _Striker:
             if event["what"] == "fault":
                 self._faults += 1
                 self._first = None
+                self.sight = Sight(at=0.0)  # what was seen before it says nothing any more
             elif event["what"] == "ambush_missed":
                 self._strike_anyway()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -9,15 +10,19 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from deadpool.parent import end_with_parent, interrupts_held
+
+_LOOK_S = 0.5
 
 
 class References:
     """The process that forks launchers. Several threads may ask it at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopping: threading.Event) -> None:
+        self._stopping = stopping
         self._ids = itertools.count()
         self._asking = threading.Lock()
         self._answers: dict[int, queue.Queue[int]] = {}
@@ -39,12 +44,13 @@ class References:
         answer = self._answers[number] = queue.Queue()
         request = {"id": number, "script": str(script), "arguments": arguments, "world_size": world_size}
         self._ask({**request, "console": str(console), "folder": str(script.parent)})
-        try:
-            return answer.get(timeout=timeout_s)
-        except queue.Empty:
-            self._ask({"stop": number})
-            answer.get(timeout=timeout_s)
-            return None
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and not self._stopping.is_set():
+            with contextlib.suppress(queue.Empty):
+                return answer.get(timeout=_LOOK_S)
+        self._ask({"stop": number})
+        answer.get(timeout=timeout_s)
+        return None
 
     def close(self) -> None:
         assert self._process.stdin is not None

@@ -76,9 +76,9 @@ class Trial:
             self._see_refused(verdict, path)
             return verdict
         expected = self._unprotected(verdict, path)
-        if verdict.is_good:
-            self._undisturbed(verdict, path, expected)
-            self._struck(verdict, path, expected)
+        for run in (self._undisturbed, self._struck):
+            if not self.workshop.stopping.is_set() and verdict.result != "invalid":
+                run(verdict, path, expected)
         return verdict
 
     def _write(self) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from deadpool.chaos.strangers.forked_job import ForkClient
 from deadpool.chaos.strangers.references import References
 from deadpool.control.nursery import SharedNursery
@@ -11,7 +13,8 @@ class Workshop:
     """Trainers come from the nursery, agents and coordinators from the fork server, other ranks from torchrun."""
 
     def __init__(self) -> None:
-        self.nursery, self.fork_client, self.references = SharedNursery(), ForkClient(), References()
+        self.stopping = threading.Event()  # what runs ends soon, and nothing more is begun
+        self.nursery, self.fork_client, self.references = SharedNursery(), ForkClient(), References(self.stopping)
 
     def close(self) -> None:
         self.references.close()
