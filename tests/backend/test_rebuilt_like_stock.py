@@ -19,11 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from deadpool.backend import refill, world
 from deadpool.backend.groups import Groups
+from deadpool.backend.store import ReleasableStore
 from deadpool.errors import ConfigError, GroupError
 
 pytestmark = pytest.mark.e2e
 
 CPU = torch.device("cpu")
+MAY_HANG = pytest.mark.thorough  # split_group over gloo hangs now and then on a busy machine, in stock torch 2.13 too
 HAS_DEVICE_FILTER = "device_types" in (dist.ProcessGroup.split_group.__doc__ or "")  # since torch 2.13
 
 
@@ -50,6 +52,44 @@ def detached(rank: int, world_size: int) -> Groups:
 # --- split_group -----------------------------------------------------------------------------------------------------
 
 
+def split_alone_after_rebuild(rank: int, port: int) -> list[Any]:
+    groups, store = joined_groups(rank, port, 2), connect(port)
+    rebuild(groups, store, 2)
+    alone = dist.group.WORLD.split_group([0])
+    by_device = {"device_types": [CPU]} if HAS_DEVICE_FILTER else {}
+    filtered = dist.group.WORLD.split_group([1], group_name="by device", **by_device)
+    sums = [None if group is None else summed(group, rank) for group in (alone, filtered)]
+    meet(store, "split", 2)
+    return sums
+
+
+def test_a_group_of_one_can_be_split_off_a_rebuilt_group() -> None:
+    """It ended the process with SIGSEGV; needs no connection, so it cannot hang as the larger ones below."""
+    assert run_in_children(split_alone_after_rebuild, ranks=2) == [[1.0, None], [None, 2.0]]
+
+
+class StoreInPython(ReleasableStore):
+    """As the one in which a job's trainers meet."""
+
+    def clone(self) -> dist.Store:
+        return StoreInPython(self._client().clone())
+
+
+def split_at_once(rank: int, port: int) -> float:
+    groups, store = Groups(timeout_s=20.0), connect(port)
+    groups.install()
+    groups.init(backend="gloo", store=StoreInPython(connect(port)), rank=rank, world_size=2, detached=False)
+    pair = dist.group.WORLD.split_group([0, 1])
+    total = summed(pair, rank)
+    meet(store, "summed", 2)
+    return total
+
+
+@MAY_HANG
+def test_groups_that_meet_in_a_store_of_ours_can_be_split() -> None:
+    assert run_in_children(split_at_once, ranks=2) == [3.0, 3.0]
+
+
 def split_after_rebuild(rank: int, port: int) -> list[Any]:
     groups, store = joined_groups(rank, port, 3), connect(port)
     rebuild(groups, store, 3)
@@ -62,6 +102,7 @@ def split_after_rebuild(rank: int, port: int) -> list[Any]:
     return sums
 
 
+@MAY_HANG
 def test_a_rebuilt_group_can_be_split() -> None:
     assert run_in_children(split_after_rebuild, ranks=3) == [[4.0, 6.0], [None, 6.0], [4.0, 6.0]]
 

@@ -226,7 +226,7 @@ class Groups:
         origin = next((each for each in world.members() if each.group is split.parent), None)
         if origin is None or not origin.transports:
             return split.call()
-        work = partial(self._split_alone, origin, split) if self._detached else split.call
+        work = partial(self._split_alone, origin, split) if self._detached else partial(_split_and_meet, split)
         connections = 0 if self._detached else len(split.ranks) - 1
         group = self._supervisor.run(f"splitting group {origin.name}", work, connections=connections)
         if group is None:
@@ -354,6 +354,18 @@ def _missing(name: str, ranks: str) -> str:
         "made in a step that this process never ran, or destroyed since. Make process groups and meshes before the "
         "loop over steps, and destroy them after it"
     )
+
+
+def _split_and_meet(split: Split) -> Any:
+    """A rank that uses the new group while another one is still connecting makes gloo hang, in stock torch too."""
+    group = split.call()
+    if group is not None:
+        store, size = group.get_group_store(), group.size()
+        meeting = (store.add("met", 1) - 1) // size  # a group of this name may have been split off before
+        if store.add(f"met/{meeting}", 1) == size:
+            store.set(f"met/{meeting}/all", "")
+        store.wait([f"met/{meeting}/all"])
+    return group
 
 
 def _check_transports(member: world.Member) -> None:

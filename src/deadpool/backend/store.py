@@ -16,15 +16,21 @@ from deadpool.errors import GroupError
 
 
 class ReleasableStore(dist.Store):
-    """Forwards every call to `inner` until it is released."""
+    """Forwards every call to `inner` until it is released.
+
+    What C++ clones is kept here: it holds the C++ half of a store only, and the half with these methods would go.
+    """
 
     def __init__(self, inner: dist.Store) -> None:
         super().__init__()
         self._inner: Any = inner
+        self._clones: list[ReleasableStore] = []
 
     def release(self) -> None:
         """Lets go of the client; whoever still asks gets a GroupError."""
         self._inner = None
+        for clone in self._clones:
+            clone.release()
 
     def _client(self) -> Any:
         inner = self._inner
@@ -33,7 +39,9 @@ class ReleasableStore(dist.Store):
         return inner
 
     def clone(self) -> dist.Store:
-        return self._client().clone()
+        clone = ReleasableStore(self._client().clone())
+        self._clones.append(clone)
+        return clone
 
     @property
     def timeout(self) -> timedelta:
