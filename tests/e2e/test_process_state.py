@@ -34,10 +34,6 @@ OTHER_VALUES = {
 }  # fmt: skip
 
 
-BESIDE_OTHERS = pytest.mark.thorough
-"""Once, among all other tests, some signal handler of rank 0 differed at the script's end; alone they agree."""
-
-
 @pytest.fixture(scope="module")
 def under_torchrun(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], dict[str, Any]]:
     folder = tmp_path_factory.mktemp("torchrun")
@@ -104,7 +100,6 @@ def assert_alike(expected: dict[tuple[int, str], dict[str, Any]], folder: Path, 
     assert died is None or died in {process for _, process, _ in found}
 
 
-@BESIDE_OTHERS
 def test_undisturbed(under_torchrun, under_deadpool):
     folder = under_deadpool()
     assert_alike(under_torchrun, folder, 2, None)
@@ -112,7 +107,6 @@ def test_undisturbed(under_torchrun, under_deadpool):
     assert len(set(seeds)) == len(seeds), "ranks of a script that seeds nothing draw different numbers"
 
 
-@BESIDE_OTHERS
 def test_survivor_and_newcomer(under_torchrun, under_deadpool):
     died = []
 

@@ -23,6 +23,7 @@ import importlib
 import os
 import random
 import selectors
+import signal
 import socket
 import sys
 import threading
@@ -119,8 +120,16 @@ class Nursery:
             os._exit(1)  # a life that is over says so itself
 
 
+def _reset_signals() -> None:
+    """As torchrun's ranks find them, whatever was ignored where the job was started: `nohup deadpool run ... &`."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _be_trainer(name: str, output: int, arguments: list[str], variables: dict[str, str]) -> None:
     be_called(name)
+    _reset_signals()
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
