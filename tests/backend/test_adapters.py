@@ -78,6 +78,40 @@ def test_new_reducer_keeps_the_communication_hook() -> None:
     assert run_in_children(seat_with_hook) == [(1, 1)]
 
 
+def rehearse_in_vain(rank: int, port: int) -> list[str]:
+    job = rehearsed_job("ddp", 1)
+    [ddp] = [adapter for adapter in job.adapters if adapter.name == "ddp"]
+    said = []
+    for backward in (False, True):
+        with ddp.rehearsing():
+            if backward:
+                job.train_one()
+        ddp.reset()
+        try:
+            ddp.seated(3)
+            said.append("seated")
+        except StateError as error:
+            said.append(str(error))
+    return said
+
+
+def test_dry_step_that_failed_before_its_backward_is_no_rehearsal() -> None:
+    [[in_vain, rehearsed]] = run_in_children(rehearse_in_vain)
+    assert "dry_step_failed" in in_vain
+    assert rehearsed == "seated"
+
+
+def wait_in_rehearsal(rank: int, port: int) -> str:
+    rehearsed_job("plain", 1)
+    dist.monitored_barrier()
+    return "passed"
+
+
+def test_rehearsal_passes_a_monitored_barrier() -> None:
+    """The backend of a rehearsal does not have this operation."""
+    assert run_in_children(wait_in_rehearsal) == ["passed"]
+
+
 class Secretive:
     """What a hook remembers, and nobody can ask it for."""
 

@@ -4,6 +4,7 @@ init_process_group, new_group, DeviceMesh and whatever is built on them all go t
 `distributed_c10d._new_process_group_helper`, which calls `ProcessGroupGloo(store, rank, size, timeout=...)` or
 `ProcessGroupNCCL(store, rank, size, options)` and checks the type of what comes back. These names are replaced there;
 user code and backend names stay stock. `ProcessGroup.split_group` makes its backends in C++, so the method is replaced.
+So is `ProcessGroup.monitored_barrier`, the one operation of gloo that fake backends refuse; a rehearsal passes it by.
 Every destruction of a group passes by here too, before a connection of it can be closed: `_unregister_process_group`
 ends that of one, `_update_default_pg(None)` begins that of all.
 """
@@ -12,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
+from deadpool.backend import world
 from deadpool.errors import GroupError
 
 Make = Callable[..., Any]
@@ -26,11 +29,13 @@ Destroying = Callable[["str | None"], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """A call of `parent.split_group(...)`; `ranks` are the parent's. `devices` None: all that the parent has."""
+    """A call of `parent.split_group(...)`; `ranks` are the parent's. None is what the parent has."""
 
     parent: Any
     ranks: list[int]
+    timeout: timedelta | None
     name: str | None
+    description: str | None
     devices: list[Any] | None
     call: Callable[[], Any]  # torch's own, which connects the new group
 
@@ -50,7 +55,7 @@ class Door:
         self._makers = {name: make for name, make in makers.items() if hasattr(_distributed_c10d, name)}
         self._finish, self._split, self._destroying = finish, split, destroying
         self._stock_helper: Any = None
-        self._stock_split: Any = None
+        self._stock_methods: dict[str, Any] = {}
         self._stock_ends: dict[str, Any] = {}
 
     @property
@@ -65,9 +70,8 @@ class Door:
             setattr(_c10d, name, _stand_in(stock, make))
         self._stock_helper = _c10d._new_process_group_helper
         _c10d._new_process_group_helper = self._new_group
-        self._stock_split = getattr(_ProcessGroup, "split_group", None)
-        if self._stock_split is not None:
-            _ProcessGroup.split_group = _splitting(self._stock_split, self._split)
+        self._replace_method("split_group", lambda stock: _splitting(stock, self._split))
+        self._replace_method("monitored_barrier", _monitoring)
         self._stock_ends = {name: getattr(_c10d, name) for name in ("_unregister_process_group", "_update_default_pg")}
         _c10d._unregister_process_group = self._unregister
         _c10d._update_default_pg = self._update_default
@@ -78,10 +82,15 @@ class Door:
                 setattr(_c10d, name, getattr(_distributed_c10d, name))
             _c10d._new_process_group_helper = self._stock_helper
             self._stock_helper = None
-            if self._stock_split is not None:
-                _ProcessGroup.split_group = self._stock_split
+            for name, stock in self._stock_methods.items():
+                setattr(_ProcessGroup, name, stock)
             for name, stock in self._stock_ends.items():
                 setattr(_c10d, name, stock)
+
+    def _replace_method(self, name: str, around: Callable[[Any], Any]) -> None:
+        if (stock := getattr(_ProcessGroup, name, None)) is not None:
+            self._stock_methods[name] = stock
+            setattr(_ProcessGroup, name, around(stock))
 
     def _new_group(self, *arguments: Any, **keywords: Any) -> Any:
         group, store = self._stock_helper(*arguments, **keywords)
@@ -112,10 +121,26 @@ def _splitting(stock: Callable[..., Any], split: Callable[[Split], Any]) -> Call
         def call() -> Any:
             return stock(parent, ranks, timeout, opts, group_name, group_desc, **others)
 
-        devices = others.get("device_types")  # since torch 2.13
-        return split(Split(parent=parent, ranks=sorted(ranks), name=group_name, devices=devices, call=call))
+        return split(
+            Split(
+                parent=parent,
+                ranks=sorted(ranks),
+                timeout=timeout,
+                name=group_name,
+                description=group_desc,
+                devices=others.get("device_types"),  # since torch 2.13
+                call=call,
+            )
+        )
 
     return split_group
+
+
+def _monitoring(stock: Callable[..., Any]) -> Callable[..., Any]:
+    def monitored_barrier(group: Any, *arguments: Any, **keywords: Any) -> Any:
+        return None if world.is_faked(group) else stock(group, *arguments, **keywords)
+
+    return monitored_barrier
 
 
 def _stand_in(stock: type, make: Make) -> type:

@@ -34,7 +34,7 @@ from deadpool.backend.supervisor import Supervisor
 from deadpool.errors import ConfigError, GroupError, GroupMissing
 
 default_pg_timeout: timedelta = dist.distributed_c10d.default_pg_timeout
-_OF_THE_SCRIPT = frozenset({"fake"})  # backends that talk to nobody: there is nothing to abort or to connect
+_OF_THE_SCRIPT = frozenset({world.FAKE})  # backends that talk to nobody: there is nothing to abort or to connect
 
 
 class Groups:
@@ -226,8 +226,9 @@ class Groups:
         origin = next((each for each in world.members() if each.group is split.parent), None)
         if origin is None or not origin.transports:
             return split.call()
-        work = partial(self._split_alone, origin, split) if self._detached else partial(_split_and_meet, split)
+        make = self._split_off if self._detached or set(origin.transports) == {"gloo"} else _split_and_meet
         connections = 0 if self._detached else len(split.ranks) - 1
+        work = partial(make, origin, split)
         group = self._supervisor.run(f"splitting group {origin.name}", work, connections=connections)
         if group is None:
             return None
@@ -241,15 +242,25 @@ class Groups:
         world.fill_in_ranks(member)
         return group
 
-    def _split_alone(self, origin: world.Member, split: Split) -> Any:
-        """What a rehearsal gets: of the same name, rank and size, talking to nobody."""
+    def _split_off(self, origin: world.Member, split: Split) -> Any:
+        """Over gloo as torch does it, but connected by us: stock gloo hangs now and then while it connects a split of
+        six ranks. A rehearsal gets a group of the same name, rank and size that talks to nobody."""
         if origin.rank not in split.ranks:
             return None
-        rank, size = split.ranks.index(origin.rank), len(split.ranks)
-        group: Any = dist.ProcessGroup(dist.HashStore(), rank, size)
+        rank, size, timeout = split.ranks.index(origin.rank), len(split.ranks), split.timeout or origin.timeout
         name = split.name or f"{origin.name}:split:{split.ranks}"
-        fake = self._gloo.fake(rank, size, origin.timeout)
-        world.make_fake(group, fake, name, split.devices or split.parent._device_types)
+        if self._detached:
+            store: dist.Store = dist.HashStore()
+            kind, backend = world.FAKE, self._gloo.fake(rank, size, timeout)
+        else:
+            store = _own_part(split.parent.get_group_store(), name, size)
+            kind, backend = "gloo", self._gloo.real(store, rank, size, timeout)
+        group: Any = dist.ProcessGroup(store, rank, size)
+        world.furnish(group, kind, backend, split.devices or split.parent._device_types)
+        group._set_group_name(name)
+        group._set_group_desc(split.description or f"{origin.group.group_desc}:split:{split.ranks}")
+        if not self._detached:
+            _meet(store, size)
         return group
 
     def _finish(self, group: Any) -> None:
@@ -356,16 +367,24 @@ def _missing(name: str, ranks: str) -> str:
     )
 
 
-def _split_and_meet(split: Split) -> Any:
-    """A rank that uses the new group while another one is still connecting makes gloo hang, in stock torch too."""
+def _split_and_meet(origin: world.Member, split: Split) -> Any:
     group = split.call()
     if group is not None:
-        store, size = group.get_group_store(), group.size()
-        meeting = (store.add("met", 1) - 1) // size  # a group of this name may have been split off before
-        if store.add(f"met/{meeting}", 1) == size:
-            store.set(f"met/{meeting}/all", "")
-        store.wait([f"met/{meeting}/all"])
+        _meet(_own_part(group.get_group_store(), "met", group.size()), group.size())
     return group
+
+
+def _own_part(store: dist.Store, name: str, size: int) -> dist.Store:
+    """Of the store, for the group that these ranks make now: one of the same name may have been there before."""
+    before = (store.add(f"{name}/begun", 1) - 1) // size
+    return dist.PrefixStore(f"{name}/{before}", store)
+
+
+def _meet(store: dist.Store, size: int) -> None:
+    """A rank that uses the new group while another one is still connecting makes gloo hang, in stock torch too."""
+    if store.add("met", 1) == size:
+        store.set("all met", "")
+    store.wait(["all met"])
 
 
 def _check_transports(member: world.Member) -> None:

@@ -28,6 +28,7 @@ _FAKE_TYPE = max(int(each) for each in _BACKEND_TYPE.__members__.values()) + 1
 _FORGOTTEN_TYPE = 255
 SWAP_LIMIT = _FORGOTTEN_TYPE - 1 - _FAKE_TYPE
 
+FAKE = "fake"
 OURS = frozenset(_TYPES)
 """Backends that can be aborted and made anew."""
 
@@ -138,12 +139,11 @@ def fake(group: Any, backend: FakeProcessGroup) -> None:
     _put(member(group), {device: (backend, _BACKEND_TYPE(_FAKE_TYPE)) for device in group._device_types})
 
 
-def make_fake(group: Any, backend: FakeProcessGroup, name: str, devices: Iterable[Any]) -> None:
-    """Of a new group that has no backend yet, and that torch's registry does not know."""
-    kind = _BACKEND_TYPE(_FAKE_TYPE)
+def furnish(group: Any, transport: str, backend: Any, devices: Iterable[Any]) -> None:
+    """A new group that has no backend yet, and that torch's registry does not know."""
+    kind = _BACKEND_TYPE(_FAKE_TYPE) if transport == FAKE else _TYPES[transport]
     for device in devices:
         group._register_backend(device, kind, backend)
-    group._set_group_name(name)
 
 
 def swap(member: Member, backends: dict[str, Any], store: dist.Store, swap_number: int) -> list[Any]:

@@ -24,6 +24,8 @@ from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import lost_peer, recovery, rehearsal, standing
 from deadpool.trainer.adapters import Adapter, versions
+from deadpool.trainer.adapters.ddp import ddp_modules
+from deadpool.trainer.adapters.kept_gradients import KeptGradients
 from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
@@ -63,6 +65,7 @@ class Job:
         self.waits = WaitMeter()
         self._dry = False
         self._rules = LoopRules()
+        self._kept_gradients = KeptGradients(ddp_modules(state.modules))
         self._is_in_loop = False  # from its beginning to the end of its last step; for ever if it was left early
         self.cannot_redo: str | None = None  # why this process cannot redo the step that was cut off
         self._step_began = time.monotonic()
@@ -106,6 +109,7 @@ class Job:
         step = Step(self, self.number)
         yield step
         self._rules.check(step)
+        self._kept_gradients.check()
         self.complete_step()
 
     def leave(self) -> None:
@@ -207,6 +211,7 @@ class Job:
         self.waits.begin_step()
         self.session.ambushes.enter_step(number)
         self._journal.enter_step(number)
+        self._kept_gradients.enter_step(number)
 
     def enter_dry_step(self, number: int) -> None:
         self._journal.enter_step(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -107,6 +108,17 @@ class ProtectedRun:
         """Nobody here hangs on purpose: a fault without a lost rank should not be."""
         faults = [event for event in self._events() if event["what"] == "fault" and not event["ranks"]]
         return [f"a fault without a loss: {event['reason']}" for event in faults]
+
+    def was_struck_after_the_end(self) -> bool:
+        """Every rank had ended its loop, and was on its way out: nobody is left who could stand in for a lost one."""
+        events = self._events()
+        marks = [event["what"] for event in events if event["what"] in ("finished", "fault")]
+        killed = any(
+            event["what"] == "lost_after_release"
+            or (event["what"] == "failed" and f": {-signal.SIGKILL}" in event["reason"])
+            for event in events
+        )
+        return marks[-1:] == ["finished"] and killed
 
     def said(self) -> str:
         """Everything that the job and its trainers said."""

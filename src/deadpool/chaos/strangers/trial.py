@@ -126,11 +126,17 @@ class Trial:
     def _struck(self, verdict: Verdict, path: Path, expected: list[RankRecord]) -> None:
         verdict.strikes = draw_strikes(self.script)
         run = self._run(verdict, path, "struck", verdict.strikes)
+        if run.code and run.was_struck_after_the_end():
+            late = verdict.strikes.pop() if len(verdict.strikes) > 1 else None
+            run = self._run(verdict, path, "struck again", verdict.strikes)
+            run.missed.append(f"{late or verdict.strikes[0]}: came after the end of the loop, so it was run again")
         verdict.struck, verdict.missed = run.struck, run.missed
         self._compare(verdict, run, "struck", expected)
 
     def _run(self, verdict: Verdict, path: Path, name: str, strikes: list[Strike]) -> ProtectedRun:
-        run = ProtectedRun(self.script, path, self.folder / name, self.workshop, self.ask, patience_s(), strikes)
+        run = ProtectedRun(
+            self.script, path, self.folder / name.replace(" ", "-"), self.workshop, self.ask, patience_s(), strikes
+        )
         began = time.monotonic()
         run.run()
         verdict.seconds[name] = time.monotonic() - began

@@ -53,6 +53,7 @@ class DdpAdapter:
     def __init__(self, module: DistributedDataParallel) -> None:
         self._module: Any = module
         self._layout_is_known = False
+        self._rehearsed_in_vain = False  # a dry step broke off before its gradients were there
 
     @property
     def dry_steps(self) -> int:
@@ -63,11 +64,8 @@ class DdpAdapter:
         # As a step leaves them. A forward without synchronisation that was cut off would make this rank leave out the
         # broadcast of buffers that the others take part in. Where a step ends otherwise, the record says how.
         self._module.require_forward_param_sync = self._module.require_backward_grad_sync = True
-        if self._reducer is not None:
-            with self._talking_to_nobody():
-                self._lay_out_by_recording()
-            self._reducer._reset_state()
-        self._layout_is_known = True
+        self._leave_step()
+        self._layout_is_known = not self._rehearsed_in_vain
 
     @contextlib.contextmanager
     def rehearsing(self) -> Iterator[None]:
@@ -76,6 +74,7 @@ class DdpAdapter:
         else:
             with self._talking_to_nobody():
                 yield
+        self._rehearsed_in_vain = not self._leave_step() and self._lays_out_anew
         self.reset()
 
     def seated(self, resume_step: int) -> None:
@@ -83,7 +82,9 @@ class DdpAdapter:
             self._return_to_first_layout()
         elif not self._layout_is_known:
             raise StateError(
-                f"DistributedDataParallel cannot start at step {resume_step} without {self.dry_steps} dry steps"
+                f"DistributedDataParallel cannot start at step {resume_step} without {self.dry_steps} dry steps, and "
+                "the script failed in one before its backward was over (event dry_step_failed says how): what it "
+                "computes of garbage should not stop it, `if not step.dry` leaves a check out"
             )
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
@@ -98,6 +99,12 @@ class DdpAdapter:
         """None where DDP has none: all parameters are reduced by other means."""
         return getattr(self._module, "reducer", None)
 
+    @property
+    def _lays_out_anew(self) -> bool:
+        """After the first backward that records; else the first layout is the only one."""
+        module = self._module
+        return self._reducer is not None and (module.static_graph or not module.find_unused_parameters)
+
     @contextlib.contextmanager
     def _talking_to_nobody(self) -> Iterator[None]:
         group = self._module.process_group
@@ -108,11 +115,16 @@ class DdpAdapter:
         finally:
             self._reducer._update_process_group(group)
 
-    def _lay_out_by_recording(self) -> None:
-        # Refused when a backward was cut off. That is no loss: its forward has laid the buckets out already, or it was
-        # the first one, and work resumes at step 0.
-        with contextlib.suppress(RuntimeError):
-            self._reducer._rebuild_buckets()
+    def _leave_step(self) -> bool:
+        """Whether the buckets are laid out by a recording that was whole: now, or by a second forward in the step."""
+        laid_out = bool(self._module._has_rebuilt_buckets)
+        if self._reducer is not None:
+            # Refused when a backward was cut off. That is no loss: its forward has laid the buckets out already, or it
+            # was the first one, and work resumes at step 0.
+            with self._talking_to_nobody(), contextlib.suppress(RuntimeError):
+                laid_out = self._reducer._rebuild_buckets() or laid_out
+            self._reducer._reset_state()
+        return laid_out
 
     def _return_to_first_layout(self) -> None:
         if self._reducer is None:
@@ -124,6 +136,7 @@ class DdpAdapter:
         _make_reducer(module)
         module._has_rebuilt_buckets = False
         self._layout_is_known = False  # until it has run, and was reset after that
+        self._rehearsed_in_vain = False  # dry steps do not matter any more
 
 
 def ddp_modules(modules: Iterable[nn.Module]) -> list[DistributedDataParallel]:

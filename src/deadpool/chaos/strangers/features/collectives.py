@@ -71,8 +71,15 @@ def _odd_and_even(draft: Draft) -> None:
 
 
 def _split(draft: Draft) -> None:
-    """Of all ranks: where some are left out, torch's own gloo sometimes waits for ever."""
-    draft.groups.append("all_of_us = dist.group.WORLD.split_group(list(range(world_size)))")
+    """Stock gloo often never connects what is split off, so the run without DeadPool makes its group otherwise."""
+    draft.groups.append(
+        block("""
+        everyone = list(range(world_size))
+        under_deadpool = os.environ["TORCHELASTIC_RUN_ID"] == "deadpool"
+        split = dist.group.WORLD.split_group if under_deadpool else dist.new_group
+        all_of_us = split(everyone)
+        """)
+    )
     draft.finish.append(
         block("""
         most = torch.tensor([float(loss)])

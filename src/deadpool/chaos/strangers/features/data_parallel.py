@@ -21,6 +21,7 @@ def _plain(draft: Draft) -> None:
 
 def _buckets(draft: Draft) -> None:
     _wrap(draft, bucket_cap_mb=draft.rng.choice([0.001, 0.01]), gradient_as_bucket_view=True)
+    draft.traits.add("bucket_view")
 
 
 def _static_graph(draft: Draft) -> None:

@@ -33,7 +33,7 @@ _FORBIDDING = ("own_loss", "ddp", "sharded", "compiled", "apart", "one_backward"
 
 LOSSES = [
     Feature("mean square", lambda draft: None, 3.0),
-    Feature("Huber", _stock("nn.functional.huber_loss(model(x), y, delta=0.5)"), 1.0, lacks("own_loss")),
+    Feature("Huber", _stock("nn.functional.huber_loss(model(x).to(y.dtype), y, delta=0.5)"), 1.0, lacks("own_loss")),
     Feature(
         "cross entropy",
         _stock("nn.functional.cross_entropy(model(x), y.argmax(-1), label_smoothing=0.1)"),

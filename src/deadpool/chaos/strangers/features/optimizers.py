@@ -15,7 +15,11 @@ def _trainable(draft: Draft) -> str:
 def _finish(draft: Draft) -> None:
     draft.protect(optimizer="optimizer")
     draft.update.append("optimizer.step()")
-    draft.zero.append(draft.rng.choice(["optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"]))
+    zero = draft.rng.choice(["optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"])
+    draft.zero.append(zero)
+    ranks = draft.shape.world_size
+    if "bucket_view" in draft.traits and "False" in zero and ranks & (ranks - 1):
+        draft.refused = "no power of two"
 
 
 def _stock(name: str, settings: str) -> Write:
