@@ -24,9 +24,9 @@ from typing import Any
 import psutil
 from output import give_out
 
-from deadpool.control.janitor import temporary_folder
-from deadpool.control.many_links import raise_file_limit
+from deadpool.control.event_loop import raise_file_limit
 from deadpool.control.run_dir import RunDir
+from deadpool.control.temporary_folder import temporary_folder
 from deadpool.errors import ConfigError
 
 HEARTBEATS_S = 15.0

@@ -20,10 +20,10 @@ from typing import Any
 import psutil
 from output import give_out
 
-from deadpool.chaos.sight import Tail
-from deadpool.cli.asking import ask
+from deadpool.chaos.status_view import Tail
+from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
-from deadpool.control.janitor import temporary_folder
+from deadpool.control.temporary_folder import temporary_folder
 from deadpool.workload.harness import Trial
 from deadpool.workload.results import differences
 

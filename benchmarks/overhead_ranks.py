@@ -11,7 +11,7 @@ import statistics
 from typing import Any
 
 from deadpool.config import JobConfig
-from deadpool.control.janitor import temporary_folder
+from deadpool.control.temporary_folder import temporary_folder
 from deadpool.workload.harness import Trial
 from deadpool.workload.results import Results, StepTimes
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from pairs import interval_95, neighbour_ratios
 
-from deadpool.cli.asking import ask
+from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
-from deadpool.control.janitor import temporary_folder
+from deadpool.control.temporary_folder import temporary_folder
 from deadpool.errors import DeadPoolError, JobFailed
 from deadpool.workload.harness import Trial
 

@@ -28,8 +28,8 @@ from typing import Any
 from output import give_out
 
 from deadpool.config import JobConfig
-from deadpool.control.janitor import temporary_folder
 from deadpool.control.run_dir import RunDir
+from deadpool.control.temporary_folder import temporary_folder
 from deadpool.workload.comparison import Strike, kill_in_mid_step
 from deadpool.workload.harness import Trial
 from deadpool.workload.layouts import NAMES

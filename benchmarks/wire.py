@@ -15,9 +15,9 @@ from typing import Any
 
 from output import give_out
 
-from deadpool.cli.asking import ask
+from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
-from deadpool.control.janitor import temporary_folder
+from deadpool.control.temporary_folder import temporary_folder
 from deadpool.workload.harness import Trial
 
 LAYOUTS = ("ddp", "hsdp", "zero1", "fsdp2")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+from deadpool.snapshot.copy_stats import Figures
 from deadpool.snapshot.lanes import HostBatch, HostLane
-from deadpool.snapshot.pace import Figures
 
 PATIENCE_S = 20.0
 

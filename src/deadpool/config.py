@@ -15,7 +15,7 @@ from typing import Any
 
 from deadpool import timeouts
 from deadpool.errors import ConfigError
-from deadpool.strikes import parse_order
+from deadpool.fault_orders import parse_order
 
 ENVIRONMENT_PREFIX = "DEADPOOL_"
 IN_PLACE = ("auto", "always", "never")

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from backend_child import connect
 from backend_fleet import run_in_children
 
+from deadpool.backend.collective_replay import Prompter
 from deadpool.backend.groups import Groups
 from deadpool.backend.interception import DELIVERING
-from deadpool.backend.prompt_book import PromptBook, can_be_kept, fill
-from deadpool.backend.prompter import Prompter
+from deadpool.backend.recorded_collectives import PromptBook, can_be_kept, fill
 
 KEY = ("recv", "0", 0)
 HALF = torch.tensor([0.5, -1.0], dtype=torch.bfloat16)

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from deadpool.backend import refill, world
+from deadpool.backend import backend_release, world
 from deadpool.backend.groups import Groups
 from deadpool.backend.store import ReleasableStore
 from deadpool.errors import ConfigError, GroupError
@@ -301,7 +301,7 @@ def test_300_rebuilds_leave_nothing_behind() -> None:
 
 
 def rebuild_with_numbers(rank: int, port: int) -> tuple[int, bool, str]:
-    refill.is_possible = lambda: False  # type: ignore[assignment]
+    backend_release.is_possible = lambda: False  # type: ignore[assignment]
     groups = joined_groups(rank, port, 1)
     for count in range(1000):
         if not groups.can_rebuild:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from deadpool.chaos.allowance import BURST, allows
+from deadpool.chaos.fault_budget import BURST, allows
 from deadpool.chaos.faults import FAULTS, possible
 from deadpool.chaos.network import Loopback, Namespaces
 from deadpool.chaos.plan import IN_RECOVERY, Moment, draw

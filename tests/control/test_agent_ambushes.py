@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deadpool.control import ambushes as module
-from deadpool.control.ambushes import Ambushes
-from deadpool.protocol.agent.crew import Crew, State
+from deadpool.control import fault_injection as module
+from deadpool.control.fault_injection import Ambushes
+from deadpool.protocol.agent.trainers import Crew, State
 from deadpool.protocol.effects import PushCopy
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Holder, SlotRef, Sprung, Strike

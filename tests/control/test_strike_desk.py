@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from deadpool.control.strikes import StrikeDesk
+from deadpool.control.fault_rpc import StrikeDesk
+from deadpool.fault_orders import parse_order
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Join, Permit, Plan, RankOrder, Settings, Strike
 from deadpool.protocol.topology import Address, Layout, Schedule
-from deadpool.strikes import parse_order
 
 
 class Desk:

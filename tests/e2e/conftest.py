@@ -9,7 +9,7 @@ from stage import EVERY_STEP, Stage, run_unprotected
 from unprotected import start_forkserver
 
 from deadpool.config import JobConfig
-from deadpool.control.nursery import SharedNursery
+from deadpool.control.fork_client import SharedNursery
 from deadpool.workload.results import Results, differences
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tour import Itinerary, Strike, Tour
 
-from deadpool.control.nursery import SharedNursery
+from deadpool.control.fork_client import SharedNursery
 from deadpool.workload.results import Results, differences
 
 MOMENTS = ("first", "forward", "backward", "reduce", "clip", "optimizer", "between", "capture", "wire", "recovered")

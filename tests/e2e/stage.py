@@ -10,9 +10,9 @@ from typing import Any
 
 from unprotected import run_ranks
 
-from deadpool.cli.asking import ask
+from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
-from deadpool.control.nursery import SharedNursery
+from deadpool.control.fork_client import SharedNursery
 from deadpool.workload.harness import SCRIPT, Trial
 from deadpool.workload.results import Results
 

@@ -10,8 +10,8 @@ import pytest
 from torchrun import torchrun
 
 from deadpool.config import JobConfig
+from deadpool.control.fork_client import SharedNursery
 from deadpool.control.launcher import LocalJob, running
-from deadpool.control.nursery import SharedNursery
 from deadpool.control.run_dir import RunDir
 from deadpool.events import read_events
 

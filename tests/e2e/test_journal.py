@@ -11,7 +11,7 @@ import pytest
 from stage import EVERY_STEP, Stage
 from unprotected import run_ranks
 
-from deadpool.cli.asking import ask
+from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.errors import JobFailed
 

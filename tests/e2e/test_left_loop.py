@@ -12,7 +12,7 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
-from deadpool.control.nursery import SharedNursery
+from deadpool.control.fork_client import SharedNursery
 from deadpool.workload.results import differences
 
 SCRIPT = Path(__file__).with_name("left_loop_script.py")

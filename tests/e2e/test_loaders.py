@@ -10,7 +10,7 @@ from stage import EVERY_STEP, Stage
 from torchrun import torchrun
 
 from deadpool.config import JobConfig
-from deadpool.control.nursery import SharedNursery
+from deadpool.control.fork_client import SharedNursery
 from deadpool.workload.results import Results, differences
 
 SCRIPT = Path(__file__).with_name("loader_script.py")

@@ -13,7 +13,7 @@ from stage import EVERY_STEP, Stage, run_script_unprotected
 from torchrun import torchrun
 
 from deadpool.config import JobConfig
-from deadpool.control.nursery import SharedNursery
+from deadpool.control.fork_client import SharedNursery
 from deadpool.workload.results import Results, differences
 
 ONCE = Path(__file__).with_name("once_script.py")

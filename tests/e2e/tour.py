@@ -13,9 +13,9 @@ from typing import Any
 from tour_script import GATE_EVERY
 from unprotected import run_ranks
 
-from deadpool.cli.asking import ask
+from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
-from deadpool.control.nursery import SharedNursery
+from deadpool.control.fork_client import SharedNursery
 from deadpool.workload.harness import Trial
 from deadpool.workload.results import Results
 

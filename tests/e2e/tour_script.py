@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deadpool.protocol.trainer import TrainerCore
+from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.trainer import current
 from deadpool.workload import train
 

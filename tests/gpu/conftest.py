@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deadpool.control.nursery import SharedNursery
+from deadpool.control.fork_client import SharedNursery
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 

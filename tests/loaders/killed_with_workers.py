@@ -7,7 +7,7 @@ import time
 
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from deadpool.trainer.offspring import end_offspring_with_this_process
+from deadpool.trainer.child_cleanup import end_offspring_with_this_process
 
 if sys.argv[1:] == ["armed"]:
     end_offspring_with_this_process()

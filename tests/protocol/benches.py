@@ -13,9 +13,9 @@ from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.coordinator.job import Phase
-from deadpool.protocol.coordinator.office import Charter, Office
-from deadpool.protocol.footing import Changes, Footing, Promise, Seated
+from deadpool.protocol.coordinator.leadership import Charter, Office
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.quorum import Changes, Footing, Promise, Seated
 from deadpool.protocol.seal import Digest
 from deadpool.protocol.topology import Layout, Schedule
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
-from deadpool.protocol.footing import Footing, Promise
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.quorum import Footing, Promise
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.protocol.topology import Address, Schedule
 

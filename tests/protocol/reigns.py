@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from deadpool.protocol.agent.witness import Witness
-from deadpool.protocol.footing import Changes, Footing, Promise, Quorum, Voter, electorates
+from deadpool.protocol.agent.takeover_report import Witness
 from deadpool.protocol.identity import FOUNDING, NO_GENERATION, Generation
 from deadpool.protocol.messages import Fence, Go, Permit, Plan, RankOrder
+from deadpool.protocol.quorum import Changes, Footing, Promise, Quorum, Voter, electorates
 from deadpool.protocol.topology import Layout, Schedule
 
 Order = Fence | Plan | Go

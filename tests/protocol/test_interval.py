@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.capture_schedule import Timetable
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.interval import Change, Interval
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.messages import Costs
-from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Layout, Schedule
 
 LAYOUT = Layout(positions=2, per_node=1, holders=1)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from notation import address, copies, copy, lives, version
 
+from deadpool.protocol.coordinator.inventory_index import NodeView
 from deadpool.protocol.coordinator.planner import Blueprint, NoPlan, View, plan
-from deadpool.protocol.coordinator.stock import NodeView
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Copy, Inventory, TrainerInfo
 from deadpool.protocol.seal import Digest

@@ -12,8 +12,8 @@ import pytest
 import reigns
 from reigns import Split, World
 
-from deadpool.protocol.footing import Changes, Electorate, Footing, Voter, electorates
 from deadpool.protocol.identity import Generation
+from deadpool.protocol.quorum import Changes, Electorate, Footing, Voter, electorates
 
 Patch = pytest.MonkeyPatch
 WALKS, EVENTS = 500, 250

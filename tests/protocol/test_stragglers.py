@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.protocol.agent.effort import CHUNK_S, ENOUGH, EffortBook
+from deadpool.protocol.agent.work_time import CHUNK_S, ENOUGH, EffortBook
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.stragglers import ROUNDS, StragglerWatch
 from deadpool.protocol.identity import Generation

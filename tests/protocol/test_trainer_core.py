@@ -7,7 +7,7 @@ from notation import geometry, slot, version
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Captured, Missed
 from deadpool.protocol.topology import Schedule
-from deadpool.protocol.trainer import Capture, TrainerCore
+from deadpool.protocol.trainer_core import Capture, TrainerCore
 
 FIRST, SECOND = Generation(1, 1), Generation(1, 2)
 

@@ -10,7 +10,7 @@ from device_twin import DeviceTwin
 from state_job import Job, Snapshot, adamw
 from test_state import Lazy, Odd
 
-from deadpool.snapshot.pace import Pace
+from deadpool.snapshot.copy_stats import Pace
 from deadpool.snapshot.slot_copy import SlotCopy
 from deadpool.snapshot.state import ProtectedState
 

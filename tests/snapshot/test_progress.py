@@ -13,7 +13,7 @@ from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.slot import PIECE_BYTES, read_seal, write_seal
 from deadpool.snapshot.transfer.frames import Chunk
-from deadpool.snapshot.transfer.tally import Tally
+from deadpool.snapshot.transfer.received_pieces import Tally
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.frames import Kind, pack_frame
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import Handshake
-from deadpool.wire.strangers import Strangers
+from deadpool.wire.preauth_limit import Strangers
 from deadpool.wire.tls import load_tls
 
 

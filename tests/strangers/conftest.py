@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deadpool.chaos.strangers.workshop import Workshop
+from deadpool.chaos.strangers.shared_processes import Workshop
 
 
 @pytest.fixture(scope="session")

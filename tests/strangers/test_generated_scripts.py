@@ -9,7 +9,7 @@ import pytest
 
 from deadpool.chaos.strangers.generate import Script, generate
 from deadpool.chaos.strangers.trial import Trial, Verdict
-from deadpool.cli.asking import ask
+from deadpool.cli.job_client import ask
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
+from deadpool.chaos.strangers.fault_plan import draw_strikes
 from deadpool.chaos.strangers.generate import FAMILIES, Script, generate
-from deadpool.chaos.strangers.strikes import draw_strikes
 
 _MANY = 1500
 

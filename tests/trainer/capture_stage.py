@@ -11,15 +11,15 @@ from device_twin import DeviceTwin
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Captured, Missed, Settings, SlotRef
 from deadpool.protocol.topology import Layout, Schedule
-from deadpool.protocol.trainer import TrainerCore
+from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.slot import read_seal, seal_slot
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer.ambush import Ambushes
+from deadpool.trainer.injected_fault import Ambushes
 from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.session import Session
-from deadpool.trainer.stuck import UnwindWatch
+from deadpool.trainer.unwind_watchdog import UnwindWatch
 
 FIRST, SECOND = Generation(1, 1), Generation(1, 2)
 SLOTS = 3

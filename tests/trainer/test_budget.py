@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.protocol.timetable import MAX_EVERY
+from deadpool.protocol.capture_schedule import MAX_EVERY
 from deadpool.trainer.budget import WARM_UP_STEPS, Budget
 
 

@@ -27,8 +27,8 @@ from capture_stage import SessionTwin
 from device_twin import DeviceTwin
 from torch import nn
 
-from deadpool.control.courtesy import Courtesy
 from deadpool.control.data_plane import DataPlane
+from deadpool.control.thread_priority import Courtesy
 from deadpool.protocol.effects import (
     Allocate,
     Allocated,
@@ -47,9 +47,9 @@ from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.slot import seal_slot
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import recovery
+from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.early_load import load_what_arrives
 from deadpool.trainer.session import Session
-from deadpool.trainer.signals import Superseded
 from deadpool.wire.credentials import Credentials
 
 SECRET = secrets.token_bytes(32)

@@ -12,7 +12,7 @@ from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import LIMIT_BYTES
-from deadpool.wire.reception import Reception
+from deadpool.wire.listener import Reception
 from deadpool.wire.served_link import ServedLink
 
 MEMBER = Credentials(b"the job's own secret")

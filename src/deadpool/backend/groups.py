@@ -26,8 +26,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deadpool.backend import nccl, refill, world
-from deadpool.backend.door import Door, Make, Split
+from deadpool.backend import backend_release, nccl, world
+from deadpool.backend.constructor_patch import Door, Make, Split
 from deadpool.backend.gloo import GlooFactory
 from deadpool.backend.store import ReleasableStore
 from deadpool.backend.supervisor import Supervisor
@@ -86,7 +86,7 @@ class Groups:
     @property
     def can_rebuild(self) -> bool:
         """False: this process has used up what its torch has room for, and another one has to take its place."""
-        return refill.is_possible() or self._swap_count + _swaps_needed(_members()) <= world.SWAP_LIMIT
+        return backend_release.is_possible() or self._swap_count + _swaps_needed(_members()) <= world.SWAP_LIMIT
 
     @property
     def shows_losses(self) -> bool:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from deadpool.backend.noted_work import NotedWork
-from deadpool.backend.prompt_book import Key
+from deadpool.backend.recorded_collectives import Key
 
 # Some names are those of torch 2.11, some those of 2.13. Reductions that scatter deliver gradients and are left alone.
 DELIVERING = (

@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup
 
-from deadpool.backend import meshes, refill
+from deadpool.backend import backend_release, meshes
 
 _c10d: Any = dist.distributed_c10d
 
@@ -155,13 +155,13 @@ def swap(member: Member, backends: dict[str, Any], store: dist.Store, swap_numbe
     group = member.group
     before = {device: group._get_backend(device) for device in group._device_types}
     placed = {device: (backend, _BACKEND_TYPE.CUSTOM) for device, backend in before.items()}  # what is not ours stays
-    can_empty = refill.is_possible()
+    can_empty = backend_release.is_possible()
     for index, (transport, devices) in enumerate(member.transports.items()):
         kind = _TYPES[transport] if can_empty else _BACKEND_TYPE(_FAKE_TYPE + swap_number + index)
         placed.update(dict.fromkeys(devices, (backends[transport], kind)))
     _describe(member, backends.values(), member.global_ranks)
     if can_empty:
-        refill.empty(group, store)
+        backend_release.empty(group, store)
     _put(member, placed)
     # Groups made from now on meet in the store of the default group: the old one may have died with its node.
     if member.parent is None:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from deadpool.chaos.fleet import Fleet
-from deadpool.chaos.sight import Sight
+from deadpool.chaos.status_view import Sight
 from deadpool.control.launcher import LocalJob
 
 _LAST_WORDS_S = 2.0

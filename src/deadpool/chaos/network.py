@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from deadpool.parent import join_network, leave_network
+from deadpool.child_processes import join_network, leave_network
 
 HUB = "hub"
 """Where the coordinators are."""

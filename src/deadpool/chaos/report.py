@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from deadpool.chaos.judge import Verdict
+from deadpool.chaos.comparison import Verdict
 
 Record = dict[str, Any]
 

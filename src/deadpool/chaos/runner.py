@@ -1,7 +1,7 @@
 """Strikes one job as planned, and watches it heal. Bounded: a fault that has not healed in time ends the run.
 
 The loop looks, ends what is to end, tends the fleet, and strikes when the next fault's moment has come. Decisions are
-in `plan.py` (what and when), `allowance.py` (how much at once) and `wound.py` (healed or not).
+in `plan.py` (what and when), `fault_budget.py` (how much at once) and `injected_fault.py` (healed or not).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from deadpool.chaos.allowance import allows
+from deadpool.chaos.fault_budget import allows
 from deadpool.chaos.faults import FAULTS
 from deadpool.chaos.faults.fault import Fault, Scene
+from deadpool.chaos.injected_fault import Wound
 from deadpool.chaos.plan import IN_RECOVERY, Intent, Moment
-from deadpool.chaos.sight import Lookout, Tail, phase_told
-from deadpool.chaos.wound import Wound
+from deadpool.chaos.status_view import Lookout, Tail, phase_told
 from deadpool.control.launcher import LocalJob
 from deadpool.errors import JobFailed
 

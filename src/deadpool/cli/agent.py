@@ -14,7 +14,7 @@ import typer
 from deadpool.cli.program import MODULE_HELP, NO_PYTHON_HELP, PRELOAD_HELP, SCRIPT_HELP, checked_program
 
 if TYPE_CHECKING:
-    from deadpool.control.courtesy import Courtesy
+    from deadpool.control.thread_priority import Courtesy
     from deadpool.protocol.topology import Address
 
 _PATIENCE_S = 60.0
@@ -47,7 +47,7 @@ def agent(
     second SIGTERM, or SIGINT, ends it without that."""
     from deadpool.cli.addresses import own_address
     from deadpool.config import parse_cpus
-    from deadpool.control.courtesy import Courtesy
+    from deadpool.control.thread_priority import Courtesy
     from deadpool.owner_only import make_private_folder
 
     program = checked_program(script, module=module, no_python=no_python)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from deadpool.chaos.wound import Wound
+    from deadpool.chaos.injected_fault import Wound
 
 
 def chaos(
@@ -34,7 +34,7 @@ def chaos(
         run_strangers(strangers, seed, only, minutes, keep, json)
     _refuse_only(only)
     from deadpool.cli.run import CODE_INTERRUPTED, stop_on
-    from deadpool.control.janitor import temporary_folder
+    from deadpool.control.temporary_folder import temporary_folder
 
     _refuse(faults, layout, _words(kinds))
     stop_on(signal.SIGTERM, signal.SIGINT)
@@ -79,12 +79,12 @@ def _refuse(faults: int, layout: str, kinds: list[str]) -> None:
 def _run(
     faults: int, seed: int, layout: str, minutes: float, kinds: list[str], folder: Path, diagnosis: Path
 ) -> dict[str, Any]:
+    from deadpool.chaos.comparison import Case
     from deadpool.chaos.jobs import JOBS
-    from deadpool.chaos.judge import Case
     from deadpool.chaos.network import open_network
+    from deadpool.chaos.reaper import guarded, left_behind
     from deadpool.chaos.report import summary
-    from deadpool.chaos.warden import guarded, left_behind
-    from deadpool.cli.asking import ask
+    from deadpool.cli.job_client import ask
 
     deadline = time.monotonic() + 60.0 * minutes
     network = open_network()

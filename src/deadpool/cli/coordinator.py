@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deadpool.strikes import ORDER_HELP
+from deadpool.fault_orders import ORDER_HELP
 
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
     from deadpool.control.run_dir import RunDir
-    from deadpool.protocol.coordinator.office import Office
+    from deadpool.protocol.coordinator.leadership import Office
     from deadpool.protocol.topology import Address
 
 
@@ -74,7 +74,7 @@ def coordinator(
     several machines: the first one begins, and nodes that lose it turn to the next."""
     from deadpool.cli.addresses import at_interface
     from deadpool.config import resolve
-    from deadpool.control.many_links import serve
+    from deadpool.control.event_loop import serve
     from deadpool.control.run_dir import RunDir
 
     flags = {name: value for name, value in locals().items() if name in _SETTINGS}
@@ -93,10 +93,10 @@ _SETTINGS = (
 
 
 async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
-    from deadpool.control.colleagues import dismiss
     from deadpool.control.coordinator import CoordinatorServer
+    from deadpool.control.peer_shutdown import dismiss
     from deadpool.events import EventLog
-    from deadpool.strikes import parse_order
+    from deadpool.fault_orders import parse_order
     from deadpool.wire.secret import secret_is_given
 
     places = _places(config)
@@ -153,9 +153,9 @@ def _places(config: JobConfig) -> tuple[Address, ...]:
 
 
 def _office(config: JobConfig, founds: bool) -> Office:
-    from deadpool.protocol.coordinator.conduct import Tolerance
     from deadpool.protocol.coordinator.deadlines import Deadlines
-    from deadpool.protocol.coordinator.office import Charter, Office
+    from deadpool.protocol.coordinator.fault_history import Tolerance
+    from deadpool.protocol.coordinator.leadership import Charter, Office
     from deadpool.protocol.messages import Settings
     from deadpool.protocol.topology import Layout, Schedule
     from deadpool.timeouts import fence_s, return_s

@@ -21,7 +21,7 @@ def demo(
 ) -> None:
     """Train a small GPT on 4 nodes twice, the second time with SIGKILL to a node, and compare bit for bit."""
     from deadpool.cli.run import CODE_INTERRUPTED, stop_on
-    from deadpool.control.janitor import temporary_folder
+    from deadpool.control.temporary_folder import temporary_folder
 
     stop_on(signal.SIGTERM, signal.SIGINT)
     try:

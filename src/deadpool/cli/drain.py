@@ -17,8 +17,8 @@ def drain(
 ) -> None:
     """Take a node out of a running job: a spare takes its ranks between two steps, nothing is computed again, then the
     node's agent ends. A spare simply leaves. Refused where no spare could take the ranks, or a recovery is running."""
-    from deadpool.cli.asking import ask, find_run_dir
-    from deadpool.cli.departing import await_departure
+    from deadpool.cli.drain_wait import await_departure
+    from deadpool.cli.job_client import ask, find_run_dir
 
     folder = find_run_dir(run_dir)
     body = ask(folder, "drain", node=node)

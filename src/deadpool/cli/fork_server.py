@@ -21,8 +21,8 @@ from typing import Any
 import msgpack
 
 from deadpool.chaos.strangers.fork_wire import NUMBER
+from deadpool.child_processes import end_with_parent
 from deadpool.cli.main import main as command_line
-from deadpool.parent import end_with_parent
 
 _PACKET_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 8

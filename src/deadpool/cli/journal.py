@@ -41,7 +41,7 @@ def journal(
 
 
 def _folders(given: list[Path] | None, run_dir: Path | None) -> list[Path]:
-    from deadpool.cli.asking import find_run_dir
+    from deadpool.cli.job_client import find_run_dir
     from deadpool.errors import ConfigError
 
     if not given:

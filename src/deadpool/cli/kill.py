@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from deadpool.strikes import MOMENTS
+from deadpool.fault_orders import MOMENTS
 
 _AT_HELP = "wait for this moment of --step: " + "; ".join(f"{word}: {when}" for word, when in MOMENTS.items())
 
@@ -24,8 +24,8 @@ def kill(
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Send a signal to a node or to the trainer of a rank, as a machine or an operator would: now, or at a moment."""
-    from deadpool.cli.asking import ask, find_run_dir
-    from deadpool.strikes import StrikeOrder, signal_number
+    from deadpool.cli.job_client import ask, find_run_dir
+    from deadpool.fault_orders import StrikeOrder, signal_number
 
     order = StrikeOrder(node=node, rank=rank, signal=signal_number(signal), at=at, step=step).checked()
     body = ask(find_run_dir(run_dir), "kill", node=node, rank=rank, signal=order.signal, at=at, step=step)

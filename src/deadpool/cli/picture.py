@@ -14,7 +14,7 @@ def picture(
     cause: Annotated[str | None, typer.Option(help="which fault, e.g. fault-1; default: the last one")] = None,
 ) -> None:
     """Draw step times around a fault, and its recovery phase by phase. Also after the job has ended."""
-    from deadpool.cli.asking import find_run_dir
+    from deadpool.cli.job_client import find_run_dir
     from deadpool.events import read_events
     from deadpool.picture.page import draw_page
 

@@ -16,8 +16,8 @@ def replace(
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Drain the slowest of the nodes that `deadpool status` calls slow. Any other: deadpool drain NODE."""
-    from deadpool.cli.asking import ask, find_run_dir
-    from deadpool.cli.departing import await_departure
+    from deadpool.cli.drain_wait import await_departure
+    from deadpool.cli.job_client import ask, find_run_dir
     from deadpool.errors import ConfigError
 
     if not straggler:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from deadpool.cli.program import MODULE_HELP, NO_PYTHON_HELP, PRELOAD_HELP, SCRIPT_HELP, checked_program
-from deadpool.strikes import ORDER_HELP
+from deadpool.fault_orders import ORDER_HELP
 
 CODE_INTERRUPTED = 130
 

@@ -15,7 +15,7 @@ def salvage(
     ] = None,
 ) -> None:
     """List the copies that nodes kept of a job that could not go on, check them, and write them as plain tensors."""
-    from deadpool.snapshot.kept import read_folder
+    from deadpool.snapshot.salvage_reader import read_folder
 
     for rank, kept in sorted(read_folder(*folders).items()):
         size = sum(tensor.nbytes for tensor in kept.tensors.values())

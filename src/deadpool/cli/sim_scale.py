@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def measure(nodes: int, per_node: int, json: Path | None) -> None:
-    from deadpool.control.many_links import collect_seldom
+    from deadpool.control.event_loop import collect_seldom
     from deadpool.sim.scale.loss import measure
     from deadpool.wire.codec import decode, encode
 

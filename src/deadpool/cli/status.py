@@ -15,7 +15,7 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show nodes, ranks, generation, step, watermark, the lag of copies, and what snapshots cost each rank."""
-    from deadpool.cli.asking import ask, find_run_dir
+    from deadpool.cli.job_client import ask, find_run_dir
 
     body = ask(find_run_dir(run_dir), "status")
     if json:

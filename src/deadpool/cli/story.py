@@ -18,7 +18,7 @@ def story(
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show each recovery as a timeline with its phases in milliseconds. Also after the job has ended."""
-    from deadpool.cli.asking import find_run_dir
+    from deadpool.cli.job_client import find_run_dir
     from deadpool.events import read_events
     from deadpool.story import recoveries
 

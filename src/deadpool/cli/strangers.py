@@ -36,9 +36,9 @@ def run_strangers(
 
 
 def _run(seed: int, numbers: list[int], folder: Path, minutes: float, keep: bool) -> dict[str, Any]:
+    from deadpool.chaos.reaper import guarded, left_behind
     from deadpool.chaos.strangers.campaign import Campaign, summary
-    from deadpool.chaos.warden import guarded, left_behind
-    from deadpool.cli.asking import ask
+    from deadpool.cli.job_client import ask
 
     deadline = time.monotonic() + 60.0 * minutes
     print(f"seed {seed}, {len(numbers)} scripts: each by torchrun, protected, and protected with faults", flush=True)

@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deadpool.control.ambushes import Ambushes
-from deadpool.control.calling import Calling
-from deadpool.control.courtesy import Courtesy
+from deadpool.control.coordinator_client import Calling
+from deadpool.control.core_driver import Rhythm
 from deadpool.control.data_plane import DataPlane
-from deadpool.control.figures import rank_figures
+from deadpool.control.fault_injection import Ambushes
+from deadpool.control.rank_stats import rank_figures
 from deadpool.control.rendezvous import RendezvousServer
-from deadpool.control.rhythm import Rhythm
+from deadpool.control.thread_priority import Courtesy
 from deadpool.control.trainer_processes import TrainerProcesses
 from deadpool.events import Event
 from deadpool.protocol.agent.core import Agent
-from deadpool.protocol.agent.crew import State
+from deadpool.protocol.agent.trainers import State
 from deadpool.protocol.effects import (
     CutStreams,
     Emit,

@@ -11,14 +11,15 @@ from functools import partial
 from typing import Any
 
 from deadpool.control.bandwidth import bandwidth
-from deadpool.control.colleagues import DISMISS
-from deadpool.control.departures import DepartureDesk
-from deadpool.control.narration import told
-from deadpool.control.rhythm import Rhythm
+from deadpool.control.core_driver import Rhythm
+from deadpool.control.drain_rpc import DepartureDesk
+from deadpool.control.event_text import told
+from deadpool.control.fault_rpc import StrikeDesk
+from deadpool.control.peer_shutdown import DISMISS
 from deadpool.control.status import describe
-from deadpool.control.strikes import StrikeDesk
 from deadpool.events import EventLog
-from deadpool.protocol.coordinator.office import Office
+from deadpool.fault_orders import StrikeOrder
+from deadpool.protocol.coordinator.leadership import Office
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,
@@ -33,10 +34,9 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.messages import Answer, Ask, Facts, Join, Order, Plan, Refused, Report
 from deadpool.protocol.topology import Address
-from deadpool.strikes import StrikeOrder
 from deadpool.wire.control_link import framed
 from deadpool.wire.credentials import Credentials
-from deadpool.wire.reception import Reception
+from deadpool.wire.listener import Reception
 from deadpool.wire.served_link import ServedLink
 
 PORT_WAIT_S = 10.0

@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
-from deadpool.control.courtesy import Courtesy
-from deadpool.control.figures import SentBytes
+from deadpool.control.rank_stats import SentBytes
+from deadpool.control.thread_priority import Courtesy
 from deadpool.errors import ArenaError, CopySpoilt, DeadPoolError, TransferError
 from deadpool.events import Event
 from deadpool.protocol.agent.core import Agent
@@ -54,8 +54,8 @@ from deadpool.protocol.messages import Copy, SlotRef, Source
 from deadpool.protocol.seal import Extent, Geometry, Region, Seal
 from deadpool.protocol.topology import Address
 from deadpool.snapshot.arena import Arena, Segment
-from deadpool.snapshot.kept_file import write_kept
 from deadpool.snapshot.progress import Arrived, Progress
+from deadpool.snapshot.salvage_file import write_kept
 from deadpool.snapshot.slot import compute_digest, write_seal
 from deadpool.snapshot.transfer import Found, Refused, TransferClient, TransferServer
 from deadpool.wire.credentials import Credentials

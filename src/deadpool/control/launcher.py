@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from deadpool.child_processes import end_with_parent, interrupts_held
 from deadpool.config import JobConfig
 from deadpool.control.coordinator_processes import Coordinators
-from deadpool.control.nursery import SharedNursery, socket_pair
+from deadpool.control.fork_client import SharedNursery, socket_pair
 from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import RunDir
 from deadpool.owner_only import open_private
-from deadpool.parent import end_with_parent, interrupts_held
 from deadpool.wire.interfaces import collective_variables
 from deadpool.wire.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.wire.tls import TLS_VARIABLE, settled

@@ -19,7 +19,7 @@ from deadpool.wire.asyncio_streams import payloads
 from deadpool.wire.codec import LENGTH_LIMITS
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import frame
-from deadpool.wire.reception import Reception
+from deadpool.wire.listener import Reception
 
 
 class RendezvousServer:

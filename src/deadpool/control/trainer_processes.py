@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deadpool.control.nursery import answer, request, start_nursery
+from deadpool.control.fork_client import answer, request, start_nursery
 from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import journal_folder
 from deadpool.owner_only import open_private

@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deadpool.protocol.footing import Changes, Footing, Promise, Seated
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.quorum import Changes, Footing, Promise, Seated
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.protocol.topology import Address, Layout, Schedule
 
@@ -504,7 +504,7 @@ class Order:
 class Strike:
     """An injected fault: `signal` to one trainer, or to the whole node. Cores do not know of it.
 
-    `at` None: now. Else at that moment (deadpool.strikes) of step or version `step`, by whoever reaches it first.
+    `at` None: now. Else at that moment (deadpool.fault_orders) of step or version `step`, by whoever reaches it first.
     """
 
     signal: int

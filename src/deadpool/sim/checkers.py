@@ -22,7 +22,7 @@ from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Go, Missed, Order, Permit, Plan, SlotRef, Testimony
 from deadpool.protocol.topology import Schedule
 from deadpool.sim.history import State
-from deadpool.sim.lateness import Lateness
+from deadpool.sim.loss_bound import Lateness
 
 if TYPE_CHECKING:
     from deadpool.sim.hosts import Host

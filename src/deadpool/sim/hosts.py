@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.coordinator.office import Charter, Office
+from deadpool.protocol.coordinator.leadership import Charter, Office
 from deadpool.protocol.effects import Drop, Emit, Finish, FromAgent, LinkLost, Stalled, Tick, ToAgent
 from deadpool.protocol.messages import Order, Refused
 from deadpool.sim.network import Link

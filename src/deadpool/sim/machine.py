@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from deadpool.protocol.agent.coordinator_search import Search
 from deadpool.protocol.agent.core import Agent
-from deadpool.protocol.agent.search import Search
 from deadpool.protocol.effects import (
     AcceptOffer,
     AgentEffect,

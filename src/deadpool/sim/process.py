@@ -41,7 +41,7 @@ from deadpool.protocol.messages import (
 )
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
-from deadpool.protocol.trainer import Capture, TrainerCore
+from deadpool.protocol.trainer_core import Capture, TrainerCore
 from deadpool.sim.arena import Content, content_of
 from deadpool.sim.history import State, Total, initial, stepped
 from deadpool.sim.network import Link

@@ -9,7 +9,7 @@ from typing import Any
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.coordinator.job import Phase
-from deadpool.protocol.coordinator.office import Charter
+from deadpool.protocol.coordinator.leadership import Charter
 from deadpool.protocol.effects import DrainAsked, Finish, FromAgent
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Settings

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from deadpool.errors import StateError
 from deadpool.snapshot.buffers import BufferStage, Signature, signature_of
-from deadpool.snapshot.census import Census
 from deadpool.snapshot.layout import BulkRegion, Entry, Layout, Packer, encode_layout, packing_order
 from deadpool.snapshot.objects import Key, Objects, ProtectedOptimizer, describe
-from deadpool.snapshot.spread import describe_spread
+from deadpool.snapshot.placement import describe_spread
+from deadpool.snapshot.plan_check import Census
 from deadpool.snapshot.tensors import local_part, require_storable
 
 StateKeys = dict[str, dict[int, tuple[Any, ...]]]

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from deadpool.errors import DeviceError
+from deadpool.snapshot.bandwidth_cost import memory_bytes_per_s
+from deadpool.snapshot.copy_stats import Figures, Pace
 from deadpool.snapshot.cuda import Addresses, runtime
 from deadpool.snapshot.lanes import COMPLETE, Batch, Mark, Trip
 from deadpool.snapshot.moves import Moves, Piece, Run
-from deadpool.snapshot.pace import Figures, Pace
-from deadpool.snapshot.traffic import memory_bytes_per_s
 
 BATCH_BYTES = 256 << 20
 """What is issued together. Two batches are in flight at a time until the optimizer is reached."""
@@ -148,7 +148,7 @@ class CudaLane:
         torch.cuda.current_stream(self.device).wait_stream(self._stream)  # type: ignore[no-untyped-call]
 
     def drain(self) -> None:
-        """First by a mark, so that whoever looks sees this thread sleeping inside torch (trainer/stuck.py)."""
+        """First by a mark, so that whoever looks sees this thread sleeping inside torch (trainer/unwind_watchdog.py)."""
         for stream in (torch.cuda.current_stream(self.device), self._stream):
             self.record(stream).wait()
         torch.cuda.synchronize(self.device)

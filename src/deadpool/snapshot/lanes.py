@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deadpool.snapshot.copy_stats import Figures, Pace
 from deadpool.snapshot.moves import PIECE_BYTES, Moves, Piece
-from deadpool.snapshot.pace import Figures, Pace
 
 _TINY_ELEMENTS = 16 << 10
 """Below it torch copies without a thread team, many tensors with one call."""

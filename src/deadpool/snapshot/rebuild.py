@@ -17,7 +17,7 @@ from deadpool.snapshot.buffers import module_of
 from deadpool.snapshot.bulk import Live, find_live
 from deadpool.snapshot.layout import BulkRegion, Entry, Layout
 from deadpool.snapshot.objects import Key, ModuleTrees, Objects, ProtectedOptimizer, describe
-from deadpool.snapshot.spread import describe_spread, spread_out
+from deadpool.snapshot.placement import describe_spread, spread_out
 from deadpool.snapshot.tensors import local_part
 
 _BULK_REGIONS: tuple[BulkRegion, ...] = ("unique", "replica")

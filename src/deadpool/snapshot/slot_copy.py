@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from deadpool.snapshot.copy_stats import Figures
 from deadpool.snapshot.lanes import Batch, Lane, Mark, Trip
-from deadpool.snapshot.pace import Figures
 
 _BATCHES_IN_FLIGHT = 2
 

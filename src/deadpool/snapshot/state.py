@@ -21,7 +21,7 @@ from deadpool.protocol.seal import Extent, Geometry
 from deadpool.snapshot.buffers import BufferStage
 from deadpool.snapshot.bulk import BulkScanner, Plan, find_live
 from deadpool.snapshot.copying import Boundary, BulkCopier, MakeLane, make_lane
-from deadpool.snapshot.host import HostState
+from deadpool.snapshot.host_state import HostState
 from deadpool.snapshot.layout import decode_layout, join_record, split_record
 from deadpool.snapshot.objects import Key, ModuleTrees, describe, sort_objects
 from deadpool.snapshot.progress import Progress

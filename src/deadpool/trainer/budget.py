@@ -7,7 +7,7 @@ it learns from here how long a capture makes a step wait, also by estimate of on
 
 from __future__ import annotations
 
-from deadpool.protocol.timetable import MAX_EVERY
+from deadpool.protocol.capture_schedule import MAX_EVERY
 
 WARM_UP_STEPS = 2
 """The first steps are like no other: state appears, code is compiled, memory is touched for the first time. Their

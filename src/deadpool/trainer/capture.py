@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Geometry
-from deadpool.protocol.trainer import Capture
+from deadpool.protocol.trainer_core import Capture
+from deadpool.snapshot.copy_stats import Figures
 from deadpool.snapshot.copying import Boundary
-from deadpool.snapshot.pace import Figures
 from deadpool.snapshot.slot import clear_seal
 from deadpool.snapshot.slot_copy import SlotCopy
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer.ambush import Ambushes
+from deadpool.trainer.injected_fault import Ambushes
 
 _LATE = "the copy was not done when the optimizer began"
 _WRITTEN = (

@@ -18,7 +18,7 @@ from deadpool.protocol.seal import Seal
 from deadpool.snapshot.progress import Progress
 from deadpool.snapshot.slot import digest_region, region
 from deadpool.snapshot.state import Restoring
-from deadpool.trainer.signals import Superseded
+from deadpool.trainer.control_flow import Superseded
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job

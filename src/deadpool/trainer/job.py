@@ -19,24 +19,24 @@ from deadpool.notes import note
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Declare, Durable, Finished, Missed, Paused, Release, Stepped
 from deadpool.protocol.seal import Extent, Geometry
-from deadpool.protocol.trainer import Capture
+from deadpool.protocol.trainer_core import Capture
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import lost_peer, recovery, rehearsal, standing
+from deadpool.trainer import boundary_stop, lost_peer, recovery, rehearsal
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.kept_gradients import KeptGradients
 from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
+from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.exhausted_generators import exhausted_generator
 from deadpool.trainer.job_journal import FAILURE_S, JobJournal
 from deadpool.trainer.loop_rules import LoopRules
 from deadpool.trainer.session import Session
-from deadpool.trainer.signals import Superseded
 from deadpool.trainer.step import Step
 from deadpool.trainer.step_log import StepLog
-from deadpool.trainer.waits import WaitMeter
+from deadpool.trainer.wait_meter import WaitMeter
 
 SLOT_WAIT_S = 30.0
 """For new slots when the state has grown: once before the first step and once after it, as Adam's state appears."""
@@ -95,7 +95,7 @@ class Job:
             while not (self._done(count) and self._everybody_done()):
                 if self.session.core.is_aborted:
                     recovery.come_back(self)
-                elif not self._done(count) and not standing.stood(self):
+                elif not self._done(count) and not boundary_stop.stood(self):
                     yield from self._turn()
         except GeneratorExit:  # by a break or by an exception: which, only the end of the script will tell
             self._say_paused("left its loop")  # what it does now may take as long as it likes
@@ -319,7 +319,7 @@ class Job:
         """Starts the capture of the version just reached, and returns at once."""
         self.session.let_go_of_segments(self.state.release_slots)
         self._see_to_room()
-        standing.await_slot(self)
+        boundary_stop.await_slot(self)
         with self.session.changed:
             decision = self.session.core.plan_capture()
         match decision:

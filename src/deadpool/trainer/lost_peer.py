@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from deadpool.errors import GroupError
 from deadpool.notes import note
-from deadpool.trainer.signals import CODE_RESTART
+from deadpool.trainer.control_flow import CODE_RESTART
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job

@@ -30,13 +30,13 @@ from deadpool.protocol.topology import Address
 from deadpool.trainer import current
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
 from deadpool.trainer.adapters.wrappers import watch_wrappers
+from deadpool.trainer.child_cleanup import end_offspring_with_this_process
+from deadpool.trainer.control_flow import CODE_RESTART, Restart, Superseded
 from deadpool.trainer.environment import set_environment
 from deadpool.trainer.init_process_group import DefaultGroup
-from deadpool.trainer.offspring import end_offspring_with_this_process
 from deadpool.trainer.pool import join as _  # noqa: F401 (with all it needs: a fork has it, and need not import it)
 from deadpool.trainer.run_main import run_program
 from deadpool.trainer.session import Session
-from deadpool.trainer.signals import CODE_RESTART, Restart, Superseded
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def _take_role(session: Session) -> Address:
 
 
 def _role_to_play(session: Session) -> Seat | Rehearse | None:
-    """None: not yet. The agent reckons by the same rule who has begun (protocol/agent/node_prompts.py)."""
+    """None: not yet. The agent reckons by the same rule who has begun (protocol/agent/recorded_collectives.py)."""
     role = session.role
     if isinstance(role, Rehearse):
         prompts = session.prompts.get(role.rank)

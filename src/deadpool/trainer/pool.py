@@ -14,10 +14,10 @@ from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.ddp_state import ddp_states
 from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.boundary_groups import BoundaryGroups
-from deadpool.trainer.claims import Claims, apply_claims
 from deadpool.trainer.device import require_current_device
 from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
+from deadpool.trainer.replication_claims import Claims, apply_claims
 from deadpool.trainer.session import Session
 from deadpool.trainer.unprotected import UnprotectedPool
 

@@ -21,9 +21,9 @@ from deadpool.protocol.seal import Extent, Region
 from deadpool.snapshot.slot import read_seal
 from deadpool.trainer.adapters import negotiators
 from deadpool.trainer.checked_load import load_checked
+from deadpool.trainer.control_flow import Restart, Superseded
 from deadpool.trainer.device import drain
 from deadpool.trainer.early_load import EarlyLoad, load_what_arrives
-from deadpool.trainer.signals import Restart, Superseded
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job

@@ -12,7 +12,7 @@ from deadpool.errors import GroupMissing
 from deadpool.notes import note
 from deadpool.protocol.messages import Failed, Parked, Rehearse, Seat
 from deadpool.trainer import recovery
-from deadpool.trainer.signals import Superseded
+from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.step import DryStep
 
 if TYPE_CHECKING:

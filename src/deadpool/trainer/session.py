@@ -43,15 +43,15 @@ from deadpool.protocol.messages import (
 )
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
-from deadpool.protocol.trainer import TrainerCore
+from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.arena import Segment
 from deadpool.trainer import device
-from deadpool.trainer.ambush import Ambushes
-from deadpool.trainer.prompting import Prompting
+from deadpool.trainer.collective_recording import Prompting
+from deadpool.trainer.control_flow import CODE_RESTART, Superseded
+from deadpool.trainer.injected_fault import Ambushes
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.rendezvous import RendezvousStore
-from deadpool.trainer.signals import CODE_RESTART, Superseded
-from deadpool.trainer.stuck import UnwindWatch
+from deadpool.trainer.unwind_watchdog import UnwindWatch
 from deadpool.wire.credentials import read_credentials
 from deadpool.wire.trainer_link import TrainerEnd
 

@@ -7,9 +7,9 @@ import socket
 from collections.abc import AsyncIterator
 
 from deadpool.errors import WireError
+from deadpool.wire.deadline import Patience
 from deadpool.wire.framing import Framer
 from deadpool.wire.handshake import Handshake
-from deadpool.wire.patience import Patience
 
 HANDSHAKE_S = 5.0
 FRAME_S = 30.0

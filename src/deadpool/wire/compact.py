@@ -7,7 +7,7 @@ from typing import Any
 
 from deadpool.errors import WireError
 from deadpool.protocol.identity import Version
-from deadpool.protocol.lots import DIGEST_BYTES, InLots, Lot, Make, Squad, lots_of, squads_of
+from deadpool.protocol.inventory_batches import DIGEST_BYTES, InLots, Lot, Make, Squad, lots_of, squads_of
 from deadpool.protocol.messages import Copy, Live, RankOrder
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.wire.sharing import Step, sharing

@@ -13,8 +13,8 @@ from deadpool.errors import WireError
 from deadpool.wire.asyncio_streams import FRAME_S
 from deadpool.wire.codec import decode
 from deadpool.wire.control_link import framed
+from deadpool.wire.deadline import Patience
 from deadpool.wire.framing import Framer
-from deadpool.wire.patience import Patience
 
 _GOODBYE_S = 1.0
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deadpool.errors import ConfigError, WireError
-from deadpool.wire.certificate import make_certificate
+from deadpool.wire.ephemeral_certificate import make_certificate
 
 OFF = "off"
 EPHEMERAL = "ephemeral"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.config import JobConfig
+from deadpool.control.fork_client import SharedNursery
 from deadpool.control.launcher import LocalJob, running
-from deadpool.control.nursery import SharedNursery
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
 from deadpool.events import read_events

@@ -11,7 +11,7 @@ from deadpool.chaos.fleet import Fleet
 from deadpool.chaos.jobs import HANG_TIMEOUT_S, NODE_TIMEOUT_S
 from deadpool.chaos.network import Network
 from deadpool.chaos.plan import Intent
-from deadpool.chaos.sight import Sight, Steps, Trainer
+from deadpool.chaos.status_view import Sight, Steps, Trainer
 from deadpool.control.run_dir import RunDir
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from typing import Any
 
 from deadpool.chaos.strangers.generate import Script, generate
 from deadpool.chaos.strangers.protected import Ask
+from deadpool.chaos.strangers.shared_processes import Workshop
 from deadpool.chaos.strangers.trial import Trial, Verdict
-from deadpool.chaos.strangers.workshop import Workshop
 
 AT_ONCE = max(2, len(os.sched_getaffinity(0)) // 2)
 

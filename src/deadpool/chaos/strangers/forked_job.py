@@ -17,9 +17,9 @@ from typing import Any, cast
 import msgpack
 
 from deadpool.chaos.strangers.fork_wire import NUMBER
+from deadpool.child_processes import end_with_parent, interrupts_held
+from deadpool.control.fork_client import socket_pair
 from deadpool.control.launcher import LocalJob
-from deadpool.control.nursery import socket_pair
-from deadpool.parent import end_with_parent, interrupts_held
 
 
 class ForkedProcess:

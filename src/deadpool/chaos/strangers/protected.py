@@ -15,11 +15,11 @@ from typing import Any
 from deadpool.chaos.diagnosis import take_down
 from deadpool.chaos.fleet import Fleet
 from deadpool.chaos.network import Loopback
-from deadpool.chaos.sight import Sight, Tail, sight_of
+from deadpool.chaos.status_view import Sight, Tail, sight_of
+from deadpool.chaos.strangers.fault_plan import Strike
 from deadpool.chaos.strangers.forked_job import ForkedJob
 from deadpool.chaos.strangers.generate import Script
-from deadpool.chaos.strangers.strikes import Strike
-from deadpool.chaos.strangers.workshop import Workshop
+from deadpool.chaos.strangers.shared_processes import Workshop
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir

@@ -28,7 +28,7 @@ import torch.utils.checkpoint
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from deadpool.parent import end_with_parent
+from deadpool.child_processes import end_with_parent
 
 _MONITOR_S = 0.05
 

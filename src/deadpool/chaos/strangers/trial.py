@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deadpool.chaos.strangers.fault_plan import Strike, draw_strikes
 from deadpool.chaos.strangers.generate import Script
 from deadpool.chaos.strangers.protected import Ask, ProtectedRun
 from deadpool.chaos.strangers.records import RankRecord, differences, done_differently, read_ranks, told_twice
 from deadpool.chaos.strangers.references import run_torchrun
-from deadpool.chaos.strangers.strikes import Strike, draw_strikes
-from deadpool.chaos.strangers.workshop import Workshop
+from deadpool.chaos.strangers.shared_processes import Workshop
 
 RUN_S = 60.0  # on a machine that has time
 _MOST_PATIENCE = 3.0

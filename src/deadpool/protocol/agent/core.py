@@ -1,7 +1,7 @@
 """An agent's decisions: the door through which all its news comes, and who hears it. No I/O; `step` is the only door.
 
 Trainers are processes that come and go; ranks are seats that stay. Which process takes a seat of this node is decided
-here, never by the coordinator. What the agent knows is in `station.py`; it has three to listen to:
+here, never by the coordinator. What the agent knows is in `state.py`; it has three to listen to:
 
     orders         of its coordinator       allegiance: whom it follows     service: coordinators come and go
     trainer_news   of its processes         crew: who they are              vitals: what heartbeats say of them
@@ -15,20 +15,20 @@ and its part in a recovery, in order:
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.allegiance import Allegiance
-from deadpool.protocol.agent.costs import CostBook
-from deadpool.protocol.agent.crew import Crew
+from deadpool.protocol.agent.capture_costs import CostBook
+from deadpool.protocol.agent.coordinator_session import Service
+from deadpool.protocol.agent.copies import Storehouse
 from deadpool.protocol.agent.data_news import DataNews
-from deadpool.protocol.agent.node_prompts import NodePrompts
+from deadpool.protocol.agent.heartbeat import Vitals
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.protection_watch import ProtectionWatch
+from deadpool.protocol.agent.recorded_collectives import NodePrompts
 from deadpool.protocol.agent.seating import Seating
-from deadpool.protocol.agent.service import Service
-from deadpool.protocol.agent.station import Station
-from deadpool.protocol.agent.storehouse import Storehouse
+from deadpool.protocol.agent.state import Station
+from deadpool.protocol.agent.term_guard import Allegiance
 from deadpool.protocol.agent.trainer_news import TrainerNews
+from deadpool.protocol.agent.trainers import Crew
 from deadpool.protocol.agent.unwinding import Unwinding
-from deadpool.protocol.agent.vitals import Vitals
 from deadpool.protocol.effects import (
     AgentEffect,
     AgentInput,
@@ -44,9 +44,9 @@ from deadpool.protocol.effects import (
     ToCoordinator,
     TrainerExited,
 )
-from deadpool.protocol.footing import Footing
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Plan
+from deadpool.protocol.quorum import Footing
 from deadpool.protocol.times import earliest
 
 

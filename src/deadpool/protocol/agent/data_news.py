@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deadpool.protocol.agent.seating import Seating
-from deadpool.protocol.agent.station import Station
+from deadpool.protocol.agent.state import Station
 from deadpool.protocol.agent.unwinding import Unwinding
 from deadpool.protocol.effects import (
     AgentInput,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.protocol.agent.crew import State
-from deadpool.protocol.agent.node_prompts import NodePrompts
+from deadpool.protocol.agent.coordinator_session import Service
+from deadpool.protocol.agent.heartbeat import Vitals
+from deadpool.protocol.agent.recorded_collectives import NodePrompts
 from deadpool.protocol.agent.seating import Seating
-from deadpool.protocol.agent.service import Service
-from deadpool.protocol.agent.station import Station
+from deadpool.protocol.agent.state import Station
+from deadpool.protocol.agent.takeover_report import Witness
+from deadpool.protocol.agent.trainers import State
 from deadpool.protocol.agent.unwinding import Unwinding
-from deadpool.protocol.agent.vitals import Vitals
-from deadpool.protocol.agent.witness import Witness
 from deadpool.protocol.effects import WriteOut
 from deadpool.protocol.messages import (
     Connect,

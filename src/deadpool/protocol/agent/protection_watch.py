@@ -3,7 +3,7 @@ would cost such a job everything."""
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.station import Station
+from deadpool.protocol.agent.state import Station
 
 TELL_AFTER_S = 60.0
 

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from deadpool.protocol.agent.shelf import Slot
-from deadpool.protocol.agent.shelves import Shelves
+from deadpool.protocol.agent.rank_slots import Slot
+from deadpool.protocol.agent.slots import Shelves
 from deadpool.protocol.effects import AgentEffect, PushCopy, ToCoordinator
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Holder, Missed, Plan, SlotRef

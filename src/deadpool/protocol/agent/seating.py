@@ -6,9 +6,9 @@ has the snapshot, or because a holder gives it. None of this happens under a fen
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.crew import Crew, State, Trainer
-from deadpool.protocol.agent.node_prompts import NodePrompts
-from deadpool.protocol.agent.storehouse import Storehouse
+from deadpool.protocol.agent.copies import Storehouse
+from deadpool.protocol.agent.recorded_collectives import NodePrompts
+from deadpool.protocol.agent.trainers import Crew, State, Trainer
 from deadpool.protocol.effects import AgentEffect, ToCoordinator, ToTrainer
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from deadpool.protocol.agent.crew import State, Trainer
-from deadpool.protocol.agent.node_prompts import NodePrompts
+from deadpool.protocol.agent.heartbeat import Vitals
+from deadpool.protocol.agent.recorded_collectives import NodePrompts
 from deadpool.protocol.agent.seating import Seating
-from deadpool.protocol.agent.station import Station
+from deadpool.protocol.agent.state import Station
+from deadpool.protocol.agent.trainers import State, Trainer
 from deadpool.protocol.agent.unwinding import Unwinding
-from deadpool.protocol.agent.vitals import Vitals
 from deadpool.protocol.messages import (
     Captured,
     Connected,

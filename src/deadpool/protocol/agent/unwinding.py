@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.crew import State, Trainer
 from deadpool.protocol.agent.seating import Seating
-from deadpool.protocol.agent.station import Station
+from deadpool.protocol.agent.state import Station
+from deadpool.protocol.agent.trainers import State, Trainer
 from deadpool.protocol.effects import CutStreams
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Fence, FenceAck, Halt

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deadpool.protocol.coordinator.absences import Absences
-from deadpool.protocol.coordinator.conduct import Conduct, Tolerance
-from deadpool.protocol.coordinator.departures import Departures
+from deadpool.protocol.coordinator.drain import Departures
+from deadpool.protocol.coordinator.drain_policy import Leaving
 from deadpool.protocol.coordinator.ending import Ending
+from deadpool.protocol.coordinator.fault_history import Conduct, Tolerance
 from deadpool.protocol.coordinator.faults import Faults
 from deadpool.protocol.coordinator.fencing import Fencing
-from deadpool.protocol.coordinator.hangs import Hangs
-from deadpool.protocol.coordinator.inheritance import Inheritance
+from deadpool.protocol.coordinator.hang import Hangs
 from deadpool.protocol.coordinator.interval import Pace
 from deadpool.protocol.coordinator.job import Job
-from deadpool.protocol.coordinator.leaving import Leaving
 from deadpool.protocol.coordinator.membership import Membership
-from deadpool.protocol.coordinator.overdue import Overdue
 from deadpool.protocol.coordinator.planning import Planning
-from deadpool.protocol.coordinator.prompt_shelf import PromptShelf
 from deadpool.protocol.coordinator.quarantine import Quarantine
+from deadpool.protocol.coordinator.recorded_collectives import PromptShelf
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.resumption import Resumption
+from deadpool.protocol.coordinator.retry_limit import Setbacks
 from deadpool.protocol.coordinator.salvage import Salvaging
-from deadpool.protocol.coordinator.setbacks import Setbacks
+from deadpool.protocol.coordinator.silent_nodes import Absences
 from deadpool.protocol.coordinator.spares import SpareWatch
 from deadpool.protocol.coordinator.stragglers import StragglerWatch
+from deadpool.protocol.coordinator.takeover import Inheritance
+from deadpool.protocol.coordinator.timeouts import Overdue
 from deadpool.protocol.coordinator.waiting import Waiting
 
 

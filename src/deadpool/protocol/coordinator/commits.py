@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deadpool.protocol.coordinator.estate import Estate
+from deadpool.protocol.capture_schedule import Timetable
 from deadpool.protocol.coordinator.ledger import Ledger
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.placement import NOWHERE, Placement
 from deadpool.protocol.coordinator.planner import Blueprint
+from deadpool.protocol.coordinator.recovered_view import Estate
 from deadpool.protocol.identity import NO_GENERATION, Version
-from deadpool.protocol.lots import lots_of
+from deadpool.protocol.inventory_batches import lots_of
 from deadpool.protocol.messages import Copy, Inventory, Permit
-from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Layout, Schedule
 
 TRIAL_COMMITS = 10

@@ -19,8 +19,8 @@ after it (`assembly.py`):
     resumption   prepare, connect, go           milestones: how far the ranks have come
     ending       completed, failed, abandoned   salvage: what is left goes to disk
 
-While the job runs, `commits.py` says which versions are complete, `interval.py` which ones are captured, `hangs.py`
-whether anybody moves. How one becomes coordinator is `office.py`'s business, what it finds then `inheritance.py`'s.
+While the job runs, `commits.py` says which versions are complete, `interval.py` which ones are captured, `hang.py`
+whether anybody moves. How one becomes coordinator is `leadership.py`'s business, what it finds then `takeover.py`'s.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from __future__ import annotations
 from typing import Any
 
 from deadpool.protocol.coordinator.assembly import Books, assemble
-from deadpool.protocol.coordinator.conduct import Tolerance
 from deadpool.protocol.coordinator.deadlines import Deadlines
-from deadpool.protocol.coordinator.estate import Estate
+from deadpool.protocol.coordinator.fault_history import Tolerance
 from deadpool.protocol.coordinator.job import Job, Phase
 from deadpool.protocol.coordinator.members import Member
+from deadpool.protocol.coordinator.recovered_view import Estate
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,

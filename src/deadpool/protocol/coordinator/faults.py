@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from deadpool.protocol.coordinator.fencing import Fencing
-from deadpool.protocol.coordinator.hangs import Hangs
+from deadpool.protocol.coordinator.hang import Hangs
 from deadpool.protocol.coordinator.job import Job, Phase
 from deadpool.protocol.coordinator.planning import Planning
 from deadpool.protocol.coordinator.quarantine import Quarantine
 from deadpool.protocol.coordinator.resumption import Resumption
-from deadpool.protocol.coordinator.setbacks import Setback, Setbacks
+from deadpool.protocol.coordinator.retry_limit import Setback, Setbacks
 
 
 class Faults:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.coordinator.absences import dismissal
-from deadpool.protocol.coordinator.departures import Departures
-from deadpool.protocol.coordinator.hangs import Hangs
+from deadpool.protocol.coordinator.drain import Departures
+from deadpool.protocol.coordinator.hang import Hangs
 from deadpool.protocol.coordinator.interval import Pace
 from deadpool.protocol.coordinator.job import Job, Phase
 from deadpool.protocol.coordinator.members import Member
@@ -12,7 +11,8 @@ from deadpool.protocol.coordinator.planning import Planning
 from deadpool.protocol.coordinator.quarantine import Quarantine
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.resumption import Resumption
-from deadpool.protocol.coordinator.setbacks import Setbacks
+from deadpool.protocol.coordinator.retry_limit import Setbacks
+from deadpool.protocol.coordinator.silent_nodes import dismissal
 from deadpool.protocol.coordinator.stragglers import StragglerWatch
 from deadpool.protocol.messages import Fence, FenceAck, Inventory
 

@@ -18,13 +18,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from deadpool.protocol.capture_schedule import MAX_EVERY
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.messages import Costs, Missed, Settings
-from deadpool.protocol.timetable import MAX_EVERY
 from deadpool.protocol.topology import Schedule
-from deadpool.protocol.trainer import NO_SLOT
+from deadpool.protocol.trainer_core import NO_SLOT
 
 MARGIN = 1.5
 """To be spared at the narrower interval before it is tried."""

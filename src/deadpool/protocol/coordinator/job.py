@@ -15,9 +15,9 @@ from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.planner import Blueprint, NoPlan, View, choose_seats
-from deadpool.protocol.footing import Changes, Quorum, Voter
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Settings
+from deadpool.protocol.quorum import Changes, Quorum, Voter
 from deadpool.protocol.topology import Schedule
 
 

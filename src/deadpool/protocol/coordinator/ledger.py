@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.placement import Placement
 from deadpool.protocol.identity import Version
-from deadpool.protocol.lots import Lot
+from deadpool.protocol.inventory_batches import Lot
 from deadpool.protocol.messages import Copy, Permit
 from deadpool.protocol.permits import may_overwrite
 from deadpool.protocol.seal import replica_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from deadpool.protocol.coordinator.stock import NodeView
-from deadpool.protocol.footing import Voter
+from deadpool.protocol.coordinator.inventory_index import NodeView
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.lots import squads_of
+from deadpool.protocol.inventory_batches import squads_of
 from deadpool.protocol.messages import Inventory, TrainerInfo
+from deadpool.protocol.quorum import Voter
 from deadpool.protocol.topology import Address, Layout
 
 Casting = list[tuple[str, int]]  # trainer, rank

@@ -5,18 +5,18 @@ Who is with us is in `members`; whoever is not is fenced out, and nothing that i
 
 from __future__ import annotations
 
-from deadpool.protocol.coordinator.absences import Absences
-from deadpool.protocol.coordinator.conduct import Conduct
-from deadpool.protocol.coordinator.departures import Departures
+from deadpool.protocol.coordinator.drain import Departures
 from deadpool.protocol.coordinator.ending import Ending
+from deadpool.protocol.coordinator.fault_history import Conduct
 from deadpool.protocol.coordinator.faults import Faults
 from deadpool.protocol.coordinator.fencing import Fencing
 from deadpool.protocol.coordinator.job import Job, Phase
 from deadpool.protocol.coordinator.members import Member, natural
 from deadpool.protocol.coordinator.planning import Planning
-from deadpool.protocol.coordinator.prompt_shelf import PromptShelf
+from deadpool.protocol.coordinator.recorded_collectives import PromptShelf
+from deadpool.protocol.coordinator.retry_limit import Setbacks
 from deadpool.protocol.coordinator.salvage import Salvaging
-from deadpool.protocol.coordinator.setbacks import Setbacks
+from deadpool.protocol.coordinator.silent_nodes import Absences
 from deadpool.protocol.coordinator.spares import SpareWatch
 from deadpool.protocol.identity import FOUNDING, Generation
 from deadpool.protocol.messages import Inventory, Join, Refused, Shutdown, TrainerLost, Welcome

@@ -10,17 +10,17 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from deadpool.protocol.coordinator.inventory_index import Book, NodeView, Stock, stock_of
 from deadpool.protocol.coordinator.placement import NOWHERE, Placement, place
-from deadpool.protocol.coordinator.stock import Book, NodeView, Stock, stock_of
-from deadpool.protocol.footing import Changes
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.lots import squads_of
+from deadpool.protocol.inventory_batches import squads_of
 from deadpool.protocol.messages import (
     Holder,
     Permit,
     Plan,
     RankOrder,
 )
+from deadpool.protocol.quorum import Changes
 from deadpool.protocol.topology import Layout, Schedule
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.coordinator.absences import Absences
 from deadpool.protocol.coordinator.ending import Ending
-from deadpool.protocol.coordinator.hangs import Hangs
+from deadpool.protocol.coordinator.hang import Hangs
 from deadpool.protocol.coordinator.job import Job, Phase
 from deadpool.protocol.coordinator.planner import Blueprint, NoPlan, plan
 from deadpool.protocol.coordinator.resumption import Resumption
+from deadpool.protocol.coordinator.silent_nodes import Absences
 from deadpool.protocol.coordinator.waiting import Waiting
 
 

@@ -1,4 +1,4 @@
-"""Whether the job gets anywhere while it runs: steps. Versions between faults are `setbacks.py`'s."""
+"""Whether the job gets anywhere while it runs: steps. Versions between faults are `retry_limit.py`'s."""
 
 from __future__ import annotations
 

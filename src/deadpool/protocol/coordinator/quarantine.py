@@ -1,10 +1,10 @@
-"""Which node is given no more ranks, and when it cannot be helped. What speaks against one is kept by `conduct.py`."""
+"""Which node is given no more ranks, and when it cannot be helped. What speaks against one is kept by `fault_history.py`."""
 
 from __future__ import annotations
 
-from deadpool.protocol.coordinator.conduct import Conduct
+from deadpool.protocol.coordinator.fault_history import Conduct
 from deadpool.protocol.coordinator.job import Job
-from deadpool.protocol.coordinator.prompt_shelf import PromptShelf
+from deadpool.protocol.coordinator.recorded_collectives import PromptShelf
 
 
 class Quarantine:

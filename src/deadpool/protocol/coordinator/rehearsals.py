@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deadpool.protocol.coordinator.members import Casting, Member, cast, castings
 from deadpool.protocol.coordinator.outbox import Outbox
-from deadpool.protocol.coordinator.prompt_shelf import PromptShelf
+from deadpool.protocol.coordinator.recorded_collectives import PromptShelf
 from deadpool.protocol.messages import Rehearse
 from deadpool.protocol.topology import Layout
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.protocol.coordinator.absences import Absences
-from deadpool.protocol.coordinator.departures import Departures
+from deadpool.protocol.coordinator.barrier import Milestones
+from deadpool.protocol.coordinator.drain import Departures
 from deadpool.protocol.coordinator.ending import Ending
-from deadpool.protocol.coordinator.hangs import Hangs
+from deadpool.protocol.coordinator.hang import Hangs
 from deadpool.protocol.coordinator.job import Job, Phase
 from deadpool.protocol.coordinator.members import Member, steps_lost
-from deadpool.protocol.coordinator.milestones import Milestones
 from deadpool.protocol.coordinator.planner import Blueprint
-from deadpool.protocol.coordinator.prompt_shelf import PromptShelf
+from deadpool.protocol.coordinator.recorded_collectives import PromptShelf
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
+from deadpool.protocol.coordinator.silent_nodes import Absences
 from deadpool.protocol.coordinator.spares import SpareWatch
 from deadpool.protocol.messages import Connect, Go, Prepared, Release
 

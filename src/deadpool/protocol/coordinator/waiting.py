@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from deadpool.protocol.coordinator.absences import Absences
 from deadpool.protocol.coordinator.job import Job, Phase
+from deadpool.protocol.coordinator.silent_nodes import Absences
 
 ISOLATION_TIMEOUTS = 4
 """Beyond the isolation time: to notice that the coordinator is gone, and to end trainers."""

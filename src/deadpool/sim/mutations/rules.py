@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from deadpool.protocol.agent import shelf, shelves
-from deadpool.protocol.agent.crew import Crew, Trainer
-from deadpool.protocol.agent.storehouse import Storehouse
+from deadpool.protocol.agent import rank_slots, slots
+from deadpool.protocol.agent.copies import Storehouse
+from deadpool.protocol.agent.trainers import Crew, Trainer
 from deadpool.protocol.agent.unwinding import Unwinding
-from deadpool.protocol.coordinator import ledger, planner, stock
+from deadpool.protocol.capture_schedule import Timetable
+from deadpool.protocol.coordinator import inventory_index, ledger, planner
 from deadpool.protocol.coordinator.commits import Commits
-from deadpool.protocol.coordinator.hangs import Hangs
+from deadpool.protocol.coordinator.hang import Hangs
+from deadpool.protocol.coordinator.inventory_index import NodeView, Stock
 from deadpool.protocol.coordinator.placement import place
-from deadpool.protocol.coordinator.stock import NodeView, Stock
 from deadpool.protocol.effects import StreamsCut
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Fetch, Missed, Permit, Rehearse
-from deadpool.protocol.timetable import Timetable
 from deadpool.protocol.topology import Schedule
-from deadpool.protocol.trainer import TrainerCore
+from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.sim.mutations.mutation import Mutation, Patch
 from deadpool.sim.process import Process
 from deadpool.sim.streams import Streams
@@ -38,7 +38,7 @@ def keep_all_above_the_watermark(patch: Patch) -> None:
 
 
 def _set_may_overwrite(patch: Patch, rule: Callable[[Version, Permit], bool]) -> None:
-    for user in (shelf, shelves, ledger):
+    for user in (rank_slots, slots, ledger):
         patch.set(user, "may_overwrite", rule)
 
 
@@ -50,7 +50,7 @@ def permit_passes_what_is_pending(patch: Patch) -> None:
 
 
 def drop_nothing_above_resume(patch: Patch) -> None:
-    patch.set(shelf.Shelf, "drop_above", lambda self, resume: None)
+    patch.set(rank_slots.Shelf, "drop_above", lambda self, resume: None)
 
 
 def identity_by_number(patch: Patch) -> None:
@@ -131,8 +131,8 @@ def replica_as_evidence(patch: Patch) -> None:
             return found
         peer, (node, lot) = twin
         copy = lot.copy(peer)
-        base = (stock._source(node, peer, "record", "unique"),)
-        replica = (stock._source(node, peer, "replica"),)
+        base = (inventory_index._source(node, peer, "record", "unique"),)
+        replica = (inventory_index._source(node, peer, "replica"),)
         return Fetch(copy=replace(copy, seal=replace(copy.seal, rank=rank)), groups=(base, replica))
 
     patch.set(Stock, "fetch", fetch)

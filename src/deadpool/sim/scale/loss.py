@@ -7,12 +7,12 @@ from typing import Any
 
 from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.coordinator.job import Phase
-from deadpool.protocol.coordinator.office import Charter, Office
+from deadpool.protocol.coordinator.leadership import Charter, Office
 from deadpool.protocol.effects import LinkLost
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.topology import Layout, Schedule
-from deadpool.sim.scale.desk import Decode, Desk, Encode, Tally
-from deadpool.sim.scale.puppets import Node
+from deadpool.sim.scale.metered_coordinator import Decode, Desk, Encode, Tally
+from deadpool.sim.scale.scripted_agent import Node
 
 HEARTBEAT_S = 1.0
 STEP_S = 5.0

@@ -29,8 +29,8 @@ from deadpool.snapshot.transfer.frames import (
     unpack_seal,
 )
 from deadpool.snapshot.transfer.incoming import regions_sent
+from deadpool.snapshot.transfer.received_pieces import Tally
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
-from deadpool.snapshot.transfer.tally import Tally
 from deadpool.wire.credentials import Credentials
 
 _STREAM_WORTH_BYTES = 4 << 20  # below this per stream a second one costs more than it brings

@@ -28,7 +28,7 @@ from deadpool.snapshot.transfer.frames import (
     unpack_head,
 )
 from deadpool.snapshot.transfer.streams import PlainStream, Stream, TlsStream
-from deadpool.wire.patience import Patience
+from deadpool.wire.deadline import Patience
 
 
 class ConnectionLost(TransferError):

@@ -16,7 +16,7 @@ from deadpool.snapshot.slot import clear_seal, region, write_seal
 from deadpool.snapshot.transfer.callbacks import Callbacks
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Chunk, Kind
-from deadpool.snapshot.transfer.tally import Tally
+from deadpool.snapshot.transfer.received_pieces import Tally
 
 
 def regions_sent(seal: Seal) -> tuple[Region, ...]:

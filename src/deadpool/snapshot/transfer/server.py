@@ -21,7 +21,7 @@ from deadpool.snapshot.transfer.frames import Kind
 from deadpool.snapshot.transfer.greeting import authenticate
 from deadpool.snapshot.transfer.session import Session, Transfers
 from deadpool.wire.credentials import Credentials
-from deadpool.wire.strangers import Strangers
+from deadpool.wire.preauth_limit import Strangers
 
 _log = logging.getLogger(__name__)
 _CONNECTION_LIMIT = 1024

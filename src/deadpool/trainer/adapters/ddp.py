@@ -39,7 +39,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from deadpool.backend.null import NullGroup
+from deadpool.backend.null_group import NullGroup
 from deadpool.errors import StateError
 from deadpool.trainer.adapters.ddp_state import averages_gradients
 

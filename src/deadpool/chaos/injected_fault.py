@@ -1,0 +1,93 @@
+"""A fault that was struck: since when, whether it has healed, and what it cost. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deadpool.chaos.faults.fault import Fault, Scene
+from deadpool.chaos.status_view import Steps
+
+_STEPS_ON = 3
+"""To be done and committed afterwards: one was under way, and a script that is to raise does so in the next."""
+
+Record = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Wound:
+    number: int
+    fault: Fault
+    struck_at: float
+    at_step: int  # which nobody had done then; it may have been under way
+    during: str  # the phase that the job was in
+    beside: list[int]  # faults that had not healed by then
+    mark: int  # the version that has to be complete
+    renewed_at: float  # when it was struck, or when it ended: only what was seen after that counts
+    relented: bool = False
+    healed_at: float | None = None
+    costs: Record = field(default_factory=dict)
+
+    @classmethod
+    def inflicted(cls, number: int, fault: Fault, scene: Scene, *, now: float, during: str, beside: list[int]) -> Wound:
+        begun = scene.steps.begun
+        return cls(
+            number=number,
+            fault=fault,
+            struck_at=now,
+            at_step=begun,
+            during=during,
+            beside=beside,
+            mark=begun + _STEPS_ON,
+            renewed_at=now,
+            relented=fault.lasts_s == 0.0,
+        )
+
+    def is_to_end(self, now: float) -> bool:
+        return not self.relented and now >= self.struck_at + self.fault.lasts_s
+
+    def relent(self, scene: Scene, now: float) -> None:
+        self.fault.relent(scene)
+        self.relented, self.renewed_at = True, now
+        self.mark = max(self.mark, scene.steps.begun + _STEPS_ON)
+
+    def has_healed(self, scene: Scene) -> bool:
+        sight = scene.sight
+        trains = sight.phase == "running" and sight.protected and sight.watermark >= self.mark
+        return self.relented and trains and sight.at > self.renewed_at and self.fault.is_over(scene)
+
+    def heal(self, events: Sequence[Record], steps: Steps, now: float) -> None:
+        self.healed_at = now
+        inside = [event for event in events if self.struck_at <= event.get("t", 0.0) <= now]
+        plans = [event for event in inside if event["what"] == "planned"]
+        self.costs = {
+            "recovery_s": round(self._ended_at(inside, steps, now) - self.struck_at, 3),
+            "pause_s": round(steps.longest_pause_s(self.struck_at, now), 3),
+            "plans": len(plans),
+            "bad_copies_found": sum(event["what"] == "source_failed" for event in inside),
+            "steps_redone": max((plan["lost_steps"] for plan in plans), default=0),
+        }
+
+    def _ended_at(self, inside: Sequence[Record], steps: Steps, now: float) -> float:
+        """Recovery: from the fault to the first completed step that began after it, or after the last recovery."""
+        ends = [event["t"] for event in inside if event["what"] == self.fault.ends_with]
+        if ends:
+            return float(ends[0])
+        if self.fault.ends_with is not None:
+            return now
+        resumed = [event["t"] for event in inside if event["what"] == "resumed"]
+        return float(max([steps.ends[self.at_step + 1], *resumed]))
+
+    def record(self) -> Record:
+        return {
+            "number": self.number,
+            "kind": self.fault.kind,
+            "target": self.fault.described,
+            "at_step": self.at_step,
+            "during": self.during,
+            "beside": self.beside,
+            "moment": self.fault.intent.moment.value,
+            "lasts_s": self.fault.lasts_s,
+            **self.costs,
+        }

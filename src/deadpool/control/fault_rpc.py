@@ -1,0 +1,83 @@
+"""The coordinator's side of injected faults: orders are checked against the running job and handed to their agents.
+
+Orders that came before their node or rank was there are kept until it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from deadpool.errors import ConfigError
+from deadpool.fault_orders import StrikeOrder
+from deadpool.protocol.coordinator.core import Coordinator
+from deadpool.protocol.messages import Answer, Plan, Strike
+
+
+class StrikeDesk:
+    def __init__(
+        self,
+        core: Callable[[], Coordinator],
+        orders: list[StrikeOrder],
+        *,
+        send: Callable[[str, Strike], None],
+        record: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """`core` gives whoever is the coordinator now: it may become another one."""
+        self._core, self._send, self._record = core, send, record
+        self._pending = list(orders)
+
+    def order(self, arguments: dict[str, Any]) -> Answer:
+        """By a command, now."""
+        try:
+            order = StrikeOrder(**arguments).checked()
+            node = self._node_of(order)
+            self._refuse_past(order, node)
+        except ConfigError as error:
+            return Answer(body={}, error=str(error))
+        self._hand_over(order, node)
+        body: dict[str, Any] = {"node": node, "rank": order.rank}
+        return Answer(body=body if order.at is None else {**body, "at": order.at, "step": order.step})
+
+    def joined(self, node: str) -> None:
+        self._hand_over_due(lambda order: order.node == node, node)
+
+    def planned(self, node: str, plan: Plan) -> None:
+        """Before the node hears of its plan: a rank is struck wherever it is seated first."""
+        if self._pending:
+            ranks = {order.rank for order in plan.orders}
+            self._hand_over_due(lambda order: order.rank in ranks, node)
+
+    def _hand_over_due(self, is_due: Callable[[StrikeOrder], bool], node: str) -> None:
+        due = [order for order in self._pending if is_due(order)]
+        self._pending = [order for order in self._pending if not is_due(order)]
+        for order in due:
+            self._hand_over(order, node)
+
+    def _hand_over(self, order: StrikeOrder, node: str) -> None:
+        strike = Strike(signal=int(order.signal), rank=order.rank, at=order.at, step=order.step)
+        record = {"what": "struck", "node": node, "rank": order.rank, "signal": strike.signal}
+        if order.at is not None:
+            record |= {"what": "armed", "at": order.at, "step": order.step, "when": order.moment()}
+        self._record(record)
+        self._send(node, strike)
+
+    def _node_of(self, order: StrikeOrder) -> str:
+        core = self._core()
+        if order.rank is None:
+            if order.node not in core.members:
+                raise ConfigError(f"there is no node {order.node!r}: known are {', '.join(sorted(core.members))}")
+            return order.node
+        if not 0 <= order.rank < core.layout.world_size:
+            raise ConfigError(f"there is no rank {order.rank}: ranks are 0 to {core.layout.world_size - 1}")
+        position = core.layout.position_of(order.rank)
+        if position >= len(core.seats) or core.seats[position] not in core.members:
+            raise ConfigError(f"rank {order.rank} is nowhere at the moment: the job is {core.phase.value}")
+        return core.seats[position]
+
+    def _refuse_past(self, order: StrikeOrder, node: str) -> None:
+        """As far as is known here; a step that is over by the time the trainer hears of it is told as missed."""
+        steps = self._core().members[node].steps
+        stands = [step for rank, step in steps.items() if order.rank in (None, rank)]
+        if order.step is not None and stands and min(stands) > order.step:
+            raise ConfigError(f"step={order.step} is past: {order.place()} has completed {min(stands)} steps")

@@ -1,0 +1,91 @@
+"""A node's way to its nursery, the process that forks trainers (trainer/fork_server.py), and the launcher's to one for all.
+
+On a cluster each agent starts a nursery of its own. Where one machine plays several nodes, the launcher starts one and
+has it bear a nursery per node: torch is imported once, not once per trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from deadpool.child_processes import end_with_parent, interrupts_held
+from deadpool.errors import ConfigError
+
+_PACKET_BYTES = 1 << 20
+
+
+def start_nursery(
+    environment: dict[str, str], preload: Sequence[str] = ()
+) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """A nursery as a child of this process, and the socket it listens to. It needs seconds to come up; ask at once."""
+    ours, theirs = socket_pair()
+    with theirs, interrupts_held():
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "deadpool.trainer.fork_server", str(theirs.fileno()), *preload],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            preexec_fn=end_with_parent(),
+        )
+    return ours, process
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def request(link: socket.socket, *words: Any, descriptor: int | None = None) -> None:
+    """Lost without a word where the nursery is gone: that is seen on the socket."""
+    with contextlib.suppress(OSError):
+        socket.send_fds(link, [bytes(msgpack.packb(words))], [] if descriptor is None else [descriptor])
+
+
+def answer(link: socket.socket, *, wait: bool = False) -> list[Any] | None:
+    """Without waiting, once the socket is readable; None: the nursery is gone."""
+    try:
+        packet = link.recv(_PACKET_BYTES, 0 if wait else socket.MSG_DONTWAIT)
+    except OSError:
+        return None
+    return list(msgpack.unpackb(packet)) if packet else None
+
+
+class SharedNursery:
+    """One for all nodes that this machine plays, in one job or several."""
+
+    def __init__(self, preload: Sequence[str] = ()) -> None:
+        """ConfigError if one of the packages to `preload` cannot be imported: only with some is the import awaited."""
+        environment = dict(os.environ)
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        self._link, self._process = start_nursery(environment, preload)
+        if preload:
+            self._await_imports(preload)
+
+    def _await_imports(self, preload: Sequence[str]) -> None:
+        match answer(self._link, wait=True):
+            case ["ready"]:
+                return
+            case ["failed", reason]:
+                problem = f"{reason}; give packages that this python can import"
+            case _:
+                problem = f"preload={','.join(preload)!r} cannot be used: the process that imported it ended"
+        self.close()
+        raise ConfigError(problem)
+
+    def bear(self, link: socket.socket, group: int, environment: dict[str, str]) -> None:
+        """A nursery in this process group; `link` is its end of a socket pair."""
+        request(self._link, "nursery", group, environment, str(Path.cwd()), descriptor=link.fileno())
+
+    def close(self) -> None:
+        self._link.close()
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()

@@ -1,0 +1,263 @@
+"""Every rank's state in all frozen inventories, by version and rank. Part of the planner.
+
+Kept by lots and not copy by copy: there may be a hundred thousand copies, and a plan looks closely at those of the lost
+ranks only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from deadpool.protocol.coordinator.placement import Rack
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inventory_batches import Lot, lots_of, squads_of
+from deadpool.protocol.messages import Copy, Fetch, Inventory, Source, TrainerInfo
+from deadpool.protocol.seal import Geometry, replica_of
+from deadpool.protocol.topology import Address, Layout
+
+LOOKED_FOR = 30
+"""Positions, each by a look at everything that is held."""
+TWINS_AT_MOST = 8
+"""Replicas that are named as sources: any one will do, and there may be one on every node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node that acknowledged the fence."""
+
+    node: str
+    data: Address
+    position: int | None  # None: a spare
+    trainers: tuple[TrainerInfo, ...]
+    inventory: Inventory
+    rack: Rack = None
+    quarantined: bool = False  # it is seated only where nobody else is left
+    recalled: bool = False  # it has no seat, and without it a plan would have no majority
+    leaving: bool = False  # it gives up its position where somebody else can take it
+    planned_in: Generation | None = None  # the newest plan that it has acknowledged its part of
+
+
+Home = tuple[NodeView, Lot]
+
+
+class Book:
+    """Where one version is. What all ranks of a position have alike is noted once, by position: that is most of it."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._all_stand: set[int] = set()  # positions
+        self._stand: set[int] = set()  # ranks that live there, of other positions
+        self._whole: dict[int, Home] = {}  # positions with every rank at home, in one lot
+        self._own: dict[int, Home] = {}  # ranks at home, of other positions
+        self._strays: dict[int, list[Home]] = {}  # where the rank was seated before
+        self._held: list[Home] = []
+        self._held_by: dict[str, list[tuple[int, ...]]] = {}  # the same by node: ranks
+        self._near: dict[int, list[Home]] = {}  # of the held, by position that was asked about
+        self._holders: dict[int, list[Home]] | None = None  # the same by rank; made when many are asked about
+        self._twins: dict[tuple[int, int], list[tuple[int, Home]]] | None = None  # of own and strays, likewise
+
+    # --- counting ----------------------------------------------------------------------------------------------------
+
+    def count_live(self, ranks: tuple[int, ...], position: int, seats: tuple[int, ...]) -> None:
+        if ranks == seats:
+            self._all_stand.add(position)
+        else:
+            self._stand.update(rank for rank in ranks if rank in seats)
+
+    def count_own(self, home: Home, seats: tuple[int, ...]) -> None:
+        node, lot = home
+        if lot.ranks == seats and node.position is not None:
+            self._whole[node.position] = home
+            return
+        for rank in lot.ranks:
+            if rank in seats:
+                self._own[rank] = home
+            else:
+                self._strays.setdefault(rank, []).append(home)
+
+    def count_held(self, home: Home) -> None:
+        self._held.append(home)
+        self._held_by.setdefault(home[0].node, []).append(home[1].ranks)
+
+    # --- who stands there, who has it --------------------------------------------------------------------------------
+
+    @property
+    def is_sealed(self) -> bool:
+        return bool(self._whole or self._own or self._strays or self._held)
+
+    def stands(self, rank: int) -> bool:
+        return rank in self._stand or self._layout.position_of(rank) in self._all_stand
+
+    def all_stand(self, position: int) -> bool:
+        return position in self._all_stand or self._stand.issuperset(self._layout.ranks_at(position))
+
+    def is_whole(self, position: int) -> bool:
+        """Every rank has its copy at home."""
+        return position in self._whole or self._own.keys() >= set(self._layout.ranks_at(position))
+
+    def home_of(self, rank: int) -> Home | None:
+        return self._own.get(rank) or self._whole.get(self._layout.position_of(rank))
+
+    def unsure(self) -> list[int]:
+        """Who neither lives there nor has a copy of its own, with every region, at home."""
+        layout, own, stand = self._layout, self._own, self._stand
+        odd = [p for p in range(layout.positions) if p not in self._whole and p not in self._all_stand]
+        return [r for position in odd for r in layout.ranks_at(position) if r not in own and r not in stand]
+
+    def is_held_by(self, node: str, ranks: range) -> bool:
+        lots = self._held_by.get(node, ())
+        return tuple(ranks) in lots or set(ranks).issubset(rank for lot in lots for rank in lot)
+
+    def own_homes(self, rank: int) -> list[Home]:
+        """With every region, as its trainer captured it. First where it is seated."""
+        seated = self.home_of(rank)
+        return ([seated] if seated else []) + self._strays.get(rank, [])
+
+    def owners(self) -> list[int]:
+        """Ranks with a copy of their own somewhere."""
+        whole = [rank for position in self._whole for rank in self._layout.ranks_at(position)]
+        return sorted({*whole, *self._own, *self._strays})
+
+    def held_of(self, rank: int) -> list[Home]:
+        """Those of a few positions are looked for; for many a list by rank is made."""
+        if len(self._near) < LOOKED_FOR:
+            return [home for home in self._held_near(rank) if rank in home[1].ranks]
+        if self._holders is None:
+            self._holders = {}
+            for home in self._held:
+                for each in home[1].ranks:
+                    self._holders.setdefault(each, []).append(home)
+        return self._holders.get(rank, [])
+
+    def _held_near(self, rank: int) -> list[Home]:
+        """Of the ranks at that position: where one of them is asked about, all will be."""
+        position = self._layout.position_of(rank)
+        if position not in self._near:
+            apart = frozenset(self._layout.ranks_at(position)).isdisjoint
+            self._near[position] = [home for home in self._held if not apart(home[1].ranks)]
+        return self._near[position]
+
+    def alike(self, replica: tuple[int, int]) -> list[tuple[int, Home]]:
+        """Own copies with that replica region. The digest says so, whoever knows of peers."""
+        if self._twins is None:
+            self._twins = {}
+            for rank in self.owners():
+                for home in self.own_homes(rank):
+                    self._twins.setdefault(home[1].replica_of(rank), []).append((rank, home))
+        return self._twins.get(replica, [])
+
+
+class Stock:
+    """A node that has lost its seat, or gives it up, is a source like any other: its copies are as sealed as before.
+    What its trainers hold in memory ends with them."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._books: dict[Version, Book] = {}
+        self._nowhere = Book(layout)  # of a version that nobody has; nothing is written into it
+        self._last: tuple[Version | None, Book] = (None, self._nowhere)
+
+    def of(self, version: Version) -> Book:
+        return self._books.get(version, self._nowhere)
+
+    # --- counting ----------------------------------------------------------------------------------------------------
+
+    def count(self, node: NodeView, *, stays: bool) -> None:
+        """Not `stays`: its trainers will end, whatever becomes of its copies."""
+        position = node.position
+        seats = tuple(self._layout.ranks_at(position)) if position is not None else ()
+        if stays and position is not None:
+            for squad in squads_of(node.inventory.live):
+                if squad.clean and squad.version is not None:
+                    self._book(squad.version).count_live(squad.ranks, position, seats)
+        for lot in lots_of(node.inventory.own):
+            self._book(lot.make.version).count_own((node, lot), seats)
+        for lot in lots_of(node.inventory.held):
+            self._book(lot.make.version).count_held((node, lot))
+
+    def _book(self, version: Version) -> Book:
+        """Mostly the same as for the node before."""
+        if version is not self._last[0]:
+            self._last = (version, self._books.setdefault(version, Book(self._layout)))
+        return self._last[1]
+
+    # --- who has what ------------------------------------------------------------------------------------------------
+
+    def sealed_versions(self) -> set[Version]:
+        return {version for version, book in self._books.items() if book.is_sealed}
+
+    def homes(self, rank: int, version: Version) -> list[tuple[NodeView, Copy]]:
+        """Everybody who has the rank's own seal, and bytes to it."""
+        book = self.of(version)
+        held, own = book.held_of(rank), book.own_homes(rank)
+        ordered = own[:1] + held + own[1:] if book.home_of(rank) else held + own
+        return [(node, lot.copy(rank)) for node, lot in ordered]
+
+    def fullest_first(self, rank: int, version: Version) -> list[tuple[NodeView, Copy]]:
+        """Those first that have the replica region too."""
+        return sorted(self.homes(rank, version), key=lambda home: not home[1].seal.full)
+
+    def at_home(self, rank: int, version: Version, seat: str) -> bool:
+        return any(node.node == seat for node, _ in self.of(version).own_homes(rank))
+
+    def holds(self, node: str, rank: int, version: Version) -> bool:
+        return self.of(version).is_held_by(node, range(rank, rank + 1))
+
+    # --- where ranks can stand ---------------------------------------------------------------------------------------
+
+    def newest_common(self) -> Version | None:
+        newest_first = sorted(self._books, key=lambda v: (v.number, v.born), reverse=True)
+        return next((version for version in newest_first if self.all_can_stand(version)), None)
+
+    def all_can_stand(self, version: Version) -> bool:
+        return all(self.can_stand(rank, version) for rank in self.of(version).unsure())
+
+    def who_cannot_stand(self, version: Version) -> tuple[int, ...]:
+        return tuple(rank for rank in self.of(version).unsure() if not self.can_stand(rank, version))
+
+    def can_stand(self, rank: int, version: Version) -> bool:
+        return self.of(version).stands(rank) or self.can_be_had(rank, version)
+
+    def can_be_had(self, rank: int, version: Version) -> bool:
+        return self.of(version).home_of(rank) is not None or self.fetch(rank, version) is not None
+
+    def fetch(self, rank: int, version: Version) -> Fetch | None:
+        """Where to pull the snapshot from: its record and unique bytes, and, if absent there, a replica's bytes."""
+        homes = self.homes(rank, version)
+        if not homes:
+            return None
+        copy = homes[0][1]
+        base = tuple(_source(node, rank, "record", "unique") for node, _ in homes)
+        if not copy.seal.extent.replica_bytes:
+            return Fetch(copy=copy, groups=(base,))
+        twins = self._twins_of(copy)
+        replicas = [_source(node, rank, "replica") for node, home in homes if home.seal.full]
+        replicas += [_source(node, twin, "replica") for node, twin in twins]
+        if not replicas:
+            return None
+        known = next((home.peers for _, home in homes if home.peers), ())  # a holder need not know of peers
+        peers = known or tuple(twin for _, twin in twins)
+        return Fetch(copy=replace(copy, geometry=_whole(copy), peers=peers), groups=(base, tuple(replicas)))
+
+    def _twins_of(self, copy: Copy) -> list[tuple[NodeView, int]]:
+        """Other ranks' own copies with the same replica region."""
+        alike = self.of(copy.seal.version).alike(replica_of(copy.seal))
+        return [(home[0], rank) for rank, home in alike if rank != copy.seal.rank][:TWINS_AT_MOST]
+
+
+def stock_of(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str]) -> Stock:
+    """`leaving`: nodes whose trainers will end."""
+    stock = Stock(layout)
+    for node in nodes:
+        stock.count(node, stays=node.node not in leaving)
+    return stock
+
+
+def _whole(copy: Copy) -> Geometry:
+    """Of a slot with room for the replica region, which a holder's slot may lack."""
+    return replace(copy.geometry, replica_bytes=copy.seal.extent.replica_bytes)
+
+
+def _source(node: NodeView, rank: int, *regions: str) -> Source:
+    return Source(node=node.node, address=node.data, rank=rank, regions=regions)

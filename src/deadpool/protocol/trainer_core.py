@@ -1,0 +1,212 @@
+"""What a trainer may claim about its state: which version it stands at, whether that is clean, what it may capture.
+
+Three threads of a trainer ask here (the script's, the monitor's, the capture's), under one lock held by the shell. The
+rules of sealing: the abort flag only grows and is set before any abort call; a version counts only if its last
+optimizer step was seen complete *before* the flag was looked at. On a device the end of a step only means that its work
+was enqueued: the version is *reached* then, and *observed* when the device has come that far.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from deadpool.protocol.capture_schedule import Timetable
+from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.messages import Captured, Live, Missed, SlotRef
+from deadpool.protocol.seal import Geometry
+from deadpool.protocol.topology import Schedule
+
+NO_SLOT = "no free slot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """Copy the state of `version` into `slot` while the next forward and backward run."""
+
+    generation: Generation
+    version: Version
+    slot: SlotRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stance:
+    """No step is begun beyond version `number`."""
+
+    number: int
+    capture: bool  # it is captured, scheduled or not, as it is by every rank
+
+
+class TrainerCore:
+    def __init__(self) -> None:
+        self.generation: Generation = NO_GENERATION
+        self.aborted: Generation = NO_GENERATION
+        self.rank = -1
+        self.live: Version | None = None
+        self.clean = False
+        self.observed_version: Version | None = None  # the newest whose work was seen complete before the flag
+        self._touched = False  # an optimizer step was enqueued since `live` was reached
+        self.timetable = Timetable(Schedule())
+        self._decided = -1  # the newest version of which it is settled whether it is captured
+        self._stance: Stance | None = None
+        self.resumed_at: Version | None = None  # captured again where no copy of it is left, whatever the schedule says
+        self.geometry: Geometry | None = None  # as last declared to the agent
+        self._slots: deque[SlotRef] = deque()
+        self._segments: dict[int, Geometry] = {}
+
+    @property
+    def is_aborted(self) -> bool:
+        return self.aborted > self.generation
+
+    def take_seat(self, generation: Generation, rank: int, schedule: Schedule) -> None:
+        self.generation, self.rank, self.timetable = generation, rank, Timetable(schedule)
+        self.live, self.clean, self.geometry, self._decided = None, False, None, -1
+        self.observed_version, self._stance = None, None
+        self._slots.clear()
+
+    def begin(self) -> None:
+        """The script has built everything: this is version 0."""
+        self._reach(Version(self.generation, 0))
+
+    def halt(self, generation: Generation) -> None:
+        """Before any abort call: whatever completes after this may be garbage."""
+        self.aborted = max(self.aborted, generation)
+
+    def grant(self, generation: Generation, slot: SlotRef) -> None:
+        if generation == self.generation and not self.is_aborted and self._fits(slot):
+            self._slots.append(slot)
+
+    def attach(self, segment: int, geometry: Geometry) -> None:
+        self._segments[segment] = geometry
+
+    def declare(self, geometry: Geometry) -> bool:
+        """Whether the agent has to be told. Said with no capture in flight: slots of another geometry are given back
+        by it, also those whose grant is still on its way here."""
+        if geometry == self.geometry:
+            return False
+        self.geometry = geometry
+        self._slots = deque(slot for slot in self._slots if self._fits(slot))
+        return True
+
+    def _fits(self, slot: SlotRef) -> bool:
+        return self.geometry is None or self._segments.get(slot.segment, self.geometry) == self.geometry
+
+    @property
+    def every(self) -> int:
+        """The interval that was last heard of."""
+        return self.timetable.newest.every
+
+    @property
+    def has_slots(self) -> bool:
+        return bool(self._slots)
+
+    def optimizer_began(self) -> None:
+        self.clean, self._touched = False, True
+
+    def end_step(self) -> bool:
+        """All of the step's work was enqueued. False: the flag was up by then, so the step does not count."""
+        if self.is_aborted or self.live is None:
+            return False
+        self._reach(Version(self.generation, self.live.number + 1))
+        return True
+
+    def _reach(self, version: Version) -> None:
+        """Nothing is claimed of it before observed()."""
+        self.live, self.clean, self._touched = version, False, False
+
+    def observed(self, version: Version) -> bool:
+        """The work that makes `version` was seen complete; only now is the flag looked at. False: it may be garbage."""
+        if self.is_aborted or version.born != self.generation:
+            return False
+        if not self.has_observed(version):
+            self.observed_version = version
+            self.clean = version == self.live and not self._touched
+        return True
+
+    def has_observed(self, version: Version) -> bool:
+        seen = self.observed_version
+        return seen is not None and (seen.born, seen.number) >= (version.born, version.number)
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """The script has enqueued a whole step beyond the version it reached last, and that one was not seen yet."""
+        return self.live is not None and not self.has_observed(self.live)
+
+    def plan_capture(self) -> Capture | Missed | None:
+        """What to do about the version just reached. All ranks capture the same ones; who cannot says so."""
+        assert self.live is not None
+        self._decided = self.live.number
+        wanted = self.timetable.captures(self.live.number) or self.live == self.resumed_at or self.captures_to_stand
+        if self.is_aborted or not wanted:
+            return None
+        if not self._slots:
+            return self.missed(self.live, NO_SLOT)
+        return Capture(generation=self.generation, version=self.live, slot=self._slots.popleft())
+
+    def copied(self, capture: Capture, record_bytes: int) -> Captured | None:
+        """The copy is complete. The flag is looked at last: a capture that outlived its generation is nobody's
+        evidence, and neither is one of a version that was never observed."""
+        if self.is_aborted or capture.generation != self.generation or not self.has_observed(capture.version):
+            return None
+        return Captured(
+            generation=self.generation, version=capture.version, slot=capture.slot, record_bytes=record_bytes
+        )
+
+    def gave_up(self, capture: Capture, reason: str, stall_s: float | None = None) -> Missed | None:
+        """The slot stays the trainer's."""
+        if self.is_aborted or capture.generation != self.generation:
+            return None
+        if self._fits(capture.slot):
+            self._slots.append(capture.slot)
+        return self.missed(capture.version, reason, stall_s)
+
+    def missed(self, version: Version, reason: str, stall_s: float | None = None) -> Missed:
+        self._decided = max(self._decided, version.number)
+        return self._missed(version.number, reason, stall_s)
+
+    def _missed(self, number: int, reason: str, stall_s: float | None = None) -> Missed:
+        return Missed(generation=self.generation, rank=self.rank, number=number, reason=reason, stall_s=stall_s)
+
+    def reschedule(self, generation: Generation, schedule: Schedule) -> list[Missed]:
+        """All ranks change at `schedule.start`. Heard after that, it was too late to capture what the schedule asks
+        for: said, as no other news would ever tell that these versions will not be complete."""
+        if generation != self.generation or self.is_aborted:
+            return []
+        overlooked = self.timetable.overlooked(schedule, self._decided)
+        self.timetable.add(schedule, settled=self._decided + 1)
+        return [self._missed(number, "the new interval was heard of too late") for number in overlooked]
+
+    def stand(self, generation: Generation, number: int) -> None:
+        """Heard too late to capture `number`, it is at least a stop at the next version: the job waits for who is asked
+        again, and nobody gets further away meanwhile."""
+        if generation == self.generation and not self.is_aborted:
+            in_time = number > self._decided
+            self._stance = Stance(number=number if in_time else self._decided + 1, capture=in_time)
+
+    def proceed(self, generation: Generation) -> None:
+        if generation == self.generation:
+            self._stance = None
+
+    @property
+    def must_stand(self) -> bool:
+        """Here, at the boundary of the version that was reached last."""
+        return self._stance is not None and self.live is not None and self.live.number == self._stance.number
+
+    @property
+    def captures_to_stand(self) -> bool:
+        return self.must_stand and self._stance is not None and self._stance.capture
+
+    def rest(self) -> Live:
+        """At the step boundary, captures joined: what a plan may count on."""
+        self._slots.clear()
+        return Live(rank=self.rank, version=self.live, clean=self.clean and self.live is not None)
+
+    def restoring(self) -> None:
+        """Dirty first, and not to be made clean by an observation that comes late."""
+        self.clean, self._touched = False, True
+
+    def restored(self, generation: Generation, version: Version, schedule: Schedule) -> None:
+        self.generation, self.timetable, self._decided = generation, Timetable(schedule), version.number
+        self.live, self.clean, self.resumed_at, self._stance = version, True, version, None
+        self.observed_version, self._touched = version, False
+        self._slots.clear()

@@ -1,0 +1,155 @@
+"""Broken rules of succession: terms, the majority, and what a successor takes over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from deadpool.protocol.agent.orders import Orders
+from deadpool.protocol.agent.takeover_report import Witness
+from deadpool.protocol.agent.term_guard import Allegiance
+from deadpool.protocol.coordinator.commits import Commits
+from deadpool.protocol.coordinator.election import Candidacy
+from deadpool.protocol.coordinator.recovered_view import Estate
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import Connect, Fence, Go, Permit, Plan, Welcome
+from deadpool.protocol.quorum import Footing, Promise, Quorum
+from deadpool.sim.mutations.mutation import Mutation, Patch
+
+
+def _let_in(patch: Patch, *kinds: type) -> None:
+    real = Allegiance.admits
+
+    def admits(self: Allegiance, term: int, message: Any) -> bool:
+        return isinstance(message, kinds) or real(self, term, message)
+
+    patch.set(Allegiance, "admits", admits)
+
+
+def permits_of_any_term(patch: Patch) -> None:
+    _let_in(patch, Permit)
+
+
+def fences_and_plans_of_any_term(patch: Patch) -> None:
+    _let_in(patch, Fence, Plan)
+
+
+def lowest_permit_adopted(patch: Patch) -> None:
+    lowest = property(
+        lambda self: min(
+            (t.permit for t in self.testimonies.values() if t.permit is not None),
+            key=lambda permit: permit.keep_from,
+            default=None,
+        )
+    )
+    patch.set(Estate, "permit", lowest)
+
+
+def versions_passed_before_the_watermark(patch: Patch) -> None:
+    def take_up(self: Commits) -> str | None:
+        self._running = True
+        newest = max((version.number for version in self.ledger.places), default=0)
+        self._set_permit(self.permit.watermark, max(self.permit.keep_from, newest + 1))
+        return None
+
+    patch.set(Commits, "take_up", take_up)
+
+
+def lowest_permit_and_versions_passed_first(patch: Patch) -> None:
+    """Two defects. A successor that passes versions before it has set the watermark goes unnoticed alone: under the
+    highest permit all that it passes is newer than the watermark there is, which stays."""
+    lowest_permit_adopted(patch)
+    versions_passed_before_the_watermark(patch)
+
+
+def plan_without_a_majority(patch: Patch) -> None:
+    """Whoever is in office asks nobody; whom a candidate needs is as ever."""
+    has, is_enough = Quorum.has, Candidacy._is_enough
+    elections: list[Candidacy] = []  # that are being counted
+
+    def counted(self: Candidacy, footings: dict[str, Footing]) -> bool:
+        elections.append(self)
+        try:
+            return is_enough(self, footings)
+        finally:
+            elections.pop()
+
+    patch.set(Candidacy, "_is_enough", counted)
+    patch.set(Quorum, "has", lambda self, voters: not elections or has(self, voters))
+
+
+def term_without_a_majority(patch: Patch) -> None:
+    def is_enough(self: Candidacy, footings: dict[str, Footing]) -> bool:
+        return any(footing.position is not None for footing in footings.values())
+
+    patch.set(Candidacy, "_is_enough", is_enough)
+
+
+def generation_without_term(patch: Patch) -> None:
+    """A successor counts on in the term of the one before."""
+    patch.set(Generation, "next", lambda self, term: Generation(self.term, self.n + 1))
+
+
+def terms_forgotten_at_the_fence(patch: Patch) -> None:
+    """Who was fenced by the coordinator that it has promised to follow no longer looks at the term of an order that
+    tells its generation."""
+    fenced: set[int] = set()  # witnesses, which live as long as their agents: as long as a seed
+    fence, pledge, admits = Orders._fence, Allegiance.pledge, Allegiance.admits
+
+    def fence_and_forget(self: Orders, order: Fence, now: float) -> None:
+        fenced.add(id(self._witness))
+        fence(self, order, now)
+
+    def pledge_and_remember(self: Allegiance, welcome: Welcome) -> None:
+        fenced.discard(id(self.witness))
+        pledge(self, welcome)
+
+    def admits_by_generation(self: Allegiance, term: int, message: Any) -> bool:
+        tells = isinstance(message, Fence | Plan | Connect | Go | Permit)
+        return (tells and id(self.witness) in fenced) or admits(self, term, message)
+
+    patch.set(Orders, "_fence", fence_and_forget)
+    patch.set(Allegiance, "pledge", pledge_and_remember)
+    patch.set(Allegiance, "admits", admits_by_generation)
+
+
+def no_term_in_generations_or_orders(patch: Patch) -> None:
+    """Two defects, each of which the other rule makes up for: what a generation without its term confuses is refused by
+    the term of the order, and after a fence a generation with its term is newer than any that a deposed coordinator
+    can name."""
+    generation_without_term(patch)
+    terms_forgotten_at_the_fence(patch)
+
+
+def same_term_promised_to_two(patch: Patch) -> None:
+    patch.set(Promise, "allows", lambda self, term, by: term >= self.term)
+
+
+def misses_forgotten_with_the_coordinator(patch: Patch) -> None:
+    real = Witness.testify
+    patch.set(Witness, "testify", lambda self, *args, **named: replace(real(self, *args, **named), missed=()))
+
+
+def newest_plan_alone_votes(patch: Patch) -> None:
+    """Only those who have heard the newest plan vote, not those who ran last."""
+
+    def has(self: Quorum, voters: Any) -> bool:
+        """A majority of who is known of it."""
+        known = [set(each.seats) - {None} for each in self.electorates[-1:]]
+        return self._alone or all(2 * len(each.intersection(voters)) > len(each) for each in known)
+
+    patch.set(Quorum, "has", has)
+
+
+MUTATIONS = [
+    Mutation("12 permits of any term", permits_of_any_term, "succession"),
+    Mutation("12 fences and plans of any term", fences_and_plans_of_any_term, "succession"),
+    Mutation("13 lowest permit adopted", lowest_permit_adopted, "succession"),
+    Mutation("13 twice: lowest permit, versions passed first", lowest_permit_and_versions_passed_first, "succession"),
+    Mutation("15 plan without a majority", plan_without_a_majority, "succession"),
+    Mutation("15 term without a majority", term_without_a_majority, "succession"),
+    Mutation("15 twice: no term in generations or orders", no_term_in_generations_or_orders, "succession"),
+    Mutation("18 misses forgotten with the coordinator", misses_forgotten_with_the_coordinator, "succession"),
+    Mutation("18 newest plan alone votes", newest_plan_alone_votes, "succession"),
+    Mutation("18 same term promised to two", same_term_promised_to_two, "succession"),
+]

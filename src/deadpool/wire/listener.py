@@ -1,0 +1,167 @@
+"""A listening port of the control plane, for asyncio: lets in who proves the job's secret, and nobody else.
+
+Strangers cost little: their number and their time are bounded, and what is said about them is, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Awaitable, Callable
+
+from deadpool.errors import WireError
+from deadpool.protocol.topology import Address
+from deadpool.wire.asyncio_streams import HANDSHAKE_S, shake_hands
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.handshake import Handshake, Purpose
+from deadpool.wire.preauth_limit import Strangers
+
+_BACKLOG = 4096  # all nodes of a large job may come at once
+_TELL_EVERY_S = 5.0
+
+Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Visit = asyncio.Task[None]
+
+
+class Reception:
+    """`converse` is called with each member's streams, and the connection ends when it returns.
+
+    `refused` is told about strangers: the reason for the newest, and how many there were since it was last told.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        purpose: Purpose,
+        converse: Conversation,
+        refused: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self._credentials, self._purpose, self._converse = credentials, purpose, converse
+        self._refused = refused
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._strangers: Strangers[Visit] = Strangers()
+        self._visits: set[Visit] = set()
+        self._untold, self._newest, self._told_at = 0, "", -_TELL_EVERY_S
+
+    async def start(self, host: str, port: int) -> Address:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listener))
+        return Address(host=host, port=self._listener.getsockname()[1])
+
+    async def stop_listening(self) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        self._tell()
+
+    async def close(self) -> None:
+        """Ends all conversations. May be called twice."""
+        await self.stop_listening()
+        for visit in list(self._visits):
+            visit.cancel()
+        await asyncio.gather(*self._visits, return_exceptions=True)
+
+    # --- strangers ---------------------------------------------------------------------------------------------------
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except OSError:
+                await asyncio.sleep(0.05)  # out of descriptors, or gone while it waited: no reason to end
+                continue
+            try:
+                await self._make_room()
+            except asyncio.CancelledError:
+                sock.close()
+                raise
+            self._begin(sock)
+
+    async def _make_room(self) -> None:
+        while (wait_s := self._strangers.wait_s(time.monotonic())) > 0:
+            await asyncio.sleep(min(wait_s, 0.01))
+        if (oldest := self._strangers.crowded_out(time.monotonic())) is not None:
+            oldest.cancel()
+
+    def _begin(self, sock: socket.socket) -> None:
+        visit = asyncio.get_running_loop().create_task(self._visit(sock))
+        self._visits.add(visit)
+        self._strangers.arrived(visit, time.monotonic())
+        visit.add_done_callback(self._ended)
+
+    def _ended(self, visit: Visit) -> None:
+        self._visits.discard(visit)
+        self._strangers.known(visit)
+
+    async def _visit(self, sock: socket.socket) -> None:
+        peer = _name(sock)
+        visit = asyncio.current_task()
+        assert visit is not None
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                reader, writer = await self._let_in(sock)
+        except (TimeoutError, OSError, WireError) as error:
+            sock.close()
+            self._note(f"peer {peer} is not one of this job: {str(error) or 'it is too slow'}")
+            return
+        except asyncio.CancelledError:
+            sock.close()  # crowded out, or we are closing
+            return
+        self._strangers.known(visit)
+        try:
+            await self._converse(reader, writer)
+        except asyncio.CancelledError:
+            return  # only close() does that
+        finally:
+            writer.transport.abort()
+
+    async def _let_in(self, sock: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await self._open(sock)
+        try:
+            secret, carrier = self._credentials.secret, self._credentials.carrier
+            await shake_hands(reader, writer, Handshake(secret, "server", self._purpose, carrier))
+        except BaseException:
+            writer.transport.abort()
+            raise
+        return reader, writer
+
+    async def _open(self, sock: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        loop, tls = asyncio.get_running_loop(), self._credentials.tls
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = _UntilItHangsUp(reader, loop=loop)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock, ssl=tls.server if tls else None)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    def _note(self, reason: str) -> None:
+        """Not told each time: a stranger who knocks all day must not fill the disk."""
+        self._untold, self._newest = self._untold + 1, reason
+        if time.monotonic() >= self._told_at + _TELL_EVERY_S:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._refused is not None and self._untold:
+            self._refused(self._newest, self._untold)
+        self._untold, self._told_at = 0, time.monotonic()
+
+
+class _UntilItHangsUp(asyncio.StreamReaderProtocol):
+    """Who has said its last word does not wait for an answer: the transport knows then that the peer is gone."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
+
+
+def _name(sock: socket.socket) -> str:
+    with contextlib.suppress(OSError):
+        host, port, *_ = sock.getpeername()
+        return f"{host}:{port}"
+    return "unknown"

@@ -1,0 +1,31 @@
+"""Threads that move bulk are niced, and keep to the CPUs they were given, and nobody else's are or do."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from deadpool.control.thread_priority import Courtesy
+
+
+def manners() -> tuple[int, frozenset[int]]:
+    thread = threading.get_native_id()
+    return os.getpriority(os.PRIO_PROCESS, thread), frozenset(os.sched_getaffinity(thread))
+
+
+def manners_of_a_child() -> tuple[int, frozenset[int]]:
+    found = []
+    child = threading.Thread(target=lambda: found.append(manners()))
+    child.start()
+    child.join()
+    return found[0]
+
+
+def test_bulk_threads_and_those_they_start_give_way():
+    mine = manners()
+    cpu = frozenset([min(os.sched_getaffinity(0))])
+    with ThreadPoolExecutor(1, initializer=Courtesy(7, cpu).show) as pool:
+        assert pool.submit(manners).result() == (7, cpu)
+        assert pool.submit(manners_of_a_child).result() == (7, cpu)
+    assert manners() == mine

@@ -1,0 +1,125 @@
+"""Nodes struck by the fault injector at named moments of an unmodified script, several in one job, each time exactly.
+
+Between two strikes rank 1, the one to be struck, waits at a gate in a step that is not struck: there it is armed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deadpool.cli.job_client import ask
+
+Record = dict[str, Any]
+
+GATE_S = 150.0  # six nodes start at once
+
+
+class Series:
+    """Strikes that were ordered, in the order in which they are to fall."""
+
+    def __init__(self, stage: Any) -> None:
+        self._stage = stage
+        self.struck: list[Record] = []
+
+    def at_gate(self, gate: int) -> None:
+        """Everything is committed by then: what a strike finds does not depend on how fast copies travel."""
+        reached = self._stage.folder / "gates" / f"reached-{gate}"
+        self._stage.trial.await_true(reached.exists, f"the gate of step {gate}", GATE_S)
+        self._stage.await_committed(gate)
+
+    def arm_node(self, at: str, step: int) -> None:
+        """The one that holds rank 1 now."""
+        self._order({"node": self._nodes_of([1])[0]}, at, step)
+        self._await_set()
+
+    def arm_trainer(self, at: str, step: int) -> None:
+        self._order({"rank": 1}, at, step)
+        self._await_set()
+
+    def arm_the_only_spare(self, at: str) -> None:
+        (spare,) = self._nodes_of([])
+        self._order({"node": spare}, at, None)
+
+    def _await_set(self) -> None:
+        """Until the one that is to strike knows of it."""
+        self._stage.trial.await_event("ambush_set", count=len(self.struck))
+
+    def _nodes_of(self, ranks: list[int]) -> list[str]:
+        return [each["node"] for each in self._stage.status()["nodes"] if list(each["ranks"]) == ranks]
+
+    def _order(self, place: Record, at: str, step: int | None) -> None:
+        self.struck.append(ask(self._stage.trial.job.run_dir, "kill", **place, at=at, step=step))
+
+    def check(self) -> None:
+        """Each strike fell, once, where and when it was ordered, and took its whole node if that was meant."""
+        ambushes, faults = self._stage.events("ambush"), self._stage.events("fault")
+        assert self._stage.events("ambush_missed") == []
+        assert [(a["at"], a.get("step")) for a in ambushes] == [(s["at"], s["step"]) for s in self.struck]
+        assert [(f["node"], f.get("rank")) for f in faults] == [(s["node"], s["rank"]) for s in self.struck]
+
+
+def newest_step_when_struck(stage: Any, results: Any, at: str) -> int:
+    """By what the script itself wrote down: of the struck rank, before it was struck."""
+    ambush = next(each for each in stage.events("ambush") if each["at"] == at)
+    return max(each.step for each in results.steps[ambush["rank"]] if each.ended < ambush["t"])
+
+
+def resumed_at(stage: Any, index: int) -> int:
+    return int(stage.events("planned")[1 + index]["step"])
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("layout", "moments"),
+    [
+        ("fsdp2", ("backward", "reduce", "optimizer", "capture")),
+        ("ddp", ("forward", "reduce", "clip", "wire")),
+    ],
+)
+def test_node_after_node_struck_at_its_moment(make_stage, play, layout, moments):
+    gates = range(0, 8, 2)
+    stage = make_stage(layout, scene=" ".join(f"wait@{gate}:1" for gate in gates), spares=len(moments))
+    series = Series(stage)
+
+    def during():
+        for gate, at in zip(gates, moments, strict=True):
+            series.at_gate(gate)
+            series.arm_node(at, gate + 1)
+            stage.open_gate(gate)
+
+    results = play(stage, during)
+    series.check()
+    for gate, at in zip(gates, moments[:3], strict=False):
+        assert newest_step_when_struck(stage, results, at) == gate
+    assert resumed_at(stage, 3) == 6, "version 7 was not whole anywhere else when its node died"
+
+
+@pytest.mark.timeout(400)
+def test_first_step_ever_then_between_steps_then_right_after_a_recovery(make_stage, play):
+    first = "at=backward step=0 node=n1"
+    stage = make_stage("plain", scene="wait@2:1 wait@4:1 wait@6:1", spares=3, faults=(first,))
+    series = Series(stage)
+    series.struck.append({"node": "n1", "rank": None, "at": "backward", "step": 0})
+
+    def during():
+        series.at_gate(2)
+        series.arm_node("between", 2)
+        stage.open_gate(2)
+        series.at_gate(4)
+        series.arm_trainer("reduce", 5)
+        stage.open_gate(4)
+        series.at_gate(6)
+        series.arm_node("clip", 7)
+        series.arm_the_only_spare("recovered")
+        stage.open_gate(6)
+        stage.trial.await_event("waiting")
+        stage.trial.job.add_node("n9", spare=True)
+
+    results = play(stage, during)
+    series.check()
+    assert resumed_at(stage, 0) == 0
+    assert newest_step_when_struck(stage, results, "between") == 2
+    assert newest_step_when_struck(stage, results, "reduce") == 4
+    assert resumed_at(stage, 4) == resumed_at(stage, 3), "nothing was computed between the two"

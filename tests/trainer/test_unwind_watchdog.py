@@ -1,0 +1,88 @@
+"""Which main threads are taken for stuck after an abort."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from deadpool.trainer.unwind_watchdog import STILL_S, UnwindWatch
+
+STUCK, WELL = 75, 0
+PROGRAM = """
+import os, threading, time
+import torch
+from deadpool.protocol.identity import Generation
+from deadpool.trainer.unwind_watchdog import UnwindWatch
+
+watch = UnwindWatch(lambda seconds: os._exit({stuck}))
+watch.stepped({step_s})
+fence = Generation(1, 2)
+watch.begin(fence)
+threading.Timer(4.0, lambda: os._exit({well})).start()
+{main}
+"""
+INSIDE_TORCH = "torch.futures.Future().wait()"
+MAINS = {
+    "waits inside torch": (INSIDE_TORCH, STUCK),
+    "computes": ("while True: torch.ones(200, 200) @ torch.ones(200, 200)", WELL),
+    "waits for something else": ("time.sleep(60)", WELL),
+    "came back and waits again": (f"watch.end(fence); {INSIDE_TORCH}", WELL),
+    "came back before it was watched": (f"watch.end(fence); watch.begin(fence); {INSIDE_TORCH}", WELL),
+    "came back and does not from the next abort": (
+        f"watch.end(fence); watch.begin(Generation(1, 3)); {INSIDE_TORCH}",
+        STUCK,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Iterator[dict[str, int]]:
+    """They do little but wait, so all of them are run at once."""
+    programs = {name: begin(main) for name, (main, _) in MAINS.items()}
+    programs |= {f"steps of {step_s} s": begin(INSIDE_TORCH, step_s) for step_s in (1.0, 2.0)}
+    try:
+        yield {name: program.wait(timeout=60) for name, program in programs.items()}
+    finally:
+        for program in programs.values():
+            program.kill()
+
+
+@pytest.mark.parametrize("main", MAINS)
+def test_main_thread_that(main, outcomes):
+    assert outcomes[main] == MAINS[main][1]
+
+
+def test_main_thread_that_waits_while_the_device_drains_slow_steps(outcomes):
+    """Within the four seconds that the program lives: stuck after three steps of one second, not of two."""
+    assert outcomes["steps of 1.0 s"] == STUCK
+    assert outcomes["steps of 2.0 s"] == WELL
+
+
+def test_quick_steps_do_not_make_it_impatient():
+    watch = UnwindWatch(lambda seconds: None)
+    assert watch.limit_s == STILL_S
+    watch.step_s = 0.001
+    assert watch.limit_s == STILL_S
+    watch.step_s = 10.0
+    assert watch.limit_s == 30.0
+
+
+def begin(main: str, step_s: float = 0.0) -> subprocess.Popen[bytes]:
+    program = textwrap.dedent(PROGRAM).format(stuck=STUCK, well=WELL, main=main, step_s=step_s)
+    return subprocess.Popen([sys.executable, "-c", program])
+
+
+@pytest.mark.parametrize(("step_s", "silent_s", "tells"), [(1.0, 30.0, True), (1.0, 10.0, False), (10.0, 30.0, False)])
+def test_halt_in_a_step_that_lasts_long_leaves_a_trace_of_every_thread(step_s, silent_s, tells, capfd, monkeypatch):
+    watch, now = UnwindWatch(lambda _: None), time.monotonic()
+    watch.stepped(step_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now + silent_s)
+    watch.tell_where_if_long()
+    told = capfd.readouterr().err
+    assert ("no step for 30 s" in told) == tells
+    assert ("in test_halt_in_a_step_that_lasts_long" in told) == tells

@@ -1,0 +1,135 @@
+"""Strangers at a port of the control plane, with real sockets: none gets in, none keeps a member out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from front import MEMBER, STATUS, Front, heard_by_stranger, listening
+
+from deadpool.protocol.topology import Address
+from deadpool.wire import listener
+from deadpool.wire.control_link import connect
+from deadpool.wire.handshake import HELLO_BYTES, Handshake
+from deadpool.wire.preauth_limit import Strangers
+
+HELLO = Handshake(MEMBER.secret, "client", "control").opening()
+
+
+async def is_let_in(front: Front, address: Address) -> bool:
+    link = await connect(address, MEMBER, patience_s=5.0)
+    server = await front.links.get()
+    link.send(STATUS)
+    heard = await anext(server.messages())
+    link.abort()
+    return heard == STATUS
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [b"GET / HTTP/1.1\r\n\r\n" + bytes(64)],
+        [bytes(10_000)],
+        [HELLO, bytes(32)],
+        [Handshake(MEMBER.secret, "client", "data").opening()],
+    ],
+    ids=["http", "zeros", "no proof", "another purpose"],
+)
+def test_stranger_learns_a_random_number_at_most(words):
+    async def scenario() -> None:
+        front = Front()
+        async with listening(front) as address:
+            assert len(await heard_by_stranger(address, *words)) <= HELLO_BYTES
+            assert "is not one of this job" in await front.refusals.get()
+            assert await is_let_in(front, address)
+
+    asyncio.run(scenario())
+
+
+def test_replayed_handshake_is_refused():
+    async def scenario() -> None:
+        front = Front()
+        async with listening(front) as address:
+            recorded = await record_member(address)
+            await front.links.get()
+            await heard_by_stranger(address, *recorded)
+            assert "does not know the job's secret" in await front.refusals.get()
+            assert front.links.empty()
+
+    asyncio.run(scenario())
+
+
+async def record_member(address: Address) -> list[bytes]:
+    """What a member says to be let in."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    handshake = Handshake(MEMBER.secret, "client", "control")
+    said = [handshake.opening()]
+    writer.write(said[0])
+    while not handshake.done:
+        said.append(handshake.feed(await reader.readexactly(handshake.needed)))
+        writer.write(said[-1])
+    writer.transport.abort()
+    return said
+
+
+def test_stranger_that_sends_byte_by_byte_is_thrown_out(monkeypatch):
+    monkeypatch.setattr(listener, "HANDSHAKE_S", 0.2)
+
+    async def scenario() -> None:
+        front = Front()
+        async with listening(front) as address:
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            began = time.monotonic()
+            dripping = asyncio.create_task(drip(writer))
+            assert await reader.read() == b""
+            assert time.monotonic() - began < 2.0
+            dripping.cancel()
+            writer.transport.abort()
+            assert "too slow" in await front.refusals.get()
+
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        for byte in HELLO:
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.05)
+
+    asyncio.run(scenario())
+
+
+def test_crowd_of_silent_strangers_keeps_no_member_out():
+    async def scenario() -> None:
+        front = Front()
+        front.reception._strangers = Strangers(limit=8, grace_s=0.05)
+        async with listening(front) as address:
+            crowd = [await asyncio.open_connection(address.host, address.port) for _ in range(30)]
+            assert await is_let_in(front, address)
+            assert len(front.reception._strangers) <= 8
+            for _, writer in crowd:
+                writer.transport.abort()
+
+    asyncio.run(scenario())
+
+
+def test_storm_of_members_is_let_in_completely():
+    async def scenario() -> None:
+        front = Front()
+        front.reception._strangers = Strangers(limit=4, grace_s=5.0)
+        async with listening(front) as address:
+            links = await asyncio.gather(*(connect(address, MEMBER, patience_s=30.0) for _ in range(60)))
+            for link in links:
+                link.abort()
+            assert front.refusals.empty()
+
+    asyncio.run(scenario())
+
+
+def test_stranger_who_knocks_all_day_does_not_fill_the_log():
+    async def scenario() -> None:
+        front = Front()
+        async with listening(front) as address:
+            for _ in range(20):
+                await heard_by_stranger(address, bytes(100))
+            assert front.refusals.qsize() == 1
+        assert front.refusals.qsize() == 2, "the others are told together"
+
+    asyncio.run(scenario())
