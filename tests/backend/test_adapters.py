@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -83,9 +84,10 @@ def rehearse_in_vain(rank: int, port: int) -> list[str]:
     [ddp] = [adapter for adapter in job.adapters if adapter.name == "ddp"]
     said = []
     for backward in (False, True):
-        with ddp.rehearsing():
+        with contextlib.suppress(ArithmeticError), ddp.rehearsing():
             if backward:
                 job.train_one()
+            raise ArithmeticError("the script, of its loss")
         ddp.reset()
         try:
             ddp.seated(3)

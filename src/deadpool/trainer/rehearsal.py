@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from deadpool.trainer.job import Job
 
 
+class _DryStepFailed(Exception):
+    pass
+
+
 def run(job: Job) -> Iterator[DryStep]:
     """Yields dry steps, then returns at Go with the rank's state loaded, as if it had been there all along."""
     session = job.session
@@ -58,14 +62,16 @@ def _walk(job: Job, seat: Seat, rehearsed: int) -> Iterator[DryStep]:
 def _dry_steps(job: Job, count: int) -> Iterator[DryStep]:
     job.set_dry(True)
     for number in range(count):
-        with contextlib.ExitStack() as stack:
+        step = DryStep(job, number)
+        with contextlib.suppress(_DryStepFailed), contextlib.ExitStack() as stack:
             for adapter in job.adapters:
                 stack.enter_context(adapter.rehearsing())
-            step = DryStep(job, number)
             try:
                 yield step
             except GeneratorExit:
                 _end_here(job, number)
+            if step.error is not None:
+                raise _DryStepFailed  # for adapters to see
         if step.error is not None:
             job.session.leave_if_device_broke()
             job.session.emit("dry_step_failed", reason=f"{type(step.error).__name__}: {step.error}")

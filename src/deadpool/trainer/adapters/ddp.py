@@ -69,13 +69,15 @@ class DdpAdapter:
 
     @contextlib.contextmanager
     def rehearsing(self) -> Iterator[None]:
-        if self._reducer is None:
-            yield
-        else:
+        try:
             with self._talking_to_nobody():
                 yield
-        self._rehearsed_in_vain = not self._leave_step() and self._lays_out_anew
-        self.reset()
+            self._rehearsed_in_vain = False
+        except Exception:
+            self._rehearsed_in_vain = not self._leave_step() and self._lays_out_anew
+            raise
+        finally:
+            self.reset()
 
     def seated(self, resume_step: int) -> None:
         if resume_step < self.dry_steps:
@@ -107,6 +109,9 @@ class DdpAdapter:
 
     @contextlib.contextmanager
     def _talking_to_nobody(self) -> Iterator[None]:
+        if self._reducer is None:
+            yield
+            return
         group = self._module.process_group
         nobody = NullGroup(group.rank(), group.size())  # held here: the reducer does not keep its Python half alive
         self._reducer._update_process_group(nobody)
@@ -117,13 +122,14 @@ class DdpAdapter:
 
     def _leave_step(self) -> bool:
         """Whether the buckets are laid out by a recording that was whole: now, or by a second forward in the step."""
+        if self._reducer is None:
+            return True
         laid_out = bool(self._module._has_rebuilt_buckets)
-        if self._reducer is not None:
-            # Refused when a backward was cut off. That is no loss: its forward has laid the buckets out already, or it
-            # was the first one, and work resumes at step 0.
-            with self._talking_to_nobody(), contextlib.suppress(RuntimeError):
-                laid_out = self._reducer._rebuild_buckets() or laid_out
-            self._reducer._reset_state()
+        # Refused when a backward was cut off. That is no loss: its forward has laid the buckets out already, or it was
+        # the first one, and work resumes at step 0.
+        with self._talking_to_nobody(), contextlib.suppress(RuntimeError):
+            laid_out = self._reducer._rebuild_buckets() or laid_out
+        self._reducer._reset_state()
         return laid_out
 
     def _return_to_first_layout(self) -> None:
