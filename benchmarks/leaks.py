@@ -38,7 +38,7 @@ WARM_STEPS = 300
 
 
 @dataclass(slots=True)
-class Striker:
+class Injector:
     """Kills, and waits until a new version is complete on all nodes."""
 
     trial: Trial
@@ -49,7 +49,7 @@ class Striker:
     def __post_init__(self) -> None:
         self.tail = Tail(self.trial.job.run_dir.events)
 
-    def strike(self, index: int, *, whole_node: bool) -> None:
+    def injection(self, index: int, *, whole_node: bool) -> None:
         status = self.status()
         seats = {rank["rank"]: rank["node"] for rank in status["ranks"]}
         rank = [rank for rank, node in sorted(seats.items()) if node != "n0"][index % (NODES - 1)]
@@ -82,9 +82,9 @@ def _seated(node: dict[str, Any]) -> str | None:
     return next((each["trainer"] for each in node["trainers"] if each["state"] == "seated"), None)
 
 
-def look(trial: Trial, striker: Striker) -> dict[str, dict[str, float]]:
+def look(trial: Trial, injector: Injector) -> dict[str, dict[str, float]]:
     """The three that live through everything."""
-    node = next(node for node in striker.status()["nodes"] if node["node"] == "n0")
+    node = next(node for node in injector.status()["nodes"] if node["node"] == "n0")
     assert trial.job.coordinator is not None
     pids = {
         "trainer": node["trainer_pids"][_seated(node)],
@@ -107,11 +107,11 @@ def _count(pid: int) -> dict[str, float]:
 def disturb(trial: Trial, recoveries: int, node_every: int, stop: Path) -> list[dict[str, dict[str, float]]]:
     trial.await_event("rehearsed")
     trial.await_step(WARM_STEPS, timeout_s=300.0)
-    striker = Striker(trial)
-    looks = [look(trial, striker)]
+    injector = Injector(trial)
+    looks = [look(trial, injector)]
     for index in range(recoveries):
-        striker.strike(index, whole_node=node_every > 0 and index % node_every == node_every - 1)
-        looks.append(look(trial, striker))
+        injector.injection(index, whole_node=node_every > 0 and index % node_every == node_every - 1)
+        looks.append(look(trial, injector))
         print(f"recovery {index + 1} of {recoveries}: {looks[-1]['trainer']}", flush=True)
     newest = max(max(each) for each in trial.results().losses.values())
     draft = stop.with_suffix(".draft")
@@ -146,8 +146,8 @@ def main() -> None:
     with temporary_folder("deadpool-benchmark-") as folder:
         stop = folder / "stop"
         arguments = ["--layout", args.layout, "--steps", "10000000", "--stop", str(stop), *MODEL]
-        struck = JobConfig(nodes=NODES, spares=1, overhead_budget=0.0, quarantine_after=0).checked()
-        trial = Trial(struck, arguments, folder / "disturbed", deadline_s=300)
+        hit = JobConfig(nodes=NODES, spares=1, overhead_budget=0.0, quarantine_after=0).checked()
+        trial = Trial(hit, arguments, folder / "disturbed", deadline_s=300)
         looks: list[dict[str, dict[str, float]]] = []
         disturbed = trial.run(lambda job: looks.extend(disturb(job, args.recoveries, args.node_every, stop)))
         print("the same steps undisturbed", flush=True)

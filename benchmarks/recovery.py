@@ -5,10 +5,10 @@
 
 4 nodes of one trainer (3d: of two) and one warm spare node; a new one joins after each kill. Per fault, from the kill:
 `first_step_s` until every rank has done a step begun after it, `net_recovery_s` the same less one median step of the
-undisturbed run, which comes last and does as many steps as the other did. With --understudies 4 the spare has rehearsed
+undisturbed run, which comes last and does as many steps as the other did. With --rehearsals 4 the spare has rehearsed
 all four ranks, with 1 only one of them: when another is lost, a fresh process is forked and runs the script.
 
-With --device cuda ranks and understudies share the GPUs of this machine; where there are fewer GPUs than ranks, NCCL
+With --device cuda ranks and rehearsals share the GPUs of this machine; where there are fewer GPUs than ranks, NCCL
 has to be told that they may be shared. Trainers have the environment of this command. Unknown options go to the
 workload, e.g. --layers 2.
 """
@@ -30,7 +30,7 @@ from output import give_out
 from deadpool.config import JobConfig
 from deadpool.control.run_dir import RunDir
 from deadpool.control.temporary_folder import temporary_folder
-from deadpool.workload.comparison import Strike, kill_in_mid_step
+from deadpool.workload.comparison import Injection, kill_in_mid_step
 from deadpool.workload.harness import Trial
 from deadpool.workload.layouts import NAMES
 from deadpool.workload.results import Results, differences
@@ -52,7 +52,7 @@ def disturb(trial: Trial, faults: int, seed: int, stop: Path) -> list[tuple[str,
     config = trial.config
     seated = [f"n{i}" for i in range(config.nodes)]
     for index in range(faults):
-        rehearsals = (index + 1) * config.understudies * config.nproc_per_node
+        rehearsals = (index + 1) * config.rehearsals * config.nproc_per_node
         trial.await_event("rehearsed", rehearsals, timeout_s=180)
         trial.await_step(trial.results().newest_step() + QUIET_STEPS)
         position = choose.randrange(len(seated))
@@ -67,19 +67,19 @@ def disturb(trial: Trial, faults: int, seed: int, stop: Path) -> list[tuple[str,
     return kills
 
 
-def report(strikes: list[Strike], undisturbed: Results, disturbed: Results, understudies: int) -> dict[str, Any]:
+def report(injections: list[Injection], undisturbed: Results, disturbed: Results, rehearsals: int) -> dict[str, Any]:
     step_s = undisturbed.median_step_s()
-    phases = strikes[0].phases_s()
+    phases = injections[0].phases_s()
     return {
         "bit_identical": not differences(undisturbed, disturbed),
-        "faults": len(strikes),
-        "understudies": understudies,
+        "faults": len(injections),
+        "rehearsals": rehearsals,
         "median_step_s": step_s,
-        "first_step_s": spread(s.first_step_s() for s in strikes),
-        "net_recovery_s": spread(s.first_step_s() - step_s for s in strikes),
-        "phases_s": {name: spread(s.phases_s()[name] for s in strikes) for name in phases},
-        "steps_redone": [s.recovery.lost_steps for s in strikes],
-        "each_net_s": [s.first_step_s() - step_s for s in strikes],
+        "first_step_s": spread(s.first_step_s() for s in injections),
+        "net_recovery_s": spread(s.first_step_s() - step_s for s in injections),
+        "phases_s": {name: spread(s.phases_s()[name] for s in injections) for name in phases},
+        "steps_redone": [s.recovery.lost_steps for s in injections],
+        "each_net_s": [s.first_step_s() - step_s for s in injections],
     }
 
 
@@ -88,12 +88,12 @@ def keep(run_dir: RunDir, kills: list[tuple[str, float]], folder: Path) -> None:
     shutil.copytree(run_dir.path, folder, dirs_exist_ok=True)
     with RunDir(folder).events.open("a") as events:
         for victim, at in kills:
-            events.write(json.dumps({"t": at, "what": "struck", "node": victim}) + "\n")
+            events.write(json.dumps({"t": at, "what": "hit", "node": victim}) + "\n")
 
 
 def settings(args: argparse.Namespace) -> JobConfig:
     per_node = 2 if args.layout == "3d" else 1
-    return JobConfig(nodes=4, nproc_per_node=per_node, spares=1, understudies=args.understudies, overhead_budget=0.0)
+    return JobConfig(nodes=4, nproc_per_node=per_node, spares=1, rehearsals=args.rehearsals, overhead_budget=0.0)
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--layout", choices=NAMES, default="fsdp2")
     parser.add_argument("--faults", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--understudies", type=int, default=4, help="ranks that the spare rehearses")
+    parser.add_argument("--rehearsals", type=int, default=4, help="ranks that the spare rehearses")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--keep", type=Path, help="copy the run folder of the disturbed run here, for a picture of it")
     parser.add_argument("--json", type=Path)
@@ -115,14 +115,14 @@ def main() -> None:
         disturbed = trial.run(lambda t: kills.extend(disturb(t, args.faults, args.seed, stop)))
         if args.keep is not None:
             keep(trial.job.run_dir, kills, args.keep)
-        strikes = [
-            Strike(victim=victim, killed_at=at, recovery=recovery)
+        injections = [
+            Injection(victim=victim, killed_at=at, recovery=recovery)
             for (victim, at), recovery in zip(kills, trial.recoveries(), strict=True)
         ]
         print(f"the same {stop.read_text()} steps undisturbed", flush=True)
         calm = dataclasses.replace(config, spares=0)
         undisturbed = Trial(calm, arguments + further, folder / "undisturbed", deadline_s=DEADLINE_S).run()
-    give_out(report(strikes, undisturbed, disturbed, args.understudies), args.json)
+    give_out(report(injections, undisturbed, disturbed, args.rehearsals), args.json)
 
 
 if __name__ == "__main__":

@@ -77,20 +77,20 @@ def _left(look: Callable[[], set[str]], before: set[str]) -> set[str]:
 
 
 def _processes() -> set[str]:
-    """All descendants, also those whose parent is gone. Dead ones that nobody else will wait for are buried here."""
+    """All descendants, also those whose parent is gone. Dead ones that nobody else will wait for are reaped here."""
     alive = set()
     for process in psutil.Process().children(recursive=True):
         try:
             if process.status() != psutil.STATUS_ZOMBIE:
                 alive.add(f"{process.pid} ({' '.join(process.cmdline())[:120]})")
             elif process.ppid() == os.getpid():
-                _bury(process.pid)
+                _reap(process.pid)
         except psutil.NoSuchProcess:
             continue
     return alive
 
 
-def _bury(pid: int) -> None:
+def _reap(pid: int) -> None:
     """Only between tests, when no Popen of theirs can still be waiting for it."""
     try:
         os.waitpid(pid, os.WNOHANG)

@@ -40,7 +40,7 @@ def record(t: float, what: str, cause: str = "fault-1", **detail: object) -> dic
 
 RECOVERY = [
     record(0.0, "go", "start"),
-    {"t": 1.0, "what": "struck", "node": "n1"},
+    {"t": 1.0, "what": "hit", "node": "n1"},
     record(1.5, "fault", node="n1", reason="gone", ranks=[1]),
     record(1.75, "fenced"),
     record(2.0, "planned", step=7, lost_steps=1),
@@ -66,17 +66,17 @@ def test_recovery_is_told_from_the_strike_to_the_last_resumed_rank():
 
 
 def test_fault_seen_without_a_strike_begins_when_it_was_seen():
-    (recovery,) = recoveries([r for r in RECOVERY if r["what"] != "struck"])
+    (recovery,) = recoveries([r for r in RECOVERY if r["what"] != "hit"])
     assert recovery.began == 1.5
 
 
 def test_recovery_begins_with_the_ambush_that_led_to_it_and_no_other():
-    ambush = {"t": 1.25, "what": "ambush", "rank": 1, "at": "clip", "step": 7}
-    earlier = {"t": -1.0, "what": "struck", "node": "n1"}, record(-0.5, "fault", "fault-0", node="n1", ranks=[1])
-    unstruck = [r for r in RECOVERY if r["what"] != "struck"]
-    (recovery,) = recoveries([*earlier, ambush, *unstruck])
-    assert recovery.began == 1.25 and recovery.records[0] == ambush
-    (recovery,) = recoveries([*earlier, *unstruck])
+    injected = {"t": 1.25, "what": "injected", "rank": 1, "at": "clip", "step": 7}
+    earlier = {"t": -1.0, "what": "hit", "node": "n1"}, record(-0.5, "fault", "fault-0", node="n1", ranks=[1])
+    undisturbed = [r for r in RECOVERY if r["what"] != "hit"]
+    (recovery,) = recoveries([*earlier, injected, *undisturbed])
+    assert recovery.began == 1.25 and recovery.records[0] == injected
+    (recovery,) = recoveries([*earlier, *undisturbed])
     assert recovery.began == 1.5
 
 
@@ -86,7 +86,7 @@ def test_hang_begins_with_what_was_struck_last_wherever_that_was():
     assert recovery.began == 1.0
     earlier = record(1.25, "fault", "fault-0", node="n1", ranks=[1], reason="gone")
     (recovery,) = recoveries([*hang[:2], earlier, *hang[2:]])
-    assert recovery.began == 1.5, "that strike had led to something else"
+    assert recovery.began == 1.5, "that injection had led to something else"
 
 
 def test_recovery_that_was_overtaken_by_another_fault_is_not_told_as_complete():

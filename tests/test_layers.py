@@ -26,9 +26,9 @@ TORCH_FREE_SNAPSHOT = {
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "strikes": BASE,
+    "injections": BASE,
     "timeouts": BASE,
-    "config": BASE | {"strikes", "timeouts"},
+    "config": BASE | {"injections", "timeouts"},
     "owner_only": set(),
     "events": BASE | {"owner_only"},
     "parent": set(),
@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": BASE | {"notes"},
     "protocol": {"errors", "events"},
     "wire": {"protocol", "errors"},
-    "control": SHARED | {"wire", "owner_only", "parent", "strikes", "timeouts"} | TORCH_FREE_SNAPSHOT,
+    "control": SHARED | {"wire", "owner_only", "parent", "injections", "timeouts"} | TORCH_FREE_SNAPSHOT,
     "sim": SHARED,
     "dashboard": SHARED | {"story"},
     "snapshot": SHARED | {f"wire.{module}" for module in ("credentials", "handshake", "patience", "strangers", "tls")},

@@ -1,6 +1,6 @@
 """Nothing that comes from a socket can carry code: no module of ours can read a format that does.
 
-torch's own object collectives pickle what scripts give them; their bytes pass through here unread (prompt_book.py).
+torch's own object collectives pickle what scripts give them; their bytes pass through here unread (recorded_collectives.py).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class JobConfig:
     holders: int = 1  # nodes that keep a copy of each rank's snapshots
     slots: int = 3  # snapshots kept per rank and side
     standby: int = 0  # extra trainers parked on every node
-    understudies: int = 1  # trainers parked per seat of a spare node, each rehearsing another rank
+    rehearsals: int = 1  # trainers parked per seat of a spare node, each rehearsing another rank
     capture_every: int = 1  # steps between snapshots, at least
     overhead_budget: float = 0.001  # share of the step time that snapshots may cost; 0: no limit, none is left out
     node_timeout_s: float = 5.0  # silence after which a node is taken for dead
@@ -83,7 +83,7 @@ class JobConfig:
 
     def checked(self) -> JobConfig:
         """Refuses what cannot work, with the reason. The timeouts that were not given are filled in."""
-        for name in ("nodes", "nproc_per_node", "slots", "capture_every", "understudies"):
+        for name in ("nodes", "nproc_per_node", "slots", "capture_every", "rehearsals"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "a number of at least 1")
         for name in ("spares", "holders", "standby", "standby_coordinators", "quarantine_after"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")

@@ -1,4 +1,4 @@
-"""Faults that a user orders: who is struck, with which signal, and at which moment of training.
+"""Faults that a user orders: who is hit, with which signal, and at which moment of training.
 
 Owns the words for moments. An order is checked here wherever it comes from: a command, a setting, a test.
 """
@@ -30,8 +30,8 @@ ORDER_HELP = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrikeOrder:
-    """`at` None: now. Else the order waits until the struck one reaches this moment of step or version `step`."""
+class InjectionOrder:
+    """`at` None: now. Else the order waits until the hit one reaches this moment of step or version `step`."""
 
     node: str | None = None
     rank: int | None = None
@@ -39,7 +39,7 @@ class StrikeOrder:
     at: str | None = None
     step: int | None = None
 
-    def checked(self) -> StrikeOrder:
+    def checked(self) -> InjectionOrder:
         """Refuses what can never come true, with the reason."""
         if (self.node is None) == (self.rank is None):
             raise ConfigError("give either a node or a rank")
@@ -66,7 +66,7 @@ class StrikeOrder:
         return MOMENTS[self.at].partition(" (")[0].replace("N", str(self.step)) if self.at else "now"
 
 
-def parse_order(text: str) -> StrikeOrder:
+def parse_order(text: str) -> InjectionOrder:
     """From words of the form NAME=VALUE, the form in which a job is started with faults."""
     words = dict(word.partition("=")[::2] for word in text.split())
     unknown = sorted(set(words) - {"at", "step", "node", "rank", "signal"})
@@ -75,7 +75,7 @@ def parse_order(text: str) -> StrikeOrder:
     if "at" not in words:
         raise ConfigError(f"fault {text!r} names no moment: give at=, one of {', '.join(MOMENTS)}")
     try:
-        return StrikeOrder(
+        return InjectionOrder(
             node=words.get("node"),
             rank=_number("rank", words),
             signal=signal_number(words.get("signal", "SIGKILL")),

@@ -1,6 +1,6 @@
 """Files and folders that nobody but their owner can look into, whatever the umask says.
 
-Not by setting the umask: trainers would inherit it, and what a user's script writes is the user's to decide.
+Not by setting the umask: trainers would take_over it, and what a user's script writes is the user's to decide.
 """
 
 from __future__ import annotations

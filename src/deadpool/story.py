@@ -42,8 +42,8 @@ def _recovery(records: list[Record], cause: str) -> Recovery | None:
     fault = next(r for r in own if _milestone(r) == "fault")
     plan = next(r for r in own if r["what"] == "planned")
     resumed = [float(r["t"]) for r in own if r["what"] == "resumed"]
-    strike = _strike_of(records, fault) if fault["what"] == "fault" else None
-    began = float(strike["t"] if strike else fault["t"])
+    injection = _injection_of(records, fault) if fault["what"] == "fault" else None
+    began = float(injection["t"] if injection else fault["t"])
     times = [began, *(at[what] for what in MILESTONES)] + ([max(resumed)] if resumed else [])
     phases = {name: later - earlier for name, earlier, later in zip(PHASES, times, times[1:], strict=False)}
     return Recovery(
@@ -54,7 +54,7 @@ def _recovery(records: list[Record], cause: str) -> Recovery | None:
         lost_steps=plan["lost_steps"],
         phases_s=phases,
         first_step_s=max(resumed) - began if resumed else None,
-        records=(*([strike] if strike else []), *own),
+        records=(*([injection] if injection else []), *own),
     )
 
 
@@ -63,23 +63,23 @@ def _milestone(record: Record) -> str:
     return "fault" if record["what"] == "handover" else str(record["what"])
 
 
-def _strike_of(records: Iterable[Record], fault: Record) -> Record | None:
+def _injection_of(records: Iterable[Record], fault: Record) -> Record | None:
     """An injected fault was recorded when it was injected: detection is counted from there."""
     found = None
     for record in records:
         if record is fault:
             break
-        if record["what"] in ("struck", "ambush") and _same_place(record, fault):
+        if record["what"] in ("hit", "injected") and _same_place(record, fault):
             found = record
         elif record["what"] == "fault" and (_is_hang(fault) or set(record["ranks"]) & set(fault["ranks"])):
             found = None  # that was what it led to
     return found
 
 
-def _same_place(strike: Record, fault: Record) -> bool:
-    return _is_hang(fault) or strike.get("node") == fault.get("node") or strike.get("rank") in fault["ranks"]
+def _same_place(injection: Record, fault: Record) -> bool:
+    return _is_hang(fault) or injection.get("node") == fault.get("node") or injection.get("rank") in fault["ranks"]
 
 
 def _is_hang(fault: Record) -> bool:
-    """Nobody was lost: whatever was struck last may be what everybody waits for."""
+    """Nobody was lost: whatever was hit last may be what everybody waits for."""
     return not fault["ranks"]

@@ -1,6 +1,6 @@
 """A pipeline of as many stages as ranks, or twice as many, in the shape of backend_child's other jobs.
 
-A live rank leaves the prompt book of its first step in the scenario's folder, and a stand-in rehearses with it.
+A live rank leaves the recording book of its first step in the scenario's folder, and a stand-in rehearses with it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from backend_child import WIDTH, Job, Scenario
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
-from deadpool.backend.collective_replay import Prompter
-from deadpool.backend.recorded_collectives import PromptBook
+from deadpool.backend.collective_replay import CollectiveReplay
+from deadpool.backend.recorded_collectives import RecordedCollectives
 from deadpool.trainer.adapters import adapters_for
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
 
@@ -27,7 +27,7 @@ BOOK_WAIT_S = 20.0
 class PipelineJob(Job):
     def __init__(self, scenario: Scenario, rank: int) -> None:
         self._scenario, self._rank = scenario, rank
-        self._prompter = Prompter()
+        self._replay = CollectiveReplay()
         watch_schedules()
         torch.manual_seed(7)
         per_rank = 2 if scenario.framework == "pp-interleaved" else 1
@@ -61,43 +61,43 @@ class PipelineJob(Job):
         return sum(loss.item() for loss in losses)
 
     def begin_recording(self) -> None:
-        self._prompter.record()
+        self._replay.record()
 
     def save(self) -> None:
         super().save()
-        if self._prompter.is_recording and self.step == 1:
-            self._prompter.end()
+        if self._replay.is_recording and self.step == 1:
+            self._replay.end()
             draft = self._book.with_suffix(".draft")
-            draft.write_bytes(self._prompter.book.pack())
+            draft.write_bytes(self._replay.book.pack())
             draft.rename(self._book)
 
     def rehearse(self) -> None:
         """Nothing that goes wrong in a rehearsal matters, as in rehearsal.py."""
         book = self._await_book()
-        self._prompter.prompt(book.get)
+        self._replay.recording(book.get)
         try:
             super().rehearse()
         except Exception as error:
             print(f"dry step of rank {self._rank} failed: {error}")
-        self._prompter.end()
+        self._replay.end()
         self.reset()
 
     def reset(self) -> None:
-        self._prompter.end()
+        self._replay.end()
         super().reset()
 
     @property
     def _book(self) -> Path:
         return Path(self._scenario.directory) / f"rank{self._rank}.book"
 
-    def _await_book(self) -> PromptBook:
-        if self._scenario.omitted == "prompts" or self._scenario.dies_at_step == 0:
-            return PromptBook()
+    def _await_book(self) -> RecordedCollectives:
+        if self._scenario.omitted == "recordings" or self._scenario.dies_at_step == 0:
+            return RecordedCollectives()
         deadline = time.monotonic() + BOOK_WAIT_S
         while not self._book.exists():
             assert time.monotonic() < deadline, "the live rank left no book"
             time.sleep(0.01)
-        return PromptBook.unpack(self._book.read_bytes())
+        return RecordedCollectives.unpack(self._book.read_bytes())
 
 
 def _schedule(framework: str, stages: list[PipelineStage]) -> Any:

@@ -78,7 +78,7 @@ def test_stand_in_that_has_not_rehearsed_is_refused_later_on(tmp_path: Path) -> 
         ("pp-1f1b", "pipeline", 2),
         ("pp-interleaved", "pipeline", 2),
         ("pp-1f1b", "pipeline.seated", 0),
-        ("pp-1f1b", "prompts", 2),
+        ("pp-1f1b", "recordings", 2),
     ],
 )
 def test_control_without_the_reset_it_goes_wrong(

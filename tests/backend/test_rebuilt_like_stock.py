@@ -97,7 +97,7 @@ def split_many_times(rank: int, port: int) -> list[float]:
 
 
 def test_six_ranks_split_a_group_many_times() -> None:
-    """Stock gloo hung in almost each run of this."""
+    """Plain gloo hung in almost each run of this."""
     assert run_in_children(split_many_times, ranks=6) == [[21.0] * 8] * 6
 
 

@@ -10,7 +10,7 @@ from deadpool.chaos.injected_fault import Wound
 from deadpool.chaos.plan import Intent, Moment
 from deadpool.chaos.status_view import Sight, Steps, Tail, phase_told
 
-STRUCK_AT = 100.0
+HIT_AT = 100.0
 
 
 class Scratch(Fault):
@@ -20,7 +20,7 @@ class Scratch(Fault):
     def aim(self, scene):
         return True
 
-    def strike(self, scene):
+    def injection(self, scene):
         pass
 
     def relent(self, scene):
@@ -35,8 +35,8 @@ def write_steps(folder, rank, steps):
 
 def make_scene(folder, done):
     for rank in (0, 1):
-        write_steps(folder, rank, [(step, STRUCK_AT - 1 + 0.1 * step) for step in range(done)])
-    scene = Scene(None, None, Steps(folder, 2), None, Sight(at=STRUCK_AT, phase="running", protected=True, watermark=9))
+        write_steps(folder, rank, [(step, HIT_AT - 1 + 0.1 * step) for step in range(done)])
+    scene = Scene(None, None, Steps(folder, 2), None, Sight(at=HIT_AT, phase="running", protected=True, watermark=9))
     scene.steps.look()
     return scene
 
@@ -44,7 +44,7 @@ def make_scene(folder, done):
 def wounded(scene, lasts_s=0.0):
     fault = Scratch(Intent(kind="scratch", moment=Moment.CALM, delay_s=0.0, pick=0.0, again=0.0, long=True))
     fault.lasts_s = lasts_s
-    return Wound.inflicted(1, fault, scene, now=STRUCK_AT, during="running", beside=[])
+    return Wound.inflicted(1, fault, scene, now=HIT_AT, during="running", beside=[])
 
 
 def test_healed_once_steps_that_began_after_it_are_committed(tmp_path):
@@ -52,13 +52,13 @@ def test_healed_once_steps_that_began_after_it_are_committed(tmp_path):
     wound = wounded(scene)
     assert wound.at_step == 10
     assert not wound.has_healed(scene)
-    scene.sight = replace(scene.sight, at=STRUCK_AT + 1, watermark=12)
+    scene.sight = replace(scene.sight, at=HIT_AT + 1, watermark=12)
     assert not wound.has_healed(scene), "one step was under way, the next may not have come"
     scene.sight = replace(scene.sight, watermark=13)
     assert wound.has_healed(scene)
     assert not wound.has_healed(replace_sight(scene, protected=False))
     assert not wound.has_healed(replace_sight(scene, phase="preparing"))
-    assert not wound.has_healed(replace_sight(scene, at=STRUCK_AT - 1)), "seen before it was struck"
+    assert not wound.has_healed(replace_sight(scene, at=HIT_AT - 1)), "seen before it was hit"
 
 
 def replace_sight(scene, **changes):
@@ -68,12 +68,12 @@ def replace_sight(scene, **changes):
 def test_what_lasts_has_not_healed_before_it_ends(tmp_path):
     scene = make_scene(tmp_path, done=10)
     wound = wounded(scene, lasts_s=5.0)
-    scene.sight = replace(scene.sight, at=STRUCK_AT + 1, watermark=100)
-    assert not wound.has_healed(scene) and not wound.is_to_end(STRUCK_AT + 4) and wound.is_to_end(STRUCK_AT + 5)
-    wound.relent(scene, STRUCK_AT + 5)
-    assert wound.fault.relented and not wound.is_to_end(STRUCK_AT + 6)
+    scene.sight = replace(scene.sight, at=HIT_AT + 1, watermark=100)
+    assert not wound.has_healed(scene) and not wound.is_to_end(HIT_AT + 4) and wound.is_to_end(HIT_AT + 5)
+    wound.relent(scene, HIT_AT + 5)
+    assert wound.fault.relented and not wound.is_to_end(HIT_AT + 6)
     assert not wound.has_healed(scene), "what was seen is older than its end"
-    scene.sight = replace(scene.sight, at=STRUCK_AT + 6)
+    scene.sight = replace(scene.sight, at=HIT_AT + 6)
     assert wound.has_healed(scene)
 
 
@@ -81,17 +81,17 @@ def test_costs_are_counted_to_the_last_recovery(tmp_path):
     scene = make_scene(tmp_path, done=10)
     wound = wounded(scene)
     for rank in (0, 1):
-        write_steps(tmp_path, rank, [(10, STRUCK_AT + 0.1), (11, STRUCK_AT + 2.0), (12, STRUCK_AT + 2.5)])
+        write_steps(tmp_path, rank, [(10, HIT_AT + 0.1), (11, HIT_AT + 2.0), (12, HIT_AT + 2.5)])
     scene.steps.look()
     events = [
-        {"what": "planned", "t": STRUCK_AT - 5, "lost_steps": 7},
-        {"what": "planned", "t": STRUCK_AT + 1, "lost_steps": 2},
-        {"what": "resumed", "t": STRUCK_AT + 2.2},
+        {"what": "planned", "t": HIT_AT - 5, "lost_steps": 7},
+        {"what": "planned", "t": HIT_AT + 1, "lost_steps": 2},
+        {"what": "resumed", "t": HIT_AT + 2.2},
     ]
-    wound.heal(events, scene.steps, STRUCK_AT + 3)
+    wound.heal(events, scene.steps, HIT_AT + 3)
     assert wound.record()["recovery_s"] == 2.2 and wound.record()["pause_s"] == 1.9
     assert wound.record()["plans"] == 1 and wound.record()["steps_redone"] == 2
-    wound.heal([], scene.steps, STRUCK_AT + 3)
+    wound.heal([], scene.steps, HIT_AT + 3)
     assert wound.record()["recovery_s"] == 2.0, "step 10 was under way: 11 is the first that began afterwards"
 
 

@@ -1,4 +1,4 @@
-"""A struck job's journal that is not what its ranks computed is a problem."""
+"""A hit job's journal that is not what its ranks computed is a problem."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ _older: set[int] = set()
 
 
 def look_around() -> None:
-    """What is alive now is kept by other tests for each other: a nursery, the server of multiprocessing."""
+    """What is alive now is kept by other tests for each other: a fork_server, the server of multiprocessing."""
     _older.update(process.pid for process in psutil.Process().children(recursive=True))
 
 

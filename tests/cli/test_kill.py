@@ -1,4 +1,4 @@
-"""`deadpool kill` and `--fault`: what cannot be done is refused in words, before anything is started or struck."""
+"""`deadpool kill` and `--fault`: what cannot be done is refused in words, before anything is started or hit."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ def test_looked_at_struck_and_interrupted(tmp_path):
         assert status["phase"] == "running" and [node["ranks"] for node in status["nodes"]] in ([[0], [1]], [[1], [0]])
         assert "running" in deadpool("status", *run_dir).stdout
 
-        struck = deadpool("kill", *run_dir, "--rank", 1, "--json")
-        assert json.loads(struck.stdout) == {"node": "n1", "rank": 1}
+        hit = deadpool("kill", *run_dir, "--rank", 1, "--json")
+        assert json.loads(hit.stdout) == {"node": "n1", "rank": 1}
         await_true(lambda: len(list(ranks.iterdir())) == 4, "a new start of both ranks")
         (recovery,) = json.loads(deadpool("story", *run_dir, "--json").stdout)
         assert recovery["cause"] == "fault-1" and "killed by SIGKILL" in recovery["reason"]
@@ -89,9 +89,9 @@ def test_looked_at_struck_and_interrupted(tmp_path):
         assert refused.returncode == 2 and "there is no rank 2: ranks are 0 to 1" in refused.stderr
 
         at = ["--node", "n0", "--at", "backward", "--step", 7]
-        assert "armed SIGKILL for node n0: in the backward pass of step 7" in deadpool("kill", *run_dir, *at).stdout
-        armed = json.loads(deadpool("kill", *run_dir, *at, "--json").stdout)
-        assert armed == {"node": "n0", "rank": None, "at": "backward", "step": 7}
+        assert "waiting SIGKILL for node n0: in the backward pass of step 7" in deadpool("kill", *run_dir, *at).stdout
+        waiting = json.loads(deadpool("kill", *run_dir, *at, "--json").stdout)
+        assert waiting == {"node": "n0", "rank": None, "at": "backward", "step": 7}
 
         process.send_signal(signal.SIGINT)
         assert process.wait(2 * ENDING_S) == 130

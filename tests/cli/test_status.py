@@ -98,4 +98,4 @@ def test_what_an_operator_should_know_is_said(capsys, monkeypatch):
     core.departures.begin(core.members["n1"], core.members, "asked to", now=0)
     text = shown(core, {}, capsys, monkeypatch)
     assert "slow: node n1 works 4.0 times as long as the others: 0.4 s of a step of 0.5 s" in text
-    assert "node n1 is being drained (grooming), its ranks go to node s0" in text
+    assert "node n1 is being drained (rehearsing), its ranks go to node s0" in text

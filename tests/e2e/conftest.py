@@ -9,7 +9,7 @@ from stage import EVERY_STEP, Stage, run_unprotected
 from unprotected import start_forkserver
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.results import Results, differences
 
 
@@ -43,18 +43,18 @@ def warm() -> None:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[SharedNursery]:
+def fork_server() -> Iterator[SharedForkServer]:
     """For all jobs of the session: torch is imported once."""
-    shared = SharedNursery()
+    shared = SharedForkServer()
     yield shared
     shared.close()
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
+def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
     def make(layout: str = "fsdp2", scene: str = "", **config: object) -> Stage:
         settings = {"nodes": 2, "spares": 1, **EVERY_STEP, **config}
-        return Stage(JobConfig(**settings).checked(), layout, scene, tmp_path, nursery)
+        return Stage(JobConfig(**settings).checked(), layout, scene, tmp_path, fork_server)
 
     return make
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tour import Itinerary, Strike, Tour
+from tour import Injection, Itinerary, Tour
 
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.results import Results, differences
 
 MOMENTS = ("first", "forward", "backward", "reduce", "clip", "optimizer", "between", "capture", "wire", "recovered")
@@ -72,25 +72,27 @@ class Matrix:
         if "cell" in metafunc.fixturenames:
             metafunc.parametrize("cell", self.cells(extent_of(metafunc.config)), ids="-".join)
 
-    def check(self, cell: Cell, extent: str, new_folder: Callable[[str], Path], nursery: SharedNursery) -> None:
-        """The strike of this cell fell at its moment, and every rank's losses and final state are bit-identical."""
+    def check(self, cell: Cell, extent: str, new_folder: Callable[[str], Path], fork_server: SharedForkServer) -> None:
+        """The injection of this cell fell at its moment, and every rank's losses and final state are bit-identical."""
         layout, _, moment = cell
         if (layout, moment) in CANNOT:
             pytest.skip(CANNOT[layout, moment])
-        finding = self._find(cell, extent, new_folder, nursery)
+        finding = self._find(cell, extent, new_folder, fork_server)
         assert finding.error is None, finding.error
         assert finding.tour is not None and finding.undisturbed is not None and finding.disturbed is not None
-        index = [strike.moment for strike in finding.tour.itinerary.strikes].index(moment)
+        index = [injection.moment for injection in finding.tour.itinerary.injections].index(moment)
         assert finding.tour.fell(index)
         assert finding.tour.hangs() == []
         assert differences(finding.undisturbed, finding.disturbed) == []
 
-    def _find(self, cell: Cell, extent: str, new_folder: Callable[[str], Path], nursery: SharedNursery) -> Finding:
+    def _find(
+        self, cell: Cell, extent: str, new_folder: Callable[[str], Path], fork_server: SharedForkServer
+    ) -> Finding:
         layout, victim, _ = cell
         key = (layout, victim if extent == "all" else "")
         if key not in self._findings:
             self._findings[key] = found = Finding()
-            found.tour = Tour(self._itinerary(layout, victim, extent), new_folder(layout), nursery)
+            found.tour = Tour(self._itinerary(layout, victim, extent), new_folder(layout), fork_server)
             try:
                 found.undisturbed = found.tour.undisturbed()
                 found.disturbed = found.tour.run()
@@ -103,9 +105,9 @@ class Matrix:
         shape = self.layouts[layout]
         row = [cell for cell in self.cells(extent) if cell[0] == layout and (extent != "all" or cell[1] == victim)]
         victims = {moment: victim for _, victim, moment in row if (layout, moment) not in CANNOT}
-        strikes = tuple(Strike(moment, VICTIMS[victims[moment]](shape.nodes)) for moment in victims)
+        injections = tuple(Injection(moment, VICTIMS[victims[moment]](shape.nodes)) for moment in victims)
         flags = (*self.common, *shape.flags)
-        return Itinerary(layout=layout, nodes=shape.nodes, per_node=shape.per_node, flags=flags, strikes=strikes)
+        return Itinerary(layout=layout, nodes=shape.nodes, per_node=shape.per_node, flags=flags, injections=injections)
 
 
 def _is_sampled(layout: str, column: int) -> bool:

@@ -12,7 +12,7 @@ from unprotected import run_ranks
 
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.harness import SCRIPT, Trial
 from deadpool.workload.results import Results
 
@@ -52,7 +52,7 @@ class Stage:
     layout: str
     scene: str
     folder: Path
-    nursery: SharedNursery
+    fork_server: SharedForkServer
     script: Path = SCENE
     arguments: list[str] | None = None  # of a script that is not the workload
     trial: Trial = field(init=False)
@@ -69,7 +69,7 @@ class Stage:
             deadline_s=90.0,
             script=self.script,
             environment=environment,
-            nursery=self.nursery,
+            fork_server=self.fork_server,
         )
 
     def await_gate(self, step: int) -> int:

@@ -17,10 +17,10 @@ SCRIPT = Path(__file__).with_name("compile_script.py")
 
 @pytest.mark.parametrize("backend", ["aot_eager"])
 @pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
-def test_node_killed_in_mid_step(tmp_path, nursery, layout, backend):
+def test_node_killed_in_mid_step(tmp_path, fork_server, layout, backend):
     arguments = ["--layout", layout, "--backend", backend]
     settings = JobConfig(nodes=2, spares=1, prepare_timeout_s=60.0, overhead_budget=0.0).checked()
-    stage = Stage(settings, layout, "wait@4:1", tmp_path / "job", nursery, SCRIPT, arguments)
+    stage = Stage(settings, layout, "wait@4:1", tmp_path / "job", fork_server, SCRIPT, arguments)
 
     def during(_):
         stage.trial.await_event("rehearsed")

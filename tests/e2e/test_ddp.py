@@ -9,17 +9,17 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.results import differences
 
 SCRIPT = Path(__file__).with_name("ddp_script.py")
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
+def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
     def make(hook: str, scene: str, **config: object) -> Stage:
         settings = JobConfig(**{"nodes": 2, "spares": 0, **EVERY_STEP, **config}).checked()
-        return Stage(settings, "ddp", scene, tmp_path / "job", nursery, SCRIPT, ["--hook", hook])
+        return Stage(settings, "ddp", scene, tmp_path / "job", fork_server, SCRIPT, ["--hook", hook])
 
     return make
 

@@ -12,9 +12,9 @@ from deadpool.workload.results import differences
 SCRIPT = Path(__file__).with_name("deaf_script.py")
 
 
-def test_survivor_waits_for_something_that_never_comes(tmp_path, nursery):
+def test_survivor_waits_for_something_that_never_comes(tmp_path, fork_server):
     config = JobConfig(nodes=2, spares=1, unwind_timeout_s=600.0, overhead_budget=0.0).checked()
-    stage = Stage(config, "", "", tmp_path / "job", nursery, SCRIPT, [])
+    stage = Stage(config, "", "", tmp_path / "job", fork_server, SCRIPT, [])
 
     def during(_):
         deaf = stage.folder / "gates" / "deaf"

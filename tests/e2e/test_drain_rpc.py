@@ -116,9 +116,9 @@ def test_agent_told_to_end_hands_over_its_ranks(make_stage, play):
 
 
 @pytest.mark.thorough
-def test_slow_node_is_named_and_replaced(tmp_path, nursery):
+def test_slow_node_is_named_and_replaced(tmp_path, fork_server):
     config = JobConfig(nodes=3, spares=1, node_timeout_s=2.0, **EVERY_STEP).checked()
-    stage = Stage(config, "", "", tmp_path / "job", nursery, SLOW_SCRIPT, [])
+    stage = Stage(config, "", "", tmp_path / "job", fork_server, SLOW_SCRIPT, [])
 
     def during(_):
         stage.trial.await_event("straggler")

@@ -10,7 +10,7 @@ import pytest
 from torchrun import torchrun
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.events import read_events
@@ -32,13 +32,13 @@ def said(text: str) -> dict[str, str]:
     return dict(losses) | dict(states)
 
 
-def run_with_a_loss(folder: Path, nursery: SharedNursery, *script: str) -> dict[str, str]:
+def run_with_a_loss(folder: Path, fork_server: SharedForkServer, *script: str) -> dict[str, str]:
     job = LocalJob(
         JobConfig(nodes=2, spares=1, overhead_budget=0.0).checked(),
         RunDir.create(folder),
         [*script],
         quiet=True,
-        nursery=nursery,
+        fork_server=fork_server,
     )
 
     def logged() -> str:
@@ -65,13 +65,13 @@ def run_with_a_loss(folder: Path, nursery: SharedNursery, *script: str) -> dict[
         "train_3d.py --pp 2",
     ],
 )
-def test_example_survives_the_loss_of_a_node(tmp_path, nursery, script):
+def test_example_survives_the_loss_of_a_node(tmp_path, fork_server, script):
     name, *arguments = script.split()
     command = (str(EXAMPLES / name), "--steps", str(STEPS), *arguments)
     undisturbed = said(torchrun(2, tmp_path, *command))
     assert set(undisturbed) == {f"step {step}" for step in range(STEPS)} | {"rank 0", "rank 1"}
     assert len(set(undisturbed.values())) == len(undisturbed), "nothing was trained"
-    assert run_with_a_loss(tmp_path / "run", nursery, *command) == undisturbed
+    assert run_with_a_loss(tmp_path / "run", fork_server, *command) == undisturbed
 
 
 def test_layouts_of_the_3d_example_are_interchangeable(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.errors import JobFailed
 from deadpool.workload.results import differences
 
@@ -17,10 +17,10 @@ SCRIPT = Path(__file__).with_name("groups_script.py")
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
+def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
     def make(made_in: int, scene: str, **config: object) -> Stage:
         settings = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP, **config}).checked()
-        return Stage(settings, "plain", scene, tmp_path / "job", nursery, SCRIPT, ["--made-in", str(made_in)])
+        return Stage(settings, "plain", scene, tmp_path / "job", fork_server, SCRIPT, ["--made-in", str(made_in)])
 
     return make
 
@@ -41,11 +41,11 @@ def test_node_killed_while_a_group_is_made(make_stage, tmp_path, made_in):
 
 
 @pytest.mark.parametrize("step", [4, 6], ids=["between", "while it is made"])
-def test_default_group_that_is_made_again_and_a_node_that_is_killed(tmp_path, nursery, step):
+def test_default_group_that_is_made_again_and_a_node_that_is_killed(tmp_path, fork_server, step):
     """The newcomer has never run the step that made it the first time: where they meet next, all know alike. A survivor
     that has none any more is replaced."""
     settings = JobConfig(nodes=2, spares=1, **EVERY_STEP).checked()
-    stage = Stage(settings, "plain", f"wait@{step}:1", tmp_path / "job", nursery, SCRIPT, ["--worlds-in", "2", "6"])
+    stage = Stage(settings, "plain", f"wait@{step}:1", tmp_path / "job", fork_server, SCRIPT, ["--worlds-in", "2", "6"])
 
     def during(_):
         stage.trial.await_event("rehearsed")

@@ -20,7 +20,7 @@ STEPS = 8
 
 
 @pytest.fixture
-def make_job(tmp_path, nursery):
+def make_job(tmp_path, fork_server):
     def make(scene: str = "", *arguments: str, gate: str = "", steps: int = STEPS, **config: object) -> Stage:
         settings = {"nodes": 2, "spares": 1, **EVERY_STEP, **config}
         stage = Stage(
@@ -28,7 +28,7 @@ def make_job(tmp_path, nursery):
             "",
             scene,
             tmp_path / "job",
-            nursery,
+            fork_server,
             SCRIPT,
             ["--steps", str(steps), *arguments],
         )
@@ -70,7 +70,7 @@ def finals(stage: Stage, rank: int) -> list[dict]:
 
 def test_what_a_dry_step_registers_never_runs_and_what_a_dead_rank_had_is_told(make_job):
     """The spare has rehearsed both ranks, so the one that takes over has done a dry step."""
-    stage = make_job("wait@4:1", "--final", understudies=2)
+    stage = make_job("wait@4:1", "--final", rehearsals=2)
 
     def during():
         stage.await_gate(4)

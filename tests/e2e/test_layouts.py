@@ -48,8 +48,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_survives_bit_for_bit(cell, request, tmp_path_factory, nursery):
-    MATRIX.check(cell, extent_of(request.config), tmp_path_factory.mktemp, nursery)
+def test_survives_bit_for_bit(cell, request, tmp_path_factory, fork_server):
+    MATRIX.check(cell, extent_of(request.config), tmp_path_factory.mktemp, fork_server)
 
 
 def test_context_parallelism_is_refused_with_the_reason():

@@ -12,7 +12,7 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.results import differences
 
 SCRIPT = Path(__file__).with_name("left_loop_script.py")
@@ -21,10 +21,10 @@ AFTER_LOOP, IN_EVALUATION = 100, 50  # see left_loop_script.py
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
+def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
     def make(way: str, scene: str, **config: object) -> Stage:
         settings = JobConfig(**{"nodes": 2, "spares": 1, "node_timeout_s": 2.0, **EVERY_STEP, **config}).checked()
-        return Stage(settings, "", scene, tmp_path / "job", nursery, script=SCRIPT, arguments=["--way", way])
+        return Stage(settings, "", scene, tmp_path / "job", fork_server, script=SCRIPT, arguments=["--way", way])
 
     return make
 

@@ -17,9 +17,9 @@ ARGUMENTS = ["--steps", "5", "--tensors", "24"]
 BALLAST_BYTES = 24 << 22
 
 
-def make_stage(tmp_path, nursery, **config):
+def make_stage(tmp_path, fork_server, **config):
     settings = JobConfig(**({"nodes": 2, "spares": 1, **EVERY_STEP} | config)).checked()
-    return Stage(settings, "plain", f"wait@{GATE}:0", tmp_path / "job", nursery, SCRIPT, ARGUMENTS)
+    return Stage(settings, "plain", f"wait@{GATE}:0", tmp_path / "job", fork_server, SCRIPT, ARGUMENTS)
 
 
 def run_to_the_end(stage, tmp_path, during):
@@ -36,8 +36,8 @@ def await_last_copy(stage):
 
 
 @pytest.mark.timeout(240)
-def test_newcomer_loads_while_its_snapshot_arrives(tmp_path, nursery):
-    stage = make_stage(tmp_path, nursery)
+def test_newcomer_loads_while_its_snapshot_arrives(tmp_path, fork_server):
+    stage = make_stage(tmp_path, fork_server)
 
     def during():
         stage.await_gate(GATE)
@@ -51,8 +51,8 @@ def test_newcomer_loads_while_its_snapshot_arrives(tmp_path, nursery):
 
 
 @pytest.mark.timeout(240)
-def test_first_source_is_damaged_and_what_was_loaded_from_it_is_loaded_again(tmp_path, nursery):
-    stage = make_stage(tmp_path, nursery, nodes=3, holders=2)
+def test_first_source_is_damaged_and_what_was_loaded_from_it_is_loaded_again(tmp_path, fork_server):
+    stage = make_stage(tmp_path, fork_server, nodes=3, holders=2)
 
     def during():
         stage.await_gate(GATE)

@@ -10,7 +10,7 @@ from stage import EVERY_STEP, Stage
 from torchrun import torchrun
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.results import Results, differences
 
 SCRIPT = Path(__file__).with_name("loader_script.py")
@@ -26,10 +26,10 @@ KINDS = {
 
 
 @pytest.fixture
-def play(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Results]:
+def play(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Results]:
     def run(kind: str, during: Callable[[Stage], None], gate: int = 6, **config: object) -> Results:
         settings = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP, **config}).checked()
-        stage = Stage(settings, "plain", f"wait@{gate}:1", tmp_path / "job", nursery, SCRIPT, KINDS[kind])
+        stage = Stage(settings, "plain", f"wait@{gate}:1", tmp_path / "job", fork_server, SCRIPT, KINDS[kind])
         results = stage.trial.run(lambda _: during(stage))
         torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "reference"), *KINDS[kind])
         assert differences(Results.read(tmp_path / "reference"), results) == []

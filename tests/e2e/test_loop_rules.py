@@ -9,7 +9,7 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.errors import JobFailed
 
 SCRIPT = Path(__file__).with_name("loop_rules_script.py")
@@ -21,10 +21,10 @@ REFUSED = {
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
+def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
     def make(what: str, scene: str = "", spares: int = 0) -> Stage:
         settings = JobConfig(nodes=2, spares=spares, node_timeout_s=2.0, **EVERY_STEP).checked()
-        return Stage(settings, "", scene, tmp_path / "job", nursery, script=SCRIPT, arguments=["--what", what])
+        return Stage(settings, "", scene, tmp_path / "job", fork_server, script=SCRIPT, arguments=["--what", what])
 
     return make
 

@@ -16,15 +16,15 @@ SCRIPT = Path(__file__).with_name("heavy_script.py")
 BUDGET = 0.05  # so much that a few dozen steps have saved up for a copy, also on a busy machine
 
 
-def make_stage(tmp_path, nursery, steps, scene, budget):
+def make_stage(tmp_path, fork_server, steps, scene, budget):
     settings = JobConfig(nodes=2, spares=1, overhead_budget=budget).checked()
-    return Stage(settings, "plain", scene, tmp_path / "job", nursery, SCRIPT, ["--steps", str(steps)])
+    return Stage(settings, "plain", scene, tmp_path / "job", fork_server, SCRIPT, ["--steps", str(steps)])
 
 
 @pytest.mark.timeout(240)
-def test_copy_does_not_fit_and_a_node_is_killed(tmp_path, nursery):
+def test_copy_does_not_fit_and_a_node_is_killed(tmp_path, fork_server):
     gate, steps = 500, 520
-    stage = make_stage(tmp_path, nursery, steps, f"wait@{gate}:1", BUDGET)
+    stage = make_stage(tmp_path, fork_server, steps, f"wait@{gate}:1", BUDGET)
 
     def during(_):
         stage.await_gate(gate)
@@ -56,10 +56,10 @@ def assert_widened(stage):
 
 
 @pytest.mark.timeout(240)
-def test_without_a_budget_no_copy_is_given_up(tmp_path, nursery):
+def test_without_a_budget_no_copy_is_given_up(tmp_path, fork_server):
     """The control: the same job, in which each step waits for its copy."""
     gate = 100
-    stage = make_stage(tmp_path, nursery, gate + 1, f"wait@{gate}:1", 0.0)
+    stage = make_stage(tmp_path, fork_server, gate + 1, f"wait@{gate}:1", 0.0)
 
     def during(_):
         stage.await_gate(gate)

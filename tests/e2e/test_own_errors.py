@@ -9,7 +9,7 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.results import differences
 
 SCRIPT = Path(__file__).with_name("own_errors_script.py")
@@ -17,10 +17,10 @@ NODE_TIMEOUT_S = 5.0
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[..., Stage]:
+def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
     def make(what: str, **config: object) -> Stage:
         settings = JobConfig(**{"nodes": 2, "spares": 0, **EVERY_STEP, **config}).checked()
-        return Stage(settings, "plain", "", tmp_path / "job", nursery, SCRIPT, ["--what", what])
+        return Stage(settings, "plain", "", tmp_path / "job", fork_server, SCRIPT, ["--what", what])
 
     return make
 

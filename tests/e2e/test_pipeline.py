@@ -10,7 +10,7 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.results import Results, differences
 
 PIPELINE = Path(__file__).with_name("pipeline_script.py")
@@ -33,13 +33,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str
 
 @pytest.fixture
 def perform(
-    tmp_path: Path, nursery: SharedNursery, undisturbed: Callable[[Path, str], Results]
+    tmp_path: Path, fork_server: SharedForkServer, undisturbed: Callable[[Path, str], Results]
 ) -> Callable[..., Stage]:
     """Plays a script of two nodes and a spare with `during` happening to it, and compares it bit for bit."""
 
     def run(script: Path, words: str, scene: str, during: Callable[[Stage], None], **config: object) -> Stage:
         settings = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP, **config}).checked()  # type: ignore[arg-type]
-        stage = Stage(settings, "", scene, tmp_path, nursery, script=script, arguments=[*STEPS, *words.split()])
+        stage = Stage(settings, "", scene, tmp_path, fork_server, script=script, arguments=[*STEPS, *words.split()])
         results = stage.trial.run(lambda _: during(stage))
         assert differences(undisturbed(script, words), results) == []
         return stage
@@ -105,7 +105,7 @@ def test_fresh_process_is_told_what_the_lost_one_was_told(perform):
 
 @pytest.mark.thorough
 def test_lost_in_the_first_step_and_lost_again_later(perform):
-    """The rank's prompts are begun by one process, completed by a second one and used by a third."""
+    """The rank's recordings are begun by one process, completed by a second one and used by a third."""
 
     def during(stage: Stage) -> None:
         kill_node(1, 0, warm=False)(stage)
@@ -118,7 +118,7 @@ def test_lost_in_the_first_step_and_lost_again_later(perform):
 
 
 def test_spare_forgets_what_an_earlier_start_told_it(perform):
-    """Rank 0 has sent its prompts when rank 1 is lost before its loop: the job begins anew, with another token."""
+    """Rank 0 has sent its recordings when rank 1 is lost before its loop: the job begins anew, with another token."""
 
     def during(stage: Stage) -> None:
         stage.await_gate(-1)

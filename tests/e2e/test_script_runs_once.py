@@ -13,7 +13,7 @@ from stage import EVERY_STEP, Stage, run_script_unprotected
 from torchrun import torchrun
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.results import Results, differences
 
 ONCE = Path(__file__).with_name("once_script.py")
@@ -39,9 +39,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def make_stage(folder: Path, script: Path, scene: str, nursery: SharedNursery | None, **config: int) -> Stage:
+def make_stage(folder: Path, script: Path, scene: str, fork_server: SharedForkServer | None, **config: int) -> Stage:
     settings = JobConfig(nodes=2, **{"spares": 1, **EVERY_STEP, **config}).checked()  # type: ignore[arg-type]
-    return Stage(settings, "", scene, folder / "job", nursery, script=script, arguments=[])  # type: ignore[arg-type]
+    return Stage(settings, "", scene, folder / "job", fork_server, script=script, arguments=[])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("preload", [(), ("remembering",)], ids=["imported by the script", "preloaded"])
@@ -66,9 +66,9 @@ def test_spare_is_seated_at_another_rank_than_it_rehearsed(tmp_path, installed, 
     assert not stage.events("trainer_lost"), "the rehearsal of rank 0 has not failed, it was not needed"
 
 
-def test_script_to_which_every_warning_is_an_error(tmp_path, nursery):
+def test_script_to_which_every_warning_is_an_error(tmp_path, fork_server):
     undisturbed = run_script_unprotected(STRICT, [], 2, tmp_path / "undisturbed")
-    stage = make_stage(tmp_path, STRICT, "wait@104:1", nursery)
+    stage = make_stage(tmp_path, STRICT, "wait@104:1", fork_server)
 
     def during(_):
         stage.await_gate(104)

@@ -1,6 +1,6 @@
-"""Nodes struck by the fault injector at named moments of an unmodified script, several in one job, each time exactly.
+"""Nodes hit by the fault injector at named moments of an unmodified script, several in one job, each time exactly.
 
-Between two strikes rank 1, the one to be struck, waits at a gate in a step that is not struck: there it is armed.
+Between two injections rank 1, the one to be hit, waits at a gate in a step that is not hit: there it is waiting.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ GATE_S = 150.0  # six nodes start at once
 
 
 class Series:
-    """Strikes that were ordered, in the order in which they are to fall."""
+    """Injections that were ordered, in the order in which they are to fall."""
 
     def __init__(self, stage: Any) -> None:
         self._stage = stage
-        self.struck: list[Record] = []
+        self.hit: list[Record] = []
 
     def at_gate(self, gate: int) -> None:
-        """Everything is committed by then: what a strike finds does not depend on how fast copies travel."""
+        """Everything is committed by then: what a injection finds does not depend on how fast copies travel."""
         reached = self._stage.folder / "gates" / f"reached-{gate}"
         self._stage.trial.await_true(reached.exists, f"the gate of step {gate}", GATE_S)
         self._stage.await_committed(gate)
@@ -43,27 +43,27 @@ class Series:
         self._order({"node": spare}, at, None)
 
     def _await_set(self) -> None:
-        """Until the one that is to strike knows of it."""
-        self._stage.trial.await_event("ambush_set", count=len(self.struck))
+        """Until the one that is to inject knows of it."""
+        self._stage.trial.await_event("injection_set", count=len(self.hit))
 
     def _nodes_of(self, ranks: list[int]) -> list[str]:
         return [each["node"] for each in self._stage.status()["nodes"] if list(each["ranks"]) == ranks]
 
     def _order(self, place: Record, at: str, step: int | None) -> None:
-        self.struck.append(ask(self._stage.trial.job.run_dir, "kill", **place, at=at, step=step))
+        self.hit.append(ask(self._stage.trial.job.run_dir, "kill", **place, at=at, step=step))
 
     def check(self) -> None:
-        """Each strike fell, once, where and when it was ordered, and took its whole node if that was meant."""
-        ambushes, faults = self._stage.events("ambush"), self._stage.events("fault")
-        assert self._stage.events("ambush_missed") == []
-        assert [(a["at"], a.get("step")) for a in ambushes] == [(s["at"], s["step"]) for s in self.struck]
-        assert [(f["node"], f.get("rank")) for f in faults] == [(s["node"], s["rank"]) for s in self.struck]
+        """Each injection fell, once, where and when it was ordered, and took its whole node if that was meant."""
+        pending_injections, faults = self._stage.events("injected"), self._stage.events("fault")
+        assert self._stage.events("injection_missed") == []
+        assert [(a["at"], a.get("step")) for a in pending_injections] == [(s["at"], s["step"]) for s in self.hit]
+        assert [(f["node"], f.get("rank")) for f in faults] == [(s["node"], s["rank"]) for s in self.hit]
 
 
-def newest_step_when_struck(stage: Any, results: Any, at: str) -> int:
-    """By what the script itself wrote down: of the struck rank, before it was struck."""
-    ambush = next(each for each in stage.events("ambush") if each["at"] == at)
-    return max(each.step for each in results.steps[ambush["rank"]] if each.ended < ambush["t"])
+def newest_step_when_hit(stage: Any, results: Any, at: str) -> int:
+    """By what the script itself wrote down: of the hit rank, before it was hit."""
+    injected = next(each for each in stage.events("injected") if each["at"] == at)
+    return max(each.step for each in results.steps[injected["rank"]] if each.ended < injected["t"])
 
 
 def resumed_at(stage: Any, index: int) -> int:
@@ -92,7 +92,7 @@ def test_node_after_node_struck_at_its_moment(make_stage, play, layout, moments)
     results = play(stage, during)
     series.check()
     for gate, at in zip(gates, moments[:3], strict=False):
-        assert newest_step_when_struck(stage, results, at) == gate
+        assert newest_step_when_hit(stage, results, at) == gate
     assert resumed_at(stage, 3) == 6, "version 7 was not whole anywhere else when its node died"
 
 
@@ -101,7 +101,7 @@ def test_first_step_ever_then_between_steps_then_right_after_a_recovery(make_sta
     first = "at=backward step=0 node=n1"
     stage = make_stage("plain", scene="wait@2:1 wait@4:1 wait@6:1", spares=3, faults=(first,))
     series = Series(stage)
-    series.struck.append({"node": "n1", "rank": None, "at": "backward", "step": 0})
+    series.hit.append({"node": "n1", "rank": None, "at": "backward", "step": 0})
 
     def during():
         series.at_gate(2)
@@ -120,6 +120,6 @@ def test_first_step_ever_then_between_steps_then_right_after_a_recovery(make_sta
     results = play(stage, during)
     series.check()
     assert resumed_at(stage, 0) == 0
-    assert newest_step_when_struck(stage, results, "between") == 2
-    assert newest_step_when_struck(stage, results, "reduce") == 4
+    assert newest_step_when_hit(stage, results, "between") == 2
+    assert newest_step_when_hit(stage, results, "reduce") == 4
     assert resumed_at(stage, 4) == resumed_at(stage, 3), "nothing was computed between the two"

@@ -23,9 +23,9 @@ STANDS_OUT = 2.5
 which are hundreds of steps."""
 
 
-def test_coordinator_away_for_many_steps(tmp_path, nursery) -> None:
+def test_coordinator_away_for_many_steps(tmp_path, fork_server) -> None:
     config = JobConfig(nodes=2, spares=1, overhead_budget=0.0).checked()
-    stage = Stage(config, "fsdp2", "", tmp_path / "job", nursery, script=SCRIPT, arguments=ARGUMENTS)
+    stage = Stage(config, "fsdp2", "", tmp_path / "job", fork_server, script=SCRIPT, arguments=ARGUMENTS)
     away: list[float] = []
 
     def during() -> None:

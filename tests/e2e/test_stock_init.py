@@ -11,18 +11,18 @@ from deadpool.config import JobConfig
 from deadpool.errors import JobFailed
 from deadpool.workload.results import differences
 
-STOCK = Path(__file__).with_name("stock_script.py")
+ORIGINAL = Path(__file__).with_name("stock_script.py")
 INIT = Path(__file__).with_name("init_script.py")
 
 
-def make_stage(folder, nursery, script, *arguments, scene="", **config):
+def make_stage(folder, fork_server, script, *arguments, scene="", **config):
     settings = JobConfig(nodes=2, **{"spares": 1, **EVERY_STEP, **config}).checked()
-    return Stage(settings, "", scene, folder / "job", nursery, script=script, arguments=list(arguments))
+    return Stage(settings, "", scene, folder / "job", fork_server, script=script, arguments=list(arguments))
 
 
-def test_script_that_never_asks_is_run_once_per_rank(tmp_path, nursery):
+def test_script_that_never_asks_is_run_once_per_rank(tmp_path, fork_server):
     """A spare that ran it too would do everything twice, and take the port of rank 0."""
-    stage = make_stage(tmp_path, nursery, STOCK, understudies=2)
+    stage = make_stage(tmp_path, fork_server, ORIGINAL, rehearsals=2)
     stage.trial.run()
     began = sorted(path.name.split("-")[1] for path in stage.trial.out.glob("began-*"))
     assert began == ["0", "1"]
@@ -35,9 +35,9 @@ def test_script_that_never_asks_is_run_once_per_rank(tmp_path, nursery):
 
 
 @pytest.mark.parametrize(("way", "victim"), [("torch", 1), ("twice", 0), ("join", 1)])
-def test_default_group_made_by_torchs_own_call(tmp_path, nursery, way, victim):
+def test_default_group_made_by_torchs_own_call(tmp_path, fork_server, way, victim):
     undisturbed = run_script_unprotected(INIT, ["--way", "torch"], 2, tmp_path / "undisturbed")
-    stage = make_stage(tmp_path, nursery, INIT, "--way", way, scene=f"wait@4:{victim}")
+    stage = make_stage(tmp_path, fork_server, INIT, "--way", way, scene=f"wait@4:{victim}")
 
     def during(_):
         stage.await_gate(4)
@@ -50,9 +50,9 @@ def test_default_group_made_by_torchs_own_call(tmp_path, nursery, way, victim):
     assert not stage.events("unprotected")
 
 
-def test_another_place_than_the_jobs_is_refused(tmp_path, nursery):
+def test_another_place_than_the_jobs_is_refused(tmp_path, fork_server):
     script = tmp_path / "script.py"
     script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo', rank=0, world_size=7)\n")
-    stage = make_stage(tmp_path, nursery, script)
+    stage = make_stage(tmp_path, fork_server, script)
     with pytest.raises(JobFailed, match=r"init_process_group\(world_size=7\) cannot be used: in this job it is 2"):
         stage.trial.run()

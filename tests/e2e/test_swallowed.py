@@ -13,7 +13,7 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.results import differences
 
 SCRIPT = Path(__file__).with_name("swallow_script.py")
@@ -21,10 +21,10 @@ GATE = 4
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, nursery: SharedNursery) -> Callable[[str], Stage]:
+def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[[str], Stage]:
     def make(way: str) -> Stage:
         config = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP}).checked()
-        return Stage(config, "plain", f"wait@{GATE}:0", tmp_path / "job", nursery, SCRIPT, ["--way", way])
+        return Stage(config, "plain", f"wait@{GATE}:0", tmp_path / "job", fork_server, SCRIPT, ["--way", way])
 
     return make
 

@@ -14,8 +14,8 @@ SCRIPT = Path(__file__).with_name("wrapped_script.py")
 ITSELF = r"pass the DistributedDataParallel module itself: protect\(model=ddp\)"
 
 
-def make_stage(folder, nursery, way):
-    return Stage(JobConfig(nodes=2, spares=0).checked(), "", "", folder / "job", nursery, SCRIPT, ["--way", way])
+def make_stage(folder, fork_server, way):
+    return Stage(JobConfig(nodes=2, spares=0).checked(), "", "", folder / "job", fork_server, SCRIPT, ["--way", way])
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ def make_stage(folder, nursery, way):
         ("fsdp1", r"FullyShardedDataParallel around Sequential cannot be protected: .*fully_shard would be accepted"),
     ],
 )
-def test_module_inside_of_a_wrapper_is_refused(tmp_path, nursery, way, said):
+def test_module_inside_of_a_wrapper_is_refused(tmp_path, fork_server, way, said):
     with pytest.raises(JobFailed, match=said):
-        make_stage(tmp_path, nursery, way).trial.run()
+        make_stage(tmp_path, fork_server, way).trial.run()
 
 
-def test_wrapper_that_was_dropped_does_no_harm(tmp_path, nursery):
-    stage = make_stage(tmp_path, nursery, "dropped")
+def test_wrapper_that_was_dropped_does_no_harm(tmp_path, fork_server):
+    stage = make_stage(tmp_path, fork_server, "dropped")
     stage.trial.run()
     assert "ended well" in stage.trial.console()

@@ -1,4 +1,4 @@
-"""A script under stock torchrun, without DeadPool."""
+"""A script under plain torchrun, without DeadPool."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One job that is struck again and again, at another moment each time, and the undisturbed run it is held against.
+"""One job that is hit again and again, at another moment each time, and the undisturbed run it is held against.
 
-Each strike takes a whole node by SIGKILL. Between two strikes the job stands at a gate until everything is committed
-and a new spare node is warm; then the next strike is armed and the gate opened.
+Each injection takes a whole node by SIGKILL. Between two injections the job stands at a gate until everything is committed
+and a new spare node is warm; then the next injection is waiting and the gate opened.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unprotected import run_ranks
 
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.harness import Trial
 from deadpool.workload.results import Results
 
@@ -25,11 +25,11 @@ _WAIT_S = 100.0  # longer than it takes until a job that hangs is fenced: then i
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class Injection:
     """`moment` is a word of the fault injector, or `first`: in the backward of the first step ever."""
 
     moment: str
-    position: int  # of the node that is struck
+    position: int  # of the node that is hit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +38,15 @@ class Itinerary:
     nodes: int
     per_node: int
     flags: tuple[str, ...]
-    strikes: tuple[Strike, ...]  # `first` can only be the first
+    injections: tuple[Injection, ...]  # `first` can only be the first
 
     def gate(self, index: int) -> int:
-        """The step before whose batch a strike is prepared; `first` falls before any gate."""
-        return GATE_EVERY * (index + (self.strikes[0].moment != "first"))
+        """The step before whose batch a injection is prepared; `first` falls before any gate."""
+        return GATE_EVERY * (index + (self.injections[0].moment != "first"))
 
     @property
     def steps(self) -> int:
-        return self.gate(len(self.strikes)) + 1
+        return self.gate(len(self.injections)) + 1
 
     @property
     def arguments(self) -> list[str]:
@@ -57,22 +57,22 @@ class Itinerary:
 class Tour:
     itinerary: Itinerary
     folder: Path
-    nursery: SharedNursery
+    fork_server: SharedForkServer
     trial: Trial = field(init=False)
-    struck: list[str] = field(default_factory=list)  # nodes, in the order of the strikes
+    hit: list[str] = field(default_factory=list)  # nodes, in the order of the injections
     _nodes: int = 0
 
     def __post_init__(self) -> None:
         gates = self.folder / "gates"
         gates.mkdir(parents=True)
         plan = self.itinerary
-        first = [strike for strike in plan.strikes if strike.moment == "first"]
+        first = [injection for injection in plan.injections if injection.moment == "first"]
         config = JobConfig(
             nodes=plan.nodes,
             nproc_per_node=plan.per_node,
             spares=1,
             overhead_budget=0.0,  # every version has to be there
-            faults=tuple(f"at=backward step=0 node=n{strike.position}" for strike in first),
+            faults=tuple(f"at=backward step=0 node=n{injection.position}" for injection in first),
         )
         self._nodes = plan.nodes + 1
         self.trial = Trial(
@@ -82,11 +82,11 @@ class Tour:
             deadline_s=240.0,
             script=SCRIPT,
             environment={"TOUR_GATES": str(gates)},
-            nursery=self.nursery,
+            fork_server=self.fork_server,
         )
 
     def run(self) -> Results:
-        return self.trial.run(lambda _: self._strike_all())
+        return self.trial.run(lambda _: self._inject_all())
 
     def undisturbed(self) -> Results:
         out = self.folder / "undisturbed"
@@ -96,11 +96,11 @@ class Tour:
         return Results.read(out)
 
     def fell(self, index: int) -> bool:
-        """Whether the node of this strike was lost, after one of its trainers had come to the moment."""
-        strike, node = self.itinerary.strikes[index], self.struck[index]
-        moment = ("backward", 0) if strike.moment == "first" else (strike.moment, self._armed_step(index))
-        ambushes = [(event["at"], event.get("step")) for event in self._events("ambush")]
-        return moment in ambushes and node in self._lost()
+        """Whether the node of this injection was lost, after one of its trainers had come to the moment."""
+        injection, node = self.itinerary.injections[index], self.hit[index]
+        moment = ("backward", 0) if injection.moment == "first" else (injection.moment, self._waiting_step(index))
+        pending_injections = [(event["at"], event.get("step")) for event in self._events("injected")]
+        return moment in pending_injections and node in self._lost()
 
     def hangs(self) -> list[str]:
         """Nobody here hangs on purpose, so a fault without a lost rank is one that should not be."""
@@ -112,30 +112,30 @@ class Tour:
     def _events(self, what: str) -> list[dict[str, Any]]:
         return [event for event in self.trial.events() if event["what"] == what]
 
-    def _strike_all(self) -> None:
-        for index, strike in enumerate(self.itinerary.strikes):
-            if strike.moment == "first":
-                self.struck.append(f"n{strike.position}")
+    def _inject_all(self) -> None:
+        for index, injection in enumerate(self.itinerary.injections):
+            if injection.moment == "first":
+                self.hit.append(f"n{injection.position}")
                 self._add_spare()
             else:
-                self._strike(index, strike)
-        last = self.itinerary.gate(len(self.itinerary.strikes))
+                self._inject(index, injection)
+        last = self.itinerary.gate(len(self.itinerary.injections))
         self._await_gate(last)
         self._open_gate(last)
 
-    def _strike(self, index: int, strike: Strike) -> None:
+    def _inject(self, index: int, injection: Injection) -> None:
         gate = self.itinerary.gate(index)
         self._await_gate(gate)
-        if strike.moment == "recovered":
-            self._strike_after_recovery(gate, strike.position)
+        if injection.moment == "recovered":
+            self._inject_after_recovery(gate, injection.position)
         else:
             self._await_readiness(gate)
-            self._arm(self._node_at(strike.position), strike.moment, self._armed_step(index))
+            self._arm(self._node_at(injection.position), injection.moment, self._waiting_step(index))
             self._open_gate(gate)
-        self.trial.await_true(lambda: self.struck[-1] in self._lost(), f"the strike at {strike.moment}", _WAIT_S)
+        self.trial.await_true(lambda: self.hit[-1] in self._lost(), f"the injection at {injection.moment}", _WAIT_S)
         self._add_spare()
 
-    def _strike_after_recovery(self, gate: int, position: int) -> None:
+    def _inject_after_recovery(self, gate: int, position: int) -> None:
         """Another node is lost before. Where its loss takes the victim's copies along, the newcomer is the victim."""
         nodes = self.itinerary.nodes
         if nodes < 4:
@@ -150,20 +150,20 @@ class Tour:
         self.trial.job.kill_node(lost)
         self._open_gate(gate)
 
-    def _armed_step(self, index: int) -> int | None:
-        """At a gate all ranks stand in its step: what comes in a step's middle can be struck in the next one only."""
-        moment, gate = self.itinerary.strikes[index].moment, self.itinerary.gate(index)
+    def _waiting_step(self, index: int) -> int | None:
+        """At a gate all ranks stand in its step: what comes in a step's middle can be hit in the next one only."""
+        moment, gate = self.itinerary.injections[index].moment, self.itinerary.gate(index)
         return {"recovered": None, "between": gate}.get(moment, gate + 1)
 
     def _arm(self, node: str, moment: str, step: int | None) -> None:
-        self.struck.append(node)
+        self.hit.append(node)
         ask(self.trial.job.run_dir, "kill", node=node, at=moment, step=step)
         if node not in {spare["node"] for spare in self._spares()}:  # whose trainers are told when they are seated
             self.trial.await_true(lambda: self._know(node, moment), f"{node} to know of {moment}", _WAIT_S)
 
     def _know(self, node: str, moment: str) -> bool:
-        """Every trainer of the node; `wire` is struck by its agent."""
-        told = [each for each in self._events("ambush_set") if each["at"] == moment]
+        """Every trainer of the node; `wire` is hit by its agent."""
+        told = [each for each in self._events("injection_set") if each["at"] == moment]
         by = [each["node"] if moment == "wire" else each["trainer"].split(".")[0] for each in told]
         return by.count(node) >= (1 if moment == "wire" else self.itinerary.per_node)
 
@@ -179,7 +179,7 @@ class Tour:
         (self.folder / "gates" / f"open-{step}").touch()
 
     def _await_readiness(self, version: int, spares: int = 1) -> None:
-        """What a strike finds must not depend on how fast copies travel or processes start."""
+        """What a injection finds must not depend on how fast copies travel or processes start."""
 
         def ready() -> bool:
             status, warm = self._status(), [spare for spare in self._spares() if _is_warm(spare)]

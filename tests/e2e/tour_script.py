@@ -1,4 +1,4 @@
-"""The workload with gates: rank 0 stops before the batch of every gate step until the next strike is prepared.
+"""The workload with gates: rank 0 stops before the batch of every gate step until the next injection is prepared.
 
 TOUR_GATES names the folder of the gates. A gate is `reached-STEP` when the rank stands there and `open-STEP` when it
 may go on; the other ranks meanwhile stand in a collective. A fault lets it go on too: it will come back.

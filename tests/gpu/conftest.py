@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
@@ -35,8 +35,8 @@ def warm() -> None:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[SharedNursery]:
+def fork_server() -> Iterator[SharedForkServer]:
     """For all jobs of the session: torch is imported once."""
-    shared = SharedNursery()
+    shared = SharedForkServer()
     yield shared
     shared.close()

@@ -26,11 +26,11 @@ Make = Callable[..., Stage]
 
 
 @pytest.fixture(params=BACKENDS)
-def make(request: pytest.FixtureRequest, tmp_path: Path, nursery) -> Make:
+def make(request: pytest.FixtureRequest, tmp_path: Path, fork_server) -> Make:
     def stage(fault: str, **settings: object) -> Stage:
         config = JobConfig(nodes=3, spares=0, overhead_budget=0.0, **settings).checked()
         arguments = ["--device", "cuda", "--backend", request.param, "--fault", fault]
-        return Stage(config, "", "", tmp_path / fault, nursery, SCRIPT, arguments)
+        return Stage(config, "", "", tmp_path / fault, fork_server, SCRIPT, arguments)
 
     return stage
 

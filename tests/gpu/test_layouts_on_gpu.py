@@ -1,6 +1,6 @@
 """The layout matrix with NCCL: nodes are killed at every moment, and every rank's results are those undisturbed.
 
-All ranks share one GPU, which stock NCCL refuses: docs/gpu.md says how to make one that does not.
+All ranks share one GPU, which plain NCCL refuses: docs/gpu.md says how to make one that does not.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_survives_bit_for_bit_with_nccl(cell, request, tmp_path_factory, nursery):
-    MATRIX.check(cell, extent_of(request.config), tmp_path_factory.mktemp, nursery)
+def test_survives_bit_for_bit_with_nccl(cell, request, tmp_path_factory, fork_server):
+    MATRIX.check(cell, extent_of(request.config), tmp_path_factory.mktemp, fork_server)

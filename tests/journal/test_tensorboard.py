@@ -70,13 +70,13 @@ def test_nothing_new_makes_no_file(opened, tmp_path):
 
 
 def test_zombie_that_wakes_up_repeats_nothing(opened, tmp_path):
-    zombie, heir = opened(), opened()
+    zombie, successor = opened(), opened()
     zombie.write(entries(0, 1))
-    heir.write(entries(1, 2, 3))
+    successor.write(entries(1, 2, 3))
     zombie.write(entries(2, 3))
-    heir.write(entries(4))
+    successor.write(entries(4))
     zombie.write(entries(4, 5))
-    heir.write(entries(6))
+    successor.write(entries(6))
     assert steps(tmp_path) == [0, 1, 2, 3, 4, 5, 6]
 
 

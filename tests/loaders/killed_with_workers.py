@@ -7,10 +7,10 @@ import time
 
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from deadpool.trainer.child_cleanup import end_offspring_with_this_process
+from deadpool.trainer.child_cleanup import end_children_with_this_process
 
-if sys.argv[1:] == ["armed"]:
-    end_offspring_with_this_process()
+if sys.argv[1:] == ["injection_ordered"]:
+    end_children_with_this_process()
 loader = StatefulDataLoader(range(4), num_workers=2)
 held = iter(loader)
 other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3,))

@@ -27,7 +27,9 @@ def alive_after_the_kill(*arguments: str) -> list[bool]:
     return left
 
 
-@pytest.mark.parametrize(("arguments", "workers_live_on"), [(["armed"], False), ([], True)], ids=["armed", "control"])
+@pytest.mark.parametrize(
+    ("arguments", "workers_live_on"), [(["injection_ordered"], False), ([], True)], ids=["injection_ordered", "control"]
+)
 def test_workers_end_with_a_killed_trainer(arguments, workers_live_on):
     *workers, child_of_a_thread = alive_after_the_kill(*arguments)
     assert workers == [workers_live_on] * 2

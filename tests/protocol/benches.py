@@ -130,8 +130,8 @@ class CoordinatorBench(Bench):
                 return replace(joined, footing=footing)
             case ["parting"]:
                 return msg.Parting()
-            case ["testify", term]:
-                return _testimony(int(term), named)
+            case ["report", term]:
+                return _takeover_report(int(term), named)
             case ["heartbeat", *ranks] if "step" in named:
                 return self._heartbeat(now_in, [int(rank) for rank in ranks], named)
             case ["heartbeat", *steps]:
@@ -164,8 +164,8 @@ class CoordinatorBench(Bench):
             case ["prepared", rank]:
                 agreement = named.get("agreement", "")
                 return msg.Prepared(generation=now_in, rank=int(rank), store=address(f"r{rank}"), agreement=agreement)
-            case ["prompts", rank, *complete]:
-                return prompts(int(rank), complete)
+            case ["recordings", rank, *complete]:
+                return recordings(int(rank), complete)
             case ["connected", rank]:
                 return msg.Connected(generation=now_in, rank=int(rank))
             case ["finished", rank]:
@@ -196,7 +196,7 @@ class CoordinatorBench(Bench):
 class OfficeBench(CoordinatorBench):
     """As of a coordinator; and `n0: join position=0 in=1.3 promised=1:c0`, where `gone=1.2` (0.0: it
     was never told Go) and `fenced=1.4` say what differs, and `changed=1.2:0,3` what its plan changed since then;
-    `n0: testify 2` with the same words, and `permit=v4@1.1,5 own=... held=... holders=n1`.
+    `n0: report 2` with the same words, and `permit=v4@1.1,5 own=... held=... holders=n1`.
     A core that `succeeds` was not the first one of its job; `standbys` are the others there are."""
 
     def _make_core(self, named: dict[str, str], told: msg.Settings, deadlines: Deadlines, schedule: Schedule) -> Any:
@@ -236,11 +236,11 @@ def _newer(planned: Generation, position: int, named: dict[str, str]) -> tuple[S
     return (Seated(generation=planned, position=position, changes=Changes(since=generation(since), positions=moved)),)
 
 
-def _testimony(term: int, named: dict[str, str]) -> msg.Testimony:
+def _takeover_report(term: int, named: dict[str, str]) -> msg.TakeoverReport:
     footing = _footing(named)
     watermark, _, keep_from = named.get("permit", "").partition(",")
     schedule = Schedule(every=int(named.get("every", 1)))
-    return msg.Testimony(
+    return msg.TakeoverReport(
         term=term,
         footing=footing,
         running="fenced" not in named and "gone" not in named,
@@ -286,8 +286,8 @@ def _info(word: str) -> msg.TrainerInfo:
     return msg.TrainerInfo(trainer=name, state=state, rank=int(rank[0]) if rank else None)
 
 
-def prompts(rank: int, complete: list[str]) -> msg.Prompts:
-    return msg.Prompts(rank=rank, start=Generation(1, 1), complete=bool(complete), book=b"\x90")
+def recordings(rank: int, complete: list[str]) -> msg.Recording:
+    return msg.Recording(rank=rank, start=Generation(1, 1), complete=bool(complete), book=b"\x90")
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +339,8 @@ class AgentBench(Bench):
                 return [_Said(self._plan(generation(name), named))]
             case ["go", name]:
                 return [_Said(msg.Go(generation=generation(name), cause="fault"))]
-            case ["prompts", rank, *complete]:
-                return [_Said(prompts(int(rank), complete))]
+            case ["recordings", rank, *complete]:
+                return [_Said(recordings(int(rank), complete))]
             case ["rehearse", name, rank]:
                 return [_Said(msg.Rehearse(generation=self.core.generation, trainer=name, rank=int(rank)))]
             case ["permit", name, number]:
@@ -416,8 +416,8 @@ class AgentBench(Bench):
             case ["halted", wanted]:
                 live = lives(f"{trainer.rank}:{wanted}")[0]
                 return msg.Halted(generation=now_in, live=live)
-            case ["prompts", *complete]:
-                return prompts(trainer.rank or 0, complete)
+            case ["recordings", *complete]:
+                return recordings(trainer.rank or 0, complete)
             case ["parked", size]:
                 return msg.Parked(rank=trainer.rank or 0, geometry=geometry(int(size)))
             case ["prepared"]:

@@ -48,7 +48,7 @@ def test_spares_of_a_pipeline_rehearse_different_stages() -> None:
     assert rehearsed(layout, [spare("s0", 2), spare("s1", 2)]) == [[0, 1], [8, 9]]
 
 
-def test_understudies_of_one_spare_rehearse_different_stages() -> None:
+def test_rehearsals_of_one_spare_are_of_different_stages() -> None:
     layout = Layout(positions=8, per_node=1, holders=1)
     assert rehearsed(layout, [spare("s0", 2), spare("s1", 2)]) == [[0, 4], [2, 6]]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import pytest
-import reigns
-from reigns import Split, World
+import terms
+from terms import Split, World
 
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.quorum import Changes, Electorate, Footing, Voter, electorates
@@ -26,23 +26,23 @@ def test_never_two() -> None:
 
 def planned_by_anybody(patch: Patch) -> None:
     """Elected by a majority all the same."""
-    patch.setattr(reigns.Reign, "is_enough", lambda self, seats: True)
+    patch.setattr(terms.CoordinatorTerm, "is_enough", lambda self, seats: True)
 
 
 def acknowledged_by_who_has_no_seat(patch: Patch) -> None:
     """A majority of those who follow, also of those who leave or came back, and will not hear of the plan's Go."""
 
-    def is_enough(self: reigns.Reign, seats: Iterable[str]) -> bool:
-        return self._quorum.has([reigns.voter(node) for node in self.members])
+    def is_enough(self: terms.CoordinatorTerm, seats: Iterable[str]) -> bool:
+        return self._quorum.has([terms.voter(node) for node in self.members])
 
-    patch.setattr(reigns.Reign, "is_enough", is_enough)
+    patch.setattr(terms.CoordinatorTerm, "is_enough", is_enough)
 
 
 def newer_plans_do_not_count(patch: Patch) -> None:
     def forgetful(positions: int, footings: Mapping[Voter, Footing]) -> tuple[Electorate, ...]:
         return electorates(positions, {voter: replace(footing, newer=()) for voter, footing in footings.items()})
 
-    patch.setattr(reigns, "electorates", forgetful)
+    patch.setattr(terms, "electorates", forgetful)
 
 
 def any_later_fence_rules_a_plan_out(patch: Patch) -> None:

@@ -27,7 +27,7 @@ def judged(script: Script, folder: Path, workshop) -> Verdict:
 def test_stranger(number, tmp_path, workshop):
     verdict = judged(generate(SEED, number), tmp_path, workshop)
     assert verdict.result == "exact", verdict.problems
-    assert verdict.struck
+    assert verdict.hit
 
 
 def test_these_cover_much():
@@ -42,7 +42,7 @@ def test_state_that_nobody_protects_is_found(tmp_path, workshop):
     careless = dataclasses.replace(script, text=_with_counter(script.text))
     verdict = judged(careless, tmp_path, workshop)
     assert verdict.result == "differs"
-    assert any("draws of step" in problem and problem.startswith("struck") for problem in verdict.problems)
+    assert any("draws of step" in problem and problem.startswith("hit") for problem in verdict.problems)
 
 
 def _with_counter(text: str) -> str:

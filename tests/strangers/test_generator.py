@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from deadpool.chaos.strangers.fault_plan import draw_strikes
+from deadpool.chaos.strangers.fault_plan import draw_injections
 from deadpool.chaos.strangers.generate import FAMILIES, Script, generate
 
 _MANY = 1500
@@ -65,14 +65,14 @@ def test_shapes_are_odd_and_even(many):
 
 def test_strikes_hit_what_is_there(many):
     for script in many:
-        strikes = draw_strikes(script)
-        assert 1 <= len(strikes) <= 3
-        assert strikes == draw_strikes(script)
-        for strike in strikes:
-            assert strike.rank < script.shape.world_size and strike.position < script.shape.nodes
+        injections = draw_injections(script)
+        assert 1 <= len(injections) <= 3
+        assert injections == draw_injections(script)
+        for injection in injections:
+            assert injection.rank < script.shape.world_size and injection.position < script.shape.nodes
 
 
 def test_right_after_a_recovery_no_node_is_struck(many):
     """Copies may not be complete again: only what the node's own memory heals."""
-    later = [strike for script in many for strike in draw_strikes(script) if strike.at == "recovered"]
-    assert later and not any(strike.whole_node for strike in later)
+    later = [injection for script in many for injection in draw_injections(script) if injection.at == "recovered"]
+    assert later and not any(injection.whole_node for injection in later)

@@ -29,20 +29,20 @@ def test_odd_steps(case, tmp_path, workshop):
         SCRIPT, [case, "--out", str(tmp_path / "expected")], RANKS, tmp_path / "console.log", _LIMIT_S
     )
     assert code == 0, (tmp_path / "console.log").read_text()
-    _run_struck(case, tmp_path, workshop)
+    _run_with_faults(case, tmp_path, workshop)
     assert (tmp_path / "victim").exists()
     found = read_ranks(tmp_path / "found", RANKS)
     assert differences(read_ranks(tmp_path / "expected", RANKS), found) == []
     assert done_differently(found) == []
 
 
-def _run_struck(case: str, folder: Path, workshop) -> None:
+def _run_with_faults(case: str, folder: Path, workshop) -> None:
     job = ForkedJob(
         JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=30.0).checked(),
         RunDir.create(folder / "run"),
         [str(SCRIPT), case, "--out", str(folder / "found"), "--marker", str(folder / "victim")],
         quiet=True,
-        nursery=workshop.nursery,
+        fork_server=workshop.fork_server,
         server=workshop.fork_client,
     )
     with running(job):

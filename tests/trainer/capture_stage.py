@@ -14,7 +14,7 @@ from deadpool.protocol.topology import Layout, Schedule
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.slot import read_seal, seal_slot
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer.injected_fault import Ambushes
+from deadpool.trainer.injected_fault import PendingInjections
 from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
 from deadpool.trainer.registration import Registrar
@@ -26,7 +26,7 @@ SLOTS = 3
 
 
 class Quiet:
-    """Everything of prompting that a loop calls."""
+    """Everything of recording_schedule that a loop calls."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
@@ -54,9 +54,9 @@ class SessionTwin:
             unwind_s=1.0,
             in_place="always",
         )
-        self.ambushes = Ambushes(self)  # type: ignore[arg-type]
+        self.pending_injections = PendingInjections(self)  # type: ignore[arg-type]
         self.registrar = Registrar(self.emit)
-        self.prompting = Quiet()
+        self.recording_schedule = Quiet()
         self.groups = PeersThere()
         self.unwind_watch = UnwindWatch(lambda _: None)
         self.said: list[Any] = []

@@ -22,14 +22,14 @@ Step = Callable[["Trail"], None]
 
 
 class Trail:
-    """Where a step is: the last mark it passed, and what the strike found there."""
+    """Where a step is: the last mark it passed, and what the injection found there."""
 
     def __init__(self) -> None:
         self.mark = "begun"
         self.found: dict[str, Any] | None = None
         self.times = 0
 
-    def strike(self) -> None:
+    def injection(self) -> None:
         self.times += 1
         inside = torch._C._current_autograd_node() is not None
         self.found = {"mark": self.mark, "in_autograd": inside, "values": values()}
@@ -59,7 +59,7 @@ def run(at: str, step: Step) -> Trail:
     """The second step under watch: the first makes the optimizer's state."""
     step(Trail())
     trail = Trail()
-    with Watch(at, trail.strike) as watch:
+    with Watch(at, trail.injection) as watch:
         step(trail)
         watch.block_ends()
     return trail

@@ -1,4 +1,4 @@
-"""A strike that lies in wait in a trainer: when it falls, what has been said by then, and when it is missed."""
+"""A injection that lies in wait in a trainer: when it falls, what has been said by then, and when it is missed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest
 import torch
 
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Report, Seat, Sprung, Strike
+from deadpool.protocol.messages import Injected, Injection, Report, Seat
 from deadpool.protocol.topology import Schedule
 from deadpool.trainer import injected_fault
-from deadpool.trainer.injected_fault import Ambushes
+from deadpool.trainer.injected_fault import PendingInjections
 from deadpool.trainer.step import DryStep, Step
 
 
 class SessionTwin:
-    """What an ambush needs of a session; what is sent and what is struck goes into one list, in order."""
+    """What an injected needs of a session; what is sent and what is hit goes into one list, in order."""
 
     def __init__(self) -> None:
         self.name = "n1.0"
         self.role = Seat(generation=Generation(1, 1), cause="start", rank=3, resume=None, schedule=Schedule())
         self.changed = threading.Condition()
         self.happened: list[Any] = []
-        self.ambushes = Ambushes(self)  # type: ignore[arg-type]
+        self.pending_injections = PendingInjections(self)  # type: ignore[arg-type]
 
     def send(self, message: Any) -> None:
         words = message.records[0]["what"] if isinstance(message, Report) else message
@@ -33,21 +33,21 @@ class SessionTwin:
 
 
 class JobTwin:
-    """A loop around a model of one layer, as Job calls the ambushes."""
+    """A loop around a model of one layer, as Job calls the pending_injections."""
 
     def __init__(self, session: SessionTwin) -> None:
-        self.ambushes = session.ambushes
+        self.pending_injections = session.pending_injections
         self.layer = torch.nn.Linear(4, 4)
 
     def enter_step(self, number: int) -> None:
-        self.ambushes.enter_step(number)
+        self.pending_injections.enter_step(number)
 
     def leave_step(self, error: BaseException | None) -> bool:
-        self.ambushes.leave_step(completed=error is None)
+        self.pending_injections.leave_step(completed=error is None)
         return False
 
     def enter_dry_step(self, number: int) -> None:
-        """Ambushes are not told of it."""
+        """PendingInjections are not told of it."""
 
     def leave_dry_step(self) -> None:
         """Nor of its end."""
@@ -56,7 +56,7 @@ class JobTwin:
         with step(self, number):  # type: ignore[arg-type]
             self.layer(torch.ones(2, 4)).sum().backward()
         if step is Step:
-            self.ambushes.between(number)
+            self.pending_injections.between(number)
 
 
 @pytest.fixture
@@ -66,67 +66,67 @@ def session(monkeypatch) -> SessionTwin:
     return twin
 
 
-def strike(at: str, step: int | None, sig: int = signal.SIGKILL) -> Strike:
-    return Strike(signal=sig, rank=None, at=at, step=step)
+def injection(at: str, step: int | None, sig: int = signal.SIGKILL) -> Injection:
+    return Injection(signal=sig, rank=None, at=at, step=step)
 
 
-def fell(which: Strike) -> list[Any]:
+def fell(which: Injection) -> list[Any]:
     """In this order: the agent knows before the process is gone."""
-    return ["ambush_set", "ambush", Sprung(strike=which, hit=True), signal.Signals(which.signal).name]
+    return ["injection_set", "injected", Injected(injection=which, hit=True), signal.Signals(which.signal).name]
 
 
-def missed(which: Strike) -> list[Any]:
-    return ["ambush_set", "ambush_missed", Sprung(strike=which, hit=False)]
+def missed(which: Injection) -> list[Any]:
+    return ["injection_set", "injection_missed", Injected(injection=which, hit=False)]
 
 
 def test_falls_in_its_step_and_no_other(session):
-    armed = strike("backward", 2, signal.SIGSTOP)
-    session.ambushes.arm(armed)
+    waiting = injection("backward", 2, signal.SIGSTOP)
+    session.pending_injections.arm(waiting)
     job = JobTwin(session)
     job.train(0)
     job.train(1)
-    assert session.happened == ["ambush_set"]
+    assert session.happened == ["injection_set"]
     job.train(2)
     job.train(3)
-    assert session.happened == fell(armed)
+    assert session.happened == fell(waiting)
 
 
 def test_steps_without_an_ambush_are_not_watched(session):
-    session.ambushes.arm(strike("forward", 1))
-    session.ambushes.enter_step(0)
+    session.pending_injections.arm(injection("forward", 1))
+    session.pending_injections.enter_step(0)
     assert torch._C._len_torch_dispatch_stack() == 0
-    session.ambushes.enter_step(1)
+    session.pending_injections.enter_step(1)
     assert torch._C._len_torch_dispatch_stack() == 1
-    session.ambushes.leave_step(completed=False)
+    session.pending_injections.leave_step(completed=False)
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
 def test_rehearsal_is_never_struck(session):
-    session.ambushes.arm(strike("forward", 0))
+    session.pending_injections.arm(injection("forward", 0))
     JobTwin(session).train(0, DryStep)
-    assert session.happened == ["ambush_set"]
+    assert session.happened == ["injection_set"]
 
 
 def test_moment_that_did_not_come_is_told_at_the_end_of_its_step(session):
-    armed = strike("clip", 1)
-    session.ambushes.arm(armed)
+    waiting = injection("clip", 1)
+    session.pending_injections.arm(waiting)
     job = JobTwin(session)
     job.train(0)
-    assert session.happened == ["ambush_set"]
+    assert session.happened == ["injection_set"]
     job.train(1)
-    assert session.happened == missed(armed)
+    assert session.happened == missed(waiting)
 
 
 def test_step_that_was_over_when_the_order_came_is_told_as_missed(session):
-    armed = strike("between", 1)
-    session.ambushes.arm(armed)
+    waiting = injection("between", 1)
+    session.pending_injections.arm(waiting)
     JobTwin(session).train(5)
-    assert session.happened == missed(armed)
+    assert session.happened == missed(waiting)
 
 
 def test_step_that_is_computed_again_is_still_waited_for(session):
-    armed = strike("optimizer", 1)
-    session.ambushes.arm(armed)
+    waiting = injection("optimizer", 1)
+    session.pending_injections.arm(waiting)
     job = JobTwin(session)
     with pytest.raises(RuntimeError), Step(job, 1):  # type: ignore[arg-type]
         raise RuntimeError("a peer is gone")
@@ -134,69 +134,69 @@ def test_step_that_is_computed_again_is_still_waited_for(session):
     with Step(job, 1):  # type: ignore[arg-type]
         job.layer(torch.ones(2, 4)).sum().backward()
         optimizer.step()
-    assert session.happened == fell(armed)
+    assert session.happened == fell(waiting)
 
 
 def test_order_that_is_told_with_every_seat_counts_once(session):
-    armed = strike("between", 1)
-    session.ambushes.arm(armed)
-    session.ambushes.arm(armed)
-    session.ambushes.between(1)
-    session.ambushes.between(1)
-    assert session.happened == fell(armed)
+    waiting = injection("between", 1)
+    session.pending_injections.arm(waiting)
+    session.pending_injections.arm(waiting)
+    session.pending_injections.between(1)
+    session.pending_injections.between(1)
+    assert session.happened == fell(waiting)
 
 
 def test_two_moments_of_one_step_the_first_falls(session):
-    session.ambushes.arm(strike("backward", 0))
-    session.ambushes.arm(strike("forward", 0))
+    session.pending_injections.arm(injection("backward", 0))
+    session.pending_injections.arm(injection("forward", 0))
     JobTwin(session).train(0)
-    assert session.happened[2:5] == fell(strike("forward", 0))[1:]
+    assert session.happened[2:5] == fell(injection("forward", 0))[1:]
 
 
 def test_after_the_next_recovery_whichever_step(session):
-    armed = strike("recovered", None)
-    session.ambushes.arm(armed)
+    waiting = injection("recovered", None)
+    session.pending_injections.arm(waiting)
     JobTwin(session).train(0)
-    session.ambushes.recovered()
-    assert session.happened == fell(armed)
+    session.pending_injections.recovered()
+    assert session.happened == fell(waiting)
 
 
-def copy(ambushes: Ambushes, number: int, pieces: int, given_up_at: int = 99) -> list[bool]:
+def copy(pending_injections: PendingInjections, number: int, pieces: int, given_up_at: int = 99) -> list[bool]:
     """As the copying thread does it; what it was told before each piece."""
-    asked = ambushes.capturing(number, lambda: len(answers) >= given_up_at)
+    asked = pending_injections.capturing(number, lambda: len(answers) >= given_up_at)
     answers: list[bool] = []
     for _ in range(pieces):
         answers.append(asked())
         if answers[-1]:
             return answers
-    ambushes.captured(number)
+    pending_injections.captured(number)
     return answers
 
 
 def test_capture_is_struck_between_two_pieces(session):
-    armed = strike("capture", 4)
-    session.ambushes.arm(armed)
-    copy(session.ambushes, 3, pieces=3)
-    assert session.happened == ["ambush_set"]
-    asked = session.ambushes.capturing(4, lambda: False)
+    waiting = injection("capture", 4)
+    session.pending_injections.arm(waiting)
+    copy(session.pending_injections, 3, pieces=3)
+    assert session.happened == ["injection_set"]
+    asked = session.pending_injections.capturing(4, lambda: False)
     assert not asked()
-    assert session.happened == ["ambush_set"]
+    assert session.happened == ["injection_set"]
     assert not asked()
-    assert session.happened == fell(armed)
+    assert session.happened == fell(waiting)
 
 
 def test_capture_of_one_piece_is_struck_before_it_is_declared(session):
-    armed = strike("capture", 4)
-    session.ambushes.arm(armed)
-    copy(session.ambushes, 4, pieces=1)
-    assert session.happened == fell(armed)
+    waiting = injection("capture", 4)
+    session.pending_injections.arm(waiting)
+    copy(session.pending_injections, 4, pieces=1)
+    assert session.happened == fell(waiting)
 
 
 def test_capture_that_is_given_up_is_a_miss(session):
-    armed = strike("capture", 4)
-    session.ambushes.arm(armed)
-    assert copy(session.ambushes, 4, pieces=3, given_up_at=0) == [True]
-    session.ambushes.between(3)
-    assert session.happened == ["ambush_set"]
-    session.ambushes.between(4)
-    assert session.happened == missed(armed)
+    waiting = injection("capture", 4)
+    session.pending_injections.arm(waiting)
+    assert copy(session.pending_injections, 4, pieces=3, given_up_at=0) == [True]
+    session.pending_injections.between(3)
+    assert session.happened == ["injection_set"]
+    session.pending_injections.between(4)
+    assert session.happened == missed(waiting)

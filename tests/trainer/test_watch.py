@@ -141,7 +141,7 @@ def test_norms_and_reductions_of_the_forward_pass_are_not_taken_for_the_gradient
 
 
 def test_clipping_of_sharded_gradients_is_not_taken_for_their_reduction(one_of_two):
-    """The norm of sharded gradients is reduced; without a reduction of gradients themselves nothing is struck."""
+    """The norm of sharded gradients is reduced; without a reduction of gradients themselves nothing is hit."""
     mesh = init_device_mesh("cpu", (2,))
     weight = nn.Parameter(distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)]))
 

@@ -134,7 +134,7 @@ def test_a_field_of_another_type_than_declared_is_refused(data):
 def test_copies_come_back_as_they_were_and_are_made_only_when_asked_for():
     copies = tuple(_copy(rank, number) for rank in range(8) for number in (4, 5))
     inventory = decode(encode(Inventory(own=copies)))
-    assert len(inventory.own.lots) == 2 and len(inventory.own) == 16
+    assert len(inventory.own.batches) == 2 and len(inventory.own) == 16
     assert sorted(inventory.own, key=lambda copy: (copy.seal.rank, copy.seal.version.number)) == list(copies)
 
 

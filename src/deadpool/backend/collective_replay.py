@@ -1,4 +1,4 @@
-"""Records a live rank's prompt book, and prompts a process that rehearses the rank alone.
+"""Records a live rank's recording book, and recordings a process that rehearses the rank alone.
 
 A result is recorded when its work was waited for; that of a batch when the batch was. Whoever only looks at the future
 of an asynchronous collective is not recorded.
@@ -14,18 +14,18 @@ import torch
 
 from deadpool.backend.interception import Interception
 from deadpool.backend.noted_work import NotedWork
-from deadpool.backend.recorded_collectives import Key, PromptBook, can_be_kept, fill
+from deadpool.backend.recorded_collectives import Key, RecordedCollectives, can_be_kept, fill
 
 Find = Callable[[Key], tuple[bytes, ...] | None]
 
 
-class Prompter:
-    """Records, prompts, or does nothing. Main thread, except that collectives may come from any."""
+class CollectiveReplay:
+    """Records, recordings, or does nothing. Main thread, except that collectives may come from any."""
 
     def __init__(self) -> None:
         self._interception = Interception()
-        self._before_loop: tuple[PromptBook, Counter[tuple[str, str]]] | None = None
-        self.book = PromptBook()
+        self._before_loop: tuple[RecordedCollectives, Counter[tuple[str, str]]] | None = None
+        self.book = RecordedCollectives()
         self.is_recording = False
 
     def record(self) -> None:
@@ -34,10 +34,10 @@ class Prompter:
         self.is_recording = True
         self._interception.begin(self._listen)
 
-    def prompt(self, find: Find) -> None:
+    def recording(self, find: Find) -> None:
         """From the first line of the script, as one who rehearses it: what `find` knows is delivered."""
         self._start_over()
-        self._interception.begin(_Prompting(find))
+        self._interception.begin(_RecordingSchedule(find))
 
     def mark(self) -> None:
         """The loop begins."""
@@ -55,8 +55,8 @@ class Prompter:
         if self.is_recording:
             self._interception.begin(self._listen)
 
-    def record_first_step(self, book: PromptBook) -> None:
-        """From the mark on, by one who was prompted until there: `book` is what the lost rank had recorded."""
+    def record_first_step(self, book: RecordedCollectives) -> None:
+        """From the mark on, by one who was replayed until there: `book` is what the lost rank had recorded."""
         assert self._before_loop is not None
         self._before_loop = (book, self._before_loop[1])
         self.rewind()
@@ -69,7 +69,7 @@ class Prompter:
 
     def _start_over(self) -> None:
         self.end()
-        self.book, self._before_loop = PromptBook(), None
+        self.book, self._before_loop = RecordedCollectives(), None
         self._interception.counts.clear()
 
     def _listen(self, key: Key, outputs: list[torch.Tensor], call: Callable[[], Any]) -> Any:
@@ -88,7 +88,7 @@ class Prompter:
         return NotedWork(work, note)
 
 
-class _Prompting:
+class _RecordingSchedule:
     def __init__(self, find: Find) -> None:
         self._find = find
 

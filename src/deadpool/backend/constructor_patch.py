@@ -1,4 +1,4 @@
-"""Stands where torch.distributed makes gloo and NCCL backends, so that every stock call makes them through us.
+"""Stands where torch.distributed makes gloo and NCCL backends, so that every plain call makes them through us.
 
 init_process_group, new_group, DeviceMesh and whatever is built on them all go through
 `distributed_c10d._new_process_group_helper`, which calls `ProcessGroupGloo(store, rank, size, timeout=...)` or

@@ -17,7 +17,7 @@ ProcessGroupGloo: Any = _distributed_c10d.ProcessGroupGloo
 
 
 THREADS = 2
-"""Per backend, as stock torch has it: a collective that is begun in the callback of another one needs the second."""
+"""Per backend, as plain torch has it: a collective that is begun in the callback of another one needs the second."""
 
 
 class GlooFactory:

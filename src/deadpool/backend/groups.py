@@ -99,7 +99,7 @@ class Groups:
         return self._lost or any(not self._was_on_purpose(*each) for each in self._supervisor.missing().items())
 
     def install(self) -> None:
-        """From here on every gloo or NCCL group made by a stock call is ours."""
+        """From here on every gloo or NCCL group made by a plain call is ours."""
         self._door.open()
         self._supervisor.listen_through(self._gloo.open_device)
 
@@ -243,7 +243,7 @@ class Groups:
         return group
 
     def _split_off(self, origin: world.Member, split: Split) -> Any:
-        """Over gloo as torch does it, but connected by us: stock gloo hangs now and then while it connects a split of
+        """Over gloo as torch does it, but connected by us: plain gloo hangs now and then while it connects a split of
         six ranks. A rehearsal gets a group of the same name, rank and size that talks to nobody."""
         if origin.rank not in split.ranks:
             return None
@@ -381,7 +381,7 @@ def _own_part(store: dist.Store, name: str, size: int) -> dist.Store:
 
 
 def _meet(store: dist.Store, size: int) -> None:
-    """A rank that uses the new group while another one is still connecting makes gloo hang, in stock torch too."""
+    """A rank that uses the new group while another one is still connecting makes gloo hang, in plain torch too."""
     if store.add("met", 1) == size:
         store.set("all met", "")
     store.wait(["all met"])

@@ -1,6 +1,6 @@
 """Makes NCCL backends, connects them after a recovery, and aborts them side by side.
 
-NCCL connects when a group is first used. Stock torch leaves it at that, and so do we, except after a recovery: groups
+NCCL connects when a group is first used. Plain torch leaves it at that, and so do we, except after a recovery: groups
 that were in use are connected again before training goes on, in a thread that can be given up, because a communicator
 that waits for a peer that never comes cannot be aborted.
 

@@ -18,7 +18,7 @@ Key = tuple[str, str, int]
 """Operation, group, and how many of this operation the group had done before."""
 
 
-class PromptBook:
+class RecordedCollectives:
     """Results by key, each the bytes of the tensors that the operation filled."""
 
     def __init__(self, *, limit_bytes: int = BOOK_LIMIT_BYTES) -> None:
@@ -46,8 +46,8 @@ class PromptBook:
         except (RuntimeError, TypeError) as error:  # a kind of tensor that has no bytes
             self.closed = f"{key[0]}: {error}"
 
-    def copy(self) -> PromptBook:
-        twin = PromptBook(limit_bytes=self._limit_bytes)
+    def copy(self) -> RecordedCollectives:
+        twin = RecordedCollectives(limit_bytes=self._limit_bytes)
         twin._results = dict(self._results)
         twin.size_bytes, twin.closed = self.size_bytes, self.closed
         return twin
@@ -56,7 +56,7 @@ class PromptBook:
         return bytes(msgpack.packb([[*key, list(result)] for key, result in self._results.items()]))
 
     @classmethod
-    def unpack(cls, data: bytes) -> PromptBook:
+    def unpack(cls, data: bytes) -> RecordedCollectives:
         """No bytes at all are a book in which nothing was written."""
         book = cls()
         for operation, group, number, result in msgpack.unpackb(data) if data else ():

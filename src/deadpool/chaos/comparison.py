@@ -1,4 +1,4 @@
-"""One job from start to verdict: struck, stopped at a step, and run again undisturbed to the same step."""
+"""One job from start to verdict: hit, stopped at a step, and run again undisturbed to the same step."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Case:
             verdict.problems += journal_problems(RunDir(self.folder / "disturbed" / "run").journal, disturbed)
         return verdict
 
-    # --- struck ------------------------------------------------------------------------------------------------------
+    # --- hit ------------------------------------------------------------------------------------------------------
 
     def _disturb(self, verdict: Verdict) -> Results | None:
         local = self._local_job()
@@ -123,7 +123,7 @@ class Case:
             verdict.problems.append(f"the job ended with code {code}")
 
     def _tell_of(self, steps: Steps) -> Callable[[Wound | None], None]:
-        return lambda wound: self.tell(f"{self.job.name}: struck", steps.done + 1, wound)
+        return lambda wound: self.tell(f"{self.job.name}: hit", steps.done + 1, wound)
 
     # --- undisturbed -------------------------------------------------------------------------------------------------
 

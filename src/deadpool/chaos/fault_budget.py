@@ -1,7 +1,7 @@
-"""How much may be struck at once: never more than can be recovered, else the runner would prove nothing. No I/O.
+"""How much may be hit at once: never more than can be recovered, else the runner would prove nothing. No I/O.
 
 A rank's state is on its node and on two others. So two nodes may be lost before the copies are complete again, counting
-those that were struck and have not healed, whether or not they turn out to be lost.
+those that were hit and have not healed, whether or not they turn out to be lost.
 """
 
 from __future__ import annotations

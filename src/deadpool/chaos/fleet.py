@@ -1,4 +1,4 @@
-"""The processes of the struck job: signals to them, and nodes that take the place of dead ones."""
+"""The processes of the hit job: signals to them, and nodes that take the place of dead ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fault that was struck: since when, whether it has healed, and what it cost. No I/O."""
+"""A fault that was hit: since when, whether it has healed, and what it cost. No I/O."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Record = dict[str, Any]
 class Wound:
     number: int
     fault: Fault
-    struck_at: float
+    hit_at: float
     at_step: int  # which nobody had done then; it may have been under way
     during: str  # the phase that the job was in
     beside: list[int]  # faults that had not healed by then
     mark: int  # the version that has to be complete
-    renewed_at: float  # when it was struck, or when it ended: only what was seen after that counts
+    renewed_at: float  # when it was hit, or when it ended: only what was seen after that counts
     relented: bool = False
     healed_at: float | None = None
     costs: Record = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Wound:
         return cls(
             number=number,
             fault=fault,
-            struck_at=now,
+            hit_at=now,
             at_step=begun,
             during=during,
             beside=beside,
@@ -45,7 +45,7 @@ class Wound:
         )
 
     def is_to_end(self, now: float) -> bool:
-        return not self.relented and now >= self.struck_at + self.fault.lasts_s
+        return not self.relented and now >= self.hit_at + self.fault.lasts_s
 
     def relent(self, scene: Scene, now: float) -> None:
         self.fault.relent(scene)
@@ -59,11 +59,11 @@ class Wound:
 
     def heal(self, events: Sequence[Record], steps: Steps, now: float) -> None:
         self.healed_at = now
-        inside = [event for event in events if self.struck_at <= event.get("t", 0.0) <= now]
+        inside = [event for event in events if self.hit_at <= event.get("t", 0.0) <= now]
         plans = [event for event in inside if event["what"] == "planned"]
         self.costs = {
-            "recovery_s": round(self._ended_at(inside, steps, now) - self.struck_at, 3),
-            "pause_s": round(steps.longest_pause_s(self.struck_at, now), 3),
+            "recovery_s": round(self._ended_at(inside, steps, now) - self.hit_at, 3),
+            "pause_s": round(steps.longest_pause_s(self.hit_at, now), 3),
             "plans": len(plans),
             "bad_copies_found": sum(event["what"] == "source_failed" for event in inside),
             "steps_redone": max((plan["lost_steps"] for plan in plans), default=0),

@@ -1,4 +1,4 @@
-"""The two jobs that are struck: small, so that steps are short, and with room to lose two nodes at once."""
+"""The two jobs that are hit: small, so that steps are short, and with room to lose two nodes at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SCRIPT = Path(__file__).with_name("script.py")
 PACE_VARIABLE = "DEADPOOL_CHAOS_PACE_S"
 CRASH_SIGNAL = signal.SIGUSR1
 
-PACE_S = 0.25  # of a step, on top of what it computes: a moment is wide enough to be struck in
+PACE_S = 0.25  # of a step, on top of what it computes: a moment is wide enough to be hit in
 NODE_TIMEOUT_S = 4.0
 HANG_TIMEOUT_S = 10.0
 
-_STEPS = 1_000_000  # it is stopped when everything was struck and has healed
+_STEPS = 1_000_000  # it is stopped when everything was hit and has healed
 _MODEL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
 _NOISE = ["--dropout", "0.1", "--clip", "1.0"]  # equal losses prove that the state of the RNG came back too
 _TIMEOUTS = {

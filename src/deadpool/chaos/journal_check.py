@@ -1,4 +1,4 @@
-"""Whether the journal of a struck job is what its ranks computed: every step once, in order, with its loss."""
+"""Whether the journal of a hit job is what its ranks computed: every step once, in order, with its loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network that the nodes of a struck job stand in, and how it is cut.
+"""The network that the nodes of a hit job stand in, and how it is cut.
 
 `Namespaces`: this process moves into a network namespace of its own, which has a bridge and the coordinators in it;
 every node gets another one, joined to the bridge. Nothing of it has a name outside, so nothing can be left behind: the

@@ -1,6 +1,6 @@
 """What is done to a job, drawn from a seed before it starts: kinds of fault, their order, and when each one comes.
 
-Whom a fault strikes is drawn here too, as a share of whoever can be struck when its time has come: who that is depends
+Whom a fault hits is drawn here too, as a share of whoever can be hit when its time has come: who that is depends
 on the machine. No I/O.
 """
 
@@ -34,7 +34,7 @@ class Intent:
     kind: str
     moment: Moment
     delay_s: float  # after the moment
-    pick: float  # 0 to 1: which of those that can be struck
+    pick: float  # 0 to 1: which of those that can be hit
     again: float  # 0 to 1: for what else there is to choose
     long: bool  # of what lasts: longer than it takes to be noticed
 

@@ -1,6 +1,6 @@
-"""Strikes one job as planned, and watches it heal. Bounded: a fault that has not healed in time ends the run.
+"""Injections one job as planned, and watches it heal. Bounded: a fault that has not healed in time ends the run.
 
-The loop looks, ends what is to end, tends the fleet, and strikes when the next fault's moment has come. Decisions are
+The loop looks, ends what is to end, tends the fleet, and injections when the next fault's moment has come. Decisions are
 in `plan.py` (what and when), `fault_budget.py` (how much at once) and `injected_fault.py` (healed or not).
 """
 
@@ -39,7 +39,7 @@ class Runner:
     lookout: Lookout
     losses_at_once: int
     deadline: float  # by time.monotonic(), for all of it
-    tell: Tell  # of each fault, when it was struck and when it has healed
+    tell: Tell  # of each fault, when it was hit and when it has healed
     wounds: list[Wound] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     _tail: Tail = field(init=False)
@@ -53,7 +53,7 @@ class Runner:
         for intent in intents:
             self._await_moment(intent)
             fault = self._await_aim(intent)
-            self._strike(fault)
+            self._inject(fault)
         self._await(lambda: not self.open, "the last faults to heal")
 
     @property
@@ -78,30 +78,30 @@ class Runner:
         self._await(lambda: time.monotonic() >= due, "its time")
 
     def _has_come(self, moment: Moment) -> bool:
-        struck_at = self.wounds[-1].struck_at
-        return any(event["what"] == moment.value and event.get("t", 0.0) > struck_at for event in self.events[-50:])
+        hit_at = self.wounds[-1].hit_at
+        return any(event["what"] == moment.value and event.get("t", 0.0) > hit_at for event in self.events[-50:])
 
     def _is_calm(self) -> bool:
         sight = self.scene.sight
         return not self.open and sight.phase == "running" and sight.protected
 
     def _await_aim(self, intent: Intent) -> Fault:
-        """At the latest in a calm moment there is somebody whom it may strike."""
+        """At the latest in a calm moment there is somebody whom it may injection."""
         fault = FAULTS[intent.kind](intent)
-        self._await(lambda: self._can_strike(fault), f"somebody for {intent.kind}")
+        self._await(lambda: self._can_inject(fault), f"somebody for {intent.kind}")
         return fault
 
-    def _can_strike(self, fault: Fault) -> bool:
+    def _can_inject(self, fault: Fault) -> bool:
         endangered = (wound.fault.endangered for wound in self.open)
         is_aimed = bool(self.scene.sight.seats) and fault.aim(self.scene)
         return is_aimed and allows(endangered, fault.endangered, losses_at_once=self.losses_at_once)
 
-    def _strike(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         beside = [wound.number for wound in self.open]
         during = phase_told(self.events)
         wound = Wound.inflicted(len(self.wounds) + 1, fault, self.scene, now=time.time(), during=during, beside=beside)
         self.wounds.append(wound)
-        fault.strike(self.scene)
+        fault.injection(self.scene)
         self.tell(wound)
 
     # --- watching ----------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Runner:
         if wound.has_healed(self.scene):
             wound.heal(self.events, self.scene.steps, now)
             self.tell(wound)
-        elif now > wound.struck_at + wound.fault.lasts_s + _HEAL_S:
+        elif now > wound.hit_at + wound.fault.lasts_s + _HEAL_S:
             raise Hung(f"fault {wound.number}, {wound.fault.kind} on {wound.fault.described}, has not healed")
 
     def _last_word(self) -> str:

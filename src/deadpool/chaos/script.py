@@ -1,6 +1,6 @@
-"""The training script of a struck job: the workload at a pace that leaves time to strike, and with a tender spot.
+"""The training script of a hit job: the workload at a pace that leaves time to inject, and with a tender spot.
 
-CRASH_SIGNAL makes it raise in its next step, as a bug would that strikes once. What it computes is the workload's.
+CRASH_SIGNAL makes it raise in its next step, as a bug would that hits once. What it computes is the workload's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Batches(gpt.Batches):
     def __next__(self) -> Any:
         time.sleep(float(os.environ.get(PACE_VARIABLE, "0")))
         if _hurt:
-            raise RuntimeError(f"struck at {_hurt.pop()}")  # in words that never come twice: it is no bug of the script
+            raise RuntimeError(f"hit at {_hurt.pop()}")  # in words that never come twice: it is no bug of the script
         return super().__next__()
 
 

@@ -30,7 +30,7 @@ def agent(
     rack: Annotated[str | None, typer.Option(help="what this node may fail with; default: a rack of its own")] = None,
     spare: Annotated[bool, typer.Option(help="join as a spare")] = False,
     standby: Annotated[int, typer.Option(help="extra trainers parked on this node")] = 0,
-    understudies: Annotated[int, typer.Option(help="as a spare: trainers parked per seat, of different ranks")] = 1,
+    rehearsals: Annotated[int, typer.Option(help="as a spare: trainers parked per seat, of different ranks")] = 1,
     host: Annotated[
         str | None, typer.Option(help="address that other nodes reach this one at; default: that towards --join")
     ] = None,
@@ -39,7 +39,7 @@ def agent(
     bulk_nice: Annotated[int, typer.Option(help="niceness of the threads that move copies")] = 5,
     bulk_cpus: Annotated[str, typer.Option(help="CPUs that these threads keep to, as in 0-3,8; default: any")] = "",
     logs: Annotated[Path, typer.Option(help="folder for the trainers' logs")] = Path("deadpool-logs"),
-    nursery: Annotated[int | None, typer.Option(help="descriptor of a nursery's socket", hidden=True)] = None,
+    fork_server: Annotated[int | None, typer.Option(help="descriptor of a fork_server's socket", hidden=True)] = None,
 ) -> None:
     """Join a job, also a running one. The job's secret is read from the file named by DEADPOOL_SECRET_FILE.
 
@@ -64,12 +64,12 @@ def agent(
             rack,
             spare,
             standby,
-            understudies,
+            rehearsals,
             program,
             address,
             logs,
             courtesy,
-            nursery,
+            fork_server,
             preload or [],
         )
     )
@@ -103,12 +103,12 @@ async def _serve(
     rack: str | None,
     spare: bool,
     standby: int,
-    understudies: int,
+    rehearsals: int,
     script: list[str],
     host: str,
     logs: Path,
     courtesy: Courtesy,
-    nursery: int | None,
+    fork_server: int | None,
     preload: list[str],
 ) -> bool:
     from deadpool.control.agent import AgentProcess
@@ -120,13 +120,13 @@ async def _serve(
         rack=rack,
         spare=spare,
         standby=standby,
-        understudies=understudies,
+        rehearsals=rehearsals,
         script=script,
         host=host,
         logs=logs,
         credentials=read_credentials(serving=True),
         courtesy=courtesy,
-        nursery=socket.socket(fileno=nursery) if nursery is not None else None,
+        fork_server=socket.socket(fileno=fork_server) if fork_server is not None else None,
         preload=preload,
     )
     loop = asyncio.get_running_loop()

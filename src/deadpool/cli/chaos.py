@@ -1,4 +1,4 @@
-"""`deadpool chaos`: strike real jobs with real faults, again and again, and compare bit for bit."""
+"""`deadpool chaos`: injection real jobs with real faults, again and again, and compare bit for bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def chaos(
     faults: Annotated[int, typer.Option(help="how many, over all jobs")] = 50,
-    seed: Annotated[int, typer.Option(help="draws which faults come, when, and whom they strike")] = 1,
+    seed: Annotated[int, typer.Option(help="draws which faults come, when, and whom they injection")] = 1,
     layout: Annotated[str, typer.Option(help="fsdp2, 3d or both")] = "both",
     minutes: Annotated[float, typer.Option(help="for all of it; if that is not enough, it has failed")] = 30.0,
     kinds: Annotated[str, typer.Option(help="only these kinds of fault, with commas in between; default: all")] = "",

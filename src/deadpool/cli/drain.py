@@ -24,5 +24,5 @@ def drain(
     body = ask(folder, "drain", node=node)
     if wait:
         await_departure(folder, node)
-    told = f"its ranks {body['ranks']} go to node {body['heir']}" if body["ranks"] else "it was a spare"
+    told = f"its ranks {body['ranks']} go to node {body['successor']}" if body["ranks"] else "it was a spare"
     print(json_format.dumps(body) if json else f"node {node} {'has left' if wait else 'leaves'}: {told}")

@@ -25,11 +25,11 @@ def kill(
 ) -> None:
     """Send a signal to a node or to the trainer of a rank, as a machine or an operator would: now, or at a moment."""
     from deadpool.cli.job_client import ask, find_run_dir
-    from deadpool.fault_orders import StrikeOrder, signal_number
+    from deadpool.fault_orders import InjectionOrder, signal_number
 
-    order = StrikeOrder(node=node, rank=rank, signal=signal_number(signal), at=at, step=step).checked()
+    order = InjectionOrder(node=node, rank=rank, signal=signal_number(signal), at=at, step=step).checked()
     body = ask(find_run_dir(run_dir), "kill", node=node, rank=rank, signal=order.signal, at=at, step=step)
     name = signals.Signals(order.signal).name
     place = f"rank {rank} on node {body['node']}" if rank is not None else f"node {body['node']}"
-    told = f"sent {name} to {place}" if at is None else f"armed {name} for {place}: {order.moment()}"
+    told = f"sent {name} to {place}" if at is None else f"waiting {name} for {place}: {order.moment()}"
     print(json_format.dumps(body) if json else told)

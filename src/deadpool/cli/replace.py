@@ -27,4 +27,4 @@ def replace(
     if wait:
         await_departure(folder, body["node"])
     slow = f"worked {body['own_s']} s at a step, usual are {body['usual_s']} s"
-    print(json_format.dumps(body) if json else f"node {body['node']} {slow}; its ranks go to node {body['heir']}")
+    print(json_format.dumps(body) if json else f"node {body['node']} {slow}; its ranks go to node {body['successor']}")

@@ -25,7 +25,7 @@ def run(
     nproc_per_node: Annotated[int | None, typer.Option(help="trainers per node")] = None,
     holders: Annotated[int | None, typer.Option(help="nodes that keep a copy of each rank's snapshots")] = None,
     standby: Annotated[int | None, typer.Option(help="extra trainers parked on every node")] = None,
-    understudies: Annotated[int | None, typer.Option(help="trainers parked per seat of a spare node")] = None,
+    rehearsals: Annotated[int | None, typer.Option(help="trainers parked per seat of a spare node")] = None,
     slots: Annotated[int | None, typer.Option(help="snapshots kept per rank and side")] = None,
     capture_every: Annotated[int | None, typer.Option(help="steps between snapshots")] = None,
     overhead_budget: Annotated[
@@ -93,7 +93,7 @@ def run(
 
 
 _SETTINGS = (
-    "nodes", "spares", "nproc_per_node", "holders", "standby", "understudies", "slots", "capture_every",
+    "nodes", "spares", "nproc_per_node", "holders", "standby", "rehearsals", "slots", "capture_every",
     "overhead_budget", "node_timeout_s", "spare_wait_s", "hang_timeout_s", "bulk_nice", "bulk_cpus", "in_place",
     "topology", "interface", "tls", "standby_coordinators", "quarantine_after", "quarantine_window_s",
     "replace_stragglers",

@@ -59,7 +59,7 @@ def _warnings(body: dict[str, Any]) -> Iterator[str]:
     if not body["spares"]:
         yield "[bold]no spare[/bold]: after a loss the job waits for one; add it with: deadpool agent --spare --join"
     if (drain := body["drain"]) is not None:
-        yield f"node {drain['node']} is being drained ({drain['stage']}), its ranks go to node {drain['heir']}"
+        yield f"node {drain['node']} is being drained ({drain['stage']}), its ranks go to node {drain['successor']}"
     for slow in body["stragglers"]:
         factor = f"{slow['factor']} times" if slow["factor"] is not None else "much longer than"
         times = f"{slow['own_s']} s of a step of {slow['step_s']} s, usual are {slow['usual_s']} s"

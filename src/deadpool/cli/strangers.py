@@ -1,4 +1,4 @@
-"""`deadpool chaos --strangers N`: scripts that are drawn from a seed, run unprotected, protected and struck."""
+"""`deadpool chaos --strangers N`: scripts that are drawn from a seed, run unprotected, protected and hit."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _tell(verdict: Verdict) -> None:
         f"#{script.number:<4} {verdict.result:8} {took:5.1f} s  {shape.nodes} x {shape.per_node} ranks, "
         f"{script.steps} steps: {', '.join(script.tags)}"
     ]
-    if verdict.strikes:
-        lines.append(f"      {verdict.struck} faults: {'; '.join(map(str, verdict.strikes))}")
+    if verdict.injections:
+        lines.append(f"      {verdict.hit} faults: {'; '.join(map(str, verdict.injections))}")
     lines += [f"      missed: {missed}" for missed in verdict.missed]
     if script.refused and verdict.is_good:
         lines.append(f"      refused: {script.refused}")
@@ -78,8 +78,8 @@ def _conclude(figures: dict[str, Any], folder: Path) -> int:
     print(f"\n{figures['run']} of {figures['asked']} scripts, {figures['faults']} faults: {results}")
     for reason, count in figures["refused"].items():
         print(f"refused {count} times: {reason}")
-    if figures["unstruck"]:
-        print(f"no fault came in time in scripts {figures['unstruck']}")
+    if figures["undisturbed"]:
+        print(f"no fault came in time in scripts {figures['undisturbed']}")
     for script in figures["scripts"]:
         if script["result"] not in ("exact", "refused"):
             print(f"{script['result']}: {script['command']}")

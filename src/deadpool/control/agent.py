@@ -16,7 +16,7 @@ from typing import Any
 from deadpool.control.coordinator_client import Calling
 from deadpool.control.core_driver import Rhythm
 from deadpool.control.data_plane import DataPlane
-from deadpool.control.fault_injection import Ambushes
+from deadpool.control.fault_injection import PendingInjections
 from deadpool.control.rank_stats import rank_figures
 from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.thread_priority import Courtesy
@@ -39,7 +39,7 @@ from deadpool.protocol.effects import (
     ToTrainer,
     TrainerExited,
 )
-from deadpool.protocol.messages import Facts, Heartbeat, Join, Report, Seat, Sprung, TrainerHello, Welcome
+from deadpool.protocol.messages import Facts, Heartbeat, Injected, Join, Report, Seat, TrainerHello, Welcome
 from deadpool.protocol.topology import Address
 from deadpool.timeouts import STREAM_AT_LEAST_S, stream_s
 from deadpool.wire.credentials import Credentials
@@ -59,16 +59,16 @@ class AgentProcess:
         rack: str | None,
         spare: bool,
         standby: int,
-        understudies: int,
+        rehearsals: int,
         script: list[str],
         host: str,
         logs: Path,
         credentials: Credentials,
         courtesy: Courtesy,
-        nursery: socket.socket | None = None,
+        fork_server: socket.socket | None = None,
         preload: Sequence[str] = (),
     ) -> None:
-        self._core = Agent(node=node, standby=standby, spare=spare, understudies=understudies)
+        self._core = Agent(node=node, standby=standby, spare=spare, rehearsals=rehearsals)
         self._node, self._rack, self._spare, self._host = node, rack, spare, host
         self._credentials = credentials
         self._incarnation = secrets.token_hex(4)
@@ -78,7 +78,7 @@ class AgentProcess:
         self._ends: dict[str, AgentEnd] = {}
         self._rhythm = Rhythm(self._core, perform=self._perform, stall_s=_STALL_S)
         self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
-        self._ambushes = Ambushes(
+        self._pending_injections = PendingInjections(
             self._core.crew, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
         )
         self._data = DataPlane(
@@ -87,7 +87,7 @@ class AgentProcess:
             credentials=credentials,
             post=self._feed,
             note=self._report,
-            midway=self._ambushes.midway,
+            midway=self._pending_injections.midway,
             deadline_s=STREAM_AT_LEAST_S,
             courtesy=courtesy,
             kept=logs / KEPT_FOLDER,
@@ -103,13 +103,15 @@ class AgentProcess:
             label=self._label,
             on_exit=self._trainer_exited,
             on_failure=self.stop,
-            nursery=nursery,
+            fork_server=fork_server,
             preload=preload,
         )
 
     async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:
         """Joins the job and stays until it ends."""
-        calling = Calling(coordinators, self._credentials, join=self._join, feed=self._feed, order=self._ambushes.order)
+        calling = Calling(
+            coordinators, self._credentials, join=self._join, feed=self._feed, order=self._pending_injections.order
+        )
         if not await self._reach(calling, patience_s):
             return await self._outcome
         self._calling = calling
@@ -168,8 +170,8 @@ class AgentProcess:
     def _trainer_said(self, end: AgentEnd, message: Any) -> None:
         if isinstance(message, TrainerHello):
             self._ends[message.trainer] = end
-        if isinstance(message, Sprung):
-            self._ambushes.sprung(message)
+        if isinstance(message, Injected):
+            self._pending_injections.injected(message)
             return
         name = next((name for name, known in self._ends.items() if known is end), None)
         if name is not None:
@@ -206,7 +208,7 @@ class AgentProcess:
             case ToTrainer(trainer=name, message=message, segment=segment):
                 self._to_trainer(name, message, segment)
                 if isinstance(message, Seat):
-                    self._ambushes.seated(name, message.rank)
+                    self._pending_injections.seated(name, message.rank)
             case StartTrainer(trainer=name):
                 self._trainers.start(name)
             case KillTrainer(trainer=name):

@@ -14,11 +14,11 @@ from deadpool.control.bandwidth import bandwidth
 from deadpool.control.core_driver import Rhythm
 from deadpool.control.drain_rpc import DepartureDesk
 from deadpool.control.event_text import told
-from deadpool.control.fault_rpc import StrikeDesk
+from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.peer_shutdown import DISMISS
 from deadpool.control.status import describe
 from deadpool.events import EventLog
-from deadpool.fault_orders import StrikeOrder
+from deadpool.fault_orders import InjectionOrder
 from deadpool.protocol.coordinator.leadership import Office
 from deadpool.protocol.effects import (
     CoordinatorEffect,
@@ -72,7 +72,7 @@ class CoordinatorServer:
         *,
         credentials: Credentials,
         log: EventLog,
-        orders: list[StrikeOrder],
+        orders: list[InjectionOrder],
         took_office: Callable[[], None],
         narrate: bool = True,
     ) -> None:
@@ -81,7 +81,7 @@ class CoordinatorServer:
         self._took_office, self._was_in_office = took_office, False
         self._peers: dict[str, Peer] = {}
         self._said: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, as it travels
-        self._strikes = StrikeDesk(lambda: office.coordinator, orders, send=self._send, record=self._record)
+        self._injections = InjectionRpc(lambda: office.coordinator, orders, send=self._send, record=self._record)
         self._departures = DepartureDesk(lambda: office.coordinator, feed=self._feed)
         self._reception = Reception(credentials, "control", self._welcome, self._refused)
         self._rhythm = Rhythm(office, perform=self._perform, stall_s=STALL_S)
@@ -156,7 +156,7 @@ class CoordinatorServer:
         self._supersede(join.node)
         self._peers[join.node] = Peer(caller.link, join.incarnation)
         self._feed(FromAgent(node=join.node, message=join))
-        self._strikes.joined(join.node)
+        self._injections.joined(join.node)
 
     def _is_current(self, caller: Caller) -> bool:
         peer = self._peers.get(caller.node) if caller.node is not None else None
@@ -193,7 +193,7 @@ class CoordinatorServer:
         match effect:
             case ToAgent(node=node, term=term, message=message):
                 if isinstance(message, Plan):
-                    self._strikes.planned(node, message)
+                    self._injections.planned(node, message)
                 self._tell(node, term, message)
             case Drop(node=node):
                 peer = self._peers.pop(node, None)
@@ -241,7 +241,7 @@ class CoordinatorServer:
                 facts = {node: peer.facts for node, peer in self._peers.items()}
                 return Answer(body=describe(self._office.coordinator, facts))
             case "kill":
-                return self._strikes.order(ask.arguments)
+                return self._injections.order(ask.arguments)
             case "drain":
                 return self._departures.drain(ask.arguments)
             case "replace":

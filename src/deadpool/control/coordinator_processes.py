@@ -138,8 +138,8 @@ class Coordinators:
         }
         listed = [f"--coordinators={','.join(places)}"] if places else []
         replacing = ["--replace-stragglers"] if config.replace_stragglers else []
-        struck = [f"--fault={text}" for text in config.faults] if faults else []
-        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *listed, *replacing, *struck]
+        hit = [f"--fault={text}" for text in config.faults] if faults else []
+        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *listed, *replacing, *hit]
 
 
 def _end(process: Process) -> None:

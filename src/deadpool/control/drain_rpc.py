@@ -33,4 +33,4 @@ class DepartureDesk:
         ranks = list(core.layout.ranks_at(position)) if position is not None else []
         self._feed(DrainAsked(node=node, reason=reason))
         drain = core.departures.drain
-        return Answer(body={"node": node, "ranks": ranks, "heir": drain.heir if drain is not None else None})
+        return Answer(body={"node": node, "ranks": ranks, "successor": drain.successor if drain is not None else None})

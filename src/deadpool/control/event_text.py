@@ -6,9 +6,9 @@ from typing import Any
 
 _TOLD = {
     "joined": "node {node} joined",
-    "armed": "armed: signal {signal} for node {node} {when}",
-    "ambush": "ambush: rank {rank} has reached {at}, signal {signal}",
-    "ambush_missed": "ambush MISSED: {at} did not come to rank {rank} when it was due",
+    "injection_ordered": "waiting: signal {signal} for node {node} {when}",
+    "injected": "injected: rank {rank} has reached {at}, signal {signal}",
+    "injection_missed": "injected MISSED: {at} did not come to rank {rank} when it was due",
     "took_over": "coordinator of term {term}: nodes {nodes} are here",
     "let_go": "no longer coordinator of term {term}: {reason}",
     "no_majority": "NO MAJORITY: {reason}",
@@ -24,7 +24,7 @@ _TOLD = {
     "no_plan": "NO PLAN: {reason}",
     "spare_lost": "spare {node} is lost: {reason}",
     "no_spare": "NO SPARE: {reason}; add one with: deadpool agent --spare --join",
-    "drain": "node {node} is drained ({reason}): node {heir} gets ready for ranks {ranks}",
+    "drain": "node {node} is drained ({reason}): node {successor} gets ready for ranks {ranks}",
     "handover": "all ranks stand at version {step}: those of node {node} move, and nothing is done again",
     "drain_failed": "node {node} STAYS: {reason}",
     "drain_refused": "node {node} cannot be drained: {reason}",

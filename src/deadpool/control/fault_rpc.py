@@ -9,18 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 from deadpool.errors import ConfigError
-from deadpool.fault_orders import StrikeOrder
+from deadpool.fault_orders import InjectionOrder
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.messages import Answer, Plan, Strike
+from deadpool.protocol.messages import Answer, Injection, Plan
 
 
-class StrikeDesk:
+class InjectionRpc:
     def __init__(
         self,
         core: Callable[[], Coordinator],
-        orders: list[StrikeOrder],
+        orders: list[InjectionOrder],
         *,
-        send: Callable[[str, Strike], None],
+        send: Callable[[str, Injection], None],
         record: Callable[[dict[str, Any]], None],
     ) -> None:
         """`core` gives whoever is the coordinator now: it may become another one."""
@@ -30,7 +30,7 @@ class StrikeDesk:
     def order(self, arguments: dict[str, Any]) -> Answer:
         """By a command, now."""
         try:
-            order = StrikeOrder(**arguments).checked()
+            order = InjectionOrder(**arguments).checked()
             node = self._node_of(order)
             self._refuse_past(order, node)
         except ConfigError as error:
@@ -43,26 +43,26 @@ class StrikeDesk:
         self._hand_over_due(lambda order: order.node == node, node)
 
     def planned(self, node: str, plan: Plan) -> None:
-        """Before the node hears of its plan: a rank is struck wherever it is seated first."""
+        """Before the node hears of its plan: a rank is hit wherever it is seated first."""
         if self._pending:
             ranks = {order.rank for order in plan.orders}
             self._hand_over_due(lambda order: order.rank in ranks, node)
 
-    def _hand_over_due(self, is_due: Callable[[StrikeOrder], bool], node: str) -> None:
+    def _hand_over_due(self, is_due: Callable[[InjectionOrder], bool], node: str) -> None:
         due = [order for order in self._pending if is_due(order)]
         self._pending = [order for order in self._pending if not is_due(order)]
         for order in due:
             self._hand_over(order, node)
 
-    def _hand_over(self, order: StrikeOrder, node: str) -> None:
-        strike = Strike(signal=int(order.signal), rank=order.rank, at=order.at, step=order.step)
-        record = {"what": "struck", "node": node, "rank": order.rank, "signal": strike.signal}
+    def _hand_over(self, order: InjectionOrder, node: str) -> None:
+        injection = Injection(signal=int(order.signal), rank=order.rank, at=order.at, step=order.step)
+        record = {"what": "hit", "node": node, "rank": order.rank, "signal": injection.signal}
         if order.at is not None:
-            record |= {"what": "armed", "at": order.at, "step": order.step, "when": order.moment()}
+            record |= {"what": "injection_ordered", "at": order.at, "step": order.step, "when": order.moment()}
         self._record(record)
-        self._send(node, strike)
+        self._send(node, injection)
 
-    def _node_of(self, order: StrikeOrder) -> str:
+    def _node_of(self, order: InjectionOrder) -> str:
         core = self._core()
         if order.rank is None:
             if order.node not in core.members:
@@ -75,7 +75,7 @@ class StrikeDesk:
             raise ConfigError(f"rank {order.rank} is nowhere at the moment: the job is {core.phase.value}")
         return core.seats[position]
 
-    def _refuse_past(self, order: StrikeOrder, node: str) -> None:
+    def _refuse_past(self, order: InjectionOrder, node: str) -> None:
         """As far as is known here; a step that is over by the time the trainer hears of it is told as missed."""
         steps = self._core().members[node].steps
         stands = [step for rank, step in steps.items() if order.rank in (None, rank)]

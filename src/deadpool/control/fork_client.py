@@ -1,7 +1,7 @@
-"""A node's way to its nursery, the process that forks trainers (trainer/fork_server.py), and the launcher's to one for all.
+"""A node's way to its fork_server, the process that forks trainers (trainer/fork_server.py), and the launcher's to one for all.
 
-On a cluster each agent starts a nursery of its own. Where one machine plays several nodes, the launcher starts one and
-has it bear a nursery per node: torch is imported once, not once per trainer.
+On a cluster each agent starts a fork_server of its own. Where one machine plays several nodes, the launcher starts one and
+has it bear a fork_server per node: torch is imported once, not once per trainer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from deadpool.errors import ConfigError
 _PACKET_BYTES = 1 << 20
 
 
-def start_nursery(
+def start_fork_server(
     environment: dict[str, str], preload: Sequence[str] = ()
 ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """A nursery as a child of this process, and the socket it listens to. It needs seconds to come up; ask at once."""
+    """A fork_server as a child of this process, and the socket it listens to. It needs seconds to come up; ask at once."""
     ours, theirs = socket_pair()
     with theirs, interrupts_held():
         process = subprocess.Popen(
@@ -45,13 +45,13 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def request(link: socket.socket, *words: Any, descriptor: int | None = None) -> None:
-    """Lost without a word where the nursery is gone: that is seen on the socket."""
+    """Lost without a word where the fork_server is gone: that is seen on the socket."""
     with contextlib.suppress(OSError):
         socket.send_fds(link, [bytes(msgpack.packb(words))], [] if descriptor is None else [descriptor])
 
 
 def answer(link: socket.socket, *, wait: bool = False) -> list[Any] | None:
-    """Without waiting, once the socket is readable; None: the nursery is gone."""
+    """Without waiting, once the socket is readable; None: the fork_server is gone."""
     try:
         packet = link.recv(_PACKET_BYTES, 0 if wait else socket.MSG_DONTWAIT)
     except OSError:
@@ -59,14 +59,14 @@ def answer(link: socket.socket, *, wait: bool = False) -> list[Any] | None:
     return list(msgpack.unpackb(packet)) if packet else None
 
 
-class SharedNursery:
+class SharedForkServer:
     """One for all nodes that this machine plays, in one job or several."""
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
         """ConfigError if one of the packages to `preload` cannot be imported: only with some is the import awaited."""
         environment = dict(os.environ)
         environment.setdefault("OMP_NUM_THREADS", "1")
-        self._link, self._process = start_nursery(environment, preload)
+        self._link, self._process = start_fork_server(environment, preload)
         if preload:
             self._await_imports(preload)
 
@@ -82,8 +82,8 @@ class SharedNursery:
         raise ConfigError(problem)
 
     def bear(self, link: socket.socket, group: int, environment: dict[str, str]) -> None:
-        """A nursery in this process group; `link` is its end of a socket pair."""
-        request(self._link, "nursery", group, environment, str(Path.cwd()), descriptor=link.fileno())
+        """A fork_server in this process group; `link` is its end of a socket pair."""
+        request(self._link, "fork_server", group, environment, str(Path.cwd()), descriptor=link.fileno())
 
     def close(self) -> None:
         self._link.close()

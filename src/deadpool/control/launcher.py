@@ -21,7 +21,7 @@ from typing import Protocol
 from deadpool.child_processes import end_with_parent, interrupts_held
 from deadpool.config import JobConfig
 from deadpool.control.coordinator_processes import Coordinators
-from deadpool.control.fork_client import SharedNursery, socket_pair
+from deadpool.control.fork_client import SharedForkServer, socket_pair
 from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import RunDir
 from deadpool.owner_only import open_private
@@ -57,10 +57,10 @@ class LocalJob:
     script: list[str]
     quiet: bool = False  # what processes say goes into the run folder, not to the terminal
     environment: dict[str, str] = field(default_factory=dict)
-    nursery: SharedNursery | None = None  # given: somebody else's, who also closes it
+    fork_server: SharedForkServer | None = None  # given: somebody else's, who also closes it
     site: Site | None = None
-    preload: tuple[str, ...] = ()  # packages that the nursery imports, beside torch
-    _own_nursery: SharedNursery | None = None
+    preload: tuple[str, ...] = ()  # packages that the fork_server imports, beside torch
+    _own_fork_server: SharedForkServer | None = None
     coordinators: Coordinators | None = None
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)  # nodes whose death was told
@@ -68,8 +68,8 @@ class LocalJob:
 
     def start(self) -> None:
         self.run_dir.make_secret()
-        if self.nursery is None:
-            self.nursery = self._own_nursery = SharedNursery(self.preload)
+        if self.fork_server is None:
+            self.fork_server = self._own_fork_server = SharedForkServer(self.preload)
         self.coordinators = Coordinators(self.config, self.run_dir, self._spawn)
         self.coordinators.start()
         racks = self.config.racks()
@@ -77,14 +77,14 @@ class LocalJob:
             self.add_node(name, spare=index >= self.config.nodes, rack=racks.get(name))
 
     def add_node(self, name: str, *, spare: bool, rack: str | None = None) -> None:
-        assert self.nursery is not None
+        assert self.fork_server is not None
         ours, theirs = socket_pair()
         with ours, theirs:
-            command = self._agent_command(name, spare, rack, nursery=ours.fileno())
+            command = self._agent_command(name, spare, rack, fork_server=ours.fileno())
             enter = functools.partial(self.site.enter, name) if self.site is not None else None
             node = self._spawn(command, signal.SIGKILL, pass_fds=(ours.fileno(),), enter=enter)
             self.nodes[name] = node
-            self.nursery.bear(theirs, node.pid, self._variables())
+            self.fork_server.bear(theirs, node.pid, self._variables())
 
     def wait(self, timeout_s: float | None = None) -> int:
         """The exit code of whoever is coordinator in the end is the job's. TimeoutExpired, as of a process."""
@@ -138,11 +138,11 @@ class LocalJob:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        if self._own_nursery is not None:
-            self._own_nursery.close()
-            self._own_nursery = None
+        if self._own_fork_server is not None:
+            self._own_fork_server.close()
+            self._own_fork_server = None
 
-    def _agent_command(self, name: str, spare: bool, rack: str | None, *, nursery: int) -> list[str]:
+    def _agent_command(self, name: str, spare: bool, rack: str | None, *, fork_server: int) -> list[str]:
         assert self.coordinators is not None
         command = [
             "agent",
@@ -150,11 +150,11 @@ class LocalJob:
             f"--name={name}",
             f"--standby={self.config.standby}",
         ]
-        command += [f"--understudies={self.config.understudies}"] if spare else []
+        command += [f"--rehearsals={self.config.rehearsals}"] if spare else []
         command += [f"--rack={rack}"] if rack is not None else []
         command += [f"--bulk-nice={self.config.bulk_nice}", f"--bulk-cpus={self.config.bulk_cpus}"]
         host = self.site.host(name) if self.site is not None else self.config.host
-        command += [f"--host={host}", f"--logs={self.run_dir.logs}", f"--nursery={nursery}"]
+        command += [f"--host={host}", f"--logs={self.run_dir.logs}", f"--fork_server={fork_server}"]
         command += [f"--preload={package}" for package in self.preload]
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 

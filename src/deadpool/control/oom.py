@@ -32,8 +32,8 @@ class OomWatch:
         count = _read(self._counter[0]) if self._counter else None
         if self._counter is None or count is None or self._before is None or count <= self._before:
             return ""
-        struck, self._before = count - self._before, count
-        return f" (out of memory? the kernel has killed {struck} for want of it {self._counter[1]})"
+        hit, self._before = count - self._before, count
+        return f" (out of memory? the kernel has killed {hit} for want of it {self._counter[1]})"
 
 
 def _own_counters() -> tuple[tuple[Path, str], ...]:

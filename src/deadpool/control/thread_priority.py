@@ -1,6 +1,6 @@
 """Bulk work gives way to training: which priority and which CPUs the threads have that hash and move copies.
 
-Threads and not the agent's process, whose heartbeats must be in time and whose trainers must not inherit it. A thread
+Threads and not the agent's process, whose heartbeats must be in time and whose trainers must not take_over it. A thread
 passes both on to those that it starts.
 """
 

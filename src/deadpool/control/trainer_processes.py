@@ -1,6 +1,6 @@
-"""Trainer processes of one node: born in its nursery, their output told and kept, their end reported.
+"""Trainer processes of one node: born in its fork_server, their output told and kept, their end reported.
 
-An exit is told by the nursery, not by the end of the output, which a trainer's own children may hold open long after.
+An exit is told by the fork_server, not by the end of the output, which a trainer's own children may hold open long after.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deadpool.control.fork_client import answer, request, start_nursery
+from deadpool.control.fork_client import answer, request, start_fork_server
 from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import journal_folder
 from deadpool.owner_only import open_private
@@ -34,7 +34,7 @@ _END_S = 5.0
 @dataclass(slots=True)
 class _Running:
     telling: asyncio.Task[None]
-    pid: int | None = None  # None until the nursery has said it
+    pid: int | None = None  # None until the fork_server has said it
     pidfd: int | None = None
 
 
@@ -49,12 +49,12 @@ class TrainerProcesses:
         label: Callable[[str], str | None],
         on_exit: Callable[[str, int, str], None],
         on_failure: Callable[[str], None],
-        nursery: socket.socket | None = None,
+        fork_server: socket.socket | None = None,
         preload: Sequence[str] = (),
     ) -> None:
         """`label` gives the prefix of a trainer's lines; None keeps them in the log only (a rehearsal).
 
-        `nursery`: one that is there already; else this node starts its own, which imports what is to `preload`.
+        `fork_server`: one that is there already; else this node starts its own, which imports what is to `preload`.
         `on_failure` hears why that cannot be.
         """
         self._script, self._logs, self._label, self._on_exit = script, logs, label, on_exit
@@ -66,8 +66,8 @@ class TrainerProcesses:
         self.rendezvous: Address | None = None  # of this node's store, once it listens
         self._running: dict[str, _Running] = {}
         self._last_words: set[asyncio.Task[None]] = set()
-        self._nursery, self._preload, self._on_failure = nursery, preload, on_failure
-        self._nursery_process: subprocess.Popen[bytes] | None = None
+        self._fork_server, self._preload, self._on_failure = fork_server, preload, on_failure
+        self._fork_server_process: subprocess.Popen[bytes] | None = None
         self._all_ended = asyncio.Event()
         self._oom = OomWatch()
 
@@ -76,52 +76,52 @@ class TrainerProcesses:
         variables = {**self._variables, TRAINER_VARIABLE: name, RENDEZVOUS_VARIABLE: str(self.rendezvous)}
         loop = asyncio.get_running_loop()
         self._running[name] = _Running(loop.create_task(self._tell(name, output)))
-        request(self._open_nursery(), "trainer", name, self._script, variables, descriptor=theirs)
+        request(self._open_fork_server(), "trainer", name, self._script, variables, descriptor=theirs)
         os.close(theirs)
 
     def signal(self, name: str, sig: int) -> None:
-        if name in self._running and self._nursery is not None:
-            request(self._nursery, "signal", name, sig)
+        if name in self._running and self._fork_server is not None:
+            request(self._fork_server, "signal", name, sig)
 
     def pids(self) -> dict[str, int]:
         return {name: running.pid for name, running in self._running.items() if running.pid is not None}
 
     async def close(self) -> None:
-        """What is left is killed and buried, and what it said last is still told.
+        """What is left is killed and reaped, and what it said last is still told.
 
-        Those that the nursery has not come to yet end with it.
+        Those that the fork_server has not come to yet end with it.
         """
         for name in self._running:
             self.signal(name, signal.SIGKILL)
         if self.pids():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_ended.wait(), _END_S)
-        self._close_nursery()
+        self._close_fork_server()
         await asyncio.gather(*self._last_words, return_exceptions=True)
 
-    # --- the nursery -------------------------------------------------------------------------------------------------
+    # --- the fork_server -------------------------------------------------------------------------------------------------
 
-    def _open_nursery(self) -> socket.socket:
-        if self._nursery is None:
+    def _open_fork_server(self) -> socket.socket:
+        if self._fork_server is None:
             environment = dict(os.environ)
             environment.setdefault("OMP_NUM_THREADS", "1")
-            self._nursery, self._nursery_process = start_nursery(environment, self._preload)
-        asyncio.get_running_loop().add_reader(self._nursery, self._hear, self._nursery)  # twice is once
-        return self._nursery
+            self._fork_server, self._fork_server_process = start_fork_server(environment, self._preload)
+        asyncio.get_running_loop().add_reader(self._fork_server, self._hear, self._fork_server)  # twice is once
+        return self._fork_server
 
-    def _close_nursery(self) -> None:
+    def _close_fork_server(self) -> None:
         """Closing our end is what ends it."""
-        if self._nursery is not None:
-            asyncio.get_running_loop().remove_reader(self._nursery)
-            self._nursery.close()
-            self._nursery = None
-        if self._nursery_process is not None:
-            self._nursery_process.kill()
-            self._nursery_process.wait()
-            self._nursery_process = None
+        if self._fork_server is not None:
+            asyncio.get_running_loop().remove_reader(self._fork_server)
+            self._fork_server.close()
+            self._fork_server = None
+        if self._fork_server_process is not None:
+            self._fork_server_process.kill()
+            self._fork_server_process.wait()
+            self._fork_server_process = None
 
-    def _hear(self, nursery: socket.socket) -> None:
-        match answer(nursery):
+    def _hear(self, fork_server: socket.socket) -> None:
+        match answer(fork_server):
             case ["started", name, pid]:
                 self._started(self._running[name], pid)
             case ["exited", name, code]:
@@ -129,16 +129,16 @@ class TrainerProcesses:
             case ["failed", reason]:
                 self._on_failure(reason)
             case None:
-                self._nursery_lost()
+                self._fork_server_lost()
 
     def _started(self, running: _Running, pid: int) -> None:
         running.pid = pid
-        with contextlib.suppress(ProcessLookupError):  # ended and buried: that is the next thing we hear
+        with contextlib.suppress(ProcessLookupError):  # ended and reaped: that is the next thing we hear
             running.pidfd = os.pidfd_open(pid)
 
-    def _nursery_lost(self) -> None:
+    def _fork_server_lost(self) -> None:
         """Its children go with it, but only their own end says that they write no more into a slot."""
-        self._close_nursery()
+        self._close_fork_server()
         for name, running in list(self._running.items()):
             if running.pidfd is None:
                 self._exited(name, -signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Copies in lots: those of one version that are alike but for their rank and their digests. Live states likewise.
+"""Copies in batches: those of one version that are alike but for their rank and their digests. Live states likewise.
 
-A node has a handful of lots, however many ranks it seats, and a coordinator of thousands of nodes looks at lots where
+A node has a handful of batches, however many ranks it seats, and a coordinator of thousands of nodes looks at batches where
 it would have to look at every copy. A lot makes its items when somebody asks for them; to freeze it would take longer
 than to make it. `InLots` is used like the tuple of all items.
 """
@@ -23,7 +23,7 @@ DIGEST_BYTES = _DIGEST.size
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """What the copies of a lot have in common. The lots of most nodes are of the same one."""
+    """What the copies of a lot have in common. The batches of most nodes are of the same one."""
 
     version: Version
     extent: Extent
@@ -33,7 +33,7 @@ class Make:
 
 
 @dataclass(slots=True)
-class Lot:
+class Batch:
     make: Make
     ranks: tuple[int, ...]
     digests: bytes  # of each rank, as they travel: of few copies somebody wants to know
@@ -67,7 +67,7 @@ class Lot:
 
 
 @dataclass(slots=True)
-class Squad:
+class LiveBatch:
     """Ranks that live at the same version."""
 
     version: Version | None
@@ -79,15 +79,15 @@ class Squad:
 
 
 class InLots(Sequence[Item]):
-    __slots__ = ("_all", "lots")
+    __slots__ = ("_all", "batches")
 
-    def __init__(self, lots: tuple[Any, ...]) -> None:
-        self.lots = lots
+    def __init__(self, batches: tuple[Any, ...]) -> None:
+        self.batches = batches
         self._all: tuple[Item, ...] | None = None
 
     def all(self) -> tuple[Item, ...]:
         if self._all is None:
-            self._all = tuple(item for lot in self.lots for item in lot)
+            self._all = tuple(item for lot in self.batches for item in lot)
         return self._all
 
     @overload
@@ -98,13 +98,13 @@ class InLots(Sequence[Item]):
         return self.all()[index]
 
     def __len__(self) -> int:
-        return sum(len(lot.ranks) for lot in self.lots)
+        return sum(len(lot.ranks) for lot in self.batches)
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.all())
 
     def __eq__(self, other: object) -> bool:
-        """In any order: who sorts items into lots keeps none."""
+        """In any order: who sorts items into batches keeps none."""
         if not isinstance(other, tuple | InLots):
             return NotImplemented
         return len(self) == len(other) and set(self) == set(other)
@@ -116,16 +116,17 @@ class InLots(Sequence[Item]):
         return repr(self.all())
 
 
-def lots_of(copies: Iterable[Copy]) -> tuple[Lot, ...]:
+def batches_of(copies: Iterable[Copy]) -> tuple[Batch, ...]:
     if isinstance(copies, InLots):
-        return copies.lots
+        return copies.batches
     alike: dict[Make, list[Seal]] = {}
     for copy in copies:
         seal = copy.seal
         make = Make(seal.version, seal.extent, copy.geometry, seal.full, copy.peers)
         alike.setdefault(make, []).append(seal)
     return tuple(
-        Lot(make, tuple(seal.rank for seal in seals), b"".join(map(_digest_of, seals))) for make, seals in alike.items()
+        Batch(make, tuple(seal.rank for seal in seals), b"".join(map(_digest_of, seals)))
+        for make, seals in alike.items()
     )
 
 
@@ -133,10 +134,10 @@ def _digest_of(seal: Seal) -> bytes:
     return _DIGEST.pack(seal.digest.record, seal.digest.unique, seal.digest.replica)
 
 
-def squads_of(lives: Iterable[Live]) -> tuple[Squad, ...]:
+def live_batches_of(lives: Iterable[Live]) -> tuple[LiveBatch, ...]:
     if isinstance(lives, InLots):
-        return lives.lots
+        return lives.batches
     alike: dict[tuple[Version | None, bool], list[int]] = {}
     for live in lives:
         alike.setdefault((live.version, live.clean), []).append(live.rank)
-    return tuple(Squad(*common, ranks=tuple(ranks)) for common, ranks in alike.items())
+    return tuple(LiveBatch(*common, ranks=tuple(ranks)) for common, ranks in alike.items())

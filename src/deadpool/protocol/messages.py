@@ -3,14 +3,14 @@
 A message that depends on who holds which rank carries the generation it was said in, and whoever receives one of an
 older generation drops it at the door. Three conversations, in the order in which a recovery speaks them:
 
-    agent -> coordinator    Join Testimony Heartbeat Trainers TrainerLost Prompts Sealed Missed Stored Durable
+    agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Durable
                             FenceAck Spoilt PlanAck Prepared Connected Finished Ended Standing Leave Salvaged Report
-    coordinator -> agent    Welcome Refused Pulse Prompts Rehearse Fence Plan Connect Go Permit Release Stand Proceed
-                            Spoilt Salvage Shutdown (each in an Order, which names the term), Strike
-    agent <-> trainer       TrainerHello Prompts Rehearse Seat Attach Detach Grant Halt Arriving Restore Connect Go
-                            Final Reschedule Stand Proceed Release End Strike
+    coordinator -> agent    Welcome Refused Pulse Recording Rehearse Fence Plan Connect Go Permit Release Stand Proceed
+                            Spoilt Salvage Shutdown (each in an Order, which names the term), Injection
+    agent <-> trainer       TrainerHello Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore Connect Go
+                            Final Reschedule Stand Proceed Release End Injection
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Standing Finished
-                            Report Failed DeviceLost Hung Sprung
+                            Report Failed DeviceLost Hung Injected
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Permit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompts:
+class Recording:
     """What collectives gave a rank before its loop and, if `complete`, in its first step: whoever rehearses it alone
     is given the same. Of an older `start` they are void. A fence does not keep them back: they are no state."""
 
@@ -181,7 +181,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Testimony:
+class TakeoverReport:
     """The answer to a Welcome of somebody who was elsewhere: all that a coordinator has to know of this node and has
     not seen for itself. Whoever gives it has promised `term` and obeys no lower one from here on."""
 
@@ -495,13 +495,13 @@ class Order:
 
     term: int
     message: (
-        Welcome | Refused | Pulse | Prompts | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Spoilt
+        Welcome | Refused | Pulse | Recording | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Spoilt
         | Salvage | Shutdown | Stand | Proceed
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strike:
+class Injection:
     """An injected fault: `signal` to one trainer, or to the whole node. Cores do not know of it.
 
     `at` None: now. Else at that moment (deadpool.fault_orders) of step or version `step`, by whoever reaches it first.
@@ -697,11 +697,11 @@ class Hung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sprung:
-    """The last word of a trainer that strikes itself; the rest of a node is its agent's to strike. Not `hit`: the
+class Injected:
+    """The last word of a trainer that hits itself; the rest of a node is its agent's to inject. Not `hit`: the
     step or version is past, and the moment did not come in it."""
 
-    strike: Strike
+    injection: Injection
     hit: bool
 
 
@@ -709,9 +709,9 @@ ALL: tuple[type, ...] = (
     Address, Answer, Arriving, Ask, Attach, Captured, Changes, Connect, Connected, Copy, Costs, Declare, Detach,
     DeviceLost, Digest, Durable, Effort, End, Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished,
     Footing, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Leave,
-    Live, Missed, Order, Parked, Parting, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Promise, Prompts, Pulse,
+    Live, Missed, Order, Parked, Parting, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Promise, Recording, Pulse,
     RankOrder, Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Schedule, Seal, Sealed, Seat,
-    Seated, Settings, Shutdown, SlotRef, Source, Spoilt, Sprung, Stand, Standing, Stepped, Stored, Strike, Testimony,
+    Seated, Settings, Shutdown, SlotRef, Source, Spoilt, Injected, Stand, Standing, Stepped, Stored, Injection, TakeoverReport,
     TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
 )  # fmt: skip
 """What may travel, and nothing else."""

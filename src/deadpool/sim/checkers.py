@@ -8,7 +8,7 @@ steps are lost than the bound allows, (k) Go means that everything newer than th
 per slot; and rules 4, 7, 14, 16, 17 and 18 themselves: a schedule begins where nobody is known to be yet, the permit
 passes nothing that is on its way, a newcomer pulls the floor, a holder without the floor is sent nothing newer, a copy
 shares its rank's rack only where other racks have no room, a successor permits no less than was permitted. Beside the
-protocol: (prompts) nobody was told what an earlier start of the job was told; (drain) a node that leaves on purpose
+protocol: (recordings) nobody was told what an earlier start of the job was told; (drain) a node that leaves on purpose
 costs no step.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
-from deadpool.protocol.messages import Go, Missed, Order, Permit, Plan, SlotRef, Testimony
+from deadpool.protocol.messages import Go, Missed, Order, Permit, Plan, SlotRef, TakeoverReport
 from deadpool.protocol.topology import Schedule
 from deadpool.sim.history import State
 from deadpool.sim.loss_bound import Lateness
@@ -165,7 +165,7 @@ class Checkers:
         match message:
             case Missed(generation=generation, number=number):
                 self._missed.add((generation, number))
-            case Testimony(footing=footing, missed=missed):
+            case TakeoverReport(footing=footing, missed=missed):
                 self._missed |= {(footing.planned, number) for number in missed}
 
     def _went(self, generation: Generation) -> None:
@@ -314,7 +314,7 @@ class Checkers:
         if core.live is not None and core.live.number and str(core.live) != str(resume):
             fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {resume}")
         if process.told is not None and process.told != start and process.told in self._starts:  # None: told nothing
-            fail("prompts", f"rank {core.rank} was told of start {process.told}, the job goes on from {start}")
+            fail("recordings", f"rank {core.rank} was told of start {process.told}, the job goes on from {start}")
 
     def final_state(self, rank: int, version: Version | None, state: State) -> None:
         if version is None or version.number != self._world.last_step:

@@ -27,7 +27,7 @@ from deadpool.protocol.messages import (
     Parked,
     Prepared,
     Proceed,
-    Prompts,
+    Recording,
     Rehearse,
     Release,
     Reschedule,
@@ -65,8 +65,8 @@ class Process:
         self.role: Seat | Rehearse | None = None
         self.built_as = -1
         self.begun_as: int | None = None  # the rank that the script runs as, since its first line
-        self.told: Generation | None = None  # of which start the prompts are that the script was built with
-        self._prompts: dict[int, Prompts] = {}
+        self.told: Generation | None = None  # of which start the recordings are that the script was built with
+        self._recordings: dict[int, Recording] = {}
         self.unwinding = self.hung = False
         self.capture: tuple[Capture, Content] | None = None
         self._step_began, self._stall_s = 0.0, 0.0
@@ -139,8 +139,8 @@ class Process:
                 self._begin_rehearsal()
             case Seat():
                 self._seated(message)
-            case Prompts():
-                self._prompted(message)
+            case Recording():
+                self._replayed(message)
             case Attach(segment=segment, geometry=geometry):
                 self.core.attach(segment, geometry)
             case Grant(generation=generation, slot=slot):
@@ -201,11 +201,11 @@ class Process:
 
     def _begin_rehearsal(self) -> None:
         """Not before the live rank has come to its loop: until then this process may become any rank."""
-        if isinstance(self.role, Rehearse) and self._has_prompts(self.role.rank):
+        if isinstance(self.role, Rehearse) and self._has_recordings(self.role.rank):
             self._build(self.role.rank)
 
-    def _has_prompts(self, rank: int) -> bool:
-        return rank in self._prompts and not self._prompts[rank].is_void
+    def _has_recordings(self, rank: int) -> bool:
+        return rank in self._recordings and not self._recordings[rank].is_void
 
     def _build(self, rank: int) -> None:
         """A process runs the script once, as one rank."""
@@ -219,14 +219,14 @@ class Process:
         assert self.begun_as is None, f"{self.name} has begun as rank {self.begun_as} and is to begin again as {rank}"
         self.begun_as = rank
 
-    def _prompted(self, prompts: Prompts) -> None:
+    def _replayed(self, recordings: Recording) -> None:
         """A rehearsal may have waited for them."""
-        self._prompts[prompts.rank] = prompts
+        self._recordings[recordings.rank] = recordings
         self._begin_rehearsal()
 
     def _built(self, rank: int) -> None:
-        if rank in self._prompts:
-            self.told = self._prompts[rank].start
+        if rank in self._recordings:
+            self.told = self._recordings[rank].start
         self.built_as, self.stage = rank, "parked"
         if isinstance(self.role, Rehearse):
             self.say(Parked(rank=rank, geometry=self._geometry(steps=1)))
@@ -267,7 +267,7 @@ class Process:
             self.later(0.5, self._connected)
         elif self.stage == "connected" and self._order(Go, generation):
             self._turn("running")
-            self._complete_prompts(self._heard[Restore].version.number)
+            self._complete_recordings(self._heard[Restore].version.number)
             self._resume(self._heard[Restore])
         elif self.stage == "finished" and self._order(Release, self.core.generation):
             self._turn("leaving")
@@ -338,7 +338,7 @@ class Process:
         self.core.begin()
         self._observe()
         self.told = self.core.generation
-        self._say_prompts(complete=False)
+        self._say_recordings(complete=False)
         self.state = initial(self.core.generation, self.core.rank)
         self.world.checkers.runs(self)
         self._snapshot(self._next_step)
@@ -412,7 +412,7 @@ class Process:
         self.world.stepped(live)
         self._say_stepped(live.number)
         if live.number == 1:
-            self._say_prompts(complete=True)
+            self._say_recordings(complete=True)
         self._snapshot(self._next_step)
 
     def _observe(self) -> None:
@@ -425,17 +425,17 @@ class Process:
         generation, stall_s, copy_s = self.core.generation, self._stall_s, self._copy_s
         self.say(Stepped(generation=generation, number=number, step_s=step_s, stall_s=stall_s, copy_s=copy_s))
 
-    def _say_prompts(self, *, complete: bool) -> None:
+    def _say_recordings(self, *, complete: bool) -> None:
         if self.told is not None:
-            self.say(Prompts(rank=self.core.rank, start=self.told, complete=complete, book=BOOK))
+            self.say(Recording(rank=self.core.rank, start=self.told, complete=complete, book=BOOK))
 
-    def _complete_prompts(self, step: int) -> None:
+    def _complete_recordings(self, step: int) -> None:
         """A newcomer that work begins with at this step, if nobody is left who could add to them."""
-        prompts = self._prompts.get(self.core.rank)
-        if self.told is None or (step > 0 and prompts is not None and not prompts.complete):
+        recordings = self._recordings.get(self.core.rank)
+        if self.told is None or (step > 0 and recordings is not None and not recordings.complete):
             self.told = self.told or self.core.generation
-            self._say_prompts(complete=True)
-            self._prompts[self.core.rank] = Prompts(rank=self.core.rank, start=self.told, complete=True, book=BOOK)
+            self._say_recordings(complete=True)
+            self._recordings[self.core.rank] = Recording(rank=self.core.rank, start=self.told, complete=True, book=BOOK)
 
     # --- captures ----------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ class Result:
     options: str
     violation: str | None
     outcome: str  # completed, or why the job ended
-    faults: dict[tuple[str, str], int]  # by kind, and by the phase that they struck in
+    faults: dict[tuple[str, str], int]  # by kind, and by the phase that they hit in
     steps: int
     events: int
     virtual_s: float
@@ -56,7 +56,7 @@ def run_seed(seed: int, *, story: bool = False, profile: Profile = ANYTHING) -> 
         options=str(options),
         violation=violation,
         outcome=world.outcome.reason if world.outcome else "not ended",
-        faults=dict(faults.struck),
+        faults=dict(faults.hit),
         steps=world.steps,
         events=world.clock.events,
         virtual_s=world.clock.now,

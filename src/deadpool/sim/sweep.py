@@ -45,7 +45,7 @@ class Summary:
 
     def report(self, elapsed_s: float) -> dict[str, Any]:
         """As `--json` writes it."""
-        struck = self.faults.total()
+        hit = self.faults.total()
         return {
             "seeds": self.seeds,
             "violations": [
@@ -59,8 +59,8 @@ class Summary:
             "cpu_s": round(self.cpu_s, 3),
             "seeds_per_s": round(self.seeds / elapsed_s, 2),
             "seeds_per_cpu_s": round(self.seeds / max(self.cpu_s, 1e-9), 2),
-            "faults_per_seed": round(struck / max(1, self.seeds), 2),
-            "faults_per_s": round(struck / elapsed_s, 1),
+            "faults_per_seed": round(hit / max(1, self.seeds), 2),
+            "faults_per_s": round(hit / elapsed_s, 1),
             "steps_per_s": round(self.steps / elapsed_s, 1),
             "events_per_s": round(self.events / elapsed_s, 1),
             "virtual_s": round(self.virtual_s, 1),

@@ -224,7 +224,7 @@ class World:
     @property
     def voters_there(self) -> list[Machine]:
         """Of them, who knows that it had a seat. One that was cut off from the founding before it heard of its own, and
-        then was a spare, cannot testify to anything, least of all that nothing has run without it (seed 10749)."""
+        then was a spare, cannot report to anything, least of all that nothing has run without it (seed 10749)."""
         last = self.checkers.last_generation
         return [machine for machine in self.seats_there if _knows_its_seat_in(last, machine)]
 

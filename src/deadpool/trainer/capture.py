@@ -23,7 +23,7 @@ from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.slot import clear_seal
 from deadpool.snapshot.slot_copy import SlotCopy
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer.injected_fault import Ambushes
+from deadpool.trainer.injected_fault import PendingInjections
 
 _LATE = "the copy was not done when the optimizer began"
 _WRITTEN = (
@@ -80,7 +80,7 @@ class Capturer:
     def __init__(
         self,
         state: ProtectedState,
-        ambushes: Ambushes,
+        pending_injections: PendingInjections,
         *,
         allowance_s: Callable[[], float | None],
         on_observed: Callable[[Version], None],
@@ -89,7 +89,7 @@ class Capturer:
         on_error: Callable[[Exception], None],
     ) -> None:
         """`allowance_s`: how long the next optimizer may be made to wait; None is for ever."""
-        self._state, self._ambushes, self._allowance_s = state, ambushes, allowance_s
+        self._state, self._pending_injections, self._allowance_s = state, pending_injections, allowance_s
         self._on_observed, self._on_copied = on_observed, on_copied
         self._on_given_up, self._on_error = on_given_up, on_error
         self._tasks: deque[Observation | Flight | None] = deque()  # the first is being worked at; None: the end
@@ -257,12 +257,14 @@ class Capturer:
         number = flight.capture.version.number
         try:
             flight.write_record()
-            whole = flight.copy.advance(self._ambushes.capturing(number, lambda: False)) and self._is_one(flight)
+            whole = flight.copy.advance(self._pending_injections.capturing(number, lambda: False)) and self._is_one(
+                flight
+            )
         except Exception as error:
             traceback.print_exc()
             whole, flight.reason = False, f"{type(error).__name__}: {error}"
         if whole:
-            self._ambushes.captured(number)
+            self._pending_injections.captured(number)
             self._on_copied(flight.capture, len(flight.record))
         else:
             self._on_given_up(flight.capture, flight.reason, flight.stall_s)

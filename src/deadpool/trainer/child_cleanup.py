@@ -13,7 +13,7 @@ from deadpool.child_processes import end_with_parent
 _fork = threading.local()
 
 
-def end_offspring_with_this_process() -> None:
+def end_children_with_this_process() -> None:
     os.register_at_fork(before=_prepare, after_in_child=_arm)
 
 

@@ -1,4 +1,4 @@
-"""When a trainer records its prompt book, when it sends it, and when it rehearses with another's.
+"""When a trainer records its recording book, when it sends it, and when it rehearses with another's.
 
     live       record from the first line; send at the loop's beginning, and for good when the first step is completed
     newcomer   rehearse with the rank's book, not before there is one (main.py); wait for a part that the live rank has
@@ -12,24 +12,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deadpool.backend.collective_replay import Prompter
-from deadpool.backend.recorded_collectives import Key, PromptBook
+from deadpool.backend.collective_replay import CollectiveReplay
+from deadpool.backend.recorded_collectives import Key, RecordedCollectives
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Prompts, Rehearse, Seat
+from deadpool.protocol.messages import Recording, Rehearse, Seat
 
 if TYPE_CHECKING:
     from deadpool.trainer.session import Session
 
 
-class Prompting:
-    """Main thread, except for what the session's monitor puts into `session.prompts`."""
+class RecordingSchedule:
+    """Main thread, except for what the session's monitor puts into `session.recordings`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._prompter = Prompter()
-        self._start: Generation | None = None  # of what is recorded, or of the prompts that were used
-        self._book: tuple[Prompts, PromptBook] | None = None  # the prompts last looked at, and what is in them
-        self._is_prompted = False
+        self._replay = CollectiveReplay()
+        self._start: Generation | None = None  # of what is recorded, or of the recordings that were used
+        self._book: tuple[Recording, RecordedCollectives] | None = (
+            None  # the recordings last looked at, and what is in them
+        )
+        self._is_replayed = False
         self._has_waited = False
 
     def begin(self) -> None:
@@ -37,58 +39,58 @@ class Prompting:
         match self._session.playing:
             case Seat(resume=None, generation=generation):
                 self._start = generation
-                self._prompter.record()
+                self._replay.record()
             case _:
-                self._is_prompted = True
-                self._prompter.prompt(self._find)
+                self._is_replayed = True
+                self._replay.recording(self._find)
 
     def enter_loop(self) -> None:
-        self._prompter.mark()
-        if self._prompter.is_recording:
-            self._send(self._prompter.book, complete=False)
+        self._replay.mark()
+        if self._replay.is_recording:
+            self._send(self._replay.book, complete=False)
 
     def block_ended(self) -> None:
         """A rehearsal need not do what the script does between two steps."""
-        if self._prompter.is_recording:
-            self._prompter.pause()
+        if self._replay.is_recording:
+            self._replay.pause()
 
     def step_completed(self) -> None:
-        if self._prompter.is_recording:
-            self._prompter.end()
-            self._send(self._prompter.book, complete=True)
+        if self._replay.is_recording:
+            self._replay.end()
+            self._send(self._replay.book, complete=True)
 
     def unwound(self) -> None:
-        if self._prompter.is_recording:
-            self._prompter.rewind()
+        if self._replay.is_recording:
+            self._replay.rewind()
 
     def attached(self, step: int) -> None:
         """Real groups from here on. Work begins at `step`; in step 0 there is more to record."""
-        if not self._is_prompted:
+        if not self._is_replayed:
             return
-        self._is_prompted = False
-        self._prompter.end()
-        prompts = self._prompts() or self._lost_prompts()
-        if prompts.complete:
+        self._is_replayed = False
+        self._replay.end()
+        recordings = self._recordings() or self._lost_recordings()
+        if recordings.complete:
             return
-        self._start = prompts.start
+        self._start = recordings.start
         if step == 0:
-            self._prompter.record_first_step(self._read(prompts).copy())
+            self._replay.record_first_step(self._read(recordings).copy())
         else:
-            self._send(self._read(prompts), complete=True)  # nobody is left who could add to it
+            self._send(self._read(recordings), complete=True)  # nobody is left who could add to it
 
-    def _lost_prompts(self) -> Prompts:
+    def _lost_recordings(self) -> Recording:
         """Nobody has them any more. Said, so that whoever rehearses this rank does not wait for them for ever."""
         session = self._session
         self._start = session.core.generation
-        self._send(PromptBook(), complete=True)
-        return Prompts(rank=session.rank, start=self._start, complete=True, book=b"")
+        self._send(RecordedCollectives(), complete=True)
+        return Recording(rank=session.rank, start=self._start, complete=True, book=b"")
 
-    def _send(self, book: PromptBook, *, complete: bool) -> None:
+    def _send(self, book: RecordedCollectives, *, complete: bool) -> None:
         session = self._session
         assert self._start is not None
-        session.send(Prompts(rank=session.rank, start=self._start, complete=complete, book=book.pack()))
+        session.send(Recording(rank=session.rank, start=self._start, complete=complete, book=book.pack()))
         if book.closed is not None:
-            session.emit("prompts_cut", reason=book.closed)
+            session.emit("recordings_cut", reason=book.closed)
 
     # --- as one who rehearses ----------------------------------------------------------------------------------------
 
@@ -97,28 +99,28 @@ class Prompting:
         found = self._look_up(key)
         if found is None:
             if not self._has_waited:
-                self._session.emit("awaits_prompts", operation=key[0])
+                self._session.emit("awaits_recordings", operation=key[0])
             self._has_waited = True
             found = self._session.wait(lambda: self._look_up(key))
         return found or None
 
     def _look_up(self, key: Key) -> tuple[bytes, ...] | None:
         """None: wait for it. Empty: there is no such entry and there will be none, or nobody can wait."""
-        prompts = self._prompts()
-        if prompts is not None:
-            self._start = self._start or prompts.start
-            found = self._read(prompts).get(key)
-            if found is not None or prompts.complete:
+        recordings = self._recordings()
+        if recordings is not None:
+            self._start = self._start or recordings.start
+            found = self._read(recordings).get(key)
+            if found is not None or recordings.complete:
                 return found or ()
         return None if self._is_rehearsal() else ()
 
     def _is_rehearsal(self) -> bool:
         return isinstance(self._session.role, Rehearse)
 
-    def _prompts(self) -> Prompts | None:
-        return self._session.prompts.get(self._session.rank)
+    def _recordings(self) -> Recording | None:
+        return self._session.recordings.get(self._session.rank)
 
-    def _read(self, prompts: Prompts) -> PromptBook:
-        if self._book is None or self._book[0] is not prompts:
-            self._book = (prompts, PromptBook.unpack(prompts.book))
+    def _read(self, recordings: Recording) -> RecordedCollectives:
+        if self._book is None or self._book[0] is not recordings:
+            self._book = (recordings, RecordedCollectives.unpack(recordings.book))
         return self._book[1]

@@ -7,11 +7,11 @@ Requests and answers are single msgpack packets on the socket that came as the f
 
     -> trainer [name, arguments, variables] + descriptor of its output     <- started [name, pid], exited [name, code]
     -> signal  [name, number]
-    -> nursery [process group, environment, folder] + descriptor of its socket: one more nursery, for a node
+    -> fork_server [process group, environment, folder] + descriptor of its socket: one more fork_server, for a node
 
     <- ready [], failed [reason]: once, when everything is imported or something cannot be
 
-A nursery ends with the other end of its socket, and its children with it. Packages that the user wants to be there in
+A fork_server ends with the other end of its socket, and its children with it. Packages that the user wants to be there in
 every trainer from its first line on (`--preload`) come as further arguments.
 """
 
@@ -42,7 +42,7 @@ from deadpool.trainer import main as trainer
 PACKET_BYTES = 1 << 20
 
 
-class Nursery:
+class ForkServer:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._ready = selectors.DefaultSelector()
@@ -55,7 +55,7 @@ class Nursery:
         while True:
             for key, _ in self._ready.select():
                 if key.fileobj is not self._link:
-                    self._bury(key.data)
+                    self._reap(key.data)
                 elif not self._answer():
                     return
 
@@ -71,8 +71,8 @@ class Nursery:
                 self._bear_trainer(name, descriptors[0], arguments, variables)
             case ["signal", name, number]:
                 self._signal(name, number)
-            case ["nursery", group, environment, folder]:
-                self._fork(lambda: _be_nursery(descriptors[0], group, environment, folder), bound=False)
+            case ["fork_server", group, environment, folder]:
+                self._fork(lambda: _be_fork_server(descriptors[0], group, environment, folder), bound=False)
         for descriptor in descriptors:
             os.close(descriptor)
         return True
@@ -83,12 +83,12 @@ class Nursery:
         self._say("started", name, pid)
 
     def _signal(self, name: str, number: int) -> None:
-        """From here, where a process that has ended keeps its number until it is buried."""
+        """From here, where a process that has ended keeps its number until it is reaped."""
         for pid, known in self._names.items():
             if known == name:
                 os.kill(pid, number)
 
-    def _bury(self, pid: int) -> None:
+    def _reap(self, pid: int) -> None:
         _, status = os.waitpid(pid, 0)
         self._ready.unregister(self._pidfds[pid])
         os.close(self._pidfds.pop(pid))
@@ -147,7 +147,7 @@ def _seed_generators() -> None:
     torch.default_generator.seed()
 
 
-def _be_nursery(descriptor: int, group: int, environment: dict[str, str], folder: str) -> None:
+def _be_fork_server(descriptor: int, group: int, environment: dict[str, str], folder: str) -> None:
     """For a node: part of its process group and of its network, and ended by the end of its agent alone."""
     with contextlib.suppress(OSError):  # the node was killed already: its socket says so
         os.setpgid(0, group)
@@ -155,7 +155,7 @@ def _be_nursery(descriptor: int, group: int, environment: dict[str, str], folder
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    Nursery(socket.socket(fileno=descriptor)).serve()
+    ForkServer(socket.socket(fileno=descriptor)).serve()
 
 
 def main() -> None:
@@ -166,7 +166,7 @@ def main() -> None:
     if reason is None:
         gc.collect()
         gc.freeze()  # what is imported stays: no clean-up of a child need look at it, and its pages stay shared
-        Nursery(link).serve()
+        ForkServer(link).serve()
     os._exit(0 if reason is None else 1)
 
 

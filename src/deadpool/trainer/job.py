@@ -53,7 +53,7 @@ class Job:
         self.record = b""  # the boundary record of the version this rank stands at
         self.capturer = Capturer(
             state,
-            session.ambushes,
+            session.pending_injections,
             allowance_s=self._allowance_s,
             on_observed=self._observed,
             on_copied=self._copied,
@@ -203,13 +203,13 @@ class Job:
             self.session.core.begin()
         self._reached(self.state.mark())
         self._journal.begin()
-        self.session.prompting.enter_loop()
+        self.session.recording_schedule.enter_loop()
         self.record = self.state.record()
         self.take_snapshot()
 
     def enter_step(self, number: int) -> None:
         self.waits.begin_step()
-        self.session.ambushes.enter_step(number)
+        self.session.pending_injections.enter_step(number)
         self._journal.enter_step(number)
         self._kept_gradients.enter_step(number)
 
@@ -231,10 +231,10 @@ class Job:
         yielded again."""
         self._journal.leave_step()
         self.waits.end_step()
-        self.session.ambushes.leave_step(completed=error is None)
+        self.session.pending_injections.leave_step(completed=error is None)
         if error is None:
             self._block_s = time.monotonic() - self._step_began
-            self.session.prompting.block_ended()
+            self.session.recording_schedule.block_ended()
             return True
         if isinstance(error, Exception):
             self.session.leave_if_device_broke()
@@ -267,7 +267,7 @@ class Job:
         session.unwind_watch.stepped(step_s)
         self.step_log.completed(self.number - 1, step_s)
         self._tell_costs(step_s)
-        session.prompting.step_completed()
+        session.recording_schedule.step_completed()
         if self._resumed_from is not None:
             session.emit("resumed", step=self._resumed_from)
             self._resumed_from = None
@@ -277,7 +277,7 @@ class Job:
         else:
             self._pass_over()
         self._journal.settle(session.final_number)
-        session.ambushes.between(self.number - 1)
+        session.pending_injections.between(self.number - 1)
 
     def _stay_close(self) -> None:
         """At most one step ahead of the device: the version reached last must be seen before the next one is."""

@@ -30,7 +30,7 @@ from deadpool.protocol.topology import Address
 from deadpool.trainer import current
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
 from deadpool.trainer.adapters.wrappers import watch_wrappers
-from deadpool.trainer.child_cleanup import end_offspring_with_this_process
+from deadpool.trainer.child_cleanup import end_children_with_this_process
 from deadpool.trainer.control_flow import CODE_RESTART, Restart, Superseded
 from deadpool.trainer.environment import set_environment
 from deadpool.trainer.init_process_group import DefaultGroup
@@ -44,7 +44,7 @@ def main() -> None:
     session = Session.from_environment()
     assert session is not None, "trainers are started by an agent"
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    end_offspring_with_this_process()
+    end_children_with_this_process()
     watch_schedules()
     watch_wrappers()
     session.start()
@@ -78,13 +78,13 @@ def _role_to_play(session: Session) -> Seat | Rehearse | None:
     """None: not yet. The agent reckons by the same rule who has begun (protocol/agent/recorded_collectives.py)."""
     role = session.role
     if isinstance(role, Rehearse):
-        prompts = session.prompts.get(role.rank)
-        return role if prompts is not None and not prompts.is_void else None
+        recordings = session.recordings.get(role.rank)
+        return role if recordings is not None and not recordings.is_void else None
     return role
 
 
 def _run(session: Session, command: list[str]) -> int:
-    session.prompting.begin()
+    session.recording_schedule.begin()
     try:
         code = _run_to_exit(session, command)
         if code == 0:

@@ -45,7 +45,7 @@ def come_back(job: Job) -> None:
         restart(job, "its groups cannot be rebuilt once more")
     if job.cannot_redo is not None:
         restart(job, job.cannot_redo)
-    session.prompting.unwound()
+    session.recording_schedule.unwound()
     for adapter in job.adapters:
         adapter.reset()
     job.state.drain()  # nothing of the step that was cut off may still write when the state is put back
@@ -102,8 +102,8 @@ def walk(job: Job, generation: Generation) -> None:
     _rebuild(job, connect)
     session.send(Connected(generation=generation, rank=session.rank))
     session.expect(Go, generation)
-    session.ambushes.recovered()
-    session.prompting.attached(restore.version.number)
+    session.pending_injections.recovered()
+    session.recording_schedule.attached(restore.version.number)
     job.resume(restore.version.number)
     if restore.capture:
         _capture_again(job)

@@ -27,7 +27,7 @@ def run(job: Job) -> Iterator[DryStep]:
     """Yields dry steps, then returns at Go with the rank's state loaded, as if it had been there all along."""
     session = job.session
     rank = session.rank
-    session.prompting.enter_loop()
+    session.recording_schedule.enter_loop()
     rehearsed = _dry_step_count(job)
     yield from _dry_steps(job, rehearsed)
     if isinstance(session.role, Rehearse):

@@ -28,9 +28,10 @@ from deadpool.protocol.messages import (
     Grant,
     Halt,
     Hung,
+    Injection,
     Missed,
     Proceed,
-    Prompts,
+    Recording,
     Rehearse,
     Report,
     Reschedule,
@@ -38,7 +39,6 @@ from deadpool.protocol.messages import (
     Settings,
     SlotRef,
     Stand,
-    Strike,
     TrainerHello,
 )
 from deadpool.protocol.seal import Geometry
@@ -46,9 +46,9 @@ from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.arena import Segment
 from deadpool.trainer import device
-from deadpool.trainer.collective_recording import Prompting
+from deadpool.trainer.collective_recording import RecordingSchedule
 from deadpool.trainer.control_flow import CODE_RESTART, Superseded
-from deadpool.trainer.injected_fault import Ambushes
+from deadpool.trainer.injected_fault import PendingInjections
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.rendezvous import RendezvousStore
 from deadpool.trainer.unwind_watchdog import UnwindWatch
@@ -72,12 +72,12 @@ class Session:
         self.groups = Groups(
             hostname=host, timeout_s=GROUP_TIMEOUT_S, on_torn_down=self._torn_down, on_hang=self._abort_hangs
         )
-        self.prompting = Prompting(self)
+        self.recording_schedule = RecordingSchedule(self)
         self.changed = threading.Condition()  # guards everything below, and the core
         self.role: Seat | Rehearse | None = None  # as last told, at any moment
         self.playing: Seat | Rehearse | None = None  # what this run of the script began as, and stays to its end
         self.settings: Settings | None = None
-        self.prompts: dict[int, Prompts] = {}  # by rank, as last told
+        self.recordings: dict[int, Recording] = {}  # by rank, as last told
         self.segments: dict[int, Segment] = {}
         self._released: list[int] = []  # segments to let go of
         self.final_number = 0
@@ -85,7 +85,7 @@ class Session:
         self._cause: str | None = None
         self.credentials = read_credentials()
         self.unwind_watch = UnwindWatch(self._stuck)
-        self.ambushes = Ambushes(self)
+        self.pending_injections = PendingInjections(self)
         self.registrar = Registrar(self.emit)
 
     @classmethod
@@ -146,10 +146,10 @@ class Session:
                     self.core.proceed(generation)
                 case Settings():
                     self.settings = message
-                case Strike():
-                    self.ambushes.arm(message)
-                case Prompts(rank=rank):
-                    self.prompts[rank] = message
+                case Injection():
+                    self.pending_injections.arm(message)
+                case Recording(rank=rank):
+                    self.recordings[rank] = message
                 case End():
                     os._exit(0)
                 case _:

@@ -1,6 +1,6 @@
 """Recognises the named moments of one training step from the ops it runs, whatever script and framework run them.
 
-A Watch is entered around the block of one step, only while a strike waits for a moment in it. It sees every op that
+A Watch is entered around the block of one step, only while a injection waits for a moment in it. It sees every op that
 reaches torch's dispatcher: those of the autograd engine and of DDP's reducer too, and, by letting DTensor go first,
 the ops on local shards and the collectives behind a DTensor. It changes none of them.
 """
@@ -32,18 +32,18 @@ _COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
 
 
 class Watch(TorchDispatchMode):
-    """Calls `spring` once, when the step is inside the moment `at`: after so many ops of it, at the latest when it is
+    """Calls `inject` once, when the step is inside the moment `at`: after so many ops of it, at the latest when it is
     left. If the moment does not come, never."""
 
-    def __init__(self, at: str, spring: Callable[[], None]) -> None:
+    def __init__(self, at: str, inject: Callable[[], None]) -> None:
         super().__init__()
-        self._at, self._spring = at, spring
+        self._at, self._inject = at, inject
         self._ops = 0  # of the awaited moment, so far
         self._reading = False  # a parameter was read: what came before is the making of a batch
         self._backward_ran = False  # since the last forward: gradients are there, or coming
         self._clipping = False
         self._optimizing = False
-        self._sprung = False
+        self._injected = False
         self._hooks: list[Any] = []
 
     def __enter__(self) -> Watch:
@@ -106,9 +106,9 @@ class Watch(TorchDispatchMode):
             self._reached()
 
     def _reached(self) -> None:
-        if not self._sprung:
-            self._sprung = True
-            self._spring()
+        if not self._injected:
+            self._injected = True
+            self._inject()
 
 
 def _reads_parameter(args: Any, kwargs: Any) -> bool:

@@ -7,7 +7,15 @@ from typing import Any
 
 from deadpool.errors import WireError
 from deadpool.protocol.identity import Version
-from deadpool.protocol.inventory_batches import DIGEST_BYTES, InLots, Lot, Make, Squad, lots_of, squads_of
+from deadpool.protocol.inventory_batches import (
+    DIGEST_BYTES,
+    Batch,
+    InLots,
+    LiveBatch,
+    Make,
+    batches_of,
+    live_batches_of,
+)
 from deadpool.protocol.messages import Copy, Live, RankOrder
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.wire.sharing import Step, sharing
@@ -31,7 +39,7 @@ class Compact:
     # --- copies ------------------------------------------------------------------------------------------------------
 
     def _pack_copies(self, copies: Any) -> list[Any]:
-        return [[self._pack_make(lot.make), lot.ranks, lot.digests] for lot in lots_of(copies)]
+        return [[self._pack_make(lot.make), lot.ranks, lot.digests] for lot in batches_of(copies)]
 
     def _pack_make(self, make: Make) -> list[Any]:
         version, extent, geometry = (self._packers[each] for each in (Version, Extent, Geometry))
@@ -40,13 +48,13 @@ class Compact:
     def _unpack_copies(self, value: Any) -> InLots[Copy]:
         return InLots(tuple([self._unpack_lot(each) for each in _listed(value)]))
 
-    def _unpack_lot(self, value: Any) -> Lot:
+    def _unpack_lot(self, value: Any) -> Batch:
         if type(value) is not tuple or len(value) != 3:
             raise WireError("not copies of a version")
         make, ranks, digests = value
         if type(digests) is not bytes or len(digests) != DIGEST_BYTES * len(_numbers(ranks)):
             raise WireError("not three digests for each copy")
-        return Lot(self._unpack_make(make), ranks, digests)
+        return Batch(self._unpack_make(make), ranks, digests)
 
     def _unpack_new_make(self, value: Any) -> Make:
         if type(value) is not tuple or len(value) != 5 or type(value[3]) is not bool:
@@ -65,18 +73,20 @@ class Compact:
 
     def _pack_lives(self, lives: Any) -> list[Any]:
         version = self._packers[Version]
-        return [[squad.version and version(squad.version), squad.clean, squad.ranks] for squad in squads_of(lives)]
+        return [
+            [batch.version and version(batch.version), batch.clean, batch.ranks] for batch in live_batches_of(lives)
+        ]
 
     def _unpack_lives(self, value: Any) -> InLots[Live]:
-        return InLots(tuple([self._unpack_squad(each) for each in _listed(value)]))
+        return InLots(tuple([self._unpack_live_batch(each) for each in _listed(value)]))
 
-    def _unpack_squad(self, value: Any) -> Squad:
+    def _unpack_live_batch(self, value: Any) -> LiveBatch:
         if type(value) is not tuple or len(value) != 3 or type(value[1]) is not bool:
             raise WireError("not ranks at a version")
         version, clean, ranks = value
         if not _numbers(ranks):
             raise WireError("nobody at a version")
-        return Squad(None if version is None else self._unpackers[Version](version), clean, ranks)
+        return LiveBatch(None if version is None else self._unpackers[Version](version), clean, ranks)
 
     # --- orders ------------------------------------------------------------------------------------------------------
 

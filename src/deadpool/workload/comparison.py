@@ -17,7 +17,7 @@ Progress = Callable[[str, int], None]  # what is going on, steps done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strike:
+class Injection:
     """One kill and what it cost. Times count from the kill itself, as seen by whoever killed."""
 
     victim: str
@@ -36,7 +36,7 @@ class Strike:
 class Comparison:
     undisturbed: Results
     disturbed: Results
-    strike: Strike
+    injection: Injection
 
     def differences(self) -> list[str]:
         return differences(self.undisturbed, self.disturbed)
@@ -46,11 +46,11 @@ class Comparison:
         return {
             "bit_identical": not self.differences(),
             "steps": len(self.undisturbed.losses[0]),
-            "steps_redone": self.strike.recovery.lost_steps,
+            "steps_redone": self.injection.recovery.lost_steps,
             "median_step_s": median_step_s,
-            "first_step_s": self.strike.first_step_s(),
-            "net_recovery_s": self.strike.first_step_s() - median_step_s,
-            "phases_s": self.strike.phases_s(),
+            "first_step_s": self.injection.first_step_s(),
+            "net_recovery_s": self.injection.first_step_s() - median_step_s,
+            "phases_s": self.injection.phases_s(),
         }
 
 
@@ -63,7 +63,7 @@ def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: Pro
     undisturbed = Trial(JobConfig(nodes=4, overhead_budget=0.0), arguments, folder / "undisturbed").run(
         lambda trial: watch(trial, steps - 1, progress, "training undisturbed")
     )
-    trial = Trial(JobConfig(nodes=4, spares=1, understudies=4, overhead_budget=0.0), arguments, folder / "disturbed")
+    trial = Trial(JobConfig(nodes=4, spares=1, rehearsals=4, overhead_budget=0.0), arguments, folder / "disturbed")
     killed_at: list[float] = []
 
     def disturb(trial: Trial) -> None:
@@ -72,8 +72,8 @@ def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: Pro
         watch(trial, steps - 1, progress, f"node {victim} was killed, going on")
 
     disturbed = trial.run(disturb)
-    strike = Strike(victim=victim, killed_at=killed_at[0], recovery=trial.recoveries()[0])
-    return Comparison(undisturbed=undisturbed, disturbed=disturbed, strike=strike)
+    injection = Injection(victim=victim, killed_at=killed_at[0], recovery=trial.recoveries()[0])
+    return Comparison(undisturbed=undisturbed, disturbed=disturbed, injection=injection)
 
 
 def kill_in_mid_step(trial: Trial, victim: str, step_s: float, rehearsals: int = 4) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
@@ -31,14 +31,14 @@ class Trial:
     deadline_s: float = 300.0
     script: Path = SCRIPT
     environment: dict[str, str] = field(default_factory=dict)
-    nursery: SharedNursery | None = None
+    fork_server: SharedForkServer | None = None
     job: LocalJob = field(init=False)
 
     def __post_init__(self) -> None:
         script = [str(self.script), "--out", str(self.out), *self.script_arguments]
         run_dir = RunDir.create(self.folder / "run")
         self.job = LocalJob(
-            self.config, run_dir, script, quiet=True, environment=self.environment, nursery=self.nursery
+            self.config, run_dir, script, quiet=True, environment=self.environment, fork_server=self.fork_server
         )
 
     @property

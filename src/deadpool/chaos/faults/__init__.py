@@ -1,4 +1,4 @@
-"""All faults, by name. One file per family; a fault chooses whom it strikes, strikes, and knows when it is over."""
+"""All faults, by name. One file per family; a fault chooses whom it hits, injections, and knows when it is over."""
 
 from __future__ import annotations
 

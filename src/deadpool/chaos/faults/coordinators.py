@@ -22,7 +22,7 @@ class KillCoordinator(_OnCoordinator):
     ends_with = "took_over"
     weight = 2
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         scene.fleet.signal(self.pid, signal.SIGKILL)
 
     def is_over(self, scene: Scene) -> bool:
@@ -38,7 +38,7 @@ class StopCoordinator(_OnCoordinator):
         self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
         return super().aim(scene)
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         scene.fleet.stop(self.pid)
 
     def relent(self, scene: Scene) -> None:

@@ -22,7 +22,7 @@ class CutOff(_Cut):
     kind = "cut_off"
     weight = 2
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         scene.network.isolate(self.target)
 
     def relent(self, scene: Scene) -> None:
@@ -32,7 +32,7 @@ class CutOff(_Cut):
 class _CutWays(_Cut):
     ways: tuple[Way, ...] = ()
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         self.ways = self.chosen_ways(scene)
         scene.network.cut(self.ways)
 

@@ -60,7 +60,7 @@ class DamageHome(OnTrainer):
         self.endangered = frozenset([self.node])
         return self.trainer.rank is not None
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         assert self.trainer.rank is not None
         _damage_standing(scene, self.node, self.trainer.rank)
         scene.fleet.signal(self.trainer.pid, signal.SIGKILL)
@@ -86,7 +86,7 @@ class DamageCopy(OnNode):
     def described(self) -> str:
         return f"{self.target}, held by {self.holder}"
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         for trainer in scene.sight.trainers[self.target]:
             if trainer.rank is not None:
                 _damage_standing(scene, self.holder, trainer.rank)

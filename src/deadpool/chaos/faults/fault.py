@@ -45,7 +45,7 @@ class Fault(ABC):
 
     @property
     def described(self) -> str:
-        """Whom it strikes, in words."""
+        """Whom it hits, in words."""
         return self.target
 
     @classmethod
@@ -54,10 +54,10 @@ class Fault(ABC):
 
     @abstractmethod
     def aim(self, scene: Scene) -> bool:
-        """Sets target, endangered and lasts_s. False: there is nobody to strike at the moment."""
+        """Sets target, endangered and lasts_s. False: there is nobody to inject at the moment."""
 
     @abstractmethod
-    def strike(self, scene: Scene) -> None: ...
+    def injection(self, scene: Scene) -> None: ...
 
     def relent(self, scene: Scene) -> None:
         """After lasts_s, if that is not 0; also when everything ends before."""
@@ -75,7 +75,7 @@ class Fault(ABC):
 
 
 class OnNode(Fault):
-    """Strikes a node that holds ranks."""
+    """Injections a node that holds ranks."""
 
     def aim(self, scene: Scene) -> bool:
         nodes = [node for node in scene.sight.seats if scene.fleet.is_alive(node)]
@@ -87,7 +87,7 @@ class OnNode(Fault):
 
 
 class OnTrainer(Fault):
-    """Strikes one trainer. Its node keeps the copies: nothing is in danger."""
+    """Injections one trainer. Its node keeps the copies: nothing is in danger."""
 
     trainer: Trainer
 

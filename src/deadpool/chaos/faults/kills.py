@@ -12,7 +12,7 @@ class KillTrainer(OnTrainer):
     kind = "kill_trainer"
     weight = 2
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         scene.fleet.signal(self.trainer.pid, signal.SIGKILL)
 
 
@@ -21,7 +21,7 @@ class CrashTrainer(OnTrainer):
 
     kind = "crash_trainer"
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         scene.fleet.signal(self.trainer.pid, CRASH_SIGNAL)
 
 
@@ -31,7 +31,7 @@ class KillNode(OnNode):
     kind = "kill_node"
     weight = 3
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         scene.fleet.kill_node(self.target)
 
     def is_over(self, scene: Scene) -> bool:
@@ -43,7 +43,7 @@ class KillAgent(OnNode):
 
     kind = "kill_agent"
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         scene.fleet.signal(scene.fleet.agent(self.target), signal.SIGKILL)
 
     def is_over(self, scene: Scene) -> bool:
@@ -64,7 +64,7 @@ class KillSpare(Fault):
         self.endangered = frozenset([self.target])
         return True
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         scene.fleet.kill_node(self.target)
 
     def is_over(self, scene: Scene) -> bool:

@@ -22,7 +22,7 @@ class Join(Fault):
         self.target = "a new node"
         return len(scene.fleet.alive()) <= scene.fleet.size
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         self.target = scene.fleet.add()
 
     def is_over(self, scene: Scene) -> bool:
@@ -43,7 +43,7 @@ class Drain(OnNode):
     def aim(self, scene: Scene) -> bool:
         return bool(scene.sight.spares) and super().aim(scene)
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         command = [sys.executable, "-m", "deadpool.cli.main", "drain", self.target]
         log = (scene.run_dir.path / "console.log").open("ab")
         with log:

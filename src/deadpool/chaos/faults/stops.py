@@ -14,7 +14,7 @@ class StopTrainer(OnTrainer):
         self.lasts_s = HANGS_S if self.intent.long else UNNOTICED_S
         return super().aim(scene)
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         scene.fleet.stop(self.trainer.pid)
 
     def relent(self, scene: Scene) -> None:
@@ -30,7 +30,7 @@ class StopAgent(OnNode):
         self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
         return super().aim(scene)
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         scene.fleet.stop(scene.fleet.agent(self.target))
 
     def relent(self, scene: Scene) -> None:
@@ -44,7 +44,7 @@ class StopNode(OnNode):
         self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
         return super().aim(scene)
 
-    def strike(self, scene: Scene) -> None:
+    def injection(self, scene: Scene) -> None:
         scene.fleet.stop_node(self.target)
 
     def relent(self, scene: Scene) -> None:

@@ -1,1 +1,1 @@
-"""Training scripts that nobody here wrote by hand: drawn from a seed, run unprotected, protected and struck."""
+"""Training scripts that nobody here wrote by hand: drawn from a seed, run unprotected, protected and hit."""

@@ -74,8 +74,8 @@ def summary(verdicts: Sequence[Verdict], *, seed: int, asked: int, left_behind: 
         "asked": asked,
         "run": len(verdicts),
         "results": dict(sorted(results.items())),
-        "faults": sum(verdict.struck for verdict in verdicts),
-        "unstruck": [v.script.number for v in verdicts if v.strikes and not v.struck],
+        "faults": sum(verdict.hit for verdict in verdicts),
+        "undisturbed": [v.script.number for v in verdicts if v.injections and not v.hit],
         "refused": dict(Counter(v.script.refused for v in verdicts if v.result == "refused")),
         "left_behind": left_behind,
         "scripts": [verdict.figures() for verdict in verdicts],
@@ -83,8 +83,8 @@ def summary(verdicts: Sequence[Verdict], *, seed: int, asked: int, left_behind: 
 
 
 def is_good(figures: dict[str, Any]) -> bool:
-    """Also that faults came at all: scripts that were never struck prove nothing."""
+    """Also that faults came at all: scripts that were never hit prove nothing."""
     results = figures["results"]
     good = results.get("exact", 0) + results.get("refused", 0)
-    is_struck = figures["faults"] > 0 or not results.get("exact", 0)
-    return bool(good == figures["asked"] and is_struck and not figures["left_behind"])
+    is_hit = figures["faults"] > 0 or not results.get("exact", 0)
+    return bool(good == figures["asked"] and is_hit and not figures["left_behind"])

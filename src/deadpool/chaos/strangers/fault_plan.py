@@ -11,14 +11,14 @@ _IN_A_STEP = ("forward", "backward", "reduce", "optimizer", "between", "capture"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strike:
+class Injection:
     """`at` None: from outside, at any time. `order` is for the first one, which is known from the start."""
 
     whole_node: bool
     rank: int  # whose trainer, or whose node
     position: int  # of that node
     at: str | None
-    step: int | None  # for a later strike: so many steps after the last one that was seen
+    step: int | None  # for a later injection: so many steps after the last one that was seen
     delay_s: float = 0.0
 
     @property
@@ -33,20 +33,20 @@ class Strike:
         return f"{whom} {when}" + ("" if self.step is None else f" of step {self.step}")
 
 
-def draw_strikes(script: Script) -> list[Strike]:
-    rng = random.Random(f"strikes {script.seed} {script.number}")
+def draw_injections(script: Script) -> list[Injection]:
+    rng = random.Random(f"injections {script.seed} {script.number}")
     count = rng.choices([1, 2, 3], [5, 3, 2])[0]
     first = _draw(rng, script, rng.randint(0, script.steps // 2))
     return [first, *(_draw_later(rng, script, first) for _ in range(count - 1))]
 
 
-def _draw(rng: random.Random, script: Script, step: int) -> Strike:
+def _draw(rng: random.Random, script: Script, step: int) -> Injection:
     moments = [*_IN_A_STEP, "clip"] if script.clips else list(_IN_A_STEP)
     at = rng.choice(moments) if rng.random() < 0.75 else None
     rank = rng.randrange(script.shape.world_size)
     if at in ("capture", "wire"):
         step = max(step, 1)
-    return Strike(
+    return Injection(
         whole_node=rng.random() < 0.6,
         rank=rank,
         position=rank // script.shape.per_node,
@@ -56,11 +56,11 @@ def _draw(rng: random.Random, script: Script, step: int) -> Strike:
     )
 
 
-def _draw_later(rng: random.Random, script: Script, first: Strike) -> Strike:
+def _draw_later(rng: random.Random, script: Script, first: Injection) -> Injection:
     """Right after a recovery a trainer, whose node still has its copy; a node only when copies are complete again."""
     if rng.random() < 0.3 and script.shape.nodes > 1:
         others = [rank for rank in range(script.shape.world_size) if rank // script.shape.per_node != first.position]
         rank = rng.choice(others)
         position = rank // script.shape.per_node
-        return Strike(whole_node=False, rank=rank, position=position, at="recovered", step=None)
+        return Injection(whole_node=False, rank=rank, position=position, at="recovered", step=None)
     return _draw(rng, script, rng.randint(1, 2))

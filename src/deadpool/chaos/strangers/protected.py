@@ -1,4 +1,4 @@
-"""One script under DeadPool: undisturbed, or struck. Dead nodes are replaced, later strikes wait for calm."""
+"""One script under DeadPool: undisturbed, or hit. Dead nodes are replaced, later injections wait for calm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deadpool.chaos.diagnosis import take_down
 from deadpool.chaos.fleet import Fleet
 from deadpool.chaos.network import Loopback
 from deadpool.chaos.status_view import Sight, Tail, sight_of
-from deadpool.chaos.strangers.fault_plan import Strike
+from deadpool.chaos.strangers.fault_plan import Injection
 from deadpool.chaos.strangers.forked_job import ForkedJob
 from deadpool.chaos.strangers.generate import Script
 from deadpool.chaos.strangers.shared_processes import Workshop
@@ -48,9 +48,9 @@ class ProtectedRun:
     workshop: Workshop
     ask: Ask
     timeout_s: float
-    strikes: list[Strike] = field(default_factory=list)
+    injections: list[Injection] = field(default_factory=list)
     code: int | None = None  # None: it did not end in time
-    struck: int = 0
+    hit: int = 0
     missed: list[str] = field(default_factory=list)
 
     @property
@@ -63,30 +63,30 @@ class ProtectedRun:
         fleet = Fleet(job, Loopback(), random.Random(self.script.title))
         deadline = time.monotonic() + self.timeout_s
         with running(job):
-            striker = _Striker(self, job, fleet)
+            injector = _Injector(self, job, fleet)
             while job.tend() is None and time.monotonic() < deadline and not self.workshop.stopping.is_set():
                 self._replace_dead(job, fleet)
-                striker.look()
+                injector.look()
                 time.sleep(_LOOK_S)
             self.code = job.tend()
             if self.code is None and not self.workshop.stopping.is_set():
-                take_down(job, fleet, striker.sight, self.folder / "diagnosis")
-        striker.count(self._events())
+                take_down(job, fleet, injector.sight, self.folder / "diagnosis")
+        injector.count(self._events())
 
     def _job(self) -> LocalJob:
-        strikes, shape = self.strikes, self.script.shape
-        first = strikes[0] if strikes else None
-        orders = [each.order for each in strikes if each.at == "recovered"]
+        injections, shape = self.injections, self.script.shape
+        first = injections[0] if injections else None
+        orders = [each.order for each in injections if each.at == "recovered"]
         config = JobConfig(
             nodes=shape.nodes,
             nproc_per_node=shape.per_node,
-            spares=1 if strikes else 0,
-            holders=min(2, shape.nodes - 1) if strikes else 1,
+            spares=1 if injections else 0,
+            holders=min(2, shape.nodes - 1) if injections else 1,
             overhead_budget=0.0,
             faults=tuple([first.order, *orders] if first and first.at else orders),
             **_TIMEOUTS,  # type: ignore[arg-type]
         ).checked()
-        pace_s = 0.0 if not strikes else (0.05 if len(strikes) == 1 and strikes[0].at else 0.15)
+        pace_s = 0.0 if not injections else (0.05 if len(injections) == 1 and injections[0].at else 0.15)
         arguments = ["--out", str(self.out), "--pace", str(pace_s)]
         return ForkedJob(
             config,
@@ -94,12 +94,12 @@ class ProtectedRun:
             [str(self.path), *arguments],
             quiet=True,
             environment={"PYTHONFAULTHANDLER": "1"},
-            nursery=self.workshop.nursery,
+            fork_server=self.workshop.fork_server,
             server=self.workshop.fork_client,
         )
 
     def _replace_dead(self, job: LocalJob, fleet: Fleet) -> None:
-        if self.strikes and len(fleet.alive()) < fleet.size:
+        if self.injections and len(fleet.alive()) < fleet.size:
             fleet.add()
 
     # --- what is known afterwards ------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class ProtectedRun:
         faults = [event for event in self._events() if event["what"] == "fault" and not event["ranks"]]
         return [f"a fault without a loss: {event['reason']}" for event in faults]
 
-    def was_struck_after_the_end(self) -> bool:
+    def was_hit_after_the_end(self) -> bool:
         """Every rank had ended its loop, and was on its way out: nobody is left who could stand in for a lost one."""
         events = self._events()
         marks = [event["what"] for event in events if event["what"] in ("finished", "fault")]
@@ -129,15 +129,15 @@ class ProtectedRun:
         return list(Tail(self.folder / "run" / "events.jsonl").new())
 
 
-class _Striker:
-    """Carries out the strikes that are not known from the start, one after the other."""
+class _Injector:
+    """Carries out the injections that are not known from the start, one after the other."""
 
     def __init__(self, run: ProtectedRun, job: LocalJob, fleet: Fleet) -> None:
         self._run, self._job, self._fleet = run, job, fleet
-        first = run.strikes[0] if run.strikes else None
+        first = run.injections[0] if run.injections else None
         self._first = first if first is not None and first.at else None  # known from the start, not come yet
-        known = [self._first, *(strike for strike in run.strikes if strike.at == "recovered")]
-        self._waiting = [strike for strike in run.strikes if strike not in known]
+        known = [self._first, *(injection for injection in run.injections if injection.at == "recovered")]
+        self._waiting = [injection for injection in run.injections if injection not in known]
         self._needed = int(self._first is not None)  # so many faults come before the next of these
         self._tails = [Tail(run.out / f"rank{rank}.jsonl") for rank in range(run.script.shape.world_size)]
         self._newest = -1
@@ -165,41 +165,41 @@ class _Striker:
                 self._faults += 1
                 self._first = None
                 self.sight = Sight(at=0.0)  # what was seen before it says nothing any more
-            elif event["what"] == "ambush_missed":
-                self._strike_anyway()
+            elif event["what"] == "injection_missed":
+                self._inject_anyway()
 
-    def _strike_anyway(self) -> None:
+    def _inject_anyway(self) -> None:
         """The moment did not come in its step (a batch that was skipped has no optimizer step): then without one."""
-        strike, self._first = self._first, None
-        if strike is not None:
+        injection, self._first = self._first, None
+        if injection is not None:
             self._needed = 0
-            self._waiting.insert(0, dataclasses.replace(strike, at=None, step=None, delay_s=0.0))
+            self._waiting.insert(0, dataclasses.replace(injection, at=None, step=None, delay_s=0.0))
 
     def _is_calm(self) -> bool:
-        """A node is struck only while every copy of the others is complete, and a spare is there."""
+        """A node is hit only while every copy of the others is complete, and a spare is there."""
         if time.monotonic() - self._asked_at > _STATUS_S:
             self._asked_at = time.monotonic()
             with contextlib.suppress(DeadPoolError, OSError, KeyError):
                 self.sight = sight_of(self._run.ask(self._job.run_dir, "status"), time.time())
         return self.sight.phase == "running" and self.sight.protected and bool(self.sight.spares)
 
-    def _carry_out(self, strike: Strike) -> None:
-        whom: dict[str, Any] = {"rank": strike.rank}
-        if strike.whole_node:
-            whom = {"node": self.sight.seats[strike.position]}
-        if strike.whole_node and strike.at is None:
+    def _carry_out(self, injection: Injection) -> None:
+        whom: dict[str, Any] = {"rank": injection.rank}
+        if injection.whole_node:
+            whom = {"node": self.sight.seats[injection.position]}
+        if injection.whole_node and injection.at is None:
             self._fleet.kill_node(whom["node"])
             return
-        step = None if strike.at in (None, "recovered") else self._newest + (strike.step or 1)
+        step = None if injection.at in (None, "recovered") else self._newest + (injection.step or 1)
         try:
-            self._run.ask(self._job.run_dir, "kill", **whom, at=strike.at, step=step)
+            self._run.ask(self._job.run_dir, "kill", **whom, at=injection.at, step=step)
         except (DeadPoolError, OSError) as error:
-            self._run.missed.append(f"{strike}: {error}")
+            self._run.missed.append(f"{injection}: {error}")
 
     def count(self, events: list[dict[str, Any]]) -> None:
-        """After the end: what has struck, what has not."""
+        """After the end: what has hit, what has not."""
         run = self._run
-        run.struck = sum(event["what"] == "fault" for event in events)
-        run.missed += [f"{strike}: no time was left" for strike in self._waiting]
-        missed = [event for event in events if event["what"] == "ambush_missed"]
+        run.hit = sum(event["what"] == "fault" for event in events)
+        run.missed += [f"{injection}: no time was left" for injection in self._waiting]
+        missed = [event for event in events if event["what"] == "injection_missed"]
         run.missed += [f"{event['at']} of step {event.get('step')}" for event in missed]

@@ -6,17 +6,21 @@ import threading
 
 from deadpool.chaos.strangers.forked_job import ForkClient
 from deadpool.chaos.strangers.references import References
-from deadpool.control.fork_client import SharedNursery
+from deadpool.control.fork_client import SharedForkServer
 
 
 class Workshop:
-    """Trainers come from the nursery, agents and coordinators from the fork server, other ranks from torchrun."""
+    """Trainers come from the fork_server, agents and coordinators from the fork server, other ranks from torchrun."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()  # what runs ends soon, and nothing more is begun
-        self.nursery, self.fork_client, self.references = SharedNursery(), ForkClient(), References(self.stopping)
+        self.fork_server, self.fork_client, self.references = (
+            SharedForkServer(),
+            ForkClient(),
+            References(self.stopping),
+        )
 
     def close(self) -> None:
         self.references.close()
         self.fork_client.close()
-        self.nursery.close()
+        self.fork_server.close()

@@ -1,4 +1,4 @@
-"""One script, run three times: unprotected, protected, struck. All three have to agree."""
+"""One script, run three times: unprotected, protected, hit. All three have to agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deadpool.chaos.strangers.fault_plan import Strike, draw_strikes
+from deadpool.chaos.strangers.fault_plan import Injection, draw_injections
 from deadpool.chaos.strangers.generate import Script
 from deadpool.chaos.strangers.protected import Ask, ProtectedRun
 from deadpool.chaos.strangers.records import RankRecord, differences, done_differently, read_ranks, told_twice
@@ -32,8 +32,8 @@ class Verdict:
     script: Script
     result: str = "exact"
     problems: list[str] = field(default_factory=list)
-    strikes: list[Strike] = field(default_factory=list)
-    struck: int = 0
+    injections: list[Injection] = field(default_factory=list)
+    hit: int = 0
     missed: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -52,8 +52,8 @@ class Verdict:
             "drawn": list(self.script.tags),
             "nodes": self.script.shape.nodes,
             "ranks_per_node": self.script.shape.per_node,
-            "faults": [str(strike) for strike in self.strikes],
-            "struck": self.struck,
+            "faults": [str(injection) for injection in self.injections],
+            "hit": self.hit,
             "missed": self.missed,
             "result": self.result,
             "refused": self.script.refused,
@@ -76,7 +76,7 @@ class Trial:
             self._see_refused(verdict, path)
             return verdict
         expected = self._unprotected(verdict, path)
-        for run in (self._undisturbed, self._struck):
+        for run in (self._undisturbed, self._with_faults):
             if not self.workshop.stopping.is_set() and verdict.result != "invalid":
                 run(verdict, path, expected)
         return verdict
@@ -123,19 +123,19 @@ class Trial:
         run = self._run(verdict, path, "undisturbed", [])
         self._compare(verdict, run, "undisturbed", expected)
 
-    def _struck(self, verdict: Verdict, path: Path, expected: list[RankRecord]) -> None:
-        verdict.strikes = draw_strikes(self.script)
-        run = self._run(verdict, path, "struck", verdict.strikes)
-        if run.code and run.was_struck_after_the_end():
-            late = verdict.strikes.pop() if len(verdict.strikes) > 1 else None
-            run = self._run(verdict, path, "struck again", verdict.strikes)
-            run.missed.append(f"{late or verdict.strikes[0]}: came after the end of the loop, so it was run again")
-        verdict.struck, verdict.missed = run.struck, run.missed
-        self._compare(verdict, run, "struck", expected)
+    def _with_faults(self, verdict: Verdict, path: Path, expected: list[RankRecord]) -> None:
+        verdict.injections = draw_injections(self.script)
+        run = self._run(verdict, path, "hit", verdict.injections)
+        if run.code and run.was_hit_after_the_end():
+            late = verdict.injections.pop() if len(verdict.injections) > 1 else None
+            run = self._run(verdict, path, "hit again", verdict.injections)
+            run.missed.append(f"{late or verdict.injections[0]}: came after the end of the loop, so it was run again")
+        verdict.hit, verdict.missed = run.hit, run.missed
+        self._compare(verdict, run, "hit", expected)
 
-    def _run(self, verdict: Verdict, path: Path, name: str, strikes: list[Strike]) -> ProtectedRun:
+    def _run(self, verdict: Verdict, path: Path, name: str, injections: list[Injection]) -> ProtectedRun:
         run = ProtectedRun(
-            self.script, path, self.folder / name.replace(" ", "-"), self.workshop, self.ask, patience_s(), strikes
+            self.script, path, self.folder / name.replace(" ", "-"), self.workshop, self.ask, patience_s(), injections
         )
         began = time.monotonic()
         run.run()

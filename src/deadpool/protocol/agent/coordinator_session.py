@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from deadpool.protocol.agent.coordinator_liveness import Verdict
 from deadpool.protocol.agent.heartbeat import Vitals
-from deadpool.protocol.agent.recorded_collectives import NodePrompts
+from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.state import Station
 from deadpool.protocol.agent.term_guard import Allegiance
 from deadpool.protocol.effects import LookElsewhere
@@ -20,13 +20,13 @@ class Service:
         allegiance: Allegiance,
         *,
         vitals: Vitals,
-        prompts: NodePrompts,
-        understudies: int,
+        recordings: NodeRecordings,
+        rehearsals: int,
         standby: int,
     ) -> None:
-        """So many trainers are kept: `understudies` for each seat, and `standby` more."""
-        self._station, self._allegiance, self._vitals, self._prompts = station, allegiance, vitals, prompts
-        self._reach, self._understudies, self._standby = allegiance.reach, understudies, standby
+        """So many trainers are kept: `rehearsals` for each seat, and `standby` more."""
+        self._station, self._allegiance, self._vitals, self._recordings = station, allegiance, vitals, recordings
+        self._reach, self._rehearsals, self._standby = allegiance.reach, rehearsals, standby
         self._standing = False  # trainers were told to stop at a version
         self._leave: Leave | None = None  # said, and to be said again to whoever comes next
 
@@ -42,32 +42,32 @@ class Service:
             self._hire(settings)
             return
         self.proceed()
-        self._testify()
+        self._report_for_takeover()
         if self._leave is not None:
             station.tell_coordinator(self._leave)
 
     def _hire(self, settings: Settings) -> None:
-        for _ in range(settings.layout.per_node * self._understudies + self._standby):
+        for _ in range(settings.layout.per_node * self._rehearsals + self._standby):
             self._station.crew.hire()
 
-    def _testify(self) -> None:
+    def _report_for_takeover(self) -> None:
         station = self._station
         if station.durable is not None:
             station.tell_coordinator(station.durable)
         if station.generation == NO_GENERATION:
             station.report_trainers()  # all there is to say
             return
-        testimony = self._allegiance.witness.testify(
+        takeover_report = self._allegiance.witness.report(
             station.generation,
             fenced=station.fenced,
             permit=station.store.permit,
             inventory=station.store.inventory(()),
             trainers=station.crew.infos(),
         )
-        station.tell_coordinator(testimony)
+        station.tell_coordinator(takeover_report)
         for trainer in station.crew.seated():
-            if trainer.rank is not None and (prompts := self._prompts.of(trainer.rank)) is not None:
-                station.tell_coordinator(prompts)
+            if trainer.rank is not None and (recordings := self._recordings.of(trainer.rank)) is not None:
+                station.tell_coordinator(recordings)
 
     def lost(self, now: float) -> None:
         self._reach.lost(now)

@@ -22,7 +22,7 @@ from deadpool.protocol.agent.data_news import DataNews
 from deadpool.protocol.agent.heartbeat import Vitals
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.protection_watch import ProtectionWatch
-from deadpool.protocol.agent.recorded_collectives import NodePrompts
+from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import Station
 from deadpool.protocol.agent.term_guard import Allegiance
@@ -51,20 +51,20 @@ from deadpool.protocol.times import earliest
 
 
 class Agent:
-    def __init__(self, *, node: str, standby: int = 0, spare: bool = False, understudies: int = 1) -> None:
-        """A spare node keeps `understudies` trainers for each of its seats, so that more ranks are rehearsed."""
+    def __init__(self, *, node: str, standby: int = 0, spare: bool = False, rehearsals: int = 1) -> None:
+        """A spare node keeps `rehearsals` trainers for each of its seats, so that more ranks are rehearsed."""
         self._station = station = Station(node)
         self._allegiance = allegiance = Allegiance()
         self._vitals = vitals = Vitals(station)
-        prompts = NodePrompts(station.crew)
-        self._seating = seating = Seating(station.crew, station.store, prompts, station.effects)
+        recordings = NodeRecordings(station.crew)
+        self._seating = seating = Seating(station.crew, station.store, recordings, station.effects)
         self._unwinding = unwinding = Unwinding(station, seating)
         self._service = Service(
             station,
             allegiance,
             vitals=vitals,
-            prompts=prompts,
-            understudies=understudies if spare else 1,
+            recordings=recordings,
+            rehearsals=rehearsals if spare else 1,
             standby=0 if spare else standby,
         )
         self._orders = Orders(
@@ -73,12 +73,14 @@ class Agent:
             unwinding=unwinding,
             seating=seating,
             vitals=vitals,
-            prompts=prompts,
+            recordings=recordings,
             witness=allegiance.witness,
             standby=standby,
             spare=spare,
         )
-        self._trainer_news = TrainerNews(station, unwinding=unwinding, seating=seating, vitals=vitals, prompts=prompts)
+        self._trainer_news = TrainerNews(
+            station, unwinding=unwinding, seating=seating, vitals=vitals, recordings=recordings
+        )
         self._protection = ProtectionWatch(station)
         self._data_news = DataNews(station, unwinding=unwinding, seating=seating)
 

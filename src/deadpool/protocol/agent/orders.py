@@ -6,7 +6,7 @@ from typing import Any
 
 from deadpool.protocol.agent.coordinator_session import Service
 from deadpool.protocol.agent.heartbeat import Vitals
-from deadpool.protocol.agent.recorded_collectives import NodePrompts
+from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import Station
 from deadpool.protocol.agent.takeover_report import Witness
@@ -22,7 +22,7 @@ from deadpool.protocol.messages import (
     Plan,
     PlanAck,
     Proceed,
-    Prompts,
+    Recording,
     Refused,
     Rehearse,
     Release,
@@ -44,13 +44,13 @@ class Orders:
         unwinding: Unwinding,
         seating: Seating,
         vitals: Vitals,
-        prompts: NodePrompts,
+        recordings: NodeRecordings,
         witness: Witness,
         standby: int,
         spare: bool,
     ) -> None:
         self._station, self._service, self._unwinding, self._seating = station, service, unwinding, seating
-        self._vitals, self._prompts, self._witness = vitals, prompts, witness
+        self._vitals, self._recordings, self._witness = vitals, recordings, witness
         self._standby, self._spare = standby, spare
 
     def obey(self, message: Any, now: float) -> None:
@@ -62,8 +62,8 @@ class Orders:
                 self._service.welcomed(message, now)
             case Refused(reason=reason):
                 station.end(f"the coordinator refused node {station.node}: {reason}", failed=True)
-            case Prompts():
-                self._prompts.borrow(message)
+            case Recording():
+                self._recordings.borrow(message)
             case Rehearse():
                 self._rehearse(message)
             # a recovery, in its order
@@ -104,7 +104,7 @@ class Orders:
             if trainer.begun:
                 crew.replace(trainer, f"it has begun the script as rank {trainer.rank}", rank=order.rank)
             else:
-                self._prompts.begin_rehearsal(trainer, order)
+                self._recordings.begin_rehearsal(trainer, order)
             self._station.report_trainers()
 
     def _fence(self, fence: Fence, now: float) -> None:
@@ -113,7 +113,7 @@ class Orders:
             return  # said twice
         self._vitals.fence(now)
         self._service.fence()
-        self._prompts.fence()
+        self._recordings.fence()
         self._unwinding.fence(fence, now)
 
     def _carry_out(self, plan: Plan) -> None:
@@ -125,7 +125,7 @@ class Orders:
         self._unwinding.planned()
         has_missed_one = self._witness.has_missed(plan)
         if has_missed_one:
-            crew.replace_rehearsals(but=self._prompts.forget_own())
+            crew.replace_rehearsals(but=self._recordings.forget_own())
         if plan.resume is None:
             crew.replace_rehearsals()
         station.store.adopt(plan)
@@ -133,9 +133,9 @@ class Orders:
         self._vitals.costs.begin(plan.permit.schedule)
         station.tell_coordinator(PlanAck(generation=plan.generation))
         if plan.resume is None:
-            self._prompts.void(plan.generation)
+            self._recordings.void(plan.generation)
         if not plan.orders and any(crew.seated()):
-            self._prompts.clear()  # its ranks are others': it is told anew what it needs
+            self._recordings.clear()  # its ranks are others': it is told anew what it needs
         self._seating.carry_out(plan, afresh=plan.resume is None or has_missed_one)
         if self._spare and plan.orders:
             crew.retire(keep=self._standby)

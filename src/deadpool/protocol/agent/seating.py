@@ -7,7 +7,7 @@ has the snapshot, or because a holder gives it. None of this happens under a fen
 from __future__ import annotations
 
 from deadpool.protocol.agent.copies import Storehouse
-from deadpool.protocol.agent.recorded_collectives import NodePrompts
+from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.trainers import Crew, State, Trainer
 from deadpool.protocol.effects import AgentEffect, ToCoordinator, ToTrainer
 from deadpool.protocol.identity import Generation, Version
@@ -28,8 +28,8 @@ from deadpool.protocol.messages import (
 
 
 class Seating:
-    def __init__(self, crew: Crew, store: Storehouse, prompts: NodePrompts, out: list[AgentEffect]) -> None:
-        self._crew, self._store, self._prompts, self._out = crew, store, prompts, out
+    def __init__(self, crew: Crew, store: Storehouse, recordings: NodeRecordings, out: list[AgentEffect]) -> None:
+        self._crew, self._store, self._recordings, self._out = crew, store, recordings, out
         self.plan: Plan | None = None
         self._pending_fetches: dict[int, list[Fetch]] = {}
 
@@ -99,7 +99,7 @@ class Seating:
         """The process is there. In a start from the first line that is all it takes to be prepared."""
         assert trainer.rank is not None and trainer.store is not None
         if plan.resume is not None:
-            self._prompts.tell(trainer)
+            self._recordings.tell(trainer)
         seat = Seat(
             generation=plan.generation,
             cause=plan.cause,

@@ -17,7 +17,7 @@ from deadpool.protocol.messages import (
     Missed,
     Permit,
     Plan,
-    Testimony,
+    TakeoverReport,
     TrainerInfo,
     TrainerLost,
 )
@@ -95,7 +95,7 @@ class Witness:
             quarantined=self._quarantined,
         )
 
-    def testify(
+    def report(
         self,
         generation: Generation,
         *,
@@ -103,9 +103,9 @@ class Witness:
         permit: Permit | None,
         inventory: Inventory,
         trainers: tuple[TrainerInfo, ...],
-    ) -> Testimony:
+    ) -> TakeoverReport:
         plan = self._plan
-        return Testimony(
+        return TakeoverReport(
             term=self.promise.term,
             footing=self.footing(generation),
             running=self._running and not fenced,

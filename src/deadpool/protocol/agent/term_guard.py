@@ -32,6 +32,6 @@ class Allegiance:
                 return term == promise.term
 
     def pledge(self, welcome: Welcome) -> None:
-        """Before anything is testified: that must not be overtaken by an order of somebody else."""
+        """Before anything is reported: that must not be overtaken by an order of somebody else."""
         self.witness.promise = Promise(term=welcome.term, to=welcome.by)
         self.reach.welcomed(welcome.settings)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from deadpool.protocol.agent.heartbeat import Vitals
-from deadpool.protocol.agent.recorded_collectives import NodePrompts
+from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import Station
 from deadpool.protocol.agent.trainers import State, Trainer
@@ -26,7 +26,7 @@ from deadpool.protocol.messages import (
     Parked,
     Paused,
     Prepared,
-    Prompts,
+    Recording,
     Rehearse,
     Report,
     Spoilt,
@@ -41,10 +41,10 @@ START_ATTEMPTS = 3
 
 class TrainerNews:
     def __init__(
-        self, station: Station, *, unwinding: Unwinding, seating: Seating, vitals: Vitals, prompts: NodePrompts
+        self, station: Station, *, unwinding: Unwinding, seating: Seating, vitals: Vitals, recordings: NodeRecordings
     ) -> None:
         self._station, self._unwinding, self._seating = station, unwinding, seating
-        self._vitals, self._prompts = vitals, prompts
+        self._vitals, self._recordings = vitals, recordings
         self._crew, self._store = station.crew, station.store
 
     # --- what they say -----------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class TrainerNews:
             self._seating.process_came(trainer)
         elif trainer.state is State.IDLE and trainer.rank is not None:
             generation, rank = self._station.generation, trainer.rank
-            self._prompts.begin_rehearsal(trainer, Rehearse(generation=generation, trainer=trainer.name, rank=rank))
+            self._recordings.begin_rehearsal(trainer, Rehearse(generation=generation, trainer=trainer.name, rank=rank))
 
     def _hear_seated(self, trainer: Trainer, rank: int, message: Any, now: float) -> None:
         station, running = self._station, not self._station.fenced
@@ -100,8 +100,8 @@ class TrainerNews:
             case Missed() if running:
                 station.tell_coordinator(message)
                 self._vitals.missed(rank, message)
-            case Prompts():
-                self._prompts.keep(message)
+            case Recording():
+                self._recordings.keep(message)
                 station.tell_coordinator(message)
             case Durable():
                 station.durable = message

@@ -32,7 +32,7 @@ class Trainer:
     state: State = State.STARTING
     rank: int | None = None  # held if seated, rehearsed if rehearsing or parked, to be rehearsed if starting
     begun: bool = False  # the script, or will before it hears anything else: it can be no other rank any more
-    told_of: Generation | None = None  # the start of which it was told prompts, if any
+    told_of: Generation | None = None  # the start of which it was told recordings, if any
     store: Address | None = None
     under_real_groups: bool = False  # seated at the start of a job: cannot be moved to another rank
     live: Live | None = None  # what it rests at; None while it runs or if it never had state
@@ -130,7 +130,7 @@ class Crew:
         return self.hire()
 
     def replace(self, trainer: Trainer, reason: str, *, rank: int | None) -> None:
-        """A fresh process comes in its place, for this rank. A fork of the nursery takes milliseconds."""
+        """A fresh process comes in its place, for this rank. A fork of the fork_server takes milliseconds."""
         self._tell_end(trainer, reason)
         self.send_away(trainer, reason)
         self.hire(rank)

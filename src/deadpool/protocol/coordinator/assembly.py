@@ -20,7 +20,7 @@ from deadpool.protocol.coordinator.job import Job
 from deadpool.protocol.coordinator.membership import Membership
 from deadpool.protocol.coordinator.planning import Planning
 from deadpool.protocol.coordinator.quarantine import Quarantine
-from deadpool.protocol.coordinator.recorded_collectives import PromptShelf
+from deadpool.protocol.coordinator.recorded_collectives import RecordingCache
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.resumption import Resumption
 from deadpool.protocol.coordinator.retry_limit import Setbacks
@@ -28,7 +28,7 @@ from deadpool.protocol.coordinator.salvage import Salvaging
 from deadpool.protocol.coordinator.silent_nodes import Absences
 from deadpool.protocol.coordinator.spares import SpareWatch
 from deadpool.protocol.coordinator.stragglers import StragglerWatch
-from deadpool.protocol.coordinator.takeover import Inheritance
+from deadpool.protocol.coordinator.takeover import Takeover
 from deadpool.protocol.coordinator.timeouts import Overdue
 from deadpool.protocol.coordinator.waiting import Waiting
 
@@ -41,8 +41,8 @@ class Books:
         self.absences = Absences()
         self.setbacks = Setbacks(job.commits)
         self.spares = SpareWatch(job.out)
-        self.prompts = PromptShelf()
-        self.rehearsals = Rehearsals(job.layout, self.prompts, job.out)
+        self.recordings = RecordingCache()
+        self.rehearsals = Rehearsals(job.layout, self.recordings, job.out)
         self.pace = Pace(job.commits, job.settings, job.out)
         self.stragglers = StragglerWatch(job.layout, job.out)
         self.hangs = Hangs(job)
@@ -53,8 +53,8 @@ class Books:
             job.commits,
             job.out,
             patience_s=job.deadlines.prepare_s,
-            choose_heir=job.heir_of,
-            groom=lambda node, position: self.rehearsals.hint(job.members[node], position),
+            choose_successor=job.heir_of,
+            rehearse=lambda node, position: self.rehearsals.hint(job.members[node], position),
         )
 
 
@@ -69,7 +69,7 @@ class Parts:
     fencing: Fencing
     resumption: Resumption
     ending: Ending
-    inheritance: Inheritance
+    takeover: Takeover
 
 
 def assemble(job: Job, books: Books) -> Parts:
@@ -78,7 +78,7 @@ def assemble(job: Job, books: Books) -> Parts:
         job,
         departures=books.departures,
         rehearsals=books.rehearsals,
-        prompts=books.prompts,
+        recordings=books.recordings,
         absences=books.absences,
         hangs=books.hangs,
         spares=books.spares,
@@ -92,7 +92,7 @@ def assemble(job: Job, books: Books) -> Parts:
         resumption=resumption,
         ending=ending,
     )
-    quarantine = Quarantine(job, books.conduct, books.prompts)
+    quarantine = Quarantine(job, books.conduct, books.recordings)
     fencing = Fencing(
         job,
         pace=books.pace,
@@ -119,7 +119,7 @@ def assemble(job: Job, books: Books) -> Parts:
         conduct=books.conduct,
         absences=books.absences,
         setbacks=books.setbacks,
-        prompts=books.prompts,
+        recordings=books.recordings,
         spares=books.spares,
         departures=books.departures,
         salvaging=books.salvaging,
@@ -140,7 +140,7 @@ def assemble(job: Job, books: Books) -> Parts:
         resumption=resumption,
         ending=ending,
     )
-    inheritance = Inheritance(
+    takeover = Takeover(
         job,
         pace=books.pace,
         conduct=books.conduct,
@@ -159,5 +159,5 @@ def assemble(job: Job, books: Books) -> Parts:
         fencing=fencing,
         resumption=resumption,
         ending=ending,
-        inheritance=inheritance,
+        takeover=takeover,
     )

@@ -14,9 +14,9 @@ from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.placement import NOWHERE, Placement
 from deadpool.protocol.coordinator.planner import Blueprint
-from deadpool.protocol.coordinator.recovered_view import Estate
+from deadpool.protocol.coordinator.recovered_view import RecoveredView
 from deadpool.protocol.identity import NO_GENERATION, Version
-from deadpool.protocol.inventory_batches import lots_of
+from deadpool.protocol.inventory_batches import batches_of
 from deadpool.protocol.messages import Copy, Inventory, Permit
 from deadpool.protocol.topology import Layout, Schedule
 
@@ -82,9 +82,9 @@ class Commits:
 
     def _count(self, node: str, seats: range, inventory: Inventory) -> None:
         kept = (self._resume, self.permit.watermark)
-        for lot in (lot for lot in lots_of(inventory.own) if lot.version in kept):
+        for lot in (lot for lot in batches_of(inventory.own) if lot.version in kept):
             self.ledger.add_sealed_lot(lot, seats)
-        for lot in (lot for lot in lots_of(inventory.held) if lot.version in kept):
+        for lot in (lot for lot in batches_of(inventory.held) if lot.version in kept):
             self.ledger.add_stored_lot(lot, node)
 
     def _note_same_rack(self, before: tuple[int, ...]) -> None:
@@ -109,25 +109,27 @@ class Commits:
 
     # --- taking over -------------------------------------------------------------------------------------------------
 
-    def inherit(self, estate: Estate) -> None:
+    def take_over(self, recovered_view: RecoveredView) -> None:
         """What was committed under others. Nothing is decided by it yet.
 
         Whether the watermark is only where a young job resumed is not known any more: it counts as committed.
         """
-        if estate.permit is None:
+        if recovered_view.permit is None:
             return
-        self.permit, self._resume = estate.permit, estate.resume
-        self.timetable = Timetable(*estate.schedules)
-        self.committed, self.count = estate.permit.watermark is not None, TRIAL_COMMITS
-        if not estate.is_running:
-            self.ledger = Ledger(self.layout, (), estate.placement)
+        self.permit, self._resume = recovered_view.permit, recovered_view.resume
+        self.timetable = Timetable(*recovered_view.schedules)
+        self.committed, self.count = recovered_view.permit.watermark is not None, TRIAL_COMMITS
+        if not recovered_view.is_running:
+            self.ledger = Ledger(self.layout, (), recovered_view.placement)
             return
-        self.ledger = Ledger(self.layout, tuple(node for node in estate.seats if node), estate.placement)
-        self.ledger.missed = estate.missed
-        for node, copy in estate.own:
-            if estate.seats[self.layout.position_of(copy.seal.rank)] == node:
+        self.ledger = Ledger(
+            self.layout, tuple(node for node in recovered_view.seats if node), recovered_view.placement
+        )
+        self.ledger.missed = recovered_view.missed
+        for node, copy in recovered_view.own:
+            if recovered_view.seats[self.layout.position_of(copy.seal.rank)] == node:
                 self.ledger.add_sealed(copy)
-        for node, copy in estate.held:
+        for node, copy in recovered_view.held:
             self.ledger.add_stored(copy.seal.rank, node, copy.seal.version)
         self.ledger.obey(self.permit)
 

@@ -32,7 +32,7 @@ from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.coordinator.fault_history import Tolerance
 from deadpool.protocol.coordinator.job import Job, Phase
 from deadpool.protocol.coordinator.members import Member
-from deadpool.protocol.coordinator.recovered_view import Estate
+from deadpool.protocol.coordinator.recovered_view import RecoveredView
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,
@@ -57,7 +57,7 @@ from deadpool.protocol.messages import (
     Parting,
     PlanAck,
     Prepared,
-    Prompts,
+    Recording,
     Report,
     Salvaged,
     Sealed,
@@ -65,7 +65,7 @@ from deadpool.protocol.messages import (
     Spoilt,
     Standing,
     Stored,
-    Testimony,
+    TakeoverReport,
     TrainerLost,
     Trainers,
 )
@@ -90,13 +90,13 @@ class Coordinator:
         books = Books(job, tolerance or Tolerance())
         self._job, self._out, self.commits = job, job.out, job.commits
         self.conduct, self.stragglers, self.departures = books.conduct, books.stragglers, books.departures
-        self.salvaging, self._prompts, self._rehearsals = books.salvaging, books.prompts, books.rehearsals
+        self.salvaging, self._recordings, self._rehearsals = books.salvaging, books.recordings, books.rehearsals
         self._pace, self._hangs, self._waiting = books.pace, books.hangs, books.waiting
         self._absences = books.absences
         parts = assemble(job, books)
         self._overdue, self._leaving, self._membership = parts.overdue, parts.leaving, parts.membership
         self._faults, self._fencing, self._resumption = parts.faults, parts.fencing, parts.resumption
-        self._ending, self._inheritance = parts.ending, parts.inheritance
+        self._ending, self._takeover = parts.ending, parts.takeover
 
     # --- the contract of a core --------------------------------------------------------------------------------------
 
@@ -108,11 +108,11 @@ class Coordinator:
             self._out.send(input.node, self._ending.last_word)  # it would wait for a welcome, and we for it to leave
         return self._out.take()
 
-    def take_over(self, estate: Estate, *, now: float) -> list[CoordinatorEffect]:
+    def take_over(self, recovered_view: RecoveredView, *, now: float) -> list[CoordinatorEffect]:
         """Rule 18. The only other door: the first that a successor hears of the job. What was said in between is heard
         after it."""
-        self._inheritance.enter_upon(estate, now)
-        for said in estate.unheard() if estate.is_running else ():
+        self._takeover.enter_upon(recovered_view, now)
+        for said in recovered_view.unheard() if recovered_view.is_running else ():
             if self.phase is not Phase.ENDED:
                 self._dispatch(said, now)
         return self._out.take()
@@ -217,8 +217,8 @@ class Coordinator:
                 member.trainers = trainers
                 if self.phase is Phase.RUNNING:
                     self._rehearsals.assign(list(self.members.values()))
-            case Prompts() if member.position == self.layout.position_of(message.rank):
-                for node in self._prompts.bring(member.node, message):
+            case Recording() if member.position == self.layout.position_of(message.rank):
+                for node in self._recordings.bring(member.node, message):
                     self._out.send(node, message)
             # copies, while the job runs
             case Sealed(copy=copy):
@@ -258,7 +258,7 @@ class Coordinator:
                 self._resumption.reach("ended", rank, code, now)
             case Salvaged() if self.phase is Phase.SALVAGING:
                 self._ending.salvaged(member.node, message)
-            case Report() | Testimony() | Prompts():
+            case Report() | TakeoverReport() | Recording():
                 pass  # for the log; what we have seen for ourselves; and of a rank that others hold by now
             case _:
                 self._out.emit("refused", node=member.node, message=type(message).__name__)

@@ -1,6 +1,6 @@
 """Nodes that leave on purpose: how a node's ranks come to a spare with nothing computed twice.
 
-    GROOMING   the spare that will take them rehearses exactly these ranks; training goes on
+    REHEARSING   the spare that will take them rehearses exactly these ranks; training goes on
     STOPPING   every rank is asked to stop at the same version and to capture it
     MOVING     all stand there and have it sealed at home: a fence, and a plan that resumes from it
     PARTING    the ranks run elsewhere; the node stays until every copy of the watermark lies where it should
@@ -38,7 +38,7 @@ ATTEMPTS = 3
 
 
 class Stage(Enum):
-    GROOMING = "grooming"
+    REHEARSING = "rehearsing"
     STOPPING = "stopping"
     MOVING = "moving"
     PARTING = "parting"
@@ -57,8 +57,8 @@ class Drain:
     position: int
     reason: str
     deadline: float | None
-    stage: Stage = Stage.GROOMING
-    heir: str | None = None
+    stage: Stage = Stage.REHEARSING
+    successor: str | None = None
     number: int | None = None  # the version at which everybody stops, once it is known
     attempts: int = 1
     standing: set[int] = field(default_factory=set)  # ranks
@@ -66,11 +66,11 @@ class Drain:
 
     def facts(self) -> dict[str, Any]:
         """For people to read."""
-        return {"node": self.node, "stage": self.stage.value, "heir": self.heir, "version": self.number}
+        return {"node": self.node, "stage": self.stage.value, "successor": self.successor, "version": self.number}
 
 
 class Departures:
-    """One at a time. `choose_heir` says which spare would take a position that is given up now."""
+    """One at a time. `choose_successor` says which spare would take a position that is given up now."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class Departures:
         out: Outbox,
         *,
         patience_s: float,
-        choose_heir: Callable[[int], str | None],
-        groom: Callable[[str, int], None],
+        choose_successor: Callable[[int], str | None],
+        rehearse: Callable[[str, int], None],
     ) -> None:
         self._layout, self._commits, self._out = layout, commits, out
-        self._patience_s, self._choose_heir, self._groom = patience_s, choose_heir, groom
+        self._patience_s, self._choose_successor, self._rehearse = patience_s, choose_successor, rehearse
         self.drain: Drain | None = None
         self.wishes: dict[str, str] = {}  # nodes that were told to end themselves: why
 
@@ -116,9 +116,9 @@ class Departures:
         assert member.position is not None and self.drain is None
         member.leaving = True
         self.drain = Drain(member.node, member.position, reason, deadline=now + self._patience_s)
-        self._name_heir(self.drain, members)
+        self._name_successor(self.drain, members)
         ranks = list(self._layout.ranks_at(member.position))
-        self._out.emit("drain", node=member.node, ranks=ranks, heir=self.drain.heir, reason=reason)
+        self._out.emit("drain", node=member.node, ranks=ranks, successor=self.drain.successor, reason=reason)
 
     @property
     def deadline(self) -> float | None:
@@ -171,11 +171,11 @@ class Departures:
         if drain.node not in members:
             self.forget(members)  # lost before it could leave
             return None
-        if drain.stage in (Stage.GROOMING, Stage.STOPPING) and not self._has_heir(drain, members):
+        if drain.stage in (Stage.REHEARSING, Stage.STOPPING) and not self._has_successor(drain, members):
             self.give_up("there is no spare left to take its ranks", members)
             return None
         match drain.stage:
-            case Stage.GROOMING:
+            case Stage.REHEARSING:
                 self._look_at_readiness(drain, members, now)
             case Stage.STOPPING if drain.deadline is not None and now >= drain.deadline:
                 self.give_up(f"ranks did not come to a stand within {self._patience_s:g} s", members)
@@ -185,36 +185,36 @@ class Departures:
                 return Next.DISMISS
         return None
 
-    def _has_heir(self, drain: Drain, members: Mapping[str, Member]) -> bool:
-        if drain.heir not in members:
-            self._name_heir(drain, members)
-        return drain.heir is not None
+    def _has_successor(self, drain: Drain, members: Mapping[str, Member]) -> bool:
+        if drain.successor not in members:
+            self._name_successor(drain, members)
+        return drain.successor is not None
 
     def _look_at_readiness(self, drain: Drain, members: Mapping[str, Member], now: float) -> None:
-        assert drain.heir is not None
+        assert drain.successor is not None
         late = drain.deadline is not None and now >= drain.deadline
         in_loop = self._all_in_loop(members.values())
         if late and not in_loop:
             self.give_up(f"not every rank was in its training loop within {self._patience_s:g} s", members)
-        elif in_loop and (late or self._is_ready(members[drain.heir], drain.position)):
+        elif in_loop and (late or self._is_ready(members[drain.successor], drain.position)):
             drain.stage, drain.deadline = Stage.STOPPING, now + self._patience_s
             self._tell_all(Stand(generation=self._out.generation, number=AT_ONCE))
 
-    def _name_heir(self, drain: Drain, members: Mapping[str, Member]) -> None:
-        drain.heir = self._choose_heir(drain.position)
-        if drain.heir is not None:
-            members[drain.heir].heir_to = drain.position
-            self._groom(drain.heir, drain.position)
+    def _name_successor(self, drain: Drain, members: Mapping[str, Member]) -> None:
+        drain.successor = self._choose_successor(drain.position)
+        if drain.successor is not None:
+            members[drain.successor].heir_to = drain.position
+            self._rehearse(drain.successor, drain.position)
 
     def _all_in_loop(self, members: Iterable[Member]) -> bool:
         return sum(len(member.steps) for member in members) == self._layout.world_size
 
-    def _is_ready(self, heir: Member, position: int) -> bool:
+    def _is_ready(self, successor: Member, position: int) -> bool:
         """Its ranks are rehearsed, or nobody there can rehearse anything. Who is parked for another rank may not have
         heard yet which one it is now."""
-        parked = {trainer.rank for trainer in heir.trainers if trainer.state == "parked"}
-        can_rehearse = any(trainer.state in _CAN_REHEARSE for trainer in heir.trainers)
-        hopeless = bool(heir.trainers) and not can_rehearse
+        parked = {trainer.rank for trainer in successor.trainers if trainer.state == "parked"}
+        can_rehearse = any(trainer.state in _CAN_REHEARSE for trainer in successor.trainers)
+        hopeless = bool(successor.trainers) and not can_rehearse
         return parked.issuperset(self._layout.ranks_at(position)) or hopeless
 
     # --- fence, plan, the end ----------------------------------------------------------------------------------------

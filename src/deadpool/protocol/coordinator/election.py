@@ -1,4 +1,4 @@
-"""Standing for coordinator: who has come, who has promised, and what they testify. Pure; part of `leadership.py`.
+"""Standing for coordinator: who has come, who has promised, and what they report. Pure; part of `leadership.py`.
 
 Nobody is asked to promise before enough nodes are here to make an election of it: a promise given to somebody who is
 not elected would only cost the coordinator that there is.
@@ -7,7 +7,7 @@ not elected would only cost the coordinator that there is.
 from __future__ import annotations
 
 from deadpool.protocol.effects import FromAgent
-from deadpool.protocol.messages import Join, Testimony
+from deadpool.protocol.messages import Join, TakeoverReport
 from deadpool.protocol.quorum import Footing, Quorum, electorates, newest_plan
 from deadpool.protocol.topology import Layout
 
@@ -18,8 +18,8 @@ class Candidacy:
         self._name, self._layout, self._alone = name, layout, alone
         self.term = term
         self.joins: dict[str, Join] = {}
-        self.testimonies: dict[str, Testimony] = {}
-        self.news: list[FromAgent] = []  # since they testified
+        self.takeover_reports: dict[str, TakeoverReport] = {}
+        self.news: list[FromAgent] = []  # since they reported
         self._asked: set[str] = set()
         self.decides_at: float | None = None  # elected: until then the others are waited for
         self.began_at: float | None = None
@@ -37,7 +37,7 @@ class Candidacy:
 
     def leave(self, node: str) -> None:
         self.joins.pop(node, None)
-        self.testimonies.pop(node, None)
+        self.takeover_reports.pop(node, None)
         self._asked.discard(node)
         self.news = [said for said in self.news if said.node != node]
 
@@ -54,17 +54,17 @@ class Candidacy:
     def _outbid(self, term: int) -> None:
         """Everybody has to be asked again."""
         self.term = term
-        self.testimonies.clear()
+        self.takeover_reports.clear()
         self._asked.clear()
         self.news.clear()
 
     def hear(self, said: FromAgent) -> None:
-        """Who has not testified yet will tell it then; who is new has nothing to testify."""
+        """Who has not reported yet will tell it then; who is new has nothing to report."""
         node, message = said.node, said.message
-        if isinstance(message, Testimony):
+        if isinstance(message, TakeoverReport):
             if node in self.joins and message.term == self.term:
-                self.testimonies[node] = message
-        elif node in self.testimonies or (node in self._asked and self.joins[node].footing.is_new):
+                self.takeover_reports[node] = message
+        elif node in self.takeover_reports or (node in self._asked and self.joins[node].footing.is_new):
             self.news.append(said)
 
     # --- whether it is enough ----------------------------------------------------------------------------------------
@@ -79,7 +79,9 @@ class Candidacy:
 
     @property
     def is_elected(self) -> bool:
-        return self._is_enough({node: testimony.footing for node, testimony in self.testimonies.items()})
+        return self._is_enough(
+            {node: takeover_report.footing for node, takeover_report in self.takeover_reports.items()}
+        )
 
     def _is_enough(self, footings: dict[str, Footing]) -> bool:
         """Rule 18. Without anybody who was seated there is nothing to be elected by, or to take over."""
@@ -89,8 +91,8 @@ class Candidacy:
 
     @property
     def has_all(self) -> bool:
-        """Every seat of the newest plan has testified."""
-        footings = [testimony.footing for testimony in self.testimonies.values()]
+        """Every seat of the newest plan has reported."""
+        footings = [takeover_report.footing for takeover_report in self.takeover_reports.values()]
         plan = newest_plan(footings)
         seated = {footing.position for footing in footings if footing.planned == plan}
         return len(seated - {None}) == self._layout.positions

@@ -1,6 +1,6 @@
 """Every rank's state in all frozen inventories, by version and rank. Part of the planner.
 
-Kept by lots and not copy by copy: there may be a hundred thousand copies, and a plan looks closely at those of the lost
+Kept by batches and not copy by copy: there may be a hundred thousand copies, and a plan looks closely at those of the lost
 ranks only.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from deadpool.protocol.coordinator.placement import Rack
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.inventory_batches import Lot, lots_of, squads_of
+from deadpool.protocol.inventory_batches import Batch, batches_of, live_batches_of
 from deadpool.protocol.messages import Copy, Fetch, Inventory, Source, TrainerInfo
 from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Address, Layout
@@ -38,7 +38,7 @@ class NodeView:
     planned_in: Generation | None = None  # the newest plan that it has acknowledged its part of
 
 
-Home = tuple[NodeView, Lot]
+Home = tuple[NodeView, Batch]
 
 
 class Book:
@@ -106,8 +106,8 @@ class Book:
         return [r for position in odd for r in layout.ranks_at(position) if r not in own and r not in stand]
 
     def is_held_by(self, node: str, ranks: range) -> bool:
-        lots = self._held_by.get(node, ())
-        return tuple(ranks) in lots or set(ranks).issubset(rank for lot in lots for rank in lot)
+        batches = self._held_by.get(node, ())
+        return tuple(ranks) in batches or set(ranks).issubset(rank for lot in batches for rank in lot)
 
     def own_homes(self, rank: int) -> list[Home]:
         """With every region, as its trainer captured it. First where it is seated."""
@@ -148,7 +148,7 @@ class Book:
         return self._twins.get(replica, [])
 
 
-class Stock:
+class InventoryIndex:
     """A node that has lost its seat, or gives it up, is a source like any other: its copies are as sealed as before.
     What its trainers hold in memory ends with them."""
 
@@ -168,12 +168,12 @@ class Stock:
         position = node.position
         seats = tuple(self._layout.ranks_at(position)) if position is not None else ()
         if stays and position is not None:
-            for squad in squads_of(node.inventory.live):
-                if squad.clean and squad.version is not None:
-                    self._book(squad.version).count_live(squad.ranks, position, seats)
-        for lot in lots_of(node.inventory.own):
+            for batch in live_batches_of(node.inventory.live):
+                if batch.clean and batch.version is not None:
+                    self._book(batch.version).count_live(batch.ranks, position, seats)
+        for lot in batches_of(node.inventory.own):
             self._book(lot.make.version).count_own((node, lot), seats)
-        for lot in lots_of(node.inventory.held):
+        for lot in batches_of(node.inventory.held):
             self._book(lot.make.version).count_held((node, lot))
 
     def _book(self, version: Version) -> Book:
@@ -246,9 +246,9 @@ class Stock:
         return [(home[0], rank) for rank, home in alike if rank != copy.seal.rank][:TWINS_AT_MOST]
 
 
-def stock_of(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str]) -> Stock:
+def stock_of(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str]) -> InventoryIndex:
     """`leaving`: nodes whose trainers will end."""
-    stock = Stock(layout)
+    stock = InventoryIndex(layout)
     for node in nodes:
         stock.count(node, stays=node.node not in leaving)
     return stock

@@ -1,7 +1,7 @@
 """The door of a coordinator process: who is not in office stands for it, who is in office may be deposed. No I/O.
 
 Every coordinator process of a job is alike. Nodes turn to the first one that they can reach; whoever is turned to by
-enough of them becomes the coordinator of a new term, takes over what they testify to and carries on (`recovered_view.py`). One
+enough of them becomes the coordinator of a new term, takes over what they report to and carries on (`recovered_view.py`). One
 that hears of a higher term than its own, or cannot gather a majority, lets go of its nodes and stands again.
 
 Terms are asked for by `election.py`; the coordinator itself, `coordinator.py`, knows nothing of all this.
@@ -19,7 +19,7 @@ from deadpool.protocol.coordinator.election import Candidacy
 from deadpool.protocol.coordinator.fault_history import Tolerance
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.coordinator.outbox import Outbox
-from deadpool.protocol.coordinator.recovered_view import inherit
+from deadpool.protocol.coordinator.recovered_view import take_over
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,
@@ -196,7 +196,7 @@ class Office:
         self._out.send_each(wanted, welcome)
 
     def _decide(self, candidacy: Candidacy, now: float) -> list[CoordinatorEffect]:
-        """Who has not testified when the time is up is lost as usual."""
+        """Who has not reported when the time is up is lost as usual."""
         if not candidacy.is_elected:
             candidacy.decides_at = None
             return self._form(candidacy, now) if candidacy.can_form else self._give_up(candidacy, now)
@@ -206,8 +206,8 @@ class Office:
             return []
         self.coordinator = self._make_coordinator(candidacy.term)
         self.candidacy = None
-        estate = inherit(self._charter.settings.layout, candidacy.joins, candidacy.testimonies)
-        return self.coordinator.take_over(estate, now=now) + self._catch_up(candidacy, now)
+        recovered_view = take_over(self._charter.settings.layout, candidacy.joins, candidacy.takeover_reports)
+        return self.coordinator.take_over(recovered_view, now=now) + self._catch_up(candidacy, now)
 
     def _given_up_at(self, candidacy: Candidacy) -> float | None:
         """Where there is a majority to be had, others may have it; else nobody but us can say that the job is over."""

@@ -13,7 +13,7 @@ from deadpool.protocol.coordinator.fencing import Fencing
 from deadpool.protocol.coordinator.job import Job, Phase
 from deadpool.protocol.coordinator.members import Member, natural
 from deadpool.protocol.coordinator.planning import Planning
-from deadpool.protocol.coordinator.recorded_collectives import PromptShelf
+from deadpool.protocol.coordinator.recorded_collectives import RecordingCache
 from deadpool.protocol.coordinator.retry_limit import Setbacks
 from deadpool.protocol.coordinator.salvage import Salvaging
 from deadpool.protocol.coordinator.silent_nodes import Absences
@@ -30,7 +30,7 @@ class Membership:
         conduct: Conduct,
         absences: Absences,
         setbacks: Setbacks,
-        prompts: PromptShelf,
+        recordings: RecordingCache,
         spares: SpareWatch,
         departures: Departures,
         salvaging: Salvaging,
@@ -40,7 +40,7 @@ class Membership:
         ending: Ending,
     ) -> None:
         self._job, self._conduct, self._absences, self._setbacks = job, conduct, absences, setbacks
-        self._prompts, self._spares, self._departures, self._salvaging = prompts, spares, departures, salvaging
+        self._recordings, self._spares, self._departures, self._salvaging = recordings, spares, departures, salvaging
         self._faults, self._fencing, self._planning, self._ending = faults, fencing, planning, ending
 
     # --- nodes come --------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Membership:
         if member is None:
             return
         job.out.drop(node)
-        self._prompts.forget(node)
+        self._recordings.forget(node)
         job.commits.forget(node)
         self._salvaging.forget(node)
         self._departures.wishes.pop(node, None)
@@ -112,7 +112,7 @@ class Membership:
         """It leaves on purpose, and has nothing that anybody needs."""
         node, out = member.node, self._job.out
         del self._job.members[node]
-        self._prompts.forget(node)
+        self._recordings.forget(node)
         out.emit("left", node=node, reason=reason)
         out.send(node, Shutdown(reason=f"node {node} leaves: {reason}", failed=False))
         self._continue_without(now)

@@ -10,10 +10,10 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from deadpool.protocol.coordinator.inventory_index import Book, NodeView, Stock, stock_of
+from deadpool.protocol.coordinator.inventory_index import Book, InventoryIndex, NodeView, stock_of
 from deadpool.protocol.coordinator.placement import NOWHERE, Placement, place
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.inventory_batches import squads_of
+from deadpool.protocol.inventory_batches import live_batches_of
 from deadpool.protocol.messages import (
     Holder,
     Permit,
@@ -107,12 +107,12 @@ def plan(view: View, changes: ChangesBy = _unknown) -> Blueprint | NoPlan:
     return _Draft(view, seats, resume, stock).blueprint(changes(seats))
 
 
-def _stock(view: View, seats: tuple[str, ...] | NoPlan) -> Stock:
+def _stock(view: View, seats: tuple[str, ...] | NoPlan) -> InventoryIndex:
     gone = frozenset() if isinstance(seats, NoPlan) else {n.node for n in view.nodes if n.leaving} - set(seats)
     return stock_of(view.layout, view.nodes, frozenset(gone))
 
 
-def _no_common_version(stock: Stock, watermark: Version) -> NoPlan:
+def _no_common_version(stock: InventoryIndex, watermark: Version) -> NoPlan:
     lost = stock.who_cannot_stand(watermark)
     names = ", ".join(map(str, lost))
     return NoPlan(reason=f"every copy of version {watermark} is lost for rank {names}", ranks=lost)
@@ -183,7 +183,7 @@ def _moves(spare: NodeView, view: View, position: int) -> int:
 class _Draft:
     """Writes down one plan for every node."""
 
-    def __init__(self, view: View, seats: tuple[str, ...], resume: Version | None, stock: Stock) -> None:
+    def __init__(self, view: View, seats: tuple[str, ...], resume: Version | None, stock: InventoryIndex) -> None:
         self.view, self.seats, self.resume, self.stock = view, seats, resume, stock
         self.nodes = {node.node: node for node in view.nodes}
         self.floor = self._floor()
@@ -251,7 +251,7 @@ class _Draft:
     def _survivors(self) -> Iterator[int]:
         for position, seat in enumerate(self.seats):
             ranks = self.view.layout.ranks_at(position)
-            alive = {rank for squad in squads_of(self.nodes[seat].inventory.live) for rank in squad.ranks}
+            alive = {rank for batch in live_batches_of(self.nodes[seat].inventory.live) for rank in batch.ranks}
             yield from sorted(alive.intersection(ranks))
 
     # --- nodes that nothing changes for: most nodes at most losses ---------------------------------------------------

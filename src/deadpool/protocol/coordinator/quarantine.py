@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from deadpool.protocol.coordinator.fault_history import Conduct
 from deadpool.protocol.coordinator.job import Job
-from deadpool.protocol.coordinator.recorded_collectives import PromptShelf
+from deadpool.protocol.coordinator.recorded_collectives import RecordingCache
 
 
 class Quarantine:
-    def __init__(self, job: Job, conduct: Conduct, prompts: PromptShelf) -> None:
-        self._job, self._conduct, self._prompts = job, conduct, prompts
+    def __init__(self, job: Job, conduct: Conduct, recordings: RecordingCache) -> None:
+        self._job, self._conduct, self._recordings = job, conduct, recordings
 
     def blame(self, node: str, reason: str, now: float) -> None:
         """At the fence: whoever is quarantined has no seat in the plan that follows, unless nobody else is left."""
@@ -25,4 +25,4 @@ class Quarantine:
         out.emit("quarantined", node=node, reason=charge)
         if member is not None:
             member.quarantined, member.position = True, None
-            self._prompts.forget(node)
+            self._recordings.forget(node)

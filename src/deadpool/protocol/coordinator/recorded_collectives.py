@@ -1,6 +1,6 @@
-"""The ranks' prompts, as the coordinator keeps and lends them.
+"""The ranks' recordings, as the coordinator keeps and lends them.
 
-Nobody is told what he does not need: a node gets the prompts of a rank when it first rehearses or seats it, and again
+Nobody is told what he does not need: a node gets the recordings of a rank when it first rehearses or seats it, and again
 whenever they are renewed.
 """
 
@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deadpool.protocol.messages import Prompts
+from deadpool.protocol.messages import Recording
 
 NOTHING: frozenset[int] = frozenset()
 
 
-class PromptShelf:
+class RecordingCache:
     """Which there are, and which nodes have been lent them."""
 
     def __init__(self) -> None:
-        self._of_rank: dict[int, Prompts] = {}
+        self._of_rank: dict[int, Recording] = {}
         self._readers: dict[int, set[str]] = {}  # by rank: nodes that have them, or will when they come
         self._read_by: dict[str, set[int]] = {}  # the same by node
 
-    def bring(self, node: str, prompts: Prompts) -> list[str]:
+    def bring(self, node: str, recordings: Recording) -> list[str]:
         """From the rank's own node. Returns who else has to be told."""
-        self._of_rank[prompts.rank] = prompts
-        others = sorted(self._readers.get(prompts.rank, set()) - {node})
-        self.is_read_by(node, prompts.rank)
+        self._of_rank[recordings.rank] = recordings
+        others = sorted(self._readers.get(recordings.rank, set()) - {node})
+        self.is_read_by(node, recordings.rank)
         return others
 
-    def lend(self, node: str, ranks: Sequence[int]) -> list[Prompts]:
+    def lend(self, node: str, ranks: Sequence[int]) -> list[Recording]:
         """What the node has to be told now, for it to have all there is. It will be told of news."""
         has = self._read_by.get(node, NOTHING)
         if has.issuperset(ranks):

@@ -12,7 +12,7 @@ from deadpool.protocol.coordinator.hang import Hangs
 from deadpool.protocol.coordinator.job import Job, Phase
 from deadpool.protocol.coordinator.members import Member, steps_lost
 from deadpool.protocol.coordinator.planner import Blueprint
-from deadpool.protocol.coordinator.recorded_collectives import PromptShelf
+from deadpool.protocol.coordinator.recorded_collectives import RecordingCache
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.silent_nodes import Absences
 from deadpool.protocol.coordinator.spares import SpareWatch
@@ -26,7 +26,7 @@ class Resumption:
         *,
         departures: Departures,
         rehearsals: Rehearsals,
-        prompts: PromptShelf,
+        recordings: RecordingCache,
         absences: Absences,
         hangs: Hangs,
         spares: SpareWatch,
@@ -34,7 +34,7 @@ class Resumption:
     ) -> None:
         self._job = job
         self._departures, self._absences, self._hangs, self._spares = departures, absences, hangs, spares
-        self._rehearsals, self._prompts, self._ending = rehearsals, prompts, ending
+        self._rehearsals, self._recordings, self._ending = rehearsals, recordings, ending
         self._milestones = Milestones(job.layout.world_size)
 
     def fence(self) -> None:
@@ -56,7 +56,7 @@ class Resumption:
         )
         job.commits.adopt(blueprint, job.members.values())
         if resume is None:
-            self._prompts.void()
+            self._recordings.void()
         self._send_parts(blueprint)
         job.enter(Phase.PREPARING, now, job.deadlines.prepare_s)
 
@@ -74,7 +74,7 @@ class Resumption:
         assert quorum.has(voters), (self._job.seats, quorum.electorates)
         for node, part in blueprint.parts.items():
             if part.as_of is None:
-                self._rehearsals.prompt(node, [order.rank for order in part.orders])
+                self._rehearsals.recording(node, [order.rank for order in part.orders])
             self._job.out.send(node, part)
 
     # --- what ranks and nodes say on the way -------------------------------------------------------------------------

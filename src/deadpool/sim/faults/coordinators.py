@@ -76,9 +76,9 @@ def _cut(world: World, directions: list[bool]) -> bool:
 
 
 FAULTS = [
-    Fault(kind="coordinator", strike=die, chance=0.25, most=3, whens=WHENS),
-    Fault(kind="coordinator_power", strike=power, chance=0.1, whens=WHENS),
-    Fault(kind="coordinator_stall", strike=stall, chance=0.1, whens=WHENS),
-    Fault(kind="coordinator_cut", strike=cut, chance=0.1, whens=WHENS),
-    Fault(kind="coordinator_half_cut", strike=half_cut, chance=0.1, whens=WHENS),
+    Fault(kind="coordinator", injection=die, chance=0.25, most=3, whens=WHENS),
+    Fault(kind="coordinator_power", injection=power, chance=0.1, whens=WHENS),
+    Fault(kind="coordinator_stall", injection=stall, chance=0.1, whens=WHENS),
+    Fault(kind="coordinator_cut", injection=cut, chance=0.1, whens=WHENS),
+    Fault(kind="coordinator_half_cut", injection=half_cut, chance=0.1, whens=WHENS),
 ]

@@ -37,6 +37,6 @@ def leave(world: World) -> bool:
 
 
 FAULTS = [
-    Fault(kind="drain", strike=drain, chance=0.3, most=3, whens=DRAIN_WHENS),
-    Fault(kind="leave", strike=leave, chance=0.2, whens=LEAVE_WHENS),
+    Fault(kind="drain", injection=drain, chance=0.3, most=3, whens=DRAIN_WHENS),
+    Fault(kind="leave", injection=leave, chance=0.2, whens=LEAVE_WHENS),
 ]

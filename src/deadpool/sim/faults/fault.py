@@ -25,7 +25,7 @@ WITHIN_S = {
 }
 """Events of a coordinator that a fault can follow, and within which time."""
 ANY_TIME = (TIME, TIME, TIME, "fault", "fence", "fence", "planned", "prepared", "go")
-"""When a kind strikes, by chance: mostly in a recovery from something else."""
+"""When a kind injections, by chance: mostly in a recovery from something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class FaultPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     kind: str
-    strike: Callable[[World], bool]
+    injection: Callable[[World], bool]
     chance: float = 0.1  # of being in a seed's mix
     most: int = 2  # times in one seed
     whens: tuple[str, ...] = ANY_TIME

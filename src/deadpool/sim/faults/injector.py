@@ -1,4 +1,4 @@
-"""Carries out what a seed has drawn: at its time, or in the middle of a recovery. Counts what struck, by phase."""
+"""Carries out what a seed has drawn: at its time, or in the middle of a recovery. Counts what hit, by phase."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Injector:
     def __init__(self, world: World) -> None:
         self._world = world
         self._waiting: dict[str, list[FaultPlan]] = {}
-        self.struck: Counter[tuple[str, str]] = Counter()  # by kind and phase
+        self.hit: Counter[tuple[str, str]] = Counter()  # by kind and phase
 
     def arm(self) -> None:
         for plan in self._world.options.faults:
             if plan.when == TIME:
-                self._world.clock.at(plan.after_s, partial(self._strike, plan))
+                self._world.clock.at(plan.after_s, partial(self._inject, plan))
             else:
                 self._waiting.setdefault(plan.when, []).append(plan)
         self._world.on_event = self._on_event
@@ -32,12 +32,12 @@ class Injector:
         """One fault follows each event of that name, so that those that follow the same are apart."""
         if self._waiting.get(what):
             plan = self._waiting[what].pop(0)
-            self._world.clock.after(plan.after_s, partial(self._strike, plan))
+            self._world.clock.after(plan.after_s, partial(self._inject, plan))
 
-    def _strike(self, plan: FaultPlan) -> None:
+    def _inject(self, plan: FaultPlan) -> None:
         world = self._world
         if world.calm or world.outcome is not None:
             return
         phase = phase_of(world)
-        if BY_KIND[plan.kind].strike(world):
-            self.struck[plan.kind, phase] += 1
+        if BY_KIND[plan.kind].injection(world):
+            self.hit[plan.kind, phase] += 1

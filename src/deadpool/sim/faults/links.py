@@ -73,9 +73,9 @@ def _reversed(ends: list[Ends]) -> list[Ends]:
 
 
 FAULTS = [
-    Fault(kind="node_cut", strike=node_cut, chance=0.1),
-    Fault(kind="node_half_cut", strike=node_half_cut, chance=0.1),
-    Fault(kind="peers_cut", strike=peers_cut, chance=0.15),
-    Fault(kind="split", strike=split, chance=0.1),
-    Fault(kind="reset", strike=reset, chance=0.1),
+    Fault(kind="node_cut", injection=node_cut, chance=0.1),
+    Fault(kind="node_half_cut", injection=node_half_cut, chance=0.1),
+    Fault(kind="peers_cut", injection=peers_cut, chance=0.15),
+    Fault(kind="split", injection=split, chance=0.1),
+    Fault(kind="reset", injection=reset, chance=0.1),
 ]

@@ -86,11 +86,11 @@ def cut_off(world: World) -> bool:
 
 
 FAULTS = [
-    Fault(kind="node", strike=one, chance=0.5, most=3),
-    Fault(kind="power", strike=power, chance=0.2),
-    Fault(kind="reboot", strike=reboot, chance=0.15),
-    Fault(kind="pause", strike=pause, chance=0.15),
-    Fault(kind="pair", strike=two, chance=0.12, most=1),
-    Fault(kind="newcomer", strike=newcomer, chance=0.15),
-    Fault(kind="cut_off", strike=cut_off, chance=0.15),
+    Fault(kind="node", injection=one, chance=0.5, most=3),
+    Fault(kind="power", injection=power, chance=0.2),
+    Fault(kind="reboot", injection=reboot, chance=0.15),
+    Fault(kind="pause", injection=pause, chance=0.15),
+    Fault(kind="pair", injection=two, chance=0.12, most=1),
+    Fault(kind="newcomer", injection=newcomer, chance=0.15),
+    Fault(kind="cut_off", injection=cut_off, chance=0.15),
 ]

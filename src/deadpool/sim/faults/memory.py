@@ -21,4 +21,4 @@ def corrupt(world: World) -> bool:
     return bool(places)
 
 
-FAULTS = [Fault(kind="corrupt", strike=corrupt, chance=0.2, most=3)]
+FAULTS = [Fault(kind="corrupt", injection=corrupt, chance=0.2, most=3)]

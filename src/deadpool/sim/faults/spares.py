@@ -22,6 +22,6 @@ def die(world: World) -> bool:
 
 
 FAULTS = [
-    Fault(kind="join", strike=join, chance=0.4, whens=(TIME, TIME, "fence", "planned", "prepared", "waiting")),
-    Fault(kind="spare", strike=die, chance=0.2),
+    Fault(kind="join", injection=join, chance=0.4, whens=(TIME, TIME, "fence", "planned", "prepared", "waiting")),
+    Fault(kind="spare", injection=die, chance=0.2),
 ]

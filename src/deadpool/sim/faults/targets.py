@@ -1,4 +1,4 @@
-"""Whom a fault can strike, and in which phase of a recovery it does."""
+"""Whom a fault can injection, and in which phase of a recovery it does."""
 
 from __future__ import annotations
 

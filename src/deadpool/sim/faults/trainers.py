@@ -47,7 +47,7 @@ def alarm(world: World) -> bool:
 
 
 FAULTS = [
-    Fault(kind="trainer", strike=kill, chance=0.4, most=3),
-    Fault(kind="hang", strike=hang, chance=0.25, most=1),
-    Fault(kind="alarm", strike=alarm, chance=0.25),
+    Fault(kind="trainer", injection=kill, chance=0.4, most=3),
+    Fault(kind="hang", injection=hang, chance=0.25, most=1),
+    Fault(kind="alarm", injection=alarm, chance=0.25),
 ]

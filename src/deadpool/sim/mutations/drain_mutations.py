@@ -12,9 +12,9 @@ from dataclasses import replace
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.drain import Departures, Next, Stage
 from deadpool.protocol.coordinator.fencing import Fencing
-from deadpool.protocol.coordinator.inventory_index import NodeView, Stock
+from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView
 from deadpool.protocol.coordinator.members import Member
-from deadpool.protocol.messages import Prompts
+from deadpool.protocol.messages import Recording
 from deadpool.sim.mutations.mutation import Mutation, Patch
 
 Look = Callable[[Departures, Mapping[str, Member], float], Next | None]
@@ -51,21 +51,21 @@ def seats_given_up_without_a_majority(patch: Patch) -> None:
 
 
 def memory_of_a_node_without_a_seat_counts(patch: Patch) -> None:
-    real = Stock.count
+    real = InventoryIndex.count
 
-    def count(self: Stock, node: NodeView, *, stays: bool) -> None:
+    def count(self: InventoryIndex, node: NodeView, *, stays: bool) -> None:
         lives = node.inventory.live
         position = self._layout.position_of(lives[0].rank) if lives and node.position is None else node.position
         real(self, replace(node, position=position), stays=True)
 
-    patch.set(Stock, "count", count)
+    patch.set(InventoryIndex, "count", count)
 
 
-def old_prompts_believed(patch: Patch) -> None:
+def old_recordings_believed(patch: Patch) -> None:
     real = Coordinator._handle
 
     def gullible(self: Coordinator, member: Member, message: object, now: float) -> None:
-        if isinstance(message, Prompts):
+        if isinstance(message, Recording):
             member = replace(member, position=self.layout.position_of(message.rank))
         real(self, member, message, now)
 
@@ -77,5 +77,5 @@ MUTATIONS = [
     Mutation("21 handed over wherever ranks stand", handed_over_wherever_ranks_stand, "departures"),
     Mutation("18 seats given up without a majority", seats_given_up_without_a_majority, "departures"),
     Mutation("19 memory of a node without a seat counts", memory_of_a_node_without_a_seat_counts, "returns"),
-    Mutation("19 old prompts believed", old_prompts_believed, "returns"),
+    Mutation("19 old recordings believed", old_recordings_believed, "returns"),
 ]

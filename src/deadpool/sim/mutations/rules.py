@@ -14,7 +14,7 @@ from deadpool.protocol.capture_schedule import Timetable
 from deadpool.protocol.coordinator import inventory_index, ledger, planner
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.hang import Hangs
-from deadpool.protocol.coordinator.inventory_index import NodeView, Stock
+from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView
 from deadpool.protocol.coordinator.placement import place
 from deadpool.protocol.effects import StreamsCut
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
@@ -120,9 +120,9 @@ def inventory_not_frozen(patch: Patch) -> None:
 
 def replica_as_evidence(patch: Patch) -> None:
     """Where nobody has a seal of a rank, that of a replica will do."""
-    real = Stock.fetch
+    real = InventoryIndex.fetch
 
-    def fetch(self: Stock, rank: int, version: Version) -> Fetch | None:
+    def fetch(self: InventoryIndex, rank: int, version: Version) -> Fetch | None:
         found = real(self, rank, version)
         book = self.of(version)
         seated = [(owner, home) for owner in book.owners() if (home := book.home_of(owner)) is not None]
@@ -135,7 +135,7 @@ def replica_as_evidence(patch: Patch) -> None:
         replica = (inventory_index._source(node, peer, "replica"),)
         return Fetch(copy=replace(copy, seal=replace(copy.seal, rank=rank)), groups=(base, replica))
 
-    patch.set(Stock, "fetch", fetch)
+    patch.set(InventoryIndex, "fetch", fetch)
 
 
 def spoilt_copy_loaded(patch: Patch) -> None:

@@ -10,7 +10,7 @@ from deadpool.protocol.agent.takeover_report import Witness
 from deadpool.protocol.agent.term_guard import Allegiance
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.election import Candidacy
-from deadpool.protocol.coordinator.recovered_view import Estate
+from deadpool.protocol.coordinator.recovered_view import RecoveredView
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Fence, Go, Permit, Plan, Welcome
 from deadpool.protocol.quorum import Footing, Promise, Quorum
@@ -37,12 +37,12 @@ def fences_and_plans_of_any_term(patch: Patch) -> None:
 def lowest_permit_adopted(patch: Patch) -> None:
     lowest = property(
         lambda self: min(
-            (t.permit for t in self.testimonies.values() if t.permit is not None),
+            (t.permit for t in self.takeover_reports.values() if t.permit is not None),
             key=lambda permit: permit.keep_from,
             default=None,
         )
     )
-    patch.set(Estate, "permit", lowest)
+    patch.set(RecoveredView, "permit", lowest)
 
 
 def versions_passed_before_the_watermark(patch: Patch) -> None:
@@ -126,8 +126,8 @@ def same_term_promised_to_two(patch: Patch) -> None:
 
 
 def misses_forgotten_with_the_coordinator(patch: Patch) -> None:
-    real = Witness.testify
-    patch.set(Witness, "testify", lambda self, *args, **named: replace(real(self, *args, **named), missed=()))
+    real = Witness.report
+    patch.set(Witness, "report", lambda self, *args, **named: replace(real(self, *args, **named), missed=()))
 
 
 def newest_plan_alone_votes(patch: Patch) -> None:

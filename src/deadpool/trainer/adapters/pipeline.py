@@ -8,7 +8,7 @@ In its first step a schedule initialises itself: the stages vote whether shapes 
 the metadata of activations and gradients, found by a real forward and backward of one microbatch. Doing that again
 after a recovery costs the way of one microbatch through the whole pipeline and back, and it is not without trace
 (torch forks the RNG around it, but buffers such as the statistics of batch norm are updated). So nobody does it again:
-survivors keep what they have, and a newcomer has it from its dry step, in which the prompt book answers for its
+survivors keep what they have, and a newcomer has it from its dry step, in which the recording book answers for its
 neighbours. That step is therefore needed for exactness, also by a newcomer whom others wait for.
 
 That holds only while all ranks stand alike, and that is not left to chance: a rehearsal may have failed, a schedule may

@@ -71,7 +71,7 @@ def _odd_and_even(draft: Draft) -> None:
 
 
 def _split(draft: Draft) -> None:
-    """Stock gloo often never connects what is split off, so the run without DeadPool makes its group otherwise."""
+    """Plain gloo often never connects what is split off, so the run without DeadPool makes its group otherwise."""
     draft.groups.append(
         block("""
         everyone = list(range(world_size))

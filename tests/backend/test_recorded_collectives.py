@@ -10,10 +10,10 @@ import torch.distributed as dist
 from backend_child import connect
 from backend_fleet import run_in_children
 
-from deadpool.backend.collective_replay import Prompter
+from deadpool.backend.collective_replay import CollectiveReplay
 from deadpool.backend.groups import Groups
 from deadpool.backend.interception import DELIVERING
-from deadpool.backend.recorded_collectives import PromptBook, can_be_kept, fill
+from deadpool.backend.recorded_collectives import RecordedCollectives, can_be_kept, fill
 
 KEY = ("recv", "0", 0)
 HALF = torch.tensor([0.5, -1.0], dtype=torch.bfloat16)
@@ -24,9 +24,9 @@ HALF = torch.tensor([0.5, -1.0], dtype=torch.bfloat16)
 
 @pytest.mark.parametrize("tensor", [HALF, torch.tensor(7), torch.tensor([True, False]), torch.empty(0), HALF[::2]])
 def test_book_comes_back_from_bytes(tensor: torch.Tensor) -> None:
-    book = PromptBook()
+    book = RecordedCollectives()
     book.add(KEY, [tensor])
-    result = PromptBook.unpack(book.pack()).get(KEY)
+    result = RecordedCollectives.unpack(book.pack()).get(KEY)
     filled = torch.zeros_like(tensor)
     assert result is not None and fill([filled], result)
     assert torch.equal(filled, tensor)
@@ -46,7 +46,7 @@ def test_buffer_that_autograd_knows_can_be_filled() -> None:
 
 
 def test_full_book_takes_nothing_more() -> None:
-    book = PromptBook(limit_bytes=10)
+    book = RecordedCollectives(limit_bytes=10)
     book.add(("recv", "0", 0), [torch.zeros(1)])
     book.add(("recv", "0", 1), [torch.zeros(2)])
     book.add(("recv", "0", 2), [torch.zeros(1)])
@@ -54,7 +54,7 @@ def test_full_book_takes_nothing_more() -> None:
 
 
 def test_tensor_that_has_no_bytes_closes_the_book_and_harms_nobody() -> None:
-    book = PromptBook()
+    book = RecordedCollectives()
     book.add(KEY, [torch.empty(2, device="meta")])
     assert book.closed is not None and "recv" in book.closed
 
@@ -65,7 +65,7 @@ def test_large_tensors_are_never_kept() -> None:
     assert not can_be_kept([])
 
 
-# --- recording and prompting -----------------------------------------------------------------------------------------
+# --- recording and recording_schedule -----------------------------------------------------------------------------------------
 
 
 def talk(rank: int) -> list[Any]:
@@ -106,22 +106,22 @@ def _neighbours(rank: int) -> list[Any]:
 
 
 def converse(rank: int, port: int) -> tuple[list[Any], bytes, bool]:
-    groups, prompter, stock = Groups(timeout_s=20), Prompter(), dict(vars(dist.ProcessGroup))
+    groups, replay, stock = Groups(timeout_s=20), CollectiveReplay(), dict(vars(dist.ProcessGroup))
     groups.install()
-    prompter.record()
+    replay.record()
     groups.init(backend="gloo", store=connect(port), rank=rank, world_size=2, detached=False)
     heard = talk(rank)
-    prompter.end()
+    replay.end()
     restored = all(vars(dist.ProcessGroup)[name] is stock[name] for name in DELIVERING if name in stock)
     dist.barrier()
     dist.destroy_process_group()
-    return heard, prompter.book.pack(), restored
+    return heard, replay.book.pack(), restored
 
 
 def rehearse(rank: int, port: int, played: int, book: bytes) -> list[Any]:
-    groups, prompter = Groups(timeout_s=20), Prompter()
+    groups, replay = Groups(timeout_s=20), CollectiveReplay()
     groups.install()
-    prompter.prompt(PromptBook.unpack(book).get)
+    replay.recording(RecordedCollectives.unpack(book).get)
     groups.init(backend="gloo", store=dist.HashStore(), rank=played, world_size=2, detached=True)
     return talk(played)
 
@@ -144,9 +144,9 @@ def test_rehearsal_hears_what_the_live_rank_heard() -> None:
 
 
 def rehearse_without_a_book(rank: int, port: int) -> list[Any]:
-    groups, prompter = Groups(timeout_s=20), Prompter()
+    groups, replay = Groups(timeout_s=20), CollectiveReplay()
     groups.install()
-    prompter.prompt(lambda key: None)
+    replay.recording(lambda key: None)
     groups.init(backend="gloo", store=dist.HashStore(), rank=1, world_size=2, detached=True)
     received, total = torch.full((2,), float("nan")), torch.ones(1)
     dist.recv(received, src=0)
@@ -161,30 +161,30 @@ def test_without_an_entry_a_receive_gives_zeros_and_the_rest_is_left_alone() -> 
 
 def record_twice(rank: int, port: int) -> list[list[float]]:
     """The first step is cut off and done again; then another process goes on from the lost one's book."""
-    groups, prompter = Groups(timeout_s=20), Prompter()
+    groups, replay = Groups(timeout_s=20), CollectiveReplay()
     groups.install()
-    prompter.record()
+    replay.record()
     groups.init(backend="gloo", store=dist.HashStore(), rank=0, world_size=1, detached=False)
     _reduce(1.0)
-    prompter.mark()
+    replay.mark()
     _reduce(2.0)
-    prompter.rewind()
+    replay.rewind()
     _reduce(3.0)
-    prompter.end()
+    replay.end()
     _reduce(4.0)
-    done_again = prompter.book
-    lost = PromptBook()
+    done_again = replay.book
+    lost = RecordedCollectives()
     lost.add(("allreduce", "0", 0), [torch.tensor([5.0])])
-    prompter.record_first_step(lost)
+    replay.record_first_step(lost)
     _reduce(6.0)
-    return [_results(done_again), _results(prompter.book)]
+    return [_results(done_again), _results(replay.book)]
 
 
 def _reduce(value: float) -> None:
     dist.all_reduce(torch.tensor([value]))
 
 
-def _results(book: PromptBook) -> list[float]:
+def _results(book: RecordedCollectives) -> list[float]:
     found = (book.get(("allreduce", "0", number)) for number in range(len(book)))
     return [torch.frombuffer(bytearray(result[0]), dtype=torch.float32).item() for result in found if result]
 

@@ -1,4 +1,4 @@
-"""An agent's orders to strike: whom of its trainers it tells, when it strikes itself, what a push in flight does."""
+"""An agent's orders to inject: whom of its trainers it tells, when it hits itself, what a push in flight does."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from deadpool.control import fault_injection as module
-from deadpool.control.fault_injection import Ambushes
+from deadpool.control.fault_injection import PendingInjections
 from deadpool.protocol.agent.trainers import Crew, State
 from deadpool.protocol.effects import PushCopy
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Copy, Holder, SlotRef, Sprung, Strike
+from deadpool.protocol.messages import Copy, Holder, Injected, Injection, SlotRef
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.protocol.topology import Address
 
@@ -22,16 +22,16 @@ GENERATION = Generation(1, 1)
 
 
 class Node:
-    """An agent's ambushes with two seated trainers, ranks 2 and 3, and what came of orders."""
+    """An agent's pending_injections with two seated trainers, ranks 2 and 3, and what came of orders."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Strike]] = []
+        self.told: list[tuple[str, Injection]] = []
         self.happened: list[Any] = []
         crew = Crew("n1", [])
         for rank in (2, 3):
             trainer = crew.hire()
             trainer.state, trainer.rank = State.SEATED, rank
-        self.ambushes = Ambushes(
+        self.pending_injections = PendingInjections(
             crew,
             send=lambda trainer, message: self.told.append((trainer, message)),
             signal_trainer=lambda trainer, sig: self.happened.append((trainer, sig)),
@@ -57,8 +57,8 @@ def play(monkeypatch) -> Callable[[Callable[[Node], Any]], Node]:
     return run
 
 
-def strike(at: str | None, step: int | None = None, rank: int | None = None) -> Strike:
-    return Strike(signal=signal.SIGKILL, rank=rank, at=at, step=step)
+def injection(at: str | None, step: int | None = None, rank: int | None = None) -> Injection:
+    return Injection(signal=signal.SIGKILL, rank=rank, at=at, step=step)
 
 
 def push(number: int, rank: int = 2) -> PushCopy:
@@ -81,69 +81,74 @@ def push(number: int, rank: int = 2) -> PushCopy:
 
 
 def test_order_for_now(play):
-    assert play(lambda node: node.ambushes.order(strike(None))).happened == [("node", 9)]
-    assert play(lambda node: node.ambushes.order(strike(None, rank=3))).happened == [("n1.1", 9)]
+    assert play(lambda node: node.pending_injections.order(injection(None))).happened == [("node", 9)]
+    assert play(lambda node: node.pending_injections.order(injection(None, rank=3))).happened == [("n1.1", 9)]
 
 
 def test_all_trainers_of_a_node_wait_one_trainer_of_a_rank_does(play):
-    both, one = strike("clip", 7), strike("clip", 7, rank=3)
-    assert play(lambda node: node.ambushes.order(both)).told == [("n1.0", both), ("n1.1", both)]
-    assert play(lambda node: node.ambushes.order(one)).told == [("n1.1", one)]
+    both, one = injection("clip", 7), injection("clip", 7, rank=3)
+    assert play(lambda node: node.pending_injections.order(both)).told == [("n1.0", both), ("n1.1", both)]
+    assert play(lambda node: node.pending_injections.order(one)).told == [("n1.1", one)]
 
 
 def test_trainer_that_is_seated_later_is_told(play):
     def act(node):
-        node.ambushes.order(strike("clip", 7, rank=3))
-        node.ambushes.order(strike("clip", 8, rank=2))
+        node.pending_injections.order(injection("clip", 7, rank=3))
+        node.pending_injections.order(injection("clip", 8, rank=2))
         node.told.clear()
-        node.ambushes.seated("n1.5", 3)
+        node.pending_injections.seated("n1.5", 3)
 
-    assert play(act).told == [("n1.5", strike("clip", 7, rank=3))]
+    assert play(act).told == [("n1.5", injection("clip", 7, rank=3))]
 
 
 def test_node_follows_the_trainer_that_reached_the_moment(play):
-    assert play(lambda node: node.ambushes.sprung(Sprung(strike=strike("clip", 7), hit=True))).happened == [("node", 9)]
-    spared = [Sprung(strike=strike("clip", 7), hit=False), Sprung(strike=strike("clip", 7, rank=2), hit=True)]
+    assert play(
+        lambda node: node.pending_injections.injected(Injected(injection=injection("clip", 7), hit=True))
+    ).happened == [("node", 9)]
+    spared = [
+        Injected(injection=injection("clip", 7), hit=False),
+        Injected(injection=injection("clip", 7, rank=2), hit=True),
+    ]
     for news in spared:
-        assert play(lambda node, news=news: node.ambushes.sprung(news)).happened == []
+        assert play(lambda node, news=news: node.pending_injections.injected(news)).happened == []
 
 
 @pytest.mark.parametrize("hit", [True, False])
 def test_order_is_used_up_by_what_came_of_it(play, hit):
-    order = strike("clip", 7, rank=3)
+    order = injection("clip", 7, rank=3)
 
     def act(node):
-        node.ambushes.order(order)
-        node.ambushes.sprung(Sprung(strike=order, hit=hit))
+        node.pending_injections.order(order)
+        node.pending_injections.injected(Injected(injection=order, hit=hit))
         node.told.clear()
-        node.ambushes.seated("n1.5", 3)
+        node.pending_injections.seated("n1.5", 3)
 
     assert play(act).told == []
 
 
 def test_push_is_held_until_the_node_is_struck(play):
     def act(node):
-        node.ambushes.order(strike("wire", 4))
+        node.pending_injections.order(injection("wire", 4))
         assert node.told == [], "trainers have no part in it"
-        assert node.ambushes.midway(push(3)) is None
-        return node.ambushes.midway(push(4))
+        assert node.pending_injections.midway(push(3)) is None
+        return node.pending_injections.midway(push(4))
 
-    assert play(act).happened == [("ambush_set", None, 4), ("ambush", 2, 4), ("node", 9)]
+    assert play(act).happened == [("injection_set", None, 4), ("injected", 2, 4), ("node", 9)]
 
 
 def test_push_of_one_rank_is_meant(play):
     def act(node):
-        node.ambushes.order(strike("wire", 4, rank=3))
-        assert node.ambushes.midway(push(4, rank=2)) is None
-        return node.ambushes.midway(push(4, rank=3))
+        node.pending_injections.order(injection("wire", 4, rank=3))
+        assert node.pending_injections.midway(push(4, rank=2)) is None
+        return node.pending_injections.midway(push(4, rank=3))
 
-    assert play(act).happened == [("ambush_set", 3, 4), ("ambush", 3, 4), ("n1.1", 9)]
+    assert play(act).happened == [("injection_set", 3, 4), ("injected", 3, 4), ("n1.1", 9)]
 
 
 def test_version_that_was_never_pushed_is_told_as_missed(play):
     def act(node):
-        node.ambushes.order(strike("wire", 4))
-        assert node.ambushes.midway(push(5)) is None
-        assert node.ambushes.midway(push(4)) is None, "used up"
+        node.pending_injections.order(injection("wire", 4))
+        assert node.pending_injections.midway(push(5)) is None
+        assert node.pending_injections.midway(push(4)) is None, "used up"
 
-    assert play(act).happened == [("ambush_set", None, 4), ("ambush_missed", 2, 4)]
+    assert play(act).happened == [("injection_set", None, 4), ("injection_missed", 2, 4)]

@@ -1,4 +1,4 @@
-"""Orders to strike, as the coordinator takes them: refused with a reason, or handed to the agent they are meant for."""
+"""Orders to inject, as the coordinator takes them: refused with a reason, or handed to the agent they are meant for."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from deadpool.control.fault_rpc import StrikeDesk
+from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.fault_orders import parse_order
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Join, Permit, Plan, RankOrder, Settings, Strike
+from deadpool.protocol.messages import Injection, Join, Permit, Plan, RankOrder, Settings
 from deadpool.protocol.topology import Address, Layout, Schedule
 
 
@@ -28,12 +28,12 @@ class Desk:
             core.step(FromAgent(node=name, message=join), now=0.0)
         assert core.seats == ("n0", "n1")
         core.members["n1"].steps = {2: 5, 3: 6}
-        self.sent: list[tuple[str, Strike]] = []
+        self.sent: list[tuple[str, Injection]] = []
         self.records: list[dict[str, Any]] = []
-        self.desk = StrikeDesk(
+        self.desk = InjectionRpc(
             lambda: core,
             [parse_order(order) for order in orders],
-            send=lambda node, strike: self.sent.append((node, strike)),
+            send=lambda node, injection: self.sent.append((node, injection)),
             record=self.records.append,
         )
 
@@ -63,14 +63,17 @@ def test_order_for_a_moment_is_armed_where_its_rank_is():
     bench = Desk()
     answer = bench.desk.order({"rank": 2, "signal": 9, "at": "clip", "step": 5})
     assert answer.error is None and answer.body == {"node": "n1", "rank": 2, "at": "clip", "step": 5}
-    assert bench.sent == [("n1", Strike(signal=9, rank=2, at="clip", step=5))]
-    assert bench.records[0]["what"] == "armed" and bench.records[0]["when"] == "while step 5's gradients are clipped"
+    assert bench.sent == [("n1", Injection(signal=9, rank=2, at="clip", step=5))]
+    assert (
+        bench.records[0]["what"] == "injection_ordered"
+        and bench.records[0]["when"] == "while step 5's gradients are clipped"
+    )
 
 
 def test_spare_can_be_armed_for_the_time_when_it_has_a_rank():
     bench = Desk()
     assert bench.desk.order({"node": "n2", "at": "recovered"}).error is None
-    assert bench.sent == [("n2", Strike(signal=9, rank=None, at="recovered"))]
+    assert bench.sent == [("n2", Injection(signal=9, rank=None, at="recovered"))]
 
 
 def test_orders_of_the_start_wait_for_their_node_or_rank():
@@ -79,7 +82,7 @@ def test_orders_of_the_start_wait_for_their_node_or_rank():
     assert bench.sent == []
     bench.desk.joined("n1")
     bench.desk.planned("n1", plan(2, 3))
-    assert [(node, strike.at) for node, strike in bench.sent] == [("n1", "forward"), ("n1", "backward")]
+    assert [(node, injection.at) for node, injection in bench.sent] == [("n1", "forward"), ("n1", "backward")]
     bench.desk.joined("n1")
     bench.desk.planned("n1", plan(2, 3))
     assert len(bench.sent) == 2, "handed over once"

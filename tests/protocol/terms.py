@@ -1,7 +1,7 @@
 """A small world of coordinators and nodes, to ask one question only: can two of them have a generation run at once?
 
 Nodes are the real `Witness`, elections the real `electorates` and `Quorum`; everything else is as adverse as it can be:
-nodes are parted at will and turn to whom they can reach, every reign goes on for as long as somebody obeys it, orders
+nodes are parted at will and turn to whom they can reach, every term goes on for as long as somebody obeys it, orders
 arrive late, one by one, or never. There is no time and no data, so that many thousand histories can be walked through.
 """
 
@@ -36,7 +36,7 @@ class Node:
         return self.witness.footing(self.generation)
 
 
-class Reign:
+class CoordinatorTerm:
     """One coordinator's time in office, from its election until nobody listens to it."""
 
     def __init__(self, world: World, term: int, members: dict[str, int | None], quorum: Quorum) -> None:
@@ -150,10 +150,10 @@ class World:
         members = {name: i if i < self.positions else None for i, name in enumerate(self.nodes)}
         self.side: set[str] = set()
         self.term = 1
-        self.reigns = [Reign(self, 1, members, Quorum(alone=False))]
+        self.terms = [CoordinatorTerm(self, 1, members, Quorum(alone=False))]
         for node in self.nodes.values():
             node.witness.promise = Promise(term=1, to="1")
-        self.reigns[0].found()
+        self.terms[0].found()
 
     # --- what may happen ---------------------------------------------------------------------------------------------
 
@@ -178,16 +178,16 @@ class World:
         self.term += 1
         for name in here:
             self.nodes[name].witness.promise = Promise(term=self.term, to=str(self.term))
-        self.reigns = [reign for reign in self.reigns if self._followers(reign)]
-        reign = Reign(self, self.term, self._seated(here), quorum)
-        self.reigns.append(reign)
-        reign.fence(max(footing.generation for footing in footings.values()))
+        self.terms = [term for term in self.terms if self._followers(term)]
+        term = CoordinatorTerm(self, self.term, self._seated(here), quorum)
+        self.terms.append(term)
+        term.fence(max(footing.generation for footing in footings.values()))
 
-    def _followers(self, reign: Reign) -> list[str]:
-        return [name for name in reign.members if self.nodes[name].witness.promise.term == reign.term]
+    def _followers(self, term: CoordinatorTerm) -> list[str]:
+        return [name for name in term.members if self.nodes[name].witness.promise.term == term.term]
 
     def _seated(self, here: list[str]) -> dict[str, int | None]:
-        """As an estate is inherited: the newest plan decides, and whose seat was given away has none to lose."""
+        """As an recovered_view is taken over: the newest plan decides, and whose seat was given away has none to lose."""
         seats: dict[str, int | None] = {}
         for name in sorted(here, key=lambda name: self.nodes[name].footing.planned, reverse=True):
             position = self.nodes[name].footing.position
@@ -197,33 +197,33 @@ class World:
 
     def _lose(self) -> None:
         """Mostly, but not only, those who do not listen any more."""
-        reign = self.rng.choice(self.reigns)
-        gone = [name for name in reign.members if self.nodes[name].witness.promise.term != reign.term]
-        names = gone if gone and self.rng.random() < 0.8 else list(reign.members)
+        term = self.rng.choice(self.terms)
+        gone = [name for name in term.members if self.nodes[name].witness.promise.term != term.term]
+        names = gone if gone and self.rng.random() < 0.8 else list(term.members)
         if names:
-            reign.lose(self.rng.choice(names))
+            term.lose(self.rng.choice(names))
 
     def _change(self) -> None:
         """Somebody comes back to who follows it still, or leaves on purpose."""
-        reign = self.rng.choice(self.reigns)
-        away = [name for name, node in self.nodes.items() if node.witness.promise.term == reign.term]
-        away = [name for name in away if name not in reign.members]
+        term = self.rng.choice(self.terms)
+        away = [name for name, node in self.nodes.items() if node.witness.promise.term == term.term]
+        away = [name for name in away if name not in term.members]
         if away:
-            reign.take_back(self.rng.choice(away))
-        elif reign.members:
-            reign.let_leave(self.rng.choice(list(reign.members)))
+            term.take_back(self.rng.choice(away))
+        elif term.members:
+            term.let_leave(self.rng.choice(list(term.members)))
 
     def _deliver(self) -> None:
         """Orders come in the order in which they were said, if they come at all."""
-        waiting = [(reign, name) for reign in self.reigns for name, mail in reign.mail.items() if mail]
+        waiting = [(term, name) for term in self.terms for name, mail in term.mail.items() if mail]
         if not waiting:
             return
-        reign, name = self.rng.choice(waiting)
-        order = reign.mail[name].popleft()
-        if self.nodes[name].witness.promise.term == reign.term:
+        term, name = self.rng.choice(waiting)
+        order = term.mail[name].popleft()
+        if self.nodes[name].witness.promise.term == term.term:
             self._obey(self.nodes[name], order)
             if not isinstance(order, Go):
-                reign.acked(name, order.generation)
+                term.acked(name, order.generation)
 
     def _obey(self, node: Node, order: Order) -> None:
         node.generation = order.generation
