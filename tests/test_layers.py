@@ -18,7 +18,7 @@ BASE = {"errors"}
 SHARED = {"protocol", "config", "events", "errors"}
 TORCH_FREE_SNAPSHOT = {
     "snapshot.arena",
-    "snapshot.kept_file",
+    "snapshot.salvage_file",
     "snapshot.progress",
     "snapshot.slot",
     "snapshot.transfer",
@@ -26,26 +26,27 @@ TORCH_FREE_SNAPSHOT = {
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "injections": BASE,
+    "fault_orders": BASE,
     "timeouts": BASE,
-    "config": BASE | {"injections", "timeouts"},
+    "config": BASE | {"fault_orders", "timeouts"},
     "owner_only": set(),
     "events": BASE | {"owner_only"},
-    "parent": set(),
+    "child_processes": set(),
     "story": {"events", "errors"},
     "picture": {"story", "errors"},
     "notes": set(),
     "journal": BASE | {"notes"},
     "protocol": {"errors", "events"},
     "wire": {"protocol", "errors"},
-    "control": SHARED | {"wire", "owner_only", "parent", "injections", "timeouts"} | TORCH_FREE_SNAPSHOT,
+    "control": SHARED | {"wire", "owner_only", "child_processes", "fault_orders", "timeouts"} | TORCH_FREE_SNAPSHOT,
     "sim": SHARED,
     "dashboard": SHARED | {"story"},
-    "snapshot": SHARED | {f"wire.{module}" for module in ("credentials", "handshake", "patience", "strangers", "tls")},
+    "snapshot": SHARED
+    | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "preauth_limit", "tls")},
     "backend": {"config", "events", "errors"},
-    "trainer": SHARED | {"wire", "snapshot", "backend", "parent", "journal", "notes"},
+    "trainer": SHARED | {"wire", "snapshot", "backend", "child_processes", "journal", "notes"},
     "workload": {"", "config", "control", "events", "story", "errors"},
-    "chaos": {"config", "control", "errors", "journal", "parent", "snapshot.slot", "workload"},
+    "chaos": {"config", "control", "errors", "journal", "child_processes", "snapshot.slot", "workload"},
     "__init__": {"errors", "trainer"},
 }
 """Rooms, or single modules in them. Every room may import itself; cli may import anything, only cli sim and chaos."""
