@@ -1,7 +1,7 @@
-"""Standing for coordinator: who has come, who has promised, and what they report. Pure; part of `leadership.py`.
+"""An election: which nodes have come, which have promised to follow, and what they report. Part of `leadership.py`.
 
-Nobody is asked to promise before enough nodes are here to make an election of it: a promise given to somebody who is
-not elected would only cost the coordinator that there is.
+No node is asked to promise before enough nodes are here to elect a coordinator: a promise to a process that is not
+elected would only take the node away from the coordinator that there is.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from deadpool.protocol.quorum import Footing, Quorum, electorates, newest_plan
 from deadpool.protocol.topology import Layout
 
 
-class Candidacy:
+class Election:
     def __init__(self, name: str, layout: Layout, *, alone: bool, term: int) -> None:
-        """`term` is the least that it asks for; it asks for more than any that it hears of."""
+        """`term` is the least term that is asked for. The election asks for a higher one than any that it hears of."""
         self._name, self._layout, self._alone = name, layout, alone
         self.term = term
         self.joins: dict[str, Join] = {}
-        self.takeover_reports: dict[str, TakeoverReport] = {}
-        self.news: list[FromAgent] = []  # since they reported
+        self.reports: dict[str, TakeoverReport] = {}
+        self.news: list[FromAgent] = []  # what nodes said since they reported
         self._asked: set[str] = set()
-        self.decides_at: float | None = None  # elected: until then the others are waited for
+        self.decides_at: float | None = None  # elected: until then it waits for the other nodes
         self.began_at: float | None = None
-        self.short_at: float | None = None  # some who ran are here, and are too few: then people are told
-        self.has_told = False
+        self.short_at: float | None = None  # some nodes that ran are here, but too few: when that is reported
+        self.has_reported_short = False
 
-    # --- who is here -------------------------------------------------------------------------------------------------
+    # --- which nodes are here -----------------------------------------------------------------------------------------
 
-    def come(self, node: str, join: Join) -> None:
-        self.leave(node)
+    def on_join(self, node: str, join: Join) -> None:
+        self.on_lost(node)
         self.joins[node] = join
         promise = join.footing.promise
         if not promise.allows(self.term, self._name):
-            self._outbid(promise.term + 1)
+            self._raise_term(promise.term + 1)
 
-    def leave(self, node: str) -> None:
+    def on_lost(self, node: str) -> None:
         self.joins.pop(node, None)
-        self.takeover_reports.pop(node, None)
+        self.reports.pop(node, None)
         self._asked.discard(node)
         self.news = [said for said in self.news if said.node != node]
 
@@ -48,29 +48,29 @@ class Candidacy:
 
     @property
     def waits_for_others(self) -> bool:
-        """Somebody is here who would vote, and nobody was elected."""
+        """A node is here that could vote, and this process is not elected."""
         return not self.decides_at and any(join.footing.position is not None for join in self.joins.values())
 
-    def _outbid(self, term: int) -> None:
-        """Everybody has to be asked again."""
+    def _raise_term(self, term: int) -> None:
+        """Every node has to be asked again."""
         self.term = term
-        self.takeover_reports.clear()
+        self.reports.clear()
         self._asked.clear()
         self.news.clear()
 
-    def hear(self, said: FromAgent) -> None:
-        """Who has not reported yet will tell it then; who is new has nothing to report."""
-        node, message = said.node, said.message
+    def on_message(self, input: FromAgent) -> None:
+        """A node that has not reported yet will tell it in its report; a new node has nothing to report."""
+        node, message = input.node, input.message
         if isinstance(message, TakeoverReport):
             if node in self.joins and message.term == self.term:
-                self.takeover_reports[node] = message
-        elif node in self.takeover_reports or (node in self._asked and self.joins[node].footing.is_new):
-            self.news.append(said)
+                self.reports[node] = message
+        elif node in self.reports or (node in self._asked and self.joins[node].footing.is_new):
+            self.news.append(input)
 
-    # --- whether it is enough ----------------------------------------------------------------------------------------
+    # --- whether they are enough --------------------------------------------------------------------------------------
 
     def to_ask(self) -> list[str]:
-        """Whose promise is wanted now; they are asked once."""
+        """Nodes whose promise is wanted now. Each is asked once."""
         if not self._is_enough({node: join.footing for node, join in self.joins.items()}):
             return []
         wanted = [node for node in self.joins if node not in self._asked]
@@ -79,12 +79,10 @@ class Candidacy:
 
     @property
     def is_elected(self) -> bool:
-        return self._is_enough(
-            {node: takeover_report.footing for node, takeover_report in self.takeover_reports.items()}
-        )
+        return self._is_enough({node: report.footing for node, report in self.reports.items()})
 
     def _is_enough(self, footings: dict[str, Footing]) -> bool:
-        """Rule 18. Without anybody who was seated there is nothing to be elected by, or to take over."""
+        """Rule 18, one coordinator. Where no node was seated there is no electorate, and nothing to take over."""
         voters = {(node, self.joins[node].incarnation): footing for node, footing in footings.items()}
         sat = electorates(self._layout.positions, voters)
         return any(each.is_represented for each in sat) and Quorum(alone=self._alone, electorates=sat).has(voters)
@@ -92,7 +90,7 @@ class Candidacy:
     @property
     def has_all(self) -> bool:
         """Every seat of the newest plan has reported."""
-        footings = [takeover_report.footing for takeover_report in self.takeover_reports.values()]
+        footings = [report.footing for report in self.reports.values()]
         plan = newest_plan(footings)
         seated = {footing.position for footing in footings if footing.planned == plan}
         return len(seated - {None}) == self._layout.positions
