@@ -99,8 +99,8 @@ class CoordinatorBench(Bench):
                 return [fx.Stalled(seconds=float(seconds))]
             case ["everybody", *rest]:
                 return [i for node in list(self.coordinator.seats) for i in self._of_seat(node, rest)]
-            case [who, *rest]:
-                return [fx.FromAgent(node=who.rstrip(":"), message=self._message(rest))]
+            case [node, *rest]:
+                return [fx.FromAgent(node=node.rstrip(":"), message=self._message(rest))]
         raise ValueError(words)
 
     def _of_seat(self, node: str, words: list[str]) -> list[Any]:

@@ -107,7 +107,7 @@ def test_recovery_makes_no_slow_step() -> None:
     assert job.watch.limit_s == HANG_AT_LEAST_S
 
 
-def test_silence_of_the_coordinators_own_is_nobodys_hang() -> None:
+def test_silence_of_the_coordinators_own_is_no_hang() -> None:
     job = Watched(hang_s=30)
     job.stand(20, 5, 5)
     job.now += 100

@@ -62,4 +62,4 @@ def test_schedule_that_versions_are_still_open_under_is_kept() -> None:
     table.add(Schedule(every=8, start=16), settled=6)
     assert [number for number in range(6, 25) if table.captures(number)] == [6, 7, 8, 12, 16, 24]
     table.add(Schedule(every=16, start=32), settled=20)
-    assert not table.captures(6), "nobody asks any more"
+    assert not table.captures(6), "it is asked of no rank any more"

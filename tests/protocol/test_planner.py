@@ -71,7 +71,7 @@ def test_replica_with_another_digest_is_not_used() -> None:
 
 
 def test_replica_is_never_evidence() -> None:
-    """Rank 0 holds the same bytes, but nobody has rank 1's own seal."""
+    """Rank 0 holds the same bytes, but no node has rank 1's own seal."""
     survivor = with_copies(node("n0", 0), own=(replicated(0, digest=7, full=True),))
     found = plan(view(survivor, node("s0", None)))
     assert isinstance(found, NoPlan)
@@ -131,7 +131,7 @@ BEFORE = Generation(1, 1)
 
 
 def ring(*nodes: NodeView, size: int) -> ClusterView:
-    """Everybody's copies are with the next one."""
+    """The copies of each node are at the next one."""
     return replace(view(*nodes), layout=Layout(positions=size, per_node=1, holders=1))
 
 
@@ -144,7 +144,7 @@ def settled(position: int, size: int, planned_in: Generation | None = BEFORE) ->
 def test_only_who_sends_to_a_newcomer_is_told_more_than_to_stay() -> None:
     before = plan(ring(*(settled(position, 5) for position in range(5)), size=5))
     assert isinstance(before, GlobalPlan)
-    assert {part.as_of for part in before.parts.values()} == {None}, "nobody was told anything yet"
+    assert {part.as_of for part in before.parts.values()} == {None}, "no node was told anything yet"
     before = replace(before, generation=BEFORE)
     left = [settled(position, 5) for position in range(4)]
     found = plan(replace(ring(*left, node("s0", None), size=5), before=before, placement=before.placement))

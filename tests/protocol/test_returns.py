@@ -1,4 +1,4 @@
-"""Who sits where when nodes have come back, and what is worth keeping when there is no plan."""
+"""Which node sits where when nodes have come back, and what is worth keeping when there is no plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_returned_node_is_a_source_and_the_warm_spare_sits() -> None:
     assert found.parts["n1"].orders[0].fetch == ()
 
 
-def test_quarantined_node_sits_only_where_nobody_else_is_left() -> None:
+def test_quarantined_node_sits_only_where_no_other_is_left() -> None:
     survivor = node("n0", 0, live=f"0:{V1}", own=f"0:{V1}")
     bad = replace(node("n1", None, own=f"1:{V1}"), quarantined=True)
     assert seats(survivor, bad, node("s0", None)) == ("n0", "s0")
@@ -55,7 +55,7 @@ def test_copy_from_a_holder_counts_on_the_peers_that_a_returned_node_knows_of() 
     assert fetch.copy.peers == (1,)
 
 
-def test_left_is_the_version_that_most_ranks_have() -> None:
+def test_version_that_most_ranks_have_is_kept() -> None:
     newer = "v2@1.1"
     one = node("n0", 0, own=f"0:{newer},0:{V1}", held=f"1:{V1}")
     left = remaining_copies(view(one))
@@ -63,7 +63,7 @@ def test_left_is_the_version_that_most_ranks_have() -> None:
     assert remaining_copies(view(node("s0", None))) == ()
 
 
-def test_left_is_written_by_who_has_all_of_it() -> None:
+def test_copy_is_written_by_the_node_that_has_all_of_it() -> None:
     holder = with_copies(node("n0", 0), held=(replicated(1, digest=7, full=False),))
     home = with_copies(node("n1", None), own=(replicated(1, digest=7, full=True),))
     (left,) = remaining_copies(view(holder, home))

@@ -1,4 +1,4 @@
-"""Who is slow all the time: compared with the others, by what it works and not by how long steps take."""
+"""Which nodes are slow all the time: compared by how long they work at a step, not by how long steps take."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_node_counts_by_its_busiest_rank():
 
 
 @pytest.mark.parametrize("own_s", [[0.1, 0.14, 0.1], [0.001, 0.003, 0.001], [0.4, 0.4, 0.4, 0.1], [0.0, 0.0]], ids=str)
-def test_nobody_is_slow(own_s):
+def test_no_node_is_slow(own_s):
     """Not by enough; not by anything that matters; as most are; nothing measured."""
     assert watch_rounds(own_s).known == {}
 

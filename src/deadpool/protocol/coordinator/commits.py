@@ -29,9 +29,7 @@ class Commits:
     def __init__(self, layout: Layout, schedule: Schedule, out: Outbox) -> None:
         self.layout, self.timetable, self._out = layout, Timetable(schedule), out
         self.ledger = Ledger(layout, (), NO_PLACEMENT)
-        self._closed: Ledger | None = (
-            None  # of the generation before: to free it takes time, which a plan does not have
-        )
+        self._closed: Ledger | None = None  # of the generation before: freed after the plan, because that takes time
         self.permit = Permit(generation=NO_GENERATION, watermark=None, keep_from=0, schedule=schedule)
         self.protected = False
         self.committed = False  # some version was complete once: the job has something to lose
@@ -125,8 +123,8 @@ class Commits:
         self.ledger.obey(permit)
 
     def continue_running(self) -> str | None:
-        """Rule 18, one coordinator: the highest permit first, then the watermark, and only then may versions be passed
-        over."""
+        """Rule 18, one coordinator per term: the highest permit comes first, then the watermark, and only then may
+        versions be passed over."""
         self._running = True
         self._out.send_each(self.ledger.nodes, self.permit)
         for version in sorted(self.ledger.places, key=lambda version: version.number):
@@ -207,7 +205,8 @@ class Commits:
         return Schedule(every=self.timetable.newest.every)
 
     def reschedule(self, schedule: Schedule) -> None:
-        """Rule 4, schedules begin ahead: at a version that no rank has reached yet. The permit carries the news."""
+        """Rule 4, every rank captures the same versions: the schedule begins at one that no rank has reached yet. The
+        permit carries the news."""
         self.timetable.add(schedule, settled=self.permit.keep_from)
         self._renew_permit()
 
@@ -224,7 +223,7 @@ class Commits:
         self._set_permit(self.permit.watermark, self.permit.keep_from)
 
     def _set_permit(self, watermark: Version | None, keep_from: int) -> None:
-        """Rule 7, the permit: it passes versions that no rank will capture, and never one that is still on its way."""
+        """Rule 7, pending versions are not passed: the permit passes only versions that no rank will capture."""
         while self._is_never_captured(keep_from):
             keep_from += 1
         generation = self._out.generation

@@ -134,13 +134,13 @@ class Coordinator:
             self._job.out.send(input.node, self._ending.shutdown)
 
     def _excuse(self, seconds: float) -> None:
-        """Rule 20, own stalls: this process did not run for so long."""
+        """Rule 20, timeouts: this process did not run for so long."""
         for keeps_time in (self._timeouts, self._monitor.hang, self._history.quarantine, self.drains):
             keeps_time.excuse(seconds)
 
     def take_over(self, view: RecoveredView, *, now: float) -> list[CoordinatorEffect]:
-        """Rule 18, one coordinator. The only other way in: what a successor finds, and after that what nodes would have
-        told a coordinator in between."""
+        """The only other way in (rule 18, one coordinator per term): what a successor finds, and after that what nodes
+        would have told a coordinator in between."""
         self._takeover.take_over(view, now)
         for missed in view.missed_messages() if view.is_running else ():
             if self.phase is not Phase.ENDED:

@@ -5,10 +5,10 @@
     MOVING      all ranks stand there and have sealed it at home: a fence, and a plan that resumes from it
     PARTING     the ranks run elsewhere; the node stays until every copy of the watermark lies where it should
 
-Rule 21, one version to stop at. Which version that can be is not known here, so ranks are asked twice. First each stops
-at the next boundary that it comes to. No rank completes the step after the first boundary that is reported, since each
-step needs every rank (rule 22). So a little beyond that boundary there is a version that no rank has passed and every
-rank comes to. A rank that has passed it all the same says so, and another version is chosen.
+Rule 21, drain: all ranks stop at one version. Which version that can be is not known here, so ranks are asked twice.
+First each stops at the next boundary that it comes to. No rank completes the step after the first boundary that is
+reported (rule 22, every step needs every rank). So a little beyond that boundary there is a version that no rank has
+passed and every rank comes to. A rank that has passed it all the same says so, and another version is chosen.
 
 A fault at any time ends all this in a fence. The plan after it moves the ranks if there are spares enough, and leaves
 them where they are if not. No rule of safety depends on what is decided here.
@@ -88,7 +88,7 @@ class Drains:
         return self.current.deadline if self.current is not None else None
 
     def excuse(self, seconds: float) -> None:
-        """Rule 20, own stalls: the coordinator itself did not run for so long."""
+        """Rule 20, timeouts: the coordinator itself did not run for so long."""
         if self.current is not None and self.current.deadline is not None:
             self.current.deadline += seconds
 

@@ -18,7 +18,7 @@ RETRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class ObservedFault:
     reason: str
     ranks: tuple[int, ...]  # that are lost; none, if the job hangs
     node: str | None = None
@@ -63,7 +63,7 @@ class Quarantine:
         self._quarantined[node] = reason
 
     def excuse(self, seconds: float) -> None:
-        """Rule 20, own stalls: the coordinator itself did not run for so long."""
+        """Rule 20, timeouts: the coordinator itself did not run for so long."""
         self._faults = {n: [(at + seconds, why) for at, why in faults] for n, faults in self._faults.items()}
 
     def blame(self, node: str, reason: str, now: float) -> None:
@@ -113,11 +113,11 @@ class RetryLimit:
         self._commits = commits
         self._commit_count = 0  # as of the last fault
         self._retries = 0
-        self._faults: list[Fault] = []
+        self._faults: list[ObservedFault] = []
         self._error: tuple[str, str] | None = None  # which error, on which node
         self.given_up: str | None = None  # why the job is not to be planned again
 
-    def is_exceeded_by(self, fault: Fault, *, one_more: bool) -> bool:
+    def is_exceeded_by(self, fault: ObservedFault, *, one_more: bool) -> bool:
         """With `one_more` the fault is a retry of its own. A node that is lost in a recovery is part of the same
         retry, unless it is the same node again: it has come back then, and this could go on for ever."""
         self._forget_before_commit()

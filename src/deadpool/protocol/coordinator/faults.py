@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deadpool.protocol.coordinator.ending import Ending
-from deadpool.protocol.coordinator.fault_history import Fault, FaultHistory
+from deadpool.protocol.coordinator.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.fencing import Fencing
 from deadpool.protocol.coordinator.hang import HangMonitor, Standstill
 from deadpool.protocol.coordinator.job import JobState, Phase
@@ -27,7 +27,7 @@ class Faults:
         self._job, self._history, self._hang = job, history, hang
         self._fencing, self._resumption, self._ending = fencing, resumption, ending
 
-    def recover(self, fault: Fault, now: float) -> None:
+    def recover(self, fault: ObservedFault, now: float) -> None:
         """From any fault, in any phase: the next generation begins."""
         job, retries = self._job, self._history.retries
         node, rank, reason, ranks = fault.node, fault.rank, fault.reason, list(fault.ranks)
@@ -58,7 +58,7 @@ class Faults:
 
     def on_hang(self, hang: Standstill, now: float) -> None:
         """No rank is lost: the rank at fault is the one that will not come to rest."""
-        self.recover(Fault(reason=hang.reason, ranks=(), is_hang=True), now)
+        self.recover(ObservedFault(reason=hang.reason, ranks=(), is_hang=True), now)
 
     def on_trainer_lost(self, member: Member, lost: TrainerLost, now: float) -> None:
         job, node, rank, reason = self._job, member.node, lost.rank, lost.reason
@@ -74,4 +74,4 @@ class Faults:
                 return
             self._history.quarantine.add(node, f"the same error again on this node: {reason}")
             blamed = node
-        self.recover(Fault(reason=reason, ranks=(rank,), node=node, rank=rank, blamed=blamed), now)
+        self.recover(ObservedFault(reason=reason, ranks=(rank,), node=node, rank=rank, blamed=blamed), now)

@@ -40,7 +40,7 @@ class HangMonitor:
         self._paused_nodes.clear()
 
     def excuse(self, seconds: float) -> None:
-        """Rule 20, own stalls: the coordinator itself did not run for so long."""
+        """Rule 20, timeouts: the coordinator itself did not run for so long."""
         self._detector.excuse(seconds)
 
     def on_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:

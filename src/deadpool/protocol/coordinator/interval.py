@@ -3,7 +3,7 @@
 With T the step time, S the slots and B the budget, the interval k has to satisfy, for the worst rank:
 
     stall per capture      <= B * k * T           captures cost no more than the budget
-    step's end to permit   <= (S - 1) * k * T     a slot is free again when it is needed (rule 4)
+    step's end to permit   <= (S - 1) * k * T     a slot is free again when it is needed
 
 An interval that is too narrow is widened at once to what is needed. An interval that is wider than needed is halved,
 but only when the half would still leave MARGIN to spare for every rank, and only after a number of commits in which
@@ -36,7 +36,8 @@ MISSES = 3
 """So many versions missed in a row, for want of a slot or of time, widen the interval. Where ranks miss different
 versions nothing is committed, so no commit time is measured that could widen it."""
 LEAD_STEPS = 3
-"""Rule 4, schedules begin ahead: a schedule begins more than two steps after the newest step that was reported."""
+"""Rule 4, every rank captures the same versions: a schedule begins more than two steps after the newest one that was
+reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

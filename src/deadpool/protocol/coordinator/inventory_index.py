@@ -57,9 +57,7 @@ class VersionIndex:
         self._held_by: dict[str, list[tuple[int, ...]]] = {}  # the same by node: ranks
         self._near: dict[int, list[Home]] = {}  # of the held ones, by position that was asked about
         self._holders: dict[int, list[Home]] | None = None  # the same by rank, made when many are asked about
-        self._twins: dict[tuple[int, int], list[tuple[int, Home]]] | None = (
-            None  # own copies and strays by replica, made when asked about
-        )
+        self._twins: dict[tuple[int, int], list[tuple[int, Home]]] | None = None  # by replica, made when asked about
 
     # --- counting -----------------------------------------------------------------------------------------------------
 

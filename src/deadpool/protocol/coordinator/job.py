@@ -16,7 +16,7 @@ from deadpool.protocol.coordinator.members import Member, SilentNodes, SpareWatc
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, choose_seats
 from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.quorum import Changes, Quorum, Voter
+from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter
 
 
 class Phase(Enum):
@@ -39,7 +39,7 @@ class JobState:
         self.generation: Generation = NO_GENERATION
         self.cause = ""  # of this generation: every event and every plan names it
         self._cause_count = 0
-        self.out = Outbox(term, self)
+        self.out = Outbox(self)
         self.quorum = Quorum(alone=config.is_alone)
         self.commits = Commits(self.layout, config.schedule, self.out)
         self.phase = Phase.FORMING
@@ -69,15 +69,24 @@ class JobState:
         self._cause_count += 1
         self.cause = f"{kind}-{self._cause_count}"
 
-    def count_causes_from(self, count: int) -> None:
-        """No coordinator before this one has given a cause a higher number."""
-        self._cause_count = count
+    def take_over(self, members: Iterable[Member], electorates: tuple[Electorate, ...], causes: int) -> None:
+        """What a successor finds. `causes`: no earlier coordinator has given a cause a higher number."""
+        self.members = {member.node: member for member in members}
+        self.quorum.electorates = electorates
+        self._cause_count = causes
 
     def enter(self, phase: Phase, now: float, patience_s: float) -> None:
         self.phase, self.phase_deadline = phase, now + patience_s
 
     def enter_without_deadline(self, phase: Phase) -> None:
         self.phase, self.phase_deadline = phase, None
+
+    def excuse(self, seconds: float) -> None:
+        """Rule 20, timeouts: the coordinator itself did not run for so long."""
+        for member in self.members.values():
+            member.heard += seconds
+        if self.phase_deadline is not None:
+            self.phase_deadline += seconds
 
     @property
     def is_stopping(self) -> bool:
@@ -119,10 +128,21 @@ class JobState:
 
     # --- seats and the majority ---------------------------------------------------------------------------------------
 
+    def adopt(self, plan: GlobalPlan) -> None:
+        self.plan, self.seats = plan, plan.seats
+        for member in self.members.values():
+            member.position = None  # a node that leaves has given up its own
+        for position, node in enumerate(plan.seats):
+            self.members[node].position, self.members[node].has_run = position, True
+
+    def release(self) -> None:
+        self.released = True
+
     @property
     def has_majority(self) -> bool:
-        """Rule 18, one coordinator: the members are so many that no other coordinator can have been elected without
-        them. Only seats count, because a successor learns of a plan that has gone from the nodes that sit in it."""
+        """Rule 18, one coordinator per term: the members are so many that no other coordinator can have been elected
+        without them. Only seats count, because a successor learns of a plan that has gone from the nodes that sit in
+        it."""
         return self.quorum.has([*self._sitting(), *self._recalled()])
 
     def _sitting(self) -> list[Voter]:

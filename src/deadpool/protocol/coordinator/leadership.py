@@ -30,6 +30,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Heartbeat, Join, Pulse, Shutdown, Welcome
+from deadpool.protocol.times import earliest
 
 FIRST_TERM = 1
 PULSE = Pulse()
@@ -44,14 +45,14 @@ class Leadership:
         self._config, self._name = config, name
         self.generation: Generation = NO_GENERATION  # that this process last led, for its events
         self.cause = ""
-        self._out = Outbox(FIRST_TERM, self)
+        self._out = Outbox(self)
         self._pulse_s = PULSE_SHARE * config.settings.silence_s
         self._pulsed: dict[str, float] = {}  # when each node was last told that the coordinator is there
         self.coordinator = Coordinator(config, term=FIRST_TERM, name=name)
         self.election: Election | None = None if founds else self._begin_election(FIRST_TERM)
 
     def _begin_election(self, term: int) -> Election:
-        return Election(self._name, self._config.settings.layout, alone=self._config.is_alone, term=term)
+        return Election(self._config, self._name, term)
 
     def _lead(self, term: int) -> None:
         self.coordinator = Coordinator(self._config, term=term, name=self._name)
@@ -89,8 +90,7 @@ class Leadership:
             return self.coordinator.deadline()
         if self.election.decides_at is not None:
             return self.election.decides_at
-        wakes = (self._given_up_at(self.election), self.election.short_at)
-        return min((wake for wake in wakes if wake is not None), default=None)
+        return earliest(self.election.hopeless_at, self.election.short_at)
 
     def check(self) -> None:
         self.coordinator.check()
@@ -132,7 +132,7 @@ class Leadership:
             self._out.drop(node)
         durable = self.coordinator.salvage.durable
         self.election = self._begin_election(self.coordinator.term + 1)
-        self.election.began_at = now
+        self.election.start(now)
         self.coordinator = Coordinator(self._config, term=self.election.term, name=self._name)
         if durable is not None:
             self.coordinator.salvage.note_durable(durable)
@@ -141,8 +141,7 @@ class Leadership:
     # --- while it does not lead ---------------------------------------------------------------------------------------
 
     def _elect(self, election: Election, input: CoordinatorInput, now: float) -> list[CoordinatorEffect]:
-        if election.began_at is None:
-            election.began_at = now
+        election.start(now)
         match input:
             case FromAgent(node=node, message=Join() as join):
                 election.on_join(node, join)
@@ -154,7 +153,7 @@ class Leadership:
             case Stalled(seconds=seconds):
                 election.excuse(seconds)
             case StopAsked(reason=reason):
-                self._out.finish(f"not in office: {reason}", failed=False)
+                self._out.finish(f"not the coordinator: {reason}", failed=False)
             case Tick():
                 pass
         self._ask_for_promises(election)
@@ -166,38 +165,23 @@ class Leadership:
         """Once elected it is as good as the coordinator: no node should call another one while it waits for the last
         reports."""
         if isinstance(said.message, Heartbeat) and election.decides_at is not None:
-            self._out.term = election.term
-            self._out.send(said.node, Pulse())
+            self._out.send(said.node, PULSE)
 
     def _ask_for_promises(self, election: Election) -> None:
-        wanted = election.to_ask()
-        self._out.term = election.term
         welcome = Welcome(term=election.term, settings=self._config.settings, by=self._name)
-        self._out.send_each(wanted, welcome)
+        self._out.send_each(election.to_ask(), welcome)
 
     def _decide(self, election: Election, now: float) -> list[CoordinatorEffect]:
-        """A node that has not reported when the time is up is lost as usual."""
-        if not election.is_elected:
-            election.decides_at = None
-            return self._form(election, now) if election.can_form else self._give_up(election, now)
-        if election.decides_at is None:
-            election.decides_at = now + self._config.deadlines.node_s
-        if now < election.decides_at and not election.has_all:
-            return []
-        self._lead(election.term)
-        view = recover_view(self._config.settings.layout, election.joins, election.reports)
-        return self.coordinator.take_over(view, now=now) + self._catch_up(election, now)
+        if election.is_decided(now):
+            self._lead(election.term)
+            view = recover_view(self._config.settings.layout, election.joins, election.reports)
+            return self.coordinator.take_over(view, now=now) + self._catch_up(election, now)
+        if election.decides_at is not None:
+            return []  # it is elected, and waits for the last reports
+        return self._form(election, now) if election.can_form else self._end_if_hopeless(election, now)
 
-    def _given_up_at(self, election: Election) -> float | None:
-        """Where there are several coordinator processes, another one may have a majority. Where there is only this one,
-        no other can say that the job is over."""
-        if election.began_at is None or not self._config.is_alone:
-            return None
-        return election.began_at + self._config.deadlines.spare_wait_s
-
-    def _give_up(self, election: Election, now: float) -> list[CoordinatorEffect]:
-        given_up_at = self._given_up_at(election)
-        if given_up_at is None or now < given_up_at:
+    def _end_if_hopeless(self, election: Election, now: float) -> list[CoordinatorEffect]:
+        if election.hopeless_at is None or now < election.hopeless_at:
             return []
         restart = self.coordinator.salvage.restart_advice()
         reason = f"none of the nodes that ran came back, and with them every copy is lost; {restart}"
@@ -208,15 +192,9 @@ class Leadership:
 
     def _report_if_short(self, election: Election, now: float) -> None:
         """The nodes that are here wait, and are too few to do anything: people may be able to help the others."""
-        if self.election is not election or election.has_reported_short or not election.waits_for_others:
-            election.short_at = None
-        elif election.short_at is None:
-            election.short_at = now + self._config.deadlines.node_s
-        elif now >= election.short_at:
-            election.has_reported_short, election.short_at = True, None
-            self._out.emit(
-                "no_majority", reason="most of the nodes that ran do not answer", nodes=sorted(election.joins)
-            )
+        if self.election is election and election.is_short(now):
+            nodes = sorted(election.joins)
+            self._out.emit("no_majority", reason="most of the nodes that ran do not answer", nodes=nodes)
 
     def _form(self, election: Election, now: float) -> list[CoordinatorEffect]:
         """The coordinator before this one died before it made a plan."""

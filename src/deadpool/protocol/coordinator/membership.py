@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deadpool.protocol.coordinator.ending import Ending
-from deadpool.protocol.coordinator.fault_history import Fault, FaultHistory
+from deadpool.protocol.coordinator.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.faults import Faults
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.members import Member, natural_order
@@ -85,7 +85,7 @@ class Membership:
             self._continue_without(now)
         else:
             ranks = tuple(job.layout.ranks_at(member.position))
-            self._faults.recover(Fault(reason=reason, ranks=ranks, node=node, blamed=node), now)
+            self._faults.recover(ObservedFault(reason=reason, ranks=ranks, node=node, blamed=node), now)
 
     def lose_each(self, nodes: list[str], what: str, now: float) -> None:
         """A node that did not do its part in time counts as lost. Each one is a fault; the last one leads to a plan."""

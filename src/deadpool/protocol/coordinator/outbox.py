@@ -14,21 +14,26 @@ from deadpool.protocol.identity import Generation
 
 
 class Context(Protocol):
-    """The generation and the cause that every event names. The job's state keeps them."""
+    """What every message and every event names. The job's state keeps it."""
 
-    generation: Generation
-    cause: str
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def generation(self) -> Generation: ...
+
+    @property
+    def cause(self) -> str: ...
 
 
 class Outbox:
-    def __init__(self, term: int, context: Context) -> None:
-        self.term = term
+    def __init__(self, context: Context) -> None:
         self._context = context
         self._effects: list[CoordinatorEffect] = []
 
     @property
     def generation(self) -> Generation:
-        """In whose name messages are sent."""
+        """The generation that messages are sent in."""
         return self._context.generation
 
     def take(self) -> list[CoordinatorEffect]:
@@ -37,7 +42,7 @@ class Outbox:
         return effects
 
     def send(self, node: str, message: Any) -> None:
-        self._effects.append(ToAgent(node=node, term=self.term, message=message))
+        self._effects.append(ToAgent(node=node, term=self._context.term, message=message))
 
     def send_each(self, nodes: Iterable[str], message: Any) -> None:
         for node in nodes:

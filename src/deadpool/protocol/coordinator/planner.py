@@ -1,7 +1,8 @@
 """The plan: from what the nodes froze to seats, the resume version and sources. A pure function, `plan(view)`.
 
-Rules 13 to 17 of the protocol, from the floor to racks. The resume version is the newest one for which every rank has
-its own seal as evidence, and bytes. A replica can give bytes, and never evidence.
+It follows rule 13, a plan needs every rank's own seal, and the rules after it up to rule 17, placement by seat. The
+resume version is the newest one for which every rank has its own seal as evidence, and bytes. A replica can give bytes,
+and never evidence.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ class ClusterView:
     nodes: tuple[NodeView, ...]
     watermark: Version | None
     schedule: Schedule
-    committed: bool = (
-        True  # False: the watermark is only where a young job resumed, and nothing would be lost without it
-    )
+    committed: bool = True  # False: the watermark is only where a young job resumed, and would be no loss
     placement: Placement = NO_PLACEMENT  # of the plan before
     before: GlobalPlan | None = None  # that plan, where it is known
 
@@ -178,7 +177,8 @@ class _PlanBuilder:
         self._position = {node: position for position, node in enumerate(seats)}
 
     def _floor(self) -> Version | None:
-        """Rule 13, the floor. A watermark that some rank has lost is no floor: the job could not go back to it."""
+        """The oldest version that the job may go back to. A watermark that some rank has lost is none (rule 13, a plan
+        needs every rank's own seal)."""
         watermark = self.view.watermark
         if self.resume is None or watermark is None or watermark.number > self.resume.number:
             return self.resume
@@ -219,8 +219,8 @@ class _PlanBuilder:
         )
 
     def _permit(self) -> Permit:
-        """Rule 14, frozen inventories: a resume version newer than the floor is pending, and nothing between them is
-        needed."""
+        """Rule 14, drop above the resume version: one that is newer than the floor is pending, and nothing between them
+        is needed."""
         keep_from = 0
         if self.floor is not None and self.resume is not None:
             keep_from = max(self.floor.number + 1, self.resume.number)
@@ -306,8 +306,8 @@ class _PlanBuilder:
         return RankOrder(rank=rank, keep=keep, fetch=tuple(fetch), pushes=self._pushes(rank))
 
     def _pushes(self, rank: int) -> tuple[tuple[str, Version], ...]:
-        """Copies that holders lack: they were lost with their nodes, or the placement moved. The floor goes first: with
-        the newest first, the next loss could leave no version that every rank has."""
+        """Copies that holders lack: they were lost with their nodes, or the placement moved. Rule 16, floor first:
+        with the newest first, the next loss could leave no version that every rank has."""
         index = self.index
         holders = [self.seats[p] for p in self.placement.of(self.view.layout.position_of(rank))]
         return tuple(

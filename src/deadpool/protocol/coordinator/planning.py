@@ -26,8 +26,8 @@ class Planning:
         self._unfrozen: list[str] = []  # nodes that had not acknowledged the fence when all were last looked at
 
     def plan_when_frozen(self, now: float) -> None:
-        """Rule 14, frozen inventories, and rule 18, one coordinator: a plan needs every acknowledgement and a
-        majority."""
+        """Every node has acknowledged the fence (rule 13, a plan needs every rank's own seal), and there is a majority
+        (rule 18, one coordinator per term)."""
         if not self._is_frozen():
             return
         if self._job.phase is Phase.FENCING:
@@ -111,7 +111,7 @@ class Wait:
         patience_s = self._job.settings.isolation_s + ISOLATION_TIMEOUTS * self._job.deadlines.node_s
         if self._begin(Awaited.ISOLATION, now, patience_s):
             names = ", ".join(self._job.silent.may_return)
-            reason = f"{names} may still run, and nobody who ran with them has stopped"
+            reason = f"{names} may still run, and no node that ran with them has stopped"
             self._job.out.emit("hoping", reason=reason, deadline_s=patience_s)
 
     def _begin(self, awaited: Awaited, now: float, patience_s: float) -> bool:

@@ -69,8 +69,8 @@ class Resumption:
 
     def carry_out(self, plan: GlobalPlan, now: float) -> None:
         job, resume = self._job, plan.resume
-        job.plan = plan
-        self._seat(plan)
+        job.adopt(plan)
+        self._drains.on_plan()
         job.out.emit(
             "planned",
             step=resume.number if resume else 0,
@@ -83,15 +83,6 @@ class Resumption:
             self._rehearsals.discard_recordings()
         self._send_parts(plan)
         job.enter(Phase.PREPARING, now, job.deadlines.prepare_s)
-
-    def _seat(self, plan: GlobalPlan) -> None:
-        job = self._job
-        job.seats = plan.seats
-        for member in job.members.values():
-            member.position = None  # a node that leaves has given up its own
-        for position, node in enumerate(job.seats):
-            job.members[node].position, job.members[node].has_run = position, True
-        self._drains.on_plan()
 
     def _send_parts(self, plan: GlobalPlan) -> None:
         quorum, voters = self._job.quorum, self._job.voters
@@ -130,8 +121,8 @@ class Resumption:
         self._go_if_ready(now)
 
     def _go_if_ready(self, now: float) -> None:
-        """Rule 15, Go comes last: every seat has connected, and every node has dropped what is newer than the resume
-        version."""
+        """Rule 15, Go after every seat is ready: every rank has connected, and every node has dropped what is newer
+        than the resume version."""
         job = self._job
         if job.phase is not Phase.CONNECTING or not self._barriers.connected.is_complete:
             return
@@ -184,7 +175,7 @@ class Resumption:
 
     def on_finished(self, finished: Finished) -> None:
         if self._barriers.finished.arrive(finished.rank):
-            self._job.released = True
+            self._job.release()
             self._job.out.emit("finished")
             self._job.send_seats(Release(generation=self._job.generation))
 

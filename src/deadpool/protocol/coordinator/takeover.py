@@ -1,4 +1,4 @@
-"""Taking over from a coordinator that is gone: rule 18, one coordinator.
+"""Taking over from a coordinator that is gone: rule 18, one coordinator per term.
 
 `RecoveredView` is the job as its nodes report it. Either every seat of the newest plan reports that it runs, and then
 the job simply goes on under the new coordinator; or something is missing, and then what is known is enough to fence and
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deadpool.protocol.coordinator.fault_history import Fault, FaultHistory
+from deadpool.protocol.coordinator.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.faults import Faults
 from deadpool.protocol.coordinator.heartbeats import RunMonitor
 from deadpool.protocol.coordinator.job import JobState, Phase
@@ -41,10 +41,8 @@ class Takeover:
 
     def take_over(self, view: RecoveredView, now: float) -> None:
         job = self._job
-        job.members = {member.node: member for member in view.members(now)}
+        job.take_over(view.members(now), view.electorates, causes=view.newest.n)
         job.begin_generation(view.generation, cause=f"term-{job.term}")
-        job.count_causes_from(view.newest.n)
-        job.quorum.electorates = view.electorates
         if view.permit is not None:
             job.commits.take_over(view.permit, view.resume, view.schedules, view.ledger(job.layout))
         self._monitor.end_generation()
@@ -63,12 +61,12 @@ class Takeover:
         """A node is lost, or a recovery was under way: the nodes that are there are fenced, and a plan is made."""
         job = self._job
         lost = [position for position, node in enumerate(view.seats) if node is None]
-        job.phase = Phase.PREPARING
+        job.enter_without_deadline(Phase.PREPARING)
         reason = f"nothing was heard from positions {', '.join(map(str, lost))}" if lost else "a recovery was cut short"
         for position in lost:
-            job.silent.fell_silent(f"whoever sat at position {position}")
+            job.silent.fell_silent(f"the node at position {position}")
         ranks = tuple(rank for position in lost for rank in job.layout.ranks_at(position))
-        self._faults.recover(Fault(reason=reason, ranks=ranks), now)
+        self._faults.recover(ObservedFault(reason=reason, ranks=ranks), now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,12 +24,9 @@ class Timeouts:
         return self._heartbeats.next_check(self._job.members)
 
     def excuse(self, seconds: float) -> None:
-        """Rule 20, own stalls: no node is blamed for a silence that was the coordinator's own."""
-        for member in self._job.members.values():
-            member.heard += seconds
+        """Rule 20, timeouts: no node is blamed for a silence that was the coordinator's own."""
+        self._job.excuse(seconds)
         self._heartbeats.excuse()
-        if self._job.phase_deadline is not None:
-            self._job.phase_deadline += seconds
 
     def check(self, now: float) -> None:
         job = self._job
@@ -54,7 +51,7 @@ class Timeouts:
             case Phase.SALVAGING:
                 self._ending.end_salvage()
             case _:
-                job.phase_deadline = None
+                job.enter_without_deadline(job.phase)
 
     def _end_wait(self, now: float) -> None:
         job = self._job
