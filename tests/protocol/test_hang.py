@@ -111,7 +111,7 @@ def test_silence_of_the_coordinators_own_is_no_hang() -> None:
     job = Watched(hang_s=30)
     job.stand(20, 5, 5)
     job.now += 100
-    job.watch.excuse(100)
+    job.watch.discount_stall(100)
     assert job.stand(9, 5, 5) is None
     assert job.stand(3, 5, 5) is not None
 

@@ -39,7 +39,7 @@ class Commits:
         self._uncounted: list[tuple[str, int | None, Inventory]] = []  # node, position, what it froze before the plan
         self._awaited: int | None = None  # a version that every rank captures, whatever the schedule says
         self._unmatched: tuple[int, ...] = ()  # ranks whose replicas differed, as last reported
-        self._former: tuple[str, ...] = ()  # nodes that hold copies and no rank: a permit frees them there too
+        self._former_holders: tuple[str, ...] = ()  # nodes that hold copies and no rank: a permit frees them there too
 
     @property
     def resume(self) -> Version | None:
@@ -67,7 +67,7 @@ class Commits:
         self._closed = self.ledger
         self.ledger = Ledger(self.layout, plan.seats, plan.placement)
         members = list(members)
-        self._former = tuple(m.node for m in members if m.position is None and m.has_copies)
+        self._former_holders = tuple(m.node for m in members if m.position is None and m.has_copies)
         if plan.resume is not None:
             self._uncounted = [(m.node, m.position, m.inventory) for m in members if m.inventory is not None]
         self._note_same_rack(same_rack_before)
@@ -120,7 +120,7 @@ class Commits:
         self.timetable = Timetable(*schedules)
         self.committed, self.count = permit.watermark is not None, TRIAL_COMMITS
         self.ledger = ledger
-        self.ledger.obey(permit)
+        self.ledger.drop_overwritable(permit)
 
     def continue_running(self) -> str | None:
         """Rule 18, one coordinator per term: the highest permit comes first, then the watermark, and only then may
@@ -134,7 +134,7 @@ class Commits:
         return None
 
     def forget(self, node: str) -> None:
-        self._former = tuple(former for former in self._former if former != node)
+        self._former_holders = tuple(former for former in self._former_holders if former != node)
 
     # --- news of copies -----------------------------------------------------------------------------------------------
 
@@ -231,8 +231,8 @@ class Commits:
         if permit == self.permit:
             return
         self.permit = permit
-        self.ledger.obey(permit)
-        self._out.send_each((*self.ledger.nodes, *self._former), permit)
+        self.ledger.drop_overwritable(permit)
+        self._out.send_each((*self.ledger.nodes, *self._former_holders), permit)
 
     def _is_never_captured(self, number: int) -> bool:
         resumed = self._resume is not None and self._resume.number == number

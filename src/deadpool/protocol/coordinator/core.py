@@ -122,7 +122,7 @@ class Coordinator:
             case DrainAsked(node=node, reason=reason):
                 self._drain_requests.drain(node, reason, now)
             case Stalled(seconds=seconds):
-                self._excuse(seconds)
+                self._discount_stall(seconds)
             case Tick():
                 self._timeouts.check(now)
         self._drain_requests.advance(now)
@@ -133,10 +133,10 @@ class Coordinator:
         if isinstance(input, FromAgent) and isinstance(input.message, Join):
             self._job.out.send(input.node, self._ending.shutdown)
 
-    def _excuse(self, seconds: float) -> None:
+    def _discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: this process did not run for so long."""
         for keeps_time in (self._timeouts, self._monitor.hang, self._history.quarantine, self.drains):
-            keeps_time.excuse(seconds)
+            keeps_time.discount_stall(seconds)
 
     def take_over(self, view: RecoveredView, *, now: float) -> list[CoordinatorEffect]:
         """The only other way in (rule 18, one coordinator per term): what a successor finds, and after that what nodes
@@ -183,7 +183,7 @@ class Coordinator:
             case Missed(rank=rank, number=number, reason=reason):
                 self.drains.on_missed(rank, number)
                 self.commits.on_missed(rank, number, reason)
-                self._monitor.costs.on_missed(message)
+                self._monitor.interval_chooser.on_missed(message)
             case Stored(rank=rank, version=version):
                 self._ending.end_if(self.commits.on_stored(rank, node, version))
             case Spoilt():

@@ -87,7 +87,7 @@ class Drains:
     def deadline(self) -> float | None:
         return self.current.deadline if self.current is not None else None
 
-    def excuse(self, seconds: float) -> None:
+    def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: the coordinator itself did not run for so long."""
         if self.current is not None and self.current.deadline is not None:
             self.current.deadline += seconds

@@ -30,7 +30,7 @@ class Election:
         if self._began_at is None:
             self._began_at = now
 
-    def excuse(self, seconds: float) -> None:
+    def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: this process did not run for so long."""
         self.decides_at = self.decides_at + seconds if self.decides_at is not None else None
         self._began_at = self._began_at + seconds if self._began_at is not None else None

@@ -62,7 +62,7 @@ class Quarantine:
     def add(self, node: str, reason: str) -> None:
         self._quarantined[node] = reason
 
-    def excuse(self, seconds: float) -> None:
+    def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: the coordinator itself did not run for so long."""
         self._faults = {n: [(at + seconds, why) for at, why in faults] for n, faults in self._faults.items()}
 
@@ -71,7 +71,7 @@ class Quarantine:
         fence: a quarantined node has no seat in the plan that follows, unless no other node is left."""
         job, out = self._job, self._job.out
         self._note(node, reason, now)
-        member, charge = job.members.get(node), self.why(node) or self._charge(node)
+        member, charge = job.members.get(node), self.why(node) or self._too_many_faults(node)
         if charge is None or (member is None and node in self._quarantined):
             return
         if member is not None and not (job.has_healthy_spare and job.has_majority_without(member)):
@@ -87,7 +87,7 @@ class Quarantine:
         faults = [*self._faults.get(node, []), (now, reason)]
         self._faults[node] = [(at, why) for at, why in faults if now - at <= self._job.fault_limit.within_s]
 
-    def _charge(self, node: str) -> str | None:
+    def _too_many_faults(self, node: str) -> str | None:
         """The faults of this node, if they are too many."""
         faults, limit = self._faults.get(node, []), self._job.fault_limit
         if not limit.faults or len(faults) < limit.faults:

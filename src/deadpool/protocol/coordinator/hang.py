@@ -39,9 +39,9 @@ class HangMonitor:
         self._detector.start(now, from_go=from_go)
         self._paused_nodes.clear()
 
-    def excuse(self, seconds: float) -> None:
+    def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: the coordinator itself did not run for so long."""
-        self._detector.excuse(seconds)
+        self._detector.discount_stall(seconds)
 
     def on_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:
         if beat.paused or member.paused:
@@ -132,7 +132,7 @@ class HangDetector:
         self._steps, self._warm, self._since, self._reported = {}, 0, now, False
         self._seen_from_go, self._first_s = from_go, 0.0
 
-    def excuse(self, seconds: float) -> None:
+    def discount_stall(self, seconds: float) -> None:
         self._since += seconds
 
     def on_steps(self, steps: Iterable[tuple[int, int]], now: float) -> None:

@@ -7,7 +7,7 @@ ranks, so they are looked at once per round, that is once every node has had tim
 from __future__ import annotations
 
 from deadpool.protocol.coordinator.hang import HangMonitor
-from deadpool.protocol.coordinator.interval import CaptureInterval, IntervalChooser
+from deadpool.protocol.coordinator.interval import IntervalChooser, IntervalController
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.stragglers import Straggler, StragglerWatch
@@ -19,23 +19,23 @@ class RunMonitor:
         self._job = job
         self.hang = HangMonitor(job)
         settings = job.settings
-        self.costs = IntervalChooser(job.commits, budget=settings.overhead_budget, slots=settings.slots)
+        self.interval_chooser = IntervalChooser(job.commits, budget=settings.overhead_budget, slots=settings.slots)
         self.stragglers = StragglerWatch(job.layout, job.out)
-        self._interval = CaptureInterval(job, self.costs)
+        self._interval_controller = IntervalController(job, self.interval_chooser)
         self._heartbeats = 0  # in this round
 
     def on_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> Straggler | None:
         """Returns the slowest straggler at the end of a round, if there is one."""
         member.steps.update(beat.steps)
-        member.steps_told = now
+        member.steps_reported_at = now
         self.hang.on_heartbeat(member, beat, now)
         if beat.costs:
-            self.costs.on_costs(beat.costs)
+            self.interval_chooser.on_costs(beat.costs)
         if self._job.phase is not Phase.RUNNING:
             return None
         round_is_over = self._count_heartbeat()
         if round_is_over:
-            self._interval.adjust(now)
+            self._interval_controller.adjust(now)
         if beat.efforts:
             self.stragglers.on_efforts(beat.efforts)
         return self.stragglers.compare(self._job.seats) if round_is_over else None
@@ -50,5 +50,5 @@ class RunMonitor:
 
     def end_generation(self) -> None:
         """Ranks may move, and a recovery is no time to measure in."""
-        self.costs.forget()
+        self.interval_chooser.forget()
         self.stragglers.forget()

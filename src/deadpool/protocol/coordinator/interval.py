@@ -143,7 +143,7 @@ class IntervalChooser:
         return IntervalChange(every=every, reason=reason)
 
 
-class CaptureInterval:
+class IntervalController:
     """Orders changes of the interval, one at a time, so that each can reach every trainer before it begins."""
 
     def __init__(self, job: JobState, chooser: IntervalChooser) -> None:
@@ -177,7 +177,7 @@ class CaptureInterval:
         An estimate is enough. A rank never waits for a schedule, so it cannot be held back: a rank that hears too late
         reports the versions that it missed by that (`TrainerCore.reschedule`), and no copy is lost.
         """
-        reports = [(max(member.steps.values()), member.steps_told) for member in seated]
+        reports = [(max(member.steps.values()), member.steps_reported_at) for member in seated]
         reports.append((self._commits.ledger.newest, now))
         reached = max(number + _steps(now - told, step_s) for number, told in reports)
         return reached + _steps(self._job.settings.heartbeat_s, step_s) + LEAD_STEPS

@@ -18,7 +18,7 @@ from deadpool.protocol.topology import Address, Layout
 
 SCANNED_POSITIONS = 30
 """For so many positions all held copies are scanned; for more a list by rank is made."""
-TWINS_AT_MOST = 8
+REPLICAS_AT_MOST = 8
 """How many replicas are named as sources: any one will do, and there may be one on every node."""
 
 
@@ -52,12 +52,12 @@ class VersionIndex:
         self._stand: set[int] = set()  # ranks of other positions
         self._whole: dict[int, Home] = {}  # positions with every rank at home, in one batch
         self._own: dict[int, Home] = {}  # ranks at home, of other positions
-        self._strays: dict[int, list[Home]] = {}  # where the rank was seated before
+        self._elsewhere: dict[int, list[Home]] = {}  # where the rank was seated before
         self._held: list[Home] = []
         self._held_by: dict[str, list[tuple[int, ...]]] = {}  # the same by node: ranks
-        self._near: dict[int, list[Home]] = {}  # of the held ones, by position that was asked about
+        self._held_at: dict[int, list[Home]] = {}  # of the held ones, by position that was asked about
         self._holders: dict[int, list[Home]] | None = None  # the same by rank, made when many are asked about
-        self._twins: dict[tuple[int, int], list[tuple[int, Home]]] | None = None  # by replica, made when asked about
+        self._by_replica: dict[tuple[int, int], list[tuple[int, Home]]] | None = None  # made when asked about
 
     # --- counting -----------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class VersionIndex:
             if rank in seats:
                 self._own[rank] = home
             else:
-                self._strays.setdefault(rank, []).append(home)
+                self._elsewhere.setdefault(rank, []).append(home)
 
     def count_held(self, home: Home) -> None:
         self._held.append(home)
@@ -86,7 +86,7 @@ class VersionIndex:
 
     @property
     def is_sealed(self) -> bool:
-        return bool(self._whole or self._own or self._strays or self._held)
+        return bool(self._whole or self._own or self._elsewhere or self._held)
 
     def stands(self, rank: int) -> bool:
         return rank in self._stand or self._layout.position_of(rank) in self._all_stand
@@ -101,7 +101,7 @@ class VersionIndex:
     def home_of(self, rank: int) -> Home | None:
         return self._own.get(rank) or self._whole.get(self._layout.position_of(rank))
 
-    def unsure(self) -> list[int]:
+    def uncovered_ranks(self) -> list[int]:
         """Ranks that neither stand there nor have a copy of their own, with every region, at home."""
         layout, own, stand = self._layout, self._own, self._stand
         odd = [p for p in range(layout.positions) if p not in self._whole and p not in self._all_stand]
@@ -114,17 +114,17 @@ class VersionIndex:
     def own_homes(self, rank: int) -> list[Home]:
         """Copies with every region, as its trainer captured them. First the one where it is seated."""
         seated = self.home_of(rank)
-        return ([seated] if seated else []) + self._strays.get(rank, [])
+        return ([seated] if seated else []) + self._elsewhere.get(rank, [])
 
     def owners(self) -> list[int]:
         """Ranks with a copy of their own on some node."""
         whole = [rank for position in self._whole for rank in self._layout.ranks_at(position)]
-        return sorted({*whole, *self._own, *self._strays})
+        return sorted({*whole, *self._own, *self._elsewhere})
 
     def held_of(self, rank: int) -> list[Home]:
         """Copies of this rank at holders."""
-        if len(self._near) < SCANNED_POSITIONS:
-            return [home for home in self._held_near(rank) if rank in home[1].ranks]
+        if len(self._held_at) < SCANNED_POSITIONS:
+            return [home for home in self._held_at_position_of(rank) if rank in home[1].ranks]
         if self._holders is None:
             self._holders = {}
             for home in self._held:
@@ -132,22 +132,22 @@ class VersionIndex:
                     self._holders.setdefault(each, []).append(home)
         return self._holders.get(rank, [])
 
-    def _held_near(self, rank: int) -> list[Home]:
+    def _held_at_position_of(self, rank: int) -> list[Home]:
         """Copies of all ranks at that position: where one rank is asked about, all will be."""
         position = self._layout.position_of(rank)
-        if position not in self._near:
+        if position not in self._held_at:
             apart = frozenset(self._layout.ranks_at(position)).isdisjoint
-            self._near[position] = [home for home in self._held if not apart(home[1].ranks)]
-        return self._near[position]
+            self._held_at[position] = [home for home in self._held if not apart(home[1].ranks)]
+        return self._held_at[position]
 
-    def alike(self, replica: tuple[int, int]) -> list[tuple[int, Home]]:
+    def copies_with_replica(self, replica: tuple[int, int]) -> list[tuple[int, Home]]:
         """Own copies with that replica region. The digest says so, even where peers are not known."""
-        if self._twins is None:
-            self._twins = {}
+        if self._by_replica is None:
+            self._by_replica = {}
             for rank in self.owners():
                 for home in self.own_homes(rank):
-                    self._twins.setdefault(home[1].replica_of(rank), []).append((rank, home))
-        return self._twins.get(replica, [])
+                    self._by_replica.setdefault(home[1].replica_of(rank), []).append((rank, home))
+        return self._by_replica.get(replica, [])
 
 
 class InventoryIndex:
@@ -213,10 +213,10 @@ class InventoryIndex:
         return next((version for version in newest_first if self.all_can_stand(version)), None)
 
     def all_can_stand(self, version: Version) -> bool:
-        return all(self.can_stand(rank, version) for rank in self.of(version).unsure())
+        return all(self.can_stand(rank, version) for rank in self.of(version).uncovered_ranks())
 
     def ranks_that_cannot_stand(self, version: Version) -> tuple[int, ...]:
-        return tuple(rank for rank in self.of(version).unsure() if not self.can_stand(rank, version))
+        return tuple(rank for rank in self.of(version).uncovered_ranks() if not self.can_stand(rank, version))
 
     def can_stand(self, rank: int, version: Version) -> bool:
         return self.of(version).stands(rank) or self.can_be_had(rank, version)
@@ -233,19 +233,19 @@ class InventoryIndex:
         base = tuple(_source(node, rank, "record", "unique") for node, _ in homes)
         if not copy.seal.extent.replica_bytes:
             return Fetch(copy=copy, groups=(base,))
-        twins = self._twins_of(copy)
+        others = self._replicas_of(copy)
         replicas = [_source(node, rank, "replica") for node, home in homes if home.seal.full]
-        replicas += [_source(node, twin, "replica") for node, twin in twins]
+        replicas += [_source(node, other, "replica") for node, other in others]
         if not replicas:
             return None
         known = next((home.peers for _, home in homes if home.peers), ())  # a holder may not know of peers
-        peers = known or tuple(twin for _, twin in twins)
-        return Fetch(copy=replace(copy, geometry=_whole(copy), peers=peers), groups=(base, tuple(replicas)))
+        peers = known or tuple(other for _, other in others)
+        return Fetch(copy=replace(copy, geometry=_full_geometry(copy), peers=peers), groups=(base, tuple(replicas)))
 
-    def _twins_of(self, copy: Copy) -> list[tuple[NodeView, int]]:
+    def _replicas_of(self, copy: Copy) -> list[tuple[NodeView, int]]:
         """Other ranks' own copies with the same replica region."""
-        alike = self.of(copy.seal.version).alike(replica_of(copy.seal))
-        return [(home[0], rank) for rank, home in alike if rank != copy.seal.rank][:TWINS_AT_MOST]
+        same = self.of(copy.seal.version).copies_with_replica(replica_of(copy.seal))
+        return [(home[0], rank) for rank, home in same if rank != copy.seal.rank][:REPLICAS_AT_MOST]
 
 
 def index_nodes(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str]) -> InventoryIndex:
@@ -256,7 +256,7 @@ def index_nodes(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[st
     return index
 
 
-def _whole(copy: Copy) -> Geometry:
+def _full_geometry(copy: Copy) -> Geometry:
     """The geometry of a slot with room for the replica region, which a holder's slot may lack."""
     return replace(copy.geometry, replica_bytes=copy.seal.extent.replica_bytes)
 

@@ -81,7 +81,7 @@ class JobState:
     def enter_without_deadline(self, phase: Phase) -> None:
         self.phase, self.phase_deadline = phase, None
 
-    def excuse(self, seconds: float) -> None:
+    def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: the coordinator itself did not run for so long."""
         for member in self.members.values():
             member.heard += seconds

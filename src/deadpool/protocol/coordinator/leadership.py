@@ -151,7 +151,7 @@ class Leadership:
             case LinkLost(node=node):
                 election.on_lost(node)
             case Stalled(seconds=seconds):
-                election.excuse(seconds)
+                election.discount_stall(seconds)
             case StopAsked(reason=reason):
                 self._out.finish(f"not the coordinator: {reason}", failed=False)
             case Tick():

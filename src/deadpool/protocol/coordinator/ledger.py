@@ -80,16 +80,17 @@ class Ledger:
     def unmatched(self, version: Version) -> tuple[int, ...]:
         """Ranks whose replica region was not sent, since peers have it, although no peer on another node does."""
         copies = self.replicas.get(version, {})
-        return tuple(rank for rank in sorted(copies) if not self._has_twin(copies, rank))
+        return tuple(rank for rank in sorted(copies) if not self._has_replica(copies, rank))
 
-    def _has_twin(self, copies: dict[int, Copy], rank: int) -> bool:
+    def _has_replica(self, copies: dict[int, Copy], rank: int) -> bool:
         home, wanted = self.layout.position_of(rank), replica_of(copies[rank].seal)
         elsewhere = (copies[peer] for peer in copies[rank].peers if peer in copies)
         return any(
-            self.layout.position_of(twin.seal.rank) != home and replica_of(twin.seal) == wanted for twin in elsewhere
+            self.layout.position_of(replica.seal.rank) != home and replica_of(replica.seal) == wanted
+            for replica in elsewhere
         )
 
-    def obey(self, permit: Permit) -> None:
+    def drop_overwritable(self, permit: Permit) -> None:
         """Versions that may be overwritten are no longer counted on."""
         self.places = {v: where for v, where in self.places.items() if not may_overwrite(v, permit)}
         self.replicas = {v: copies for v, copies in self.replicas.items() if v in self.places}

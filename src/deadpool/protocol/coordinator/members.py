@@ -29,7 +29,7 @@ class Member:
     inventory: Inventory | None = None  # frozen at the fence of this generation
     planned_in: Generation | None = None  # the newest plan that it has acknowledged its part of
     steps: dict[int, int] = field(default_factory=dict)  # of ranks in their loop, in this generation
-    steps_told: float = 0.0  # when it last reported them
+    steps_reported_at: float = 0.0  # when it last reported them
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
     quarantined: bool = False
     leaving: bool = False  # on purpose: its ranks go to a spare as soon as one can take them
@@ -84,14 +84,14 @@ class SilentNodes:
     def came_back(self, node: str) -> None:
         self._silent = [silent for silent in self._silent if silent != node]
 
-    def may_run(self, seats: Iterable[str]) -> None:
+    def seats_may_run(self, seats: Iterable[str]) -> None:
         """The ranks on these nodes can run without hearing from the coordinator again."""
         self._ran = frozenset(seats)
 
-    def all_run(self, seats: Iterable[str]) -> None:
+    def seats_run(self, seats: Iterable[str]) -> None:
         """All ranks run again, on these nodes. No silent node is needed back."""
         self._silent.clear()
-        self.may_run(seats)
+        self.seats_may_run(seats)
 
     def give_up(self) -> None:
         self._given_up = True

@@ -113,7 +113,7 @@ class Resumption:
         store = prepared[job.plan.store_rank].store
         job.send_seats(Connect(generation=job.generation, store=store, agreed=agreed))
         if job.plan.resume is None:
-            job.silent.may_run(job.seats)  # a script at its first line does not wait for Go
+            job.silent.seats_may_run(job.seats)  # a script at its first line does not wait for Go
         job.enter(Phase.CONNECTING, now, job.deadlines.connect_s)
 
     def on_connected(self, connected: Connected, now: float) -> None:
@@ -136,7 +136,7 @@ class Resumption:
         for member in job.members.values():
             member.steps, member.paused = {}, {}
         job.quorum.pass_to(job.generation, job.voters)
-        job.silent.all_run(job.seats)
+        job.silent.seats_run(job.seats)
         self._barriers.clear()
         job.out.emit("go")
         job.send_seats(Go(generation=job.generation, cause=job.cause))
@@ -148,7 +148,7 @@ class Resumption:
         """After a takeover in which no node has to stop. There was no Go from this coordinator."""
         job = self._job
         job.seats = seats
-        job.silent.all_run(seats)
+        job.silent.seats_run(seats)
         job.enter_without_deadline(Phase.RUNNING)
         self._hang.start(now, from_go=False)
         self._ending.end_if(job.commits.continue_running())

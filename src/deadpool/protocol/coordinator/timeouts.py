@@ -23,10 +23,10 @@ class Timeouts:
     def next_silence(self) -> float | None:
         return self._heartbeats.next_check(self._job.members)
 
-    def excuse(self, seconds: float) -> None:
+    def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: no node is blamed for a silence that was the coordinator's own."""
-        self._job.excuse(seconds)
-        self._heartbeats.excuse()
+        self._job.discount_stall(seconds)
+        self._heartbeats.look_again()
 
     def check(self, now: float) -> None:
         job = self._job
@@ -74,7 +74,7 @@ class HeartbeatTimeout:
         self._node_s = node_s
         self._none_before: float | None = None
 
-    def excuse(self) -> None:
+    def look_again(self) -> None:
         """Every node was heard later than it seemed."""
         self._none_before = None
 
