@@ -6,8 +6,8 @@ import pytest
 
 from deadpool.cli.status import _print, _size
 from deadpool.control.status import describe
+from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.coordinator.stragglers import Straggler
 from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.messages import Join, Settings
@@ -29,7 +29,7 @@ def core_of(racks, budget=0.0):
     deadlines = Deadlines(node_s=9, fence_s=9, prepare_s=9, connect_s=9, spare_wait_s=9, hang_s=9)
     shape = Layout(positions=len(racks), per_node=1, holders=1)
     settings = Settings(layout=shape, slots=2, heartbeat_s=1, unwind_s=4, overhead_budget=budget)
-    core = Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule(every=2))
+    core = Coordinator(CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule(every=2)))
     for index, rack in enumerate(racks):
         join = Join(node=f"n{index}", incarnation="a", data=Address(host="h", port=1), spare=False, rack=rack)
         core.step(FromAgent(node=join.node, message=join), now=0)
@@ -95,7 +95,7 @@ def test_what_an_operator_should_know_is_said(capsys, monkeypatch):
     assert "no spare" not in shown(core, {}, capsys, monkeypatch)
     slow = Straggler(node="n1", rank=1, own_s=0.4, usual_s=0.1, step_s=0.5)
     core.stragglers.known["n1"] = slow
-    core.departures.begin(core.members["n1"], core.members, "asked to", now=0)
+    core.drains.begin(core.members["n1"], "asked to", now=0)
     text = shown(core, {}, capsys, monkeypatch)
     assert "slow: node n1 works 4.0 times as long as the others: 0.4 s of a step of 0.5 s" in text
     assert "node n1 is being drained (rehearsing), its ranks go to node s0" in text

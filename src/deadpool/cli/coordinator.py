@@ -15,7 +15,7 @@ from deadpool.fault_orders import ORDER_HELP
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
     from deadpool.control.run_dir import RunDir
-    from deadpool.protocol.coordinator.leadership import Office
+    from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.topology import Address
 
 
@@ -152,10 +152,9 @@ def _places(config: JobConfig) -> tuple[Address, ...]:
     return tuple(Address.parse(place) for place in places)
 
 
-def _office(config: JobConfig, founds: bool) -> Office:
-    from deadpool.protocol.coordinator.deadlines import Deadlines
-    from deadpool.protocol.coordinator.fault_history import Tolerance
-    from deadpool.protocol.coordinator.leadership import Charter, Office
+def _office(config: JobConfig, founds: bool) -> Leadership:
+    from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines, FaultLimit
+    from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.messages import Settings
     from deadpool.protocol.topology import Layout, Schedule
     from deadpool.timeouts import fence_s, return_s
@@ -181,10 +180,12 @@ def _office(config: JobConfig, founds: bool) -> Office:
         return_s=return_s(config.node_timeout_s),
         hang_s=config.hang_timeout_s,
     )
-    tolerance = Tolerance(faults=config.quarantine_after, within_s=config.quarantine_window_s)
+    fault_limit = FaultLimit(faults=config.quarantine_after, within_s=config.quarantine_window_s)
     schedule = Schedule(every=config.capture_every)
-    charter = Charter(settings=settings, deadlines=deadlines, schedule=schedule, tolerance=tolerance)
+    coordinator_config = CoordinatorConfig(
+        settings=settings, deadlines=deadlines, schedule=schedule, fault_limit=fault_limit
+    )
     name = (
         f"{config.host}:{config.port}/{secrets.token_hex(4)}"  # of this process: one that is started again is another
     )
-    return Office(charter, name=name, founds=founds)
+    return Leadership(coordinator_config, name=name, founds=founds)

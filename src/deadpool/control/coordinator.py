@@ -19,7 +19,7 @@ from deadpool.control.peer_shutdown import DISMISS
 from deadpool.control.status import describe
 from deadpool.events import EventLog
 from deadpool.fault_orders import InjectionOrder
-from deadpool.protocol.coordinator.leadership import Office
+from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,
@@ -68,7 +68,7 @@ class Peer:
 class CoordinatorServer:
     def __init__(
         self,
-        office: Office,
+        office: Leadership,
         *,
         credentials: Credentials,
         log: EventLog,
@@ -183,9 +183,9 @@ class CoordinatorServer:
 
     def _feed(self, input: CoordinatorInput) -> None:
         self._rhythm.feed(input)
-        if self._office.in_office and not self._was_in_office:
+        if self._office.is_leader and not self._was_in_office:
             self._took_office()
-        self._was_in_office = self._office.in_office
+        self._was_in_office = self._office.is_leader
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class CoordinatorServer:
             case Finish(failed=failed, reason=reason):
                 if not self._outcome.done():
                     self._tell_bandwidth()
-                    in_office = self._office.in_office
+                    in_office = self._office.is_leader
                     self._outcome.set_result(Outcome(failed=failed, reason=reason, in_office=in_office))
 
     def _tell(self, node: str, term: int, message: Any) -> None:
@@ -231,10 +231,10 @@ class CoordinatorServer:
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def _answer(self, ask: Ask) -> Answer:
-        if ask.what == DISMISS and not self._office.in_office:
+        if ask.what == DISMISS and not self._office.is_leader:
             self.stop(str(ask.arguments.get("reason")))
             return Answer(body={})
-        if not self._office.in_office:
+        if not self._office.is_leader:
             return Answer(body={}, error="this coordinator is not in office; its run folder says who is")
         match ask.what:
             case "status":

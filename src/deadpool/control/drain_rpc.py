@@ -32,5 +32,5 @@ class DepartureDesk:
         position = core.members[node].position
         ranks = list(core.layout.ranks_at(position)) if position is not None else []
         self._feed(DrainAsked(node=node, reason=reason))
-        drain = core.departures.drain
+        drain = core.drains.current
         return Answer(body={"node": node, "ranks": ranks, "successor": drain.successor if drain is not None else None})

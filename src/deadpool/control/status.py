@@ -6,13 +6,12 @@ from typing import Any
 
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.members import Member
-from deadpool.protocol.coordinator.spares import is_spare
 from deadpool.protocol.seal import REGIONS
 
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     watermark = core.commits.permit.watermark
-    durable = core.salvaging.durable
+    durable = core.salvage.durable
     newest = max((step for m in core.members.values() for step in m.steps.values()), default=0)
     return {
         "phase": core.phase.value,
@@ -27,8 +26,8 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
         "interval": _interval(core),
         "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
-        "spares": sum(is_spare(member) for member in core.members.values()),
-        "drain": core.departures.drain.facts() if core.departures.drain is not None else None,
+        "spares": sum(member.is_spare for member in core.members.values()),
+        "drain": core.drains.current.facts() if core.drains.current is not None else None,
         "stragglers": [{"node": each.node, **each.facts()} for each in core.stragglers.known.values()],
         "same_rack": list(core.commits.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
@@ -67,7 +66,7 @@ def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str,
     return {
         "node": member.node,
         "rack": member.rack,
-        "quarantined": core.conduct.why(member.node) if member.quarantined else None,
+        "quarantined": core.why_quarantined(member.node) if member.quarantined else None,
         "role": ("leaving" if member.leaving else "spare") if position is None else "active",
         "position": position,
         "ranks": ranks,

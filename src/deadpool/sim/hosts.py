@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.coordinator.leadership import Charter, Office
+from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import Drop, Emit, Finish, FromAgent, LinkLost, Stalled, Tick, ToAgent
 from deadpool.protocol.messages import Order, Refused
 from deadpool.sim.network import Link
@@ -43,14 +44,14 @@ class Host:
         self._world, self.name = world, name
         self.clock = world.local_clock()
         self.alive, self.life = False, 0
-        self.office: Office
+        self.office: Leadership
         self.connections: dict[str, Connection] = {}
         self._wakes_at: float | None = None
         self._stalled_until = 0.0
 
-    def start(self, charter: Charter, *, founds: bool) -> None:
+    def start(self, config: CoordinatorConfig, *, founds: bool) -> None:
         self.alive, self.life = True, self.life + 1
-        self.office = Office(charter, name=f"{self.name}.{self.life}", founds=founds)
+        self.office = Leadership(config, name=f"{self.name}.{self.life}", founds=founds)
         self._wakes_at = None
         self._world.tell(self.name, "starts", {"life": self.life})
 
@@ -61,7 +62,7 @@ class Host:
         """The system closes its links, as far as that can be heard; not if the power is gone."""
         if self.alive:
             self.alive = False
-            self._world.tell("world", "coordinator dies", {"host": self.name, "in_office": self.office.in_office})
+            self._world.tell("world", "coordinator dies", {"host": self.name, "in_office": self.office.is_leader})
             for connection in self.connections.values():
                 if not quietly:
                     connection.send_down(None)

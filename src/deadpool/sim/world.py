@@ -6,10 +6,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.coordinator.job import Phase
-from deadpool.protocol.coordinator.leadership import Charter
 from deadpool.protocol.effects import DrainAsked, Finish, FromAgent
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Settings
@@ -71,7 +70,7 @@ class World:
         self.coordinator = self.hosts[0].coordinator
 
     @property
-    def charter(self) -> Charter:
+    def charter(self) -> CoordinatorConfig:
         settings = Settings(
             layout=self.layout,
             slots=self.options.slots,
@@ -82,7 +81,7 @@ class World:
             silence_s=SILENCE_S,
             isolation_s=ISOLATION_S,
         )
-        return Charter(settings=settings, deadlines=DEADLINES, schedule=Schedule(every=self.options.every))
+        return CoordinatorConfig(settings=settings, deadlines=DEADLINES, schedule=Schedule(every=self.options.every))
 
     # --- chance and time ---------------------------------------------------------------------------------------------
 
@@ -171,7 +170,7 @@ class World:
 
     def took_office(self, host: Host) -> None:
         """Who is in office in the highest term is the coordinator."""
-        if host.office.in_office and host.coordinator.term >= self.coordinator.term:
+        if host.office.is_leader and host.coordinator.term >= self.coordinator.term:
             self.present, self.coordinator = host, host.coordinator
 
     def feed(self, input: FromAgent | DrainAsked) -> None:
@@ -202,7 +201,7 @@ class World:
     @property
     def is_in_charge(self) -> bool:
         """Somebody is in office, and the job runs."""
-        return self.present.alive and self.present.office.in_office and self.coordinator.phase is Phase.RUNNING
+        return self.present.alive and self.present.office.is_leader and self.coordinator.phase is Phase.RUNNING
 
     @property
     def has_lost_majority(self) -> bool:

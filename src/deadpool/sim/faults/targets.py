@@ -57,7 +57,7 @@ def pick(world: World, among: list[T], count: int = 1) -> list[T]:
 def phase_of(world: World) -> str:
     """Where the job stands."""
     coordinator = world.coordinator
-    if not world.present.alive or not world.present.office.in_office:
+    if not world.present.alive or not world.present.office.is_leader:
         return "headless"
     if coordinator.phase is not Phase.RUNNING:
         return str(coordinator.phase.value)

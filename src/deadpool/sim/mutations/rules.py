@@ -13,7 +13,7 @@ from deadpool.protocol.agent.unwinding import Unwinding
 from deadpool.protocol.capture_schedule import Timetable
 from deadpool.protocol.coordinator import inventory_index, ledger, planner
 from deadpool.protocol.coordinator.commits import Commits
-from deadpool.protocol.coordinator.hang import Hangs
+from deadpool.protocol.coordinator.hang import HangMonitor
 from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView
 from deadpool.protocol.coordinator.placement import place
 from deadpool.protocol.effects import StreamsCut
@@ -43,10 +43,10 @@ def _set_may_overwrite(patch: Patch, rule: Callable[[Version, Permit], bool]) ->
 
 
 def permit_passes_what_is_pending(patch: Patch) -> None:
-    def missed(self: Commits, rank: int, number: int, reason: str) -> None:
+    def on_missed(self: Commits, rank: int, number: int, reason: str) -> None:
         self._set_permit(self.permit.watermark, max(self.permit.keep_from, number + 1))
 
-    patch.set(Commits, "missed", missed)
+    patch.set(Commits, "on_missed", on_missed)
 
 
 def drop_nothing_above_resume(patch: Patch) -> None:
@@ -79,18 +79,18 @@ def watermark_over_generations(patch: Patch) -> None:
 
 
 def newest_before_floor(patch: Patch) -> None:
-    real = planner._Draft._pushes
-    patch.set(planner._Draft, "_pushes", lambda self, rank: tuple(reversed(real(self, rank))))
+    real = planner._PlanBuilder._pushes
+    patch.set(planner._PlanBuilder, "_pushes", lambda self, rank: tuple(reversed(real(self, rank))))
 
 
 def newcomer_without_floor(patch: Patch) -> None:
-    real = planner._Draft._order
+    real = planner._PlanBuilder._order
 
     def order(self: Any, node: str, rank: int) -> Any:
         full = real(self, node, rank)
         return replace(full, fetch=tuple(f for f in full.fetch if f.copy.seal.version == self.resume))
 
-    patch.set(planner._Draft, "_order", order)
+    patch.set(planner._PlanBuilder, "_order", order)
 
 
 def seal_without_the_flag(patch: Patch) -> None:
@@ -174,7 +174,7 @@ def _rehearse(trainer: Trainer, rank: int | None) -> Rehearse:
 
 
 def hangs_unseen(patch: Patch) -> None:
-    patch.set(Hangs, "look", lambda self, now: None)
+    patch.set(HangMonitor, "detect", lambda self, now: None)
 
 
 def schedule_changes_at_once(patch: Patch) -> None:
@@ -199,11 +199,11 @@ def schedule_begins_too_early(patch: Patch) -> None:
 
 
 def parts_left_out_whatever_moves(patch: Patch) -> None:
-    def stays(self: planner._Draft, node: NodeView, undisturbed: dict[str, int]) -> bool:
+    def stays(self: planner._PlanBuilder, node: NodeView, undisturbed: dict[str, int]) -> bool:
         before = self.view.before
         return before is not None and node.node in before.seats and node.planned_in == before.generation
 
-    patch.set(planner._Draft, "_stays", stays)
+    patch.set(planner._PlanBuilder, "_stays", stays)
 
 
 MUTATIONS = [

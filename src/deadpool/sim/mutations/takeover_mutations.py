@@ -9,8 +9,8 @@ from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.takeover_report import Witness
 from deadpool.protocol.agent.term_guard import Allegiance
 from deadpool.protocol.coordinator.commits import Commits
-from deadpool.protocol.coordinator.election import Candidacy
-from deadpool.protocol.coordinator.recovered_view import RecoveredView
+from deadpool.protocol.coordinator.election import Election
+from deadpool.protocol.coordinator.takeover import RecoveredView
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Fence, Go, Permit, Plan, Welcome
 from deadpool.protocol.quorum import Footing, Promise, Quorum
@@ -37,7 +37,7 @@ def fences_and_plans_of_any_term(patch: Patch) -> None:
 def lowest_permit_adopted(patch: Patch) -> None:
     lowest = property(
         lambda self: min(
-            (t.permit for t in self.takeover_reports.values() if t.permit is not None),
+            (t.permit for t in self.reports.values() if t.permit is not None),
             key=lambda permit: permit.keep_from,
             default=None,
         )
@@ -46,13 +46,13 @@ def lowest_permit_adopted(patch: Patch) -> None:
 
 
 def versions_passed_before_the_watermark(patch: Patch) -> None:
-    def take_up(self: Commits) -> str | None:
+    def continue_running(self: Commits) -> str | None:
         self._running = True
         newest = max((version.number for version in self.ledger.places), default=0)
         self._set_permit(self.permit.watermark, max(self.permit.keep_from, newest + 1))
         return None
 
-    patch.set(Commits, "take_up", take_up)
+    patch.set(Commits, "continue_running", continue_running)
 
 
 def lowest_permit_and_versions_passed_first(patch: Patch) -> None:
@@ -64,25 +64,25 @@ def lowest_permit_and_versions_passed_first(patch: Patch) -> None:
 
 def plan_without_a_majority(patch: Patch) -> None:
     """Whoever is in office asks nobody; whom a candidate needs is as ever."""
-    has, is_enough = Quorum.has, Candidacy._is_enough
-    elections: list[Candidacy] = []  # that are being counted
+    has, is_enough = Quorum.has, Election._is_enough
+    elections: list[Election] = []  # that are being counted
 
-    def counted(self: Candidacy, footings: dict[str, Footing]) -> bool:
+    def counted(self: Election, footings: dict[str, Footing]) -> bool:
         elections.append(self)
         try:
             return is_enough(self, footings)
         finally:
             elections.pop()
 
-    patch.set(Candidacy, "_is_enough", counted)
+    patch.set(Election, "_is_enough", counted)
     patch.set(Quorum, "has", lambda self, voters: not elections or has(self, voters))
 
 
 def term_without_a_majority(patch: Patch) -> None:
-    def is_enough(self: Candidacy, footings: dict[str, Footing]) -> bool:
+    def is_enough(self: Election, footings: dict[str, Footing]) -> bool:
         return any(footing.position is not None for footing in footings.values())
 
-    patch.set(Candidacy, "_is_enough", is_enough)
+    patch.set(Election, "_is_enough", is_enough)
 
 
 def generation_without_term(patch: Patch) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from deadpool.protocol.coordinator.deadlines import Deadlines
+from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.job import Phase
-from deadpool.protocol.coordinator.leadership import Charter, Office
+from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import LinkLost
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.topology import Layout, Schedule
@@ -48,8 +48,8 @@ class Fleet:
         layout = Layout(positions=nodes, per_node=per_node, holders=1)
         settings = Settings(layout=layout, slots=2, heartbeat_s=HEARTBEAT_S, unwind_s=30.0, overhead_budget=0.01)
         deadlines = Deadlines(node_s=5.0, fence_s=60.0, prepare_s=300.0, connect_s=60.0, spare_wait_s=600.0, hang_s=0.0)
-        charter = Charter(settings=settings, deadlines=deadlines, schedule=Schedule())
-        office = Office(charter, name="c0", founds=True)
+        config = CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule())
+        office = Leadership(config, name="c0", founds=True)
         self.layout = layout
         self.nodes: dict[str, Node] = {}
         self.desk = Desk(office, encode=encode, decode=decode, deliver=self._deliver)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from deadpool.protocol.coordinator.leadership import Office
+from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import FromAgent, ToAgent
 from deadpool.protocol.messages import Order
 
@@ -40,7 +40,7 @@ class Tally:
 class Desk:
     """Everything that comes is decoded, decided and answered in bytes; only that is measured."""
 
-    def __init__(self, office: Office, *, encode: Encode, decode: Decode, deliver: Deliver) -> None:
+    def __init__(self, office: Leadership, *, encode: Encode, decode: Decode, deliver: Deliver) -> None:
         self.office, self._encode, self._decode, self._deliver = office, encode, decode, deliver
         self._inbox: deque[tuple[str, Any]] = deque()
         self.tally = Tally()

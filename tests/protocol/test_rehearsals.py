@@ -7,7 +7,8 @@ import itertools
 import pytest
 from notation import address
 
-from deadpool.protocol.coordinator.members import Member, castings, far_apart
+from deadpool.protocol.coordinator.members import Member
+from deadpool.protocol.coordinator.rehearsals import assignments, far_apart
 from deadpool.protocol.messages import TrainerInfo
 from deadpool.protocol.topology import Layout
 
@@ -21,7 +22,7 @@ def spare(name: str, trainers: int) -> Member:
 
 
 def rehearsed(layout: Layout, spares: list[Member]) -> list[list[int]]:
-    return [[rank for _, rank in casting] for _, casting in castings(spares, layout)]
+    return [[rank for _, rank in assignment] for _, assignment in assignments(spares, layout)]
 
 
 @pytest.mark.parametrize(
