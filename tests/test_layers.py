@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timeouts": BASE,
     "config": BASE | {"fault_orders", "timeouts"},
     "owner_only": set(),
+    "event_types": set(),
     "events": BASE | {"owner_only"},
     "child_processes": set(),
     "story": {"events", "errors"},
@@ -38,7 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": BASE | {"notes"},
     "protocol": {"errors", "events"},
     "wire": {"protocol", "errors"},
-    "control": SHARED | {"wire", "owner_only", "child_processes", "fault_orders", "timeouts"} | TORCH_FREE_SNAPSHOT,
+    "control": SHARED
+    | {"wire", "event_types", "owner_only", "child_processes", "fault_orders", "timeouts"}
+    | TORCH_FREE_SNAPSHOT,
     "sim": SHARED,
     "dashboard": SHARED | {"story"},
     "snapshot": SHARED

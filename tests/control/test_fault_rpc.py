@@ -34,7 +34,7 @@ class Desk:
             lambda: core,
             [parse_order(order) for order in orders],
             send=lambda node, injection: self.sent.append((node, injection)),
-            record=self.records.append,
+            log_event=lambda event: self.records.append(event.record()),
         )
 
 

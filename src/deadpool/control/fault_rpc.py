@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deadpool.errors import ConfigError
+from deadpool.events import Event
 from deadpool.fault_orders import InjectionOrder
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.messages import Answer, Injection, Plan
@@ -21,10 +22,10 @@ class InjectionRpc:
         orders: list[InjectionOrder],
         *,
         send: Callable[[str, Injection], None],
-        record: Callable[[dict[str, Any]], None],
+        log_event: Callable[[Event], None],
     ) -> None:
         """`core` gives whoever is the coordinator now: it may become another one."""
-        self._core, self._send, self._record = core, send, record
+        self._core, self._send, self._log_event = core, send, log_event
         self._pending = list(orders)
 
     def order(self, arguments: dict[str, Any]) -> Answer:
@@ -56,10 +57,7 @@ class InjectionRpc:
 
     def _hand_over(self, order: InjectionOrder, node: str) -> None:
         injection = Injection(signal=int(order.signal), rank=order.rank, at=order.at, step=order.step)
-        record = {"what": "hit", "node": node, "rank": order.rank, "signal": injection.signal}
-        if order.at is not None:
-            record |= {"what": "injection_ordered", "at": order.at, "step": order.step, "when": order.moment()}
-        self._record(record)
+        self._log_event(_event_of(order, node))
         self._send(node, injection)
 
     def _node_of(self, order: InjectionOrder) -> str:
@@ -81,3 +79,10 @@ class InjectionRpc:
         stands = [step for rank, step in steps.items() if order.rank in (None, rank)]
         if order.step is not None and stands and min(stands) > order.step:
             raise ConfigError(f"step={order.step} is past: {order.place()} has completed {min(stands)} steps")
+
+
+def _event_of(order: InjectionOrder, node: str) -> Event:
+    if order.at is None:
+        return Event(what="signal_sent", node=node, rank=order.rank, detail={"signal": int(order.signal)})
+    detail = {"at": order.at, "signal": int(order.signal), "when": order.moment()}
+    return Event(what="injection_ordered", node=node, rank=order.rank, step=order.step, detail=detail)

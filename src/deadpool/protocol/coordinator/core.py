@@ -261,7 +261,7 @@ class Coordinator:
             case Report() | TakeoverReport() | Recording():
                 pass  # for the log; what we have seen for ourselves; and of a rank that others hold by now
             case _:
-                self._out.emit("refused", node=member.node, message=type(message).__name__)
+                self._out.emit("message_refused", node=member.node, message=type(message).__name__)
 
     def _heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:
         member.steps.update(beat.steps)
@@ -279,7 +279,9 @@ class Coordinator:
 
     def _spoil(self, member: Member, spoilt: Spoilt) -> None:
         """The copy is lost: its node drops it before it is asked again what it has."""
-        self._out.emit("spoilt", node=spoilt.node, rank=spoilt.rank, step=spoilt.version.number, found_by=member.node)
+        self._out.emit(
+            "copy_corrupt", node=spoilt.node, rank=spoilt.rank, step=spoilt.version.number, found_by=member.node
+        )
         self.commits.lost_copy(spoilt.rank, spoilt.node, spoilt.version)
         if spoilt.node in self.members and spoilt.node != member.node:
             self._out.send(spoilt.node, spoilt)

@@ -70,4 +70,4 @@ class Hangs:
         """All have come to rest."""
         if self._suspected:
             self._suspected = False
-            self._job.out.emit("nobody_hung", reason="every rank came to rest: a collective was stuck")
+            self._job.out.emit("no_rank_hung", reason="every rank came to rest: a collective was stuck")

@@ -169,7 +169,7 @@ class Pace:
             return
         start = max(self._first_beyond_reach(seated, step_s, now), self._commits.permit.keep_from)
         detail: dict[str, Any] = {"every": change.every, "from": start, "reason": change.reason}
-        self._out.emit("interval", **detail)
+        self._out.emit("capture_interval", **detail)
         self._commits.reschedule(Schedule(every=change.every, start=start))
 
     def _everybody_passed_the_last(self, seated: list[Member]) -> bool:

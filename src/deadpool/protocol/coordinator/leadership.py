@@ -149,7 +149,7 @@ class Office:
         """They will turn to whoever is the coordinator now. Perhaps that is we, again, in a new term; or nobody is
         left, and we hear of nothing any more."""
         self._out.generation, self._out.cause = self.coordinator.generation, f"term-{self.coordinator.term}"
-        self._out.emit("let_go", term=self.coordinator.term, reason=reason)
+        self._out.emit("stepped_down", term=self.coordinator.term, reason=reason)
         for node in nodes:
             self._out.drop(node)
         durable = self.coordinator.salvaging.durable

@@ -34,14 +34,14 @@ class Waiting:
     def for_spare(self, reason: str, now: float) -> None:
         patience_s = self._job.deadlines.spare_wait_s
         if self._begin(Awaited.SPARE, now, patience_s):
-            self._job.out.emit("waiting", reason=reason, deadline_s=patience_s)
+            self._job.out.emit("awaiting_spare", reason=reason, deadline_s=patience_s)
 
     def for_return(self, reason: str, now: float) -> None:
         """Who only fell silent may be alive, and have what nobody else has."""
         patience_s = self._job.deadlines.return_s
         if self._begin(Awaited.RETURN, now, patience_s):
             hoped_for = ", ".join(self._absences.hoped_for)
-            self._job.out.emit("hoping", reason=f"{reason}; {hoped_for} may come back", deadline_s=patience_s)
+            self._job.out.emit("awaiting_return", reason=f"{reason}; {hoped_for} may come back", deadline_s=patience_s)
 
     def for_isolation(self, now: float) -> None:
         """Nobody who ran is at rest: a plan without them could make two jobs of one. Either one of them comes back, or
@@ -50,7 +50,7 @@ class Waiting:
         if self._begin(Awaited.ISOLATION, now, patience_s):
             names = ", ".join(self._absences.hoped_for)
             reason = f"{names} may still run, and nobody who ran with them has stopped"
-            self._job.out.emit("hoping", reason=reason, deadline_s=patience_s)
+            self._job.out.emit("awaiting_return", reason=reason, deadline_s=patience_s)
 
     def _begin(self, awaited: Awaited, now: float, patience_s: float) -> bool:
         """False: it has been waited for that before."""
