@@ -41,9 +41,8 @@ def _emitted(call: ast.Call, function: ast.FunctionDef, tree: ast.Module) -> Ite
     if called in FORWARDS and call.args:
         fields = _keywords(call, function)
         yield from ((name, fields) for name in _names(call.args[0], tree))
-    elif called == "Event" and any(keyword.arg == "what" for keyword in call.keywords):
-        if function.name not in FORWARDS:
-            what = next(keyword.value for keyword in call.keywords if keyword.arg == "what")
+    elif called == "Event" and function.name not in FORWARDS:
+        for what in (keyword.value for keyword in call.keywords if keyword.arg == "what"):
             fields = _keywords(call, function) - ADDED_BY_EMIT - {"what"}
             yield from ((name, fields) for name in _names(what, tree, function))
 

@@ -26,9 +26,12 @@ TORCH_FREE_SNAPSHOT = {
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "environment": set(),
+    "setting": {"environment"},
+    "config_values": BASE,
     "fault_orders": BASE,
     "timeouts": BASE,
-    "config": BASE | {"fault_orders", "timeouts"},
+    "config": BASE | {"config_values", "environment", "fault_orders", "setting", "timeouts"},
     "owner_only": set(),
     "event_types": set(),
     "events": BASE | {"owner_only"},
@@ -36,20 +39,30 @@ MAY_IMPORT: dict[str, set[str]] = {
     "story": {"events", "errors"},
     "picture": {"story", "errors"},
     "notes": set(),
-    "journal": BASE | {"notes"},
+    "journal": BASE | {"environment", "notes"},
     "protocol": {"errors", "events"},
-    "wire": {"protocol", "errors"},
+    "wire": {"protocol", "environment", "errors"},
     "control": SHARED
-    | {"wire", "event_types", "owner_only", "child_processes", "fault_orders", "timeouts"}
+    | {
+        "wire",
+        "environment",
+        "event_types",
+        "setting",
+        "config_values",
+        "owner_only",
+        "child_processes",
+        "fault_orders",
+        "timeouts",
+    }
     | TORCH_FREE_SNAPSHOT,
     "sim": SHARED,
     "dashboard": SHARED | {"story"},
     "snapshot": SHARED
     | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "preauth_limit", "tls")},
     "backend": {"config", "events", "errors"},
-    "trainer": SHARED | {"wire", "snapshot", "backend", "child_processes", "journal", "notes"},
+    "trainer": SHARED | {"wire", "snapshot", "backend", "child_processes", "environment", "journal", "notes"},
     "workload": {"", "config", "control", "events", "story", "errors"},
-    "chaos": {"config", "control", "errors", "journal", "child_processes", "snapshot.slot", "workload"},
+    "chaos": {"config", "control", "environment", "errors", "journal", "child_processes", "snapshot.slot", "workload"},
     "__init__": {"errors", "trainer"},
 }
 """Rooms, or single modules in them. Every room may import itself; cli may import anything, only cli sim and chaos."""

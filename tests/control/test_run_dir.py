@@ -8,10 +8,9 @@ import os
 import pytest
 
 from deadpool.control.run_dir import RunDir
+from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.errors import ConfigError
 from deadpool.protocol.topology import Address
-from deadpool.wire.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE
-from deadpool.wire.tls import TLS_VARIABLE
 
 ADDRESS = Address(host="127.0.0.1", port=7)
 
