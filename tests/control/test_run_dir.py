@@ -39,7 +39,7 @@ def test_successor_in_the_folder_serves_as_the_job_is_used_to(run_dir):
 def test_what_a_coordinator_was_told_counts_before_anything_is_announced(run_dir):
     run_dir.make_secret()
     assert run_dir.credentials(serving=True, tls="off").tls is None
-    with pytest.raises(ConfigError, match="not the folder of a job"):
+    with pytest.raises(ConfigError, match="not the run folder of a job"):
         run_dir.credentials(serving=True)
 
 

@@ -146,7 +146,9 @@ class CoordinatorServer:
             case Ask():
                 caller.link.send(self._answer(message))
             case Join() if self._is_another(message):
-                refused = Refused(reason=f"a node named {message.node} is in the job already")
+                refused = Refused(
+                    reason=f"a node named {message.node} is in the job already: give this one another --name"
+                )
                 caller.link.send(Order(term=self._office.term, message=refused))
             case Join():
                 self._join(caller, message)
@@ -238,7 +240,7 @@ class CoordinatorServer:
             self.stop(str(ask.arguments.get("reason")))
             return Answer(body={})
         if not self._office.in_office:
-            return Answer(body={}, error="this coordinator is not in office; its run folder says who is")
+            return Answer(body={}, error="this coordinator stands by: ask the one that job.json in the run folder names")
         match ask.what:
             case "status":
                 facts = {node: peer.facts for node, peer in self._peers.items()}
@@ -254,4 +256,4 @@ class CoordinatorServer:
                 return Answer(body={})
             case _:
                 known = "status, kill, drain, replace or stop"
-                return Answer(body={}, error=f"{ask.what!r} is not a question: ask for {known}")
+                return Answer(body={}, error=f"{ask.what!r} is not a request of DeadPool: send {known}")

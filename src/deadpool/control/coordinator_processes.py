@@ -101,7 +101,9 @@ class Coordinators:
         deadline = time.monotonic() + _START_S
         while not self._run_dir.is_known:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise ConfigError(f"the coordinator did not start; its log is in {self._run_dir.path}")
+                raise ConfigError(
+                    f"the coordinator did not start: read its output above, or console.log in {self._run_dir.path}"
+                )
             time.sleep(0.01)
 
     def _free_ports(self) -> list[int]:

@@ -64,13 +64,15 @@ class InjectionRpc:
         core = self._core()
         if order.rank is None:
             if order.node not in core.members:
-                raise ConfigError(f"there is no node {order.node!r}: known are {', '.join(sorted(core.members))}")
+                raise ConfigError(f"there is no node {order.node!r}: give one of {', '.join(sorted(core.members))}")
             return order.node
         if not 0 <= order.rank < core.layout.world_size:
-            raise ConfigError(f"there is no rank {order.rank}: ranks are 0 to {core.layout.world_size - 1}")
+            raise ConfigError(f"there is no rank {order.rank}: give 0 to {core.layout.world_size - 1}")
         position = core.layout.position_of(order.rank)
         if position >= len(core.seats) or core.seats[position] not in core.members:
-            raise ConfigError(f"rank {order.rank} is nowhere at the moment: the job is {core.phase.value}")
+            raise ConfigError(
+                f"no node holds rank {order.rank} now, because the job is {core.phase.value}: ask again when it runs"
+            )
         return core.seats[position]
 
     def _refuse_past(self, order: InjectionOrder, node: str) -> None:
@@ -78,7 +80,9 @@ class InjectionRpc:
         steps = self._core().members[node].steps
         stands = [step for rank, step in steps.items() if order.rank in (None, rank)]
         if order.step is not None and stands and min(stands) > order.step:
-            raise ConfigError(f"step={order.step} is past: {order.place()} has completed {min(stands)} steps")
+            raise ConfigError(
+                f"step={order.step} is past: {order.place()} has completed {min(stands)} steps; give a later one"
+            )
 
 
 def _event_of(order: InjectionOrder, node: str) -> Event:
