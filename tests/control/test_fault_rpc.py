@@ -34,7 +34,7 @@ class Desk:
             lambda: core,
             [parse_order(order) for order in orders],
             send=lambda node, injection: self.sent.append((node, injection)),
-            record=self.records.append,
+            log_event=lambda event: self.records.append(event.record()),
         )
 
 
@@ -47,8 +47,8 @@ class Desk:
         ({"node": "n1", "step": 7}, "step=7 goes with a moment"),
         ({"node": "n1", "at": "clip", "step": -1}, "step=-1 cannot be used"),
         ({"node": "n1", "rank": 1}, "give either a node or a rank"),
-        ({"node": "n9", "at": "clip", "step": 7}, "there is no node 'n9': known are n0, n1, n2"),
-        ({"rank": 4, "at": "clip", "step": 7}, "there is no rank 4: ranks are 0 to 3"),
+        ({"node": "n9", "at": "clip", "step": 7}, "there is no node 'n9': give one of n0, n1, n2"),
+        ({"rank": 4, "at": "clip", "step": 7}, "there is no rank 4: give 0 to 3"),
         ({"node": "n1", "at": "clip", "step": 4}, "step=4 is past: node n1 has completed 5 steps"),
         ({"rank": 3, "at": "wire", "step": 5}, "step=5 is past: rank 3 has completed 6 steps"),
     ],

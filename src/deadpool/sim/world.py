@@ -195,7 +195,7 @@ class World:
         if what == "go":
             self.steps_since_go = 0
         self.on_event(what)
-        if what == "waiting":
+        if what == "awaiting_spare":
             self.on_waiting()
 
     @property

@@ -91,7 +91,7 @@ class Commits:
         positions = self.placement.same_rack
         if positions and positions != before:
             nodes = [self.ledger.nodes[position] for position in positions]
-            self._out.emit("same_rack", positions=list(positions), nodes=nodes)
+            self._out.emit("copies_in_own_rack", positions=list(positions), nodes=nodes)
 
     def on_go(self) -> str | None:
         self._count_in()
@@ -153,7 +153,7 @@ class Commits:
 
     def on_missed(self, rank: int, number: int, reason: str) -> None:
         self.ledger.missed.add(number)
-        self._out.emit("missed", rank=rank, step=number, reason=reason)
+        self._out.emit("capture_missed", rank=rank, step=number, reason=reason)
         self._renew_permit()
 
     def _advance(self, version: Version) -> str | None:

@@ -217,7 +217,7 @@ class Coordinator:
             case Report() | TakeoverReport():
                 pass  # the first is for the log; the second says what this coordinator has seen for itself
             case _:
-                self._job.out.emit("refused", node=node, message=type(message).__name__)
+                self._job.out.emit("message_refused", node=node, message=type(message).__name__)
 
     def _on_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:
         straggler = self._monitor.on_heartbeat(member, beat, now)
@@ -234,7 +234,9 @@ class Coordinator:
     def _on_spoilt(self, member: Member, spoilt: Spoilt) -> None:
         """The copy is lost: its node drops it before it is asked again what it has."""
         out = self._job.out
-        out.emit("spoilt", node=spoilt.node, rank=spoilt.rank, step=spoilt.version.number, found_by=member.node)
+        out.emit(
+            "copy_corrupt", node=spoilt.node, rank=spoilt.rank, step=spoilt.version.number, found_by=member.node
+        )
         self.commits.lose_copy(spoilt.rank, spoilt.node, spoilt.version)
         if spoilt.node in self.members and spoilt.node != member.node:
             out.send(spoilt.node, spoilt)

@@ -84,7 +84,7 @@ class HangMonitor:
         """Every rank has come to rest: none of them was at fault."""
         if self._suspected:
             self._suspected = False
-            self._job.out.emit("nobody_hung", reason="every rank came to rest: a collective was stuck")
+            self._job.out.emit("no_rank_hung", reason="every rank came to rest: a collective was stuck")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,7 @@ class IntervalController:
             return
         start = max(self._first_beyond_reach(seated, step_s, now), self._commits.permit.keep_from)
         detail: dict[str, Any] = {"every": change.every, "from": start, "reason": change.reason}
-        self._job.out.emit("interval", **detail)
+        self._job.out.emit("capture_interval", **detail)
         self._commits.reschedule(Schedule(every=change.every, start=start))
 
     def _all_passed_the_last_change(self, seated: list[Member]) -> bool:

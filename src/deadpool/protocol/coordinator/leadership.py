@@ -127,7 +127,7 @@ class Leadership:
         """The nodes will turn to the coordinator that there is now. Perhaps that is this process again, in a new term;
         or no node is left, and none will call."""
         self.generation, self.cause = self.coordinator.generation, f"term-{self.coordinator.term}"
-        self._out.emit("let_go", term=self.coordinator.term, reason=reason)
+        self._out.emit("stepped_down", term=self.coordinator.term, reason=reason)
         for node in nodes:
             self._out.drop(node)
         durable = self.coordinator.salvage.durable

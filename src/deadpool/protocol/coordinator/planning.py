@@ -96,14 +96,14 @@ class Wait:
     def for_spare(self, reason: str, now: float) -> None:
         patience_s = self._job.deadlines.spare_wait_s
         if self._begin(Awaited.SPARE, now, patience_s):
-            self._job.out.emit("waiting", reason=reason, deadline_s=patience_s)
+            self._job.out.emit("awaiting_spare", reason=reason, deadline_s=patience_s)
 
     def for_return(self, reason: str, now: float) -> None:
         """A node that only fell silent may be alive, and have copies that no other node has."""
         patience_s = self._job.deadlines.return_s
         if self._begin(Awaited.RETURN, now, patience_s):
             names = ", ".join(self._job.silent.may_return)
-            self._job.out.emit("hoping", reason=f"{reason}; {names} may come back", deadline_s=patience_s)
+            self._job.out.emit("awaiting_return", reason=f"{reason}; {names} may come back", deadline_s=patience_s)
 
     def for_isolation(self, now: float) -> None:
         """No node that ran is at rest: a plan without them could make two jobs of one. Either one of them comes back,
@@ -112,7 +112,7 @@ class Wait:
         if self._begin(Awaited.ISOLATION, now, patience_s):
             names = ", ".join(self._job.silent.may_return)
             reason = f"{names} may still run, and no node that ran with them has stopped"
-            self._job.out.emit("hoping", reason=reason, deadline_s=patience_s)
+            self._job.out.emit("awaiting_return", reason=reason, deadline_s=patience_s)
 
     def _begin(self, awaited: Awaited, now: float, patience_s: float) -> bool:
         """False: the job waits for that already."""

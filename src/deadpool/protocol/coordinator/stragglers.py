@@ -97,7 +97,7 @@ class StragglerWatch:
         self._rounds = {node: self._rounds.get(node, 0) + 1 for node in slow}
         for node in [node for node in self.known if node not in slow]:
             del self.known[node]
-            self._out.emit("straggler_over", node=node)
+            self._out.emit("straggler_recovered", node=node)
         for node, found in slow.items():
             if node not in self.known and self._rounds[node] >= ROUNDS:
                 self._out.emit("straggler", node=node, rank=found.rank, reason=found.text, **found.facts())

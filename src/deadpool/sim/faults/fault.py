@@ -18,7 +18,7 @@ WITHIN_S = {
     "prepared": 0.5,
     "go": 6.0,
     "took_over": 2.0,
-    "waiting": 10.0,
+    "awaiting_spare": 10.0,
     "drain": 6.0,
     "handover": 1.5,
     "left": 2.0,

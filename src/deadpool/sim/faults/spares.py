@@ -22,6 +22,8 @@ def die(world: World) -> bool:
 
 
 FAULTS = [
-    Fault(kind="join", injection=join, chance=0.4, whens=(TIME, TIME, "fence", "planned", "prepared", "waiting")),
+    Fault(
+        kind="join", injection=join, chance=0.4, whens=(TIME, TIME, "fence", "planned", "prepared", "awaiting_spare")
+    ),
     Fault(kind="spare", injection=die, chance=0.2),
 ]
