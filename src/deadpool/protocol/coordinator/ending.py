@@ -117,7 +117,7 @@ class SalvageProgress:
 
     def restart_advice(self) -> str:
         if self.durable is None:
-            return "restart from your last durable checkpoint (none was told of with job.durable(step, path))"
+            return "restart from your last durable checkpoint (none was reported with job.durable(step, path))"
         return f"restart from the durable checkpoint of step {self.durable.step}: {self.durable.path}"
 
 

@@ -41,8 +41,10 @@ class Straggler:
 
     @property
     def text(self) -> str:
-        times = f"{self.factor:.1f} times as long" if self.usual_s > 0 else "long"
-        return f"works {times} at a step as the others: {self.own_s:.3f} s, usual are {self.usual_s:.3f} s"
+        if self.usual_s <= 0:
+            return f"works {self.own_s:.3f} s at a step, and the other nodes next to nothing"
+        seconds = f"{self.own_s:.3f} s, their median is {self.usual_s:.3f} s"
+        return f"works {self.factor:.1f} times as long at a step as the other nodes: {seconds}"
 
     def facts(self) -> dict[str, Any]:
         """For status and events."""
