@@ -5,7 +5,7 @@ protected until the next loss, (d) protected and one loss give a plan at the wat
 permitted, (f) no commit below what is kept, (g) the watermark grows once faults have ended, (h) one holder of a rank
 per generation, and no two generations that run, (i) no order of a lower term is obeyed after a promise, (j) no more
 steps are lost than the bound allows, (k) Go means that everything newer than the resume version is gone, (l) one writer
-per slot; and rules 4, 7, 14, 16, 17 and 18 themselves: a schedule begins where nobody is known to be yet, the permit
+per slot; and six rules as they stand: a schedule begins where nobody is known to be yet, the permit
 passes nothing that is on its way, a newcomer pulls the floor, a holder without the floor is sent nothing newer, a copy
 shares its rank's rack only where other racks have no room, a successor permits no less than was permitted. Beside the
 protocol: (recordings) nobody was told what an earlier start of the job was told; (drain) a node that leaves on purpose
@@ -106,11 +106,11 @@ class Checkers:
             self._disturbed = not running
 
     def _adopted(self, permit: Permit) -> None:
-        """Rule 18: it keeps no less from being overwritten than what any seat has been told to keep."""
+        """Rule 18 (one coordinator per term): a successor adopts no lower permit than any seat has obeyed."""
         for node in self._world.coordinator.seats:
             obeyed = self._world.machine_at(node).arena.permit
             if obeyed is not None and obeyed.keep_from > permit.keep_from:
-                fail("18", f"{permit} is adopted, {node} was told {obeyed}")
+                fail("rule 18", f"{permit} is adopted, {node} was told {obeyed}")
         self._permit = permit
         if permit.schedule in self._schedules:
             self._schedules = self._schedules[: self._schedules.index(permit.schedule) + 1]
@@ -145,20 +145,22 @@ class Checkers:
             fail("f", f"{watermark} committed without {missing}")
 
     def _rescheduled(self, schedule: Schedule, before: Permit) -> None:
-        """Rule 4: nothing that the permit has passed already, or that a rank is known to have reached, is changed."""
+        """Rule 4 (every rank captures the same versions): nothing that the permit has passed already, or that a rank
+        is known to have reached, is changed."""
         known = max((step for m in self._world.coordinator.members.values() for step in m.steps.values()), default=0)
         if schedule.start <= known + 2 or schedule.start < before.keep_from:
-            fail("4", f"{schedule} begins too early: a rank has reached {known}, the permit {before.keep_from}")
+            fail("rule 4", f"{schedule} begins too early: a rank has reached {known}, the permit {before.keep_from}")
         self._schedules.append(schedule)
 
     def _is_scheduled(self, number: int) -> bool:
         return [schedule for schedule in self._schedules if schedule.start <= number][-1].captures(number)
 
     def _passed(self, before: Permit, permit: Permit) -> None:
-        """Rule 7: without a commit only versions that nobody captures, or that some rank missed, are passed."""
+        """Rule 7 (pending versions are not passed): without a commit only versions that no rank captures, or that some
+        rank missed, are passed."""
         for number in range(before.keep_from, permit.keep_from):
             if self._is_scheduled(number) and (permit.generation, number) not in self._missed:
-                fail("7", f"version {number} was on its way, and the permit passed it: {permit}")
+                fail("rule 7", f"version {number} was on its way, and the permit passed it: {permit}")
 
     def heard(self, message: Any) -> None:
         """What the coordinator is told, as it arrives."""
@@ -267,17 +269,18 @@ class Checkers:
             self._watermarks[permit.generation] = watermark
 
     def floor_first(self, machine: Machine, rank: int, version: Version) -> None:
-        """Rule 16: a holder that lacks the floor is sent nothing newer."""
+        """Rule 16 (floor first): a holder that lacks the floor is sent nothing newer."""
         floor = machine.arena.permit.watermark if machine.arena.permit else None
         seats = tuple(map(self._world.machine_at, self._world.coordinator.seats)) or self.last_seats
         home = seats[self._world.layout.position_of(rank)]
         if floor is None or version.number <= floor.number or (rank, floor) not in self._sound(home.name):
             return
         if (rank, floor) not in machine.arena.sealed.values():
-            fail("16", f"{machine.name} stores {version} of rank {rank} and lacks the floor {floor}")
+            fail("rule 16", f"{machine.name} stores {version} of rank {rank} and lacks the floor {floor}")
 
     def ordered(self, machine: Machine, plan: Plan) -> None:
-        """Rule 14: a seat has the resume version and the floor at home, or pulls them, or stands there and captures."""
+        """Rule 14 (drop above the resume version): a seat has the resume version and the floor at home, or pulls them,
+        or stands there and captures."""
         standing = {live.rank for live in machine.frozen.live if live.clean and live.version == plan.resume}
         for order in plan.orders:
             kept = order.keep and order.rank in standing
@@ -285,19 +288,20 @@ class Checkers:
             for version in (plan.resume, plan.permit.watermark):
                 home = (order.rank, version) in machine.arena.sealed.values()
                 if version and not (home or version in pulled or (kept and version == plan.resume)):
-                    fail("14", f"{machine.name} is to seat rank {order.rank} without {version}")
+                    fail("rule 14", f"{machine.name} is to seat rank {order.rank} without {version}")
 
     def placed(self, machine: Machine, plan: Plan) -> None:
-        """Rule 17, from what nodes are told: never the own node, and the own rack only if the others are full."""
+        """Rule 17 (placement by seat), from what nodes are told: never the own node, and the own rack only if the
+        others are full."""
         layout, racks = self._world.layout, self._world.options.rack_of
         names = [holder.node for holder in plan.holders]
         if plan.orders and (machine.name in names or len(names) != layout.holders):
-            fail("17", f"the copies of {machine.name} go to {names}")
+            fail("rule 17", f"the copies of {machine.name} go to {names}")
         outside = [m for m in self._world.coordinator.seats if racks(m) != racks(machine.name)]
         shared = [name for name in names if racks(name) == racks(machine.name)]
         roomy = layout.positions <= 2 * len(outside) and layout.holders == 1
         if self._world.options.racks and shared and roomy:
-            fail("17", f"a copy of {machine.name} goes to {shared} in its own rack, {outside} are in others")
+            fail("rule 17", f"a copy of {machine.name} goes to {shared} in its own rack, {outside} are in others")
 
     def stands_at(self, rank: int, version: Version, state: State) -> None:
         if state != self._world.history.state(version, rank):

@@ -134,7 +134,8 @@ class Commits:
         self.ledger.obey(self.permit)
 
     def take_up(self) -> str | None:
-        """Rule 18: the highest permit, then the watermark, and only then may versions be passed over."""
+        """Rule 18, one coordinator per term: the highest permit, then the watermark, and only then may versions be
+        passed over."""
         self._running = True
         self._out.send_each(self.ledger.nodes, self.permit)
         for version in sorted(self.ledger.places, key=lambda version: version.number):
@@ -167,7 +168,7 @@ class Commits:
         self._renew_permit()
 
     def _advance(self, version: Version) -> str | None:
-        """Rule 6: commit. Never a version that the permit has passed: some rank may have overwritten it."""
+        """Rule 6, commit. Never a version that the permit has passed: some rank may have overwritten it."""
         if version.number >= self.permit.keep_from and self.ledger.complete(version):
             if alone := self.ledger.unmatched(version):
                 if untenable := self._replicas_differ(version, alone):
@@ -214,7 +215,8 @@ class Commits:
         return Schedule(every=self.timetable.newest.every)
 
     def reschedule(self, schedule: Schedule) -> None:
-        """Rule 4: from a version on that nobody has reached yet. The news travels with a permit."""
+        """Rule 4, every rank captures the same versions: from a version on that nobody has reached yet. The news
+        travels with a permit."""
         self.timetable.add(schedule, settled=self.permit.keep_from)
         self._renew_permit()
 
@@ -231,7 +233,8 @@ class Commits:
         self._set_permit(self.permit.watermark, self.permit.keep_from)
 
     def _set_permit(self, watermark: Version | None, keep_from: int) -> None:
-        """Rule 7: the permit passes versions that nobody will capture, never one that is still on its way."""
+        """Rule 7, pending versions are not passed: the permit passes versions that nobody will capture, never one that
+        is still on its way."""
         while self._is_dead(keep_from):
             keep_from += 1
         generation = self._out.generation

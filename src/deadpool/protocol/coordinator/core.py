@@ -109,8 +109,8 @@ class Coordinator:
         return self._out.take()
 
     def take_over(self, recovered_view: RecoveredView, *, now: float) -> list[CoordinatorEffect]:
-        """Rule 18. The only other door: the first that a successor hears of the job. What was said in between is heard
-        after it."""
+        """Rule 18, one coordinator per term. The only other door: the first that a successor hears of the job. What was
+        said in between is heard after it."""
         self._takeover.enter_upon(recovered_view, now)
         for said in recovered_view.unheard() if recovered_view.is_running else ():
             if self.phase is not Phase.ENDED:
@@ -195,7 +195,7 @@ class Coordinator:
                 self._overdue.look(now)
 
     def _excuse(self, seconds: float) -> None:
-        """Rule 20: we did not run for so long."""
+        """Rule 20, timeouts: we did not run for so long."""
         for keeps_time in (self._overdue, self._hangs, self.conduct, self.departures):
             keeps_time.excuse(seconds)
 

@@ -5,10 +5,10 @@
     MOVING     all stand there and have it sealed at home: a fence, and a plan that resumes from it
     PARTING    the ranks run elsewhere; the node stays until every copy of the watermark lies where it should
 
-Rule 21. Which version that is cannot be known from here, so it is asked for in two words: first all stop at the next
-boundary they come to. Nobody completes the step after the first boundary that is heard of, since each step needs every
-rank (rule 22); so a little beyond it there is a version that nobody has passed and everybody comes to. Who has passed
-it all the same says so, and another one is chosen.
+Rule 21, drain. Which version that is cannot be known from here, so it is asked for in two words: first all stop at the
+next boundary they come to. Nobody completes the step after the first boundary that is heard of, since each step needs
+every rank (rule 22, every step needs every rank); so a little beyond it there is a version that nobody has passed and
+everybody comes to. Who has passed it all the same says so, and another one is chosen.
 
 A fault at any time ends all this in a fence. The plan after it moves the ranks if there are spares enough, and leaves
 them where they are if not. Nobody's safety depends on what is decided here.

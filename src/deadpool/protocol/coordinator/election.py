@@ -84,7 +84,8 @@ class Candidacy:
         )
 
     def _is_enough(self, footings: dict[str, Footing]) -> bool:
-        """Rule 18. Without anybody who was seated there is nothing to be elected by, or to take over."""
+        """Rule 18, one coordinator per term. Without anybody who was seated there is nothing to be elected by, or to
+        take over."""
         voters = {(node, self.joins[node].incarnation): footing for node, footing in footings.items()}
         sat = electorates(self._layout.positions, voters)
         return any(each.is_represented for each in sat) and Quorum(alone=self._alone, electorates=sat).has(voters)

@@ -3,7 +3,9 @@
 With T the step time, S the slots and B the budget, the interval k has to satisfy, for the worst rank:
 
     stall per capture      <= B * k * T           captures cost no more than the budget
-    step's end to permit   <= (S - 1) * k * T     a slot is free again when it is needed (rule 4)
+    step's end to permit   <= (S - 1) * k * T     a slot is free again when it is needed
+
+The second is a part of rule 4 (every rank captures the same versions).
 
 Too narrow: widened at once, to what is needed. Wider than needed: halved, but only when the half would still have
 MARGIN to spare, for every rank, and after a stretch of commits in which that was so; the stretch doubles each time that
@@ -35,7 +37,8 @@ MISSES = 3
 """Versions missed in a row, for want of a slot or of time, that are reason enough: where ranks miss different ones,
 nothing is committed and so nothing is measured either."""
 LEAD_STEPS = 3
-"""Rule 4: a schedule begins later than the newest step reported, by more than two steps."""
+"""Rule 4, every rank captures the same versions: a schedule begins later than the newest step reported, by more than
+two steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,8 +90,9 @@ class Job:
 
     @property
     def has_majority(self) -> bool:
-        """Rule 18: those who are with us are so many that nobody else can have been elected without them. Only seats
-        count: whoever is elected next learns of a plan that has gone from those who sit in it."""
+        """Rule 18, one coordinator per term: those who are with us are so many that nobody else can have been elected
+        without them. Only seats count: whoever is elected next learns of a plan that has gone from those who sit in
+        it."""
         return self.quorum.has([*self._sitting(), *self._recalled()])
 
     def _sitting(self) -> list[Voter]:

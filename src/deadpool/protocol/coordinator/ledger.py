@@ -65,7 +65,7 @@ class Ledger:
         self.places.get(version, set()).discard((rank, AT_HOME if at_home else node))
 
     def complete(self, version: Version) -> bool:
-        """Rule 6: sealed at home and stored at all holders, for every rank."""
+        """Rule 6, commit: sealed at home and stored at all holders, for every rank."""
         return len(self.places.get(version, ())) == self.layout.world_size * (1 + self.layout.holders)
 
     def lag(self, version: Version) -> int:

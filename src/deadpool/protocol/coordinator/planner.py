@@ -1,7 +1,7 @@
 """From what the nodes froze to who holds what next. A pure function: `plan(view)` gives a Blueprint or says why not.
 
-Rules 13 to 17 of the protocol. The resume version is the newest for which every rank has its own seal evidence *and*
-bytes; a replica can give bytes, never evidence.
+The resume version is the newest for which every rank has its own seal evidence *and* bytes;
+a replica can give bytes, never evidence.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ class _Draft:
         self._position = {node: position for position, node in enumerate(seats)}
 
     def _floor(self) -> Version | None:
-        """Rule 13. A watermark that some rank has lost is no floor: nobody could go back to it."""
+        """Rule 13, a plan needs every rank's own seal. A watermark that some rank has lost is no floor: nobody could go
+        back to it."""
         watermark = self.view.watermark
         if self.resume is None or watermark is None or watermark.number > self.resume.number:
             return self.resume
@@ -233,7 +234,8 @@ class _Draft:
         )
 
     def _permit(self) -> Permit:
-        """Rule 14: the resume version, if newer than the floor, is pending; everything between them is not needed."""
+        """Rule 14, drop above the resume version: the resume version, if newer than the floor, is pending; everything
+        between them is not needed."""
         keep_from = 0
         if self.floor is not None and self.resume is not None:
             keep_from = max(self.floor.number + 1, self.resume.number)

@@ -21,7 +21,8 @@ class Planning:
         self._roll: list[str] = []  # who had not acknowledged the fence when everybody was last looked at
 
     def maybe_plan(self, now: float) -> None:
-        """Only from frozen inventories (rule 14), and only with a majority (rule 18)."""
+        """Only from frozen inventories (rule 13, a plan needs every rank's own seal), and only with a majority
+        (rule 18, one coordinator per term)."""
         if not self._is_frozen():
             return
         if self._job.phase is Phase.FENCING:

@@ -127,7 +127,8 @@ class Resumption:
         job.enter(Phase.CONNECTING, now, job.deadlines.connect_s)
 
     def _maybe_go(self, now: float) -> None:
-        """Rule 15: every seat connected, and every node has dropped what is newer than the resume version."""
+        """Rule 15, Go after every seat is ready: every seat connected, and every node has dropped what is newer than
+        the resume version."""
         job = self._job
         if job.phase is not Phase.CONNECTING or not self._milestones.is_reached("connected"):
             return

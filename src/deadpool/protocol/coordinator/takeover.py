@@ -1,4 +1,5 @@
-"""Taking over from a coordinator that is gone (rule 18). What there is to take over is `recovered_view.py`'s to say."""
+"""Taking over from a coordinator that is gone (rule 18, one coordinator per term). What there is to take over is
+`recovered_view.py`'s to say."""
 
 from __future__ import annotations
 

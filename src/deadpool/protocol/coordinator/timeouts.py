@@ -32,7 +32,7 @@ class Overdue:
         return self._silence.earliest(self._job.members)
 
     def excuse(self, seconds: float) -> None:
-        """Rule 20: nobody is blamed for a silence that was ours."""
+        """Rule 20, timeouts: nobody is blamed for a silence that was ours."""
         for member in self._job.members.values():
             member.heard += seconds
         self._silence.excuse()

@@ -29,7 +29,7 @@ def _instead_of_looking(patch: Patch, shortcut: Callable[[Departures], Next | No
     patch.set(Departures, "look", look)
 
 
-def handed_over_before_everybody_has_sealed(patch: Patch) -> None:
+def handover_before_every_rank_has_sealed(patch: Patch) -> None:
     def shortcut(self: Departures) -> Next | None:
         stand = self.drain is not None and len(self.drain.standing) == self._layout.world_size
         return Next.HAND_OVER if stand and self.drain and self.drain.stage is Stage.STOPPING else None
@@ -37,7 +37,7 @@ def handed_over_before_everybody_has_sealed(patch: Patch) -> None:
     _instead_of_looking(patch, shortcut)
 
 
-def handed_over_wherever_ranks_stand(patch: Patch) -> None:
+def handover_wherever_ranks_stand(patch: Patch) -> None:
     def stands(self: Departures, rank: int, number: int) -> None:
         if self.drain is not None and self.drain.stage is Stage.STOPPING:
             self.drain.standing.add(rank)
@@ -61,7 +61,7 @@ def memory_of_a_node_without_a_seat_counts(patch: Patch) -> None:
     patch.set(InventoryIndex, "count", count)
 
 
-def old_recordings_believed(patch: Patch) -> None:
+def recordings_of_a_returned_node_counted(patch: Patch) -> None:
     real = Coordinator._handle
 
     def gullible(self: Coordinator, member: Member, message: object, now: float) -> None:
@@ -73,9 +73,19 @@ def old_recordings_believed(patch: Patch) -> None:
 
 
 MUTATIONS = [
-    Mutation("21 handed over before everybody has sealed", handed_over_before_everybody_has_sealed, "departures"),
-    Mutation("21 handed over wherever ranks stand", handed_over_wherever_ranks_stand, "departures"),
-    Mutation("18 seats given up without a majority", seats_given_up_without_a_majority, "departures"),
-    Mutation("19 memory of a node without a seat counts", memory_of_a_node_without_a_seat_counts, "returns"),
-    Mutation("19 old recordings believed", old_recordings_believed, "returns"),
+    Mutation(
+        33,
+        "handover before every rank has sealed",
+        handover_before_every_rank_has_sealed,
+        rule=21,
+        profile="departures",
+    ),
+    Mutation(34, "handover wherever ranks stand", handover_wherever_ranks_stand, rule=21, profile="departures"),
+    Mutation(23, "seats given up without a majority", seats_given_up_without_a_majority, rule=18, profile="departures"),
+    Mutation(
+        32, "memory of a node without a seat counts", memory_of_a_node_without_a_seat_counts, rule=19, profile="returns"
+    ),
+    Mutation(
+        38, "recordings of a returned node counted", recordings_of_a_returned_node_counted, rule=23, profile="returns"
+    ),
 ]

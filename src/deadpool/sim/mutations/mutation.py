@@ -31,9 +31,15 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """`profile` is the mix of faults in which it is looked for."""
+    """One defect, as docs/protocol.md lists it: its number there, what it is, and the rule that it breaks."""
 
-    name: str
+    number: int
+    defect: str
     apply: Callable[[Patch], None]
-    profile: str = "anything"
-    seeds: int = 1000  # within which it has to be caught
+    rule: int
+    profile: str = "anything"  # the mix of faults in which it is looked for
+    seeds: int = 1000  # within which a checker has to object
+
+    @property
+    def name(self) -> str:
+        return f"{self.number} {self.defect}"

@@ -142,14 +142,28 @@ def newest_plan_alone_votes(patch: Patch) -> None:
 
 
 MUTATIONS = [
-    Mutation("12 permits of any term", permits_of_any_term, "succession"),
-    Mutation("12 fences and plans of any term", fences_and_plans_of_any_term, "succession"),
-    Mutation("13 lowest permit adopted", lowest_permit_adopted, "succession"),
-    Mutation("13 twice: lowest permit, versions passed first", lowest_permit_and_versions_passed_first, "succession"),
-    Mutation("15 plan without a majority", plan_without_a_majority, "succession"),
-    Mutation("15 term without a majority", term_without_a_majority, "succession"),
-    Mutation("15 twice: no term in generations or orders", no_term_in_generations_or_orders, "succession"),
-    Mutation("18 misses forgotten with the coordinator", misses_forgotten_with_the_coordinator, "succession"),
-    Mutation("18 newest plan alone votes", newest_plan_alone_votes, "succession"),
-    Mutation("18 same term promised to two", same_term_promised_to_two, "succession"),
+    Mutation(12, "permits of any term", permits_of_any_term, rule=18, profile="succession"),
+    Mutation(16, "fences and plans of any term", fences_and_plans_of_any_term, rule=18, profile="succession"),
+    Mutation(17, "lowest permit adopted", lowest_permit_adopted, rule=18, profile="succession"),
+    Mutation(
+        13,
+        "twice: lowest permit, versions passed first",
+        lowest_permit_and_versions_passed_first,
+        rule=18,
+        profile="succession",
+    ),
+    Mutation(15, "plan without a majority", plan_without_a_majority, rule=18, profile="succession"),
+    Mutation(18, "term without a majority", term_without_a_majority, rule=18, profile="succession"),
+    Mutation(
+        19, "twice: no term in generations or orders", no_term_in_generations_or_orders, rule=2, profile="succession"
+    ),
+    Mutation(
+        20,
+        "misses forgotten with the coordinator",
+        misses_forgotten_with_the_coordinator,
+        rule=18,
+        profile="succession",
+    ),
+    Mutation(21, "newest plan alone votes", newest_plan_alone_votes, rule=18, profile="succession"),
+    Mutation(22, "same term promised to two", same_term_promised_to_two, rule=18, profile="succession"),
 ]
