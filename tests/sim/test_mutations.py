@@ -1,6 +1,6 @@
-"""Each broken rule is noticed within so many seeds: the checkers are worth something only if they can fail.
+"""Each mutation is noticed within so many seeds, which shows that the checkers can fail.
 
-The command `deadpool sim --mutations` catches all of them; those that take long are left out of a quick check.
+The command `deadpool sim --mutations` runs all of them; those that take long are left out of a quick check.
 """
 
 from __future__ import annotations

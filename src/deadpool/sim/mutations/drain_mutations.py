@@ -1,7 +1,7 @@
-"""Broken rules of nodes that leave on purpose and of nodes that come back.
+"""Mutations of the rules of nodes that leave on purpose and of nodes that come back.
 
-Two more were tried and go unnoticed, since what follows is one more recovery or a copy less: a node that leaves before
-its copies lie elsewhere, and its memory counted on by the plan. The transcript drain.txt shows both.
+Two more were tried, and no checker objects, since they cost only one more recovery or a copy less: a node that leaves
+before its copies lie elsewhere, and a plan that counts on its memory. The transcript drain.txt shows both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A rule that is broken on purpose, and undone again."""
+"""A rule that is broken on purpose for a while."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Patch:
-    """Attributes of classes and modules that are something else until it is closed."""
+    """Replaces attributes of classes and modules until it is undone."""
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []

@@ -1,4 +1,4 @@
-"""Broken rules of copies, commits, captures and plans."""
+"""Mutations of the rules of copies, commits, captures and plans."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.sim.mutations.mutation import Mutation, Patch
 from deadpool.sim.process import Process
-from deadpool.sim.streams import Streams
+from deadpool.sim.streams import CopyStreams
 
 
 def overwrite_the_watermark(patch: Patch) -> None:
@@ -59,11 +59,11 @@ def identity_by_number(patch: Patch) -> None:
 
 
 def streams_not_cut(patch: Patch) -> None:
-    def cut(self: Streams, machine: Any, generation: Any) -> None:
+    def cut(self: CopyStreams, machine: Any, generation: Any) -> None:
         machine.streams_cut = generation
         machine.feed(StreamsCut(generation=generation))
 
-    patch.set(Streams, "cut", cut)
+    patch.set(CopyStreams, "cut", cut)
 
 
 def watermark_kept_over_generations(patch: Patch) -> None:
@@ -119,7 +119,7 @@ def inventory_not_frozen(patch: Patch) -> None:
 
 
 def replica_as_evidence(patch: Patch) -> None:
-    """Where nobody has a seal of a rank, that of a replica will do."""
+    """Where there is no seal of a rank, the seal of a replica is taken for it."""
     real = InventoryIndex.fetch
 
     def fetch(self: InventoryIndex, rank: int, version: Version) -> Fetch | None:

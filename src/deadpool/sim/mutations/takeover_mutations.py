@@ -1,4 +1,4 @@
-"""Broken rules of succession: terms, the majority, and what a successor takes over."""
+"""Mutations of the rules of takeover: terms, majorities, and what a successor adopts."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def versions_passed_before_the_watermark(patch: Patch) -> None:
 
 def lowest_permit_and_versions_passed_first(patch: Patch) -> None:
     """Two defects. A successor that passes versions before it has set the watermark goes unnoticed alone: under the
-    highest permit all that it passes is newer than the watermark there is, which stays."""
+    highest permit everything that it passes is newer than the watermark, which stays."""
     lowest_permit_adopted(patch)
     versions_passed_before_the_watermark(patch)
 
 
 def plan_without_a_majority(patch: Patch) -> None:
-    """Whoever is in office asks nobody; whom a candidate needs is as ever."""
+    """A coordinator in office plans without a majority; a candidate still needs one."""
     has, is_enough = Quorum.has, Candidacy._is_enough
     elections: list[Candidacy] = []  # that are being counted
 
@@ -86,13 +86,13 @@ def term_without_a_majority(patch: Patch) -> None:
 
 
 def generation_without_term(patch: Patch) -> None:
-    """A successor counts on in the term of the one before."""
+    """A successor counts generations in the term of the coordinator before it."""
     patch.set(Generation, "next", lambda self, term: Generation(self.term, self.n + 1))
 
 
 def terms_forgotten_at_the_fence(patch: Patch) -> None:
-    """Who was fenced by the coordinator that it has promised to follow no longer looks at the term of an order that
-    tells its generation."""
+    """A node that was fenced by the coordinator of its promise no longer checks the term of an order that names its
+    generation."""
     fenced: set[int] = set()  # witnesses, which live as long as their agents: as long as a seed
     fence, pledge, admits = Orders._fence, Allegiance.pledge, Allegiance.admits
 
@@ -131,10 +131,10 @@ def misses_forgotten_with_the_coordinator(patch: Patch) -> None:
 
 
 def newest_plan_alone_votes(patch: Patch) -> None:
-    """Only those who have heard the newest plan vote, not those who ran last."""
+    """Only the nodes that have heard the newest plan vote, not those that ran last."""
 
     def has(self: Quorum, voters: Any) -> bool:
-        """A majority of who is known of it."""
+        """A majority of its known seats."""
         known = [set(each.seats) - {None} for each in self.electorates[-1:]]
         return self._alone or all(2 * len(each.intersection(voters)) > len(each) for each in known)
 
