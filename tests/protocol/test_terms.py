@@ -1,4 +1,4 @@
-"""Rule 18, walked through at random: never two coordinators that both have a generation run.
+"""Rule 18, one coordinator per term, walked through at random: never two coordinators that both have a generation run.
 
 And there are two as soon as a plan needs no majority, or what nodes remember for elections is taken lightly.
 """

@@ -156,7 +156,8 @@ def seal_slot(
     extent: Extent,
     pool: ThreadPoolExecutor | None = None,
 ) -> Seal:
-    """Checksum a slot that a trainer has filled and write its header. The agent's act on CaptureDone (rule 8)."""
+    """Checksum a slot that a trainer has filled and write its header. The agent's act on CaptureDone (rule 8, sealing
+    after the abort flag)."""
     geometry.check(extent)
     digest = compute_digest(view, geometry, extent, pool)
     seal = Seal(rank=rank, version=version, extent=extent, digest=digest, full=True)

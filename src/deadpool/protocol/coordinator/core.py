@@ -234,9 +234,7 @@ class Coordinator:
     def _on_spoilt(self, member: Member, spoilt: Spoilt) -> None:
         """The copy is lost: its node drops it before it is asked again what it has."""
         out = self._job.out
-        out.emit(
-            "copy_corrupt", node=spoilt.node, rank=spoilt.rank, step=spoilt.version.number, found_by=member.node
-        )
+        out.emit("copy_corrupt", node=spoilt.node, rank=spoilt.rank, step=spoilt.version.number, found_by=member.node)
         self.commits.lose_copy(spoilt.rank, spoilt.node, spoilt.version)
         if spoilt.node in self.members and spoilt.node != member.node:
             out.send(spoilt.node, spoilt)

@@ -1,7 +1,7 @@
-"""Broken rules of nodes that leave on purpose and of nodes that come back.
+"""Mutations of the rules of nodes that leave on purpose and of nodes that come back.
 
-Two more were tried and go unnoticed, since what follows is one more recovery or a copy less: a node that leaves before
-its copies lie elsewhere, and its memory counted on by the plan. The transcript drain.txt shows both.
+Two more were tried, and no checker objects, since they cost only one more recovery or a copy less: a node that leaves
+before its copies lie elsewhere, and a plan that counts on its memory. The transcript drain.txt shows both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _instead_of_advancing(patch: Patch, shortcut: Callable[[Drains], DrainAction
     patch.set(Drains, "advance", advance)
 
 
-def handed_over_before_everybody_has_sealed(patch: Patch) -> None:
+def handover_before_every_rank_has_sealed(patch: Patch) -> None:
     def shortcut(self: Drains) -> DrainAction | None:
         drain = self.current
         stand = drain is not None and len(drain.standing) == self._job.layout.world_size
@@ -37,7 +37,7 @@ def handed_over_before_everybody_has_sealed(patch: Patch) -> None:
     _instead_of_advancing(patch, shortcut)
 
 
-def handed_over_wherever_ranks_stand(patch: Patch) -> None:
+def handover_wherever_ranks_stand(patch: Patch) -> None:
     def on_standing(self: Drains, rank: int, number: int) -> None:
         if self.current is not None and self.current.stage is DrainStage.STOPPING:
             self.current.standing.add(rank)
@@ -61,7 +61,7 @@ def memory_of_a_node_without_a_seat_counts(patch: Patch) -> None:
     patch.set(InventoryIndex, "count", count)
 
 
-def old_recordings_believed(patch: Patch) -> None:
+def recordings_of_a_returned_node_counted(patch: Patch) -> None:
     real = Rehearsals.on_recording
 
     def gullible(self: Rehearsals, member: Member, recording: Recording) -> None:
@@ -71,9 +71,19 @@ def old_recordings_believed(patch: Patch) -> None:
 
 
 MUTATIONS = [
-    Mutation("21 handed over before everybody has sealed", handed_over_before_everybody_has_sealed, "departures"),
-    Mutation("21 handed over wherever ranks stand", handed_over_wherever_ranks_stand, "departures"),
-    Mutation("18 seats given up without a majority", seats_given_up_without_a_majority, "departures"),
-    Mutation("19 memory of a node without a seat counts", memory_of_a_node_without_a_seat_counts, "returns"),
-    Mutation("19 old recordings believed", old_recordings_believed, "returns"),
+    Mutation(
+        33,
+        "handover before every rank has sealed",
+        handover_before_every_rank_has_sealed,
+        rule=21,
+        profile="departures",
+    ),
+    Mutation(34, "handover wherever ranks stand", handover_wherever_ranks_stand, rule=21, profile="departures"),
+    Mutation(23, "seats given up without a majority", seats_given_up_without_a_majority, rule=18, profile="departures"),
+    Mutation(
+        32, "memory of a node without a seat counts", memory_of_a_node_without_a_seat_counts, rule=19, profile="returns"
+    ),
+    Mutation(
+        38, "recordings of a returned node counted", recordings_of_a_returned_node_counted, rule=23, profile="returns"
+    ),
 ]

@@ -1,7 +1,8 @@
 """One snapshot on its way into a slot of this node, carried by one or more streams.
 
 Settled exactly once, by the last writer to leave: verified, header written and `stored`, or `dropped`. Never dropped
-while a stream still writes into the slot (rule 11), and never a header on a slot that did not arrive whole.
+while a stream still writes into the slot (rule 11, one writer per slot), and never a header on a slot that did not
+arrive whole.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ class TransferServer:
     def fence(self, generation: Generation) -> None:
         """Refuse older generations from now on, cut their streams, and return when their writers have ended.
 
-        After this no slot is written, stored or dropped on behalf of an older generation (rule 12).
-        TransferError where a writer does not end, which only a callback that hangs can cause.
+        After this no slot is written, stored or dropped on behalf of an older generation (rule 12, the fence freezes a
+        node). TransferError where a writer does not end, which only a callback that hangs can cause.
         """
         with self._lock:
             self._floor = max(self._floor, generation)
