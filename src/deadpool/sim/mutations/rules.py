@@ -129,8 +129,8 @@ def replica_as_evidence(patch: Patch) -> None:
         twin = next((each for each in seated if each[1][1].make.peers), None)
         if found is not None or twin is None:
             return found
-        peer, (node, lot) = twin
-        copy = lot.copy(peer)
+        peer, (node, batch) = twin
+        copy = batch.copy(peer)
         base = (inventory_index._source(node, peer, "record", "unique"),)
         replica = (inventory_index._source(node, peer, "replica"),)
         return Fetch(copy=replace(copy, seal=replace(copy.seal, rank=rank)), groups=(base, replica))
