@@ -21,6 +21,7 @@ from output import give_out
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
+    Copies,
     Copy,
     Costs,
     Effort,
@@ -30,6 +31,7 @@ from deadpool.protocol.messages import (
     Holder,
     Inventory,
     Live,
+    Lives,
     Order,
     Permit,
     Plan,
@@ -65,7 +67,8 @@ def copy_of(rank: int, version: Version) -> Copy:
 def fence_ack(ranks: int) -> FenceAck:
     copies = tuple(copy_of(rank, version) for version in (VERSION, FLOOR) for rank in range(ranks))
     live = tuple(Live(rank=rank, version=VERSION, clean=True) for rank in range(ranks))
-    return FenceAck(generation=GENERATION, inventory=Inventory(live=live, own=copies, held=copies))
+    inventory = Inventory(live=Lives.of(live), own=Copies.of(copies), held=Copies.of(copies))
+    return FenceAck(generation=GENERATION, inventory=inventory)
 
 
 def plan(orders: tuple[RankOrder, ...]) -> Order:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import queue
 import socket
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from snapshot_nodes import EXTENT, GEOMETRY, VERSION
 
 from deadpool.errors import ArenaError

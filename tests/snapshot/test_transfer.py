@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from snapshot_nodes import (
     EXTENT,
     GENERATION,
@@ -52,7 +53,7 @@ def test_push_without_the_replica_region_needs_no_room_for_it(make_owner, make_h
     owner, client = make_owner(), make_client()
     holder = make_holder(geometry=GEOMETRY.without_replica())
     push(client, holder, owner, full=False)
-    expected = replace(owner.seal, full=False)
+    expected = structs.replace(owner.seal, full=False)
     assert holder.outcome() == ("stored", expected, "")
     assert holder.header() == expected
     assert holder.bytes_of(expected, "unique") == owner.bytes_of("unique")
@@ -184,7 +185,7 @@ def test_replica_is_checked_against_the_lost_ranks_own_digest(make_owner, make_h
     source, client = make_holder(gives=replica), make_client()
     with pytest.raises(TransferError, match=rf"{source.address[1]}: .*rank 5 is not as sealed: region 'replica'"):
         pull(client, source, newcomer.slot(0), ("replica",), lost.seal.digest, rank=5)
-    same = replace(lost.seal.digest, replica=replica.seal.digest.replica)
+    same = structs.replace(lost.seal.digest, replica=replica.seal.digest.replica)
     pull(client, source, newcomer.slot(0), ("replica",), same, rank=5)
 
 
@@ -208,7 +209,7 @@ def test_pull_of_what_is_not_there(make_owner, make_holder, make_client, newcome
 def test_pull_of_a_region_that_the_copy_lacks(make_owner, make_holder, make_client, newcomer):
     owner = make_owner()
     source, client = make_holder(gives=owner), make_client()
-    owner.seal = replace(owner.seal, full=False)
+    owner.seal = structs.replace(owner.seal, full=False)
     with pytest.raises(TransferError, match="its copy has no region 'replica'"):
         pull(client, source, newcomer.slot(0), ("replica",), owner.seal.digest)
 
@@ -216,7 +217,7 @@ def test_pull_of_a_region_that_the_copy_lacks(make_owner, make_holder, make_clie
 def test_pull_into_a_slot_of_another_shape(make_owner, make_holder, make_client, newcomer):
     owner = make_owner()
     source, client = make_holder(gives=owner), make_client()
-    small = replace(GEOMETRY, unique_bytes=10)
+    small = structs.replace(GEOMETRY, unique_bytes=10)
     with pytest.raises(TransferError, match=f"room for {10}"):
         client.pull(source.address, 3, VERSION, ("unique",), owner.seal.digest, small, newcomer.slot(0), GENERATION)
 
@@ -240,7 +241,7 @@ def test_next_push_after_a_lost_connection_connects_again(make_owner, make_holde
 
 
 def test_extent_is_the_sources_own(make_owner, make_holder, make_client, newcomer):
-    extent = replace(EXTENT, record_bytes=12, unique_bytes=5 << 20)
+    extent = structs.replace(EXTENT, record_bytes=12, unique_bytes=5 << 20)
     owner = make_owner(extent=extent)
     source, client = make_holder(gives=owner), make_client()
     seal = pull(client, source, newcomer.slot(0), ("record", "unique"), owner.seal.digest)

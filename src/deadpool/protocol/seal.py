@@ -10,11 +10,13 @@ another node supplies the bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec.structs import replace
 
 from deadpool.errors import ArenaError
 from deadpool.protocol.identity import Version
+from deadpool.protocol.structs import Value
 
 PAGE_BYTES = 4096
 HEADER_BYTES = PAGE_BYTES
@@ -26,8 +28,7 @@ Region = Literal["record", "unique", "replica"]
 REGIONS: tuple[Region, ...] = ("record", "unique", "replica")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class Extent(Value, frozen=True, kw_only=True):
     """How many bytes each region of a snapshot really holds."""
 
     record_bytes: int
@@ -35,8 +36,7 @@ class Extent:
     replica_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Digest:
+class Digest(Value, frozen=True, kw_only=True):
     """One 64-bit checksum per region; how it is computed is the data plane's business (snapshot/slot.py)."""
 
     record: int
@@ -44,8 +44,7 @@ class Digest:
     replica: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seal:
+class Seal(Value, frozen=True, kw_only=True):
     """Identity, size and checksums of one rank's snapshot at one version.
 
     `full` is False where the replica region is absent (record and unique only were sent). Its size and digest are
@@ -68,8 +67,7 @@ def page_aligned(size: int) -> int:
     return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Geometry:
+class Geometry(Value, frozen=True, kw_only=True):
     """Capacities of a slot, hence where its regions start. All slots of a segment share one."""
 
     record_capacity: int

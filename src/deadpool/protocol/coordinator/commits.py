@@ -16,7 +16,6 @@ from deadpool.protocol.coordinator.placement import NOWHERE, Placement
 from deadpool.protocol.coordinator.planner import Blueprint
 from deadpool.protocol.coordinator.recovered_view import RecoveredView
 from deadpool.protocol.identity import NO_GENERATION, Version
-from deadpool.protocol.inventory_batches import batches_of
 from deadpool.protocol.messages import Copy, Inventory, Permit
 from deadpool.protocol.topology import Layout, Schedule
 
@@ -82,9 +81,9 @@ class Commits:
 
     def _count(self, node: str, seats: range, inventory: Inventory) -> None:
         kept = (self._resume, self.permit.watermark)
-        for lot in (lot for lot in batches_of(inventory.own) if lot.version in kept):
+        for lot in (lot for lot in inventory.own.batches if lot.version in kept):
             self.ledger.add_sealed_lot(lot, seats)
-        for lot in (lot for lot in batches_of(inventory.held) if lot.version in kept):
+        for lot in (lot for lot in inventory.held.batches if lot.version in kept):
             self.ledger.add_stored_lot(lot, node)
 
     def _note_same_rack(self, before: tuple[int, ...]) -> None:

@@ -7,11 +7,13 @@ ranks only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from deadpool.protocol.coordinator.placement import Rack
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.inventory_batches import Batch, batches_of, live_batches_of
+from deadpool.protocol.inventory_batches import CopyBatch
 from deadpool.protocol.messages import Copy, Fetch, Inventory, Source, TrainerInfo
 from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Address, Layout
@@ -38,7 +40,7 @@ class NodeView:
     planned_in: Generation | None = None  # the newest plan that it has acknowledged its part of
 
 
-Home = tuple[NodeView, Batch]
+Home = tuple[NodeView, CopyBatch]
 
 
 class Book:
@@ -168,13 +170,13 @@ class InventoryIndex:
         position = node.position
         seats = tuple(self._layout.ranks_at(position)) if position is not None else ()
         if stays and position is not None:
-            for batch in live_batches_of(node.inventory.live):
+            for batch in node.inventory.live.batches:
                 if batch.clean and batch.version is not None:
                     self._book(batch.version).count_live(batch.ranks, position, seats)
-        for lot in batches_of(node.inventory.own):
-            self._book(lot.make.version).count_own((node, lot), seats)
-        for lot in batches_of(node.inventory.held):
-            self._book(lot.make.version).count_held((node, lot))
+        for lot in node.inventory.own.batches:
+            self._book(lot.version).count_own((node, lot), seats)
+        for lot in node.inventory.held.batches:
+            self._book(lot.version).count_held((node, lot))
 
     def _book(self, version: Version) -> Book:
         """Mostly the same as for the node before."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.placement import Placement
 from deadpool.protocol.identity import Version
-from deadpool.protocol.inventory_batches import Batch
+from deadpool.protocol.inventory_batches import CopyBatch
 from deadpool.protocol.messages import Copy, Permit
 from deadpool.protocol.permits import may_overwrite
 from deadpool.protocol.seal import replica_of
@@ -38,7 +38,7 @@ class Ledger:
         if copy.peers and copy.seal.extent.replica_bytes:
             self.replicas.setdefault(version, {})[rank] = copy
 
-    def add_sealed_lot(self, lot: Batch, seats: range) -> None:
+    def add_sealed_lot(self, lot: CopyBatch, seats: range) -> None:
         """Those of ranks in `seats`."""
         if lot.has_replica:
             for copy in lot:
@@ -48,7 +48,7 @@ class Ledger:
             at_home = [(rank, AT_HOME) for rank in lot.ranks if rank in seats]
             self.places.setdefault(lot.version, set()).update(at_home)
 
-    def add_stored_lot(self, lot: Batch, node: str) -> None:
+    def add_stored_lot(self, lot: CopyBatch, node: str) -> None:
         places, position, holds = self.places.setdefault(lot.version, set()), -1, False
         for rank in lot.ranks:
             if self.layout.position_of(rank) != position:

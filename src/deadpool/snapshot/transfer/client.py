@@ -11,7 +11,8 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from deadpool.errors import CopySpoilt, DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
