@@ -18,8 +18,10 @@ BASE = {"errors"}
 SHARED = {"protocol", "config", "events", "errors"}
 TORCH_FREE_SNAPSHOT = {
     "snapshot.arena",
+    "snapshot.checksums",
     "snapshot.salvage_file",
     "snapshot.progress",
+    "snapshot.seal_bytes",
     "snapshot.slot",
     "snapshot.transfer",
 }

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from deadpool.control.rendezvous import RendezvousServer, _request
 from deadpool.errors import WireError
 from deadpool.protocol.identity import Generation, Version
@@ -27,17 +29,18 @@ from deadpool.protocol.messages import (
     Report,
 )
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.transfer.frames import (
     BODY_LIMIT_BYTES,
     CHUNK_BYTES,
     HEAD_BYTES,
     Kind,
     pack_frame,
+    read_seal_field,
     unpack_body,
     unpack_chunk,
     unpack_geometry,
     unpack_head,
-    unpack_seal,
 )
 from deadpool.wire.codec import decode, encode
 from deadpool.wire.credentials import Credentials
@@ -46,6 +49,8 @@ from deadpool.wire.handshake import Handshake
 
 _SECRET = b"the secret that no peer guesses"
 _EXTENT = Extent(record_bytes=1 << 20, unique_bytes=64 << 20, replica_bytes=0)
+_DIGEST = Digest(record=1, unique=2, replica=3)
+_SEAL = Seal(rank=0, version=Version(Generation(1, 1), 4), extent=_EXTENT, digest=_DIGEST, full=True)
 
 
 def codec(data: bytes) -> None:
@@ -83,7 +88,11 @@ def transfer(data: bytes) -> None:
         head = unpack_head(data[:HEAD_BYTES])
         assert head.body_bytes <= BODY_LIMIT_BYTES and head.payload_bytes <= CHUNK_BYTES
         body = unpack_body(data[HEAD_BYTES : HEAD_BYTES + head.body_bytes])
-        for unpack in (unpack_seal, unpack_geometry, lambda values: unpack_chunk(values, _EXTENT)):
+        for unpack in (
+            lambda values: [read_seal_field(each) for each in values],
+            unpack_geometry,
+            lambda values: unpack_chunk(values, _EXTENT),
+        ):
             with contextlib.suppress(WireError):
                 unpack(body)
 
@@ -99,11 +108,9 @@ def rendezvous(data: bytes) -> None:
 
 
 def _fence_ack() -> FenceAck:
-    version, geometry = Version(Generation(1, 1), 4), Geometry(record_capacity=9, unique_bytes=9, replica_bytes=9)
-    digest = Digest(record=1, unique=2, replica=3)
-    seals = [Seal(rank=rank, version=version, extent=_EXTENT, digest=digest, full=True) for rank in (0, 1)]
-    copies = Copies.of(Copy(seal=seal, geometry=geometry) for seal in seals)
-    lives = Lives.of(Live(rank=rank, version=version, clean=True) for rank in (0, 1))
+    geometry = Geometry(record_capacity=9, unique_bytes=9, replica_bytes=9)
+    copies = Copies.of(Copy(seal=seal, geometry=geometry) for seal in (_SEAL, replace(_SEAL, rank=1)))
+    lives = Lives.of(Live(rank=rank, version=_SEAL.version, clean=True) for rank in (0, 1))
     return FenceAck(generation=Generation(1, 2), inventory=Inventory(live=lives, own=copies, held=copies))
 
 
@@ -126,6 +133,9 @@ SEEDS: dict[str, list[bytes]] = {
     ],
     "framing": [frame(b"one") + frame(b"two")],
     "handshake": [Handshake(_SECRET, "client", "control").opening() + bytes(32)],
-    "transfer": [pack_frame(Kind.PULL, Generation(1, 2), [3, 1, 2, 7])],
+    "transfer": [
+        pack_frame(Kind.PULL, Generation(1, 2), [3, 1, 2, 7]),
+        pack_frame(Kind.FOUND, Generation(1, 2), [pack_seal(_SEAL)]),
+    ],
     "rendezvous": [b"\x93\xa3set\xa1k\xc4\x01v", b"\x92\xa4wait\x91\xa1k", b"\x93\xa3add\xa1k\x05"],
 }

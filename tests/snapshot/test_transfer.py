@@ -14,6 +14,8 @@ from snapshot_nodes import (
     SMALL_EXTENT,
     VERSION,
     WAIT_S,
+    pull_request,
+    push_request,
 )
 
 from deadpool.errors import ArenaError, TransferError
@@ -24,11 +26,11 @@ from deadpool.snapshot.slot import read_seal, region
 
 
 def push(client, holder, owner, *, full=True, generation=GENERATION) -> int:
-    return client.push(holder.address, owner.seal, GEOMETRY, owner.segment.fd, owner.offset, generation, full)
+    return client.push(push_request(holder.address, owner, full=full, generation=generation))
 
 
 def pull(client, source, into, regions, expect, *, rank=3, version=VERSION):
-    return client.pull(source.address, rank, version, regions, expect, GEOMETRY, into, GENERATION)
+    return client.pull(pull_request(source.address, into, expect, *regions, rank=rank, version=version))
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def test_midway_the_holder_cannot_have_everything(make_owner, make_holder, make_
         time.sleep(0.2)  # as long as it likes: what was sent has arrived by then
         seen.append((holder.header(), holder.outcomes.empty()))
 
-    client.push(holder.address, owner.seal, GEOMETRY, owner.segment.fd, owner.offset, GENERATION, True, midway)
+    client.push(push_request(holder.address, owner), midway)
     assert seen == [(None, True)]
     assert holder.outcome() == ("stored", owner.seal, "")
 
@@ -219,7 +221,7 @@ def test_pull_into_a_slot_of_another_shape(make_owner, make_holder, make_client,
     source, client = make_holder(gives=owner), make_client()
     small = structs.replace(GEOMETRY, unique_bytes=10)
     with pytest.raises(TransferError, match=f"room for {10}"):
-        client.pull(source.address, 3, VERSION, ("unique",), owner.seal.digest, small, newcomer.slot(0), GENERATION)
+        client.pull(pull_request(source.address, newcomer.slot(0), owner.seal.digest, geometry=small))
 
 
 def test_nobody_listens(make_owner, make_client, make_holder):

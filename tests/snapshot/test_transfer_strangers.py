@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from snapshot_nodes import GENERATION, GEOMETRY, MEMBER, VERSION, WAIT_S, Owner, greeted
+from snapshot_nodes import GENERATION, GEOMETRY, MEMBER, WAIT_S, Owner, greeted, pull_request, push_request
 
 from deadpool.errors import TransferError
 from deadpool.snapshot.arena import Segment
@@ -23,7 +23,7 @@ from deadpool.wire.tls import load_tls
 
 
 def push_to(client: TransferClient, address, owner: Owner) -> int:
-    return client.push(tuple(address), owner.seal, GEOMETRY, owner.segment.fd, owner.offset, GENERATION, True)
+    return client.push(push_request(address, owner))
 
 
 @contextlib.contextmanager
@@ -130,7 +130,7 @@ def test_push_and_pull_through_tls(make_owner, make_holder, make_client, tls_mem
     assert holder.bytes_of(owner.seal, "unique") == owner.bytes_of("unique")
     segment = Segment.create("newcomer", GEOMETRY, 1)
     stack.callback(segment.close)
-    client.pull(holder.address, 3, VERSION, ("unique",), owner.seal.digest, GEOMETRY, segment.slot(0), GENERATION)
+    client.pull(pull_request(holder.address, segment.slot(0), owner.seal.digest))
     with region(segment.slot(0), GEOMETRY, owner.seal.extent, "unique") as fetched:
         assert bytes(fetched) == owner.bytes_of("unique")
 

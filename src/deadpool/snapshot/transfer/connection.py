@@ -17,7 +17,7 @@ from typing import Any
 
 from deadpool.errors import TransferError, WireError
 from deadpool.protocol.identity import Generation
-from deadpool.snapshot.slot import PIECE_BYTES, piece_digest
+from deadpool.snapshot.checksums import checksum, pieces
 from deadpool.snapshot.transfer.frames import (
     HEAD_BYTES,
     Frame,
@@ -145,10 +145,9 @@ class Connection:
     def receive_pieces(self, view: memoryview) -> list[int]:
         """Fill `view` and return the digest of each piece, taken while its bytes are still in the cache."""
         digests = []
-        for start in range(0, len(view), PIECE_BYTES):
-            piece = view[start : start + PIECE_BYTES]
+        for piece in pieces(view):
             self.receive_into(piece)
-            digests.append(piece_digest(piece))
+            digests.append(checksum(piece))
         return digests
 
     def _receive_some(self, view: memoryview, *, idle: bool = False) -> int:
