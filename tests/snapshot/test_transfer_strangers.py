@@ -18,7 +18,7 @@ from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.frames import Kind, pack_frame
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import Handshake
-from deadpool.wire.preauth_limit import Strangers
+from deadpool.wire.preauth_limit import PreauthLimit
 from deadpool.wire.tls import load_tls
 
 
@@ -81,7 +81,7 @@ def test_stranger_that_sends_byte_by_byte_is_thrown_out(make_holder):
 
 def test_crowd_of_silent_strangers_keeps_no_member_out(make_owner, make_holder, make_client):
     owner, holder, client = make_owner(), make_holder(deadline_s=WAIT_S), make_client()
-    holder.server._strangers = Strangers(limit=4, grace_s=0.05)
+    holder.server._strangers = PreauthLimit(limit=4, grace_s=0.05)
     with contextlib.ExitStack() as crowd:
         for _ in range(20):
             crowd.enter_context(socket.create_connection(holder.address))

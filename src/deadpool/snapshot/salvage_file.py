@@ -2,9 +2,9 @@
 
     DPKEPT2 LF | seal (seal_bytes.py) | record | unique | replica
 
-The seal says how long each region is. The copy of a holder may lack the replica region: its seal is not `full` then, and
-the file of another rank has the region, with the same digest. A file is written under another name first and readable by
-its owner only, so a file with the final name is whole.
+The seal says how long each region is. The copy of a holder may lack the replica region: its seal is not `full` then,
+and the file of another rank has the region, with the same digest. A file is written under another name first and
+readable by its owner only, so a file with the final name is whole.
 """
 
 from __future__ import annotations
