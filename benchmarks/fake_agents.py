@@ -9,7 +9,6 @@ happened here, and when (time.monotonic(), which all processes of a machine shar
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import sys
 import time
@@ -23,12 +22,14 @@ from deadpool.control.run_dir import RunDir
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
     Connected,
+    Copies,
     Copy,
     FenceAck,
     Heartbeat,
     Inventory,
     Join,
     Live,
+    Lives,
     Plan,
     PlanAck,
     Prepared,
@@ -46,7 +47,7 @@ EXTENT = Extent(record_bytes=4000, unique_bytes=10_000_000_000, replica_bytes=0)
 CALLING_AT_ONCE = 64
 PREPARING_S = 1.0
 VERSIONS = 2
-ORDERS = [field.name for field in dataclasses.fields(Plan)].index("orders")
+ORDERS = Plan.__struct_fields__.index("orders")
 
 
 class FakeAgent(asyncio.Protocol):
@@ -75,8 +76,8 @@ class FakeAgent(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for payload in self._framer.feed(data):
-            _, (_, (kind, fields)) = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
-            self._hear(kind, fields)
+            _, _, (kind, *fields) = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
+            self._hear(kind, tuple(fields))
 
     def _send(self, message: Any) -> None:
         self._write(framed(message))
@@ -132,9 +133,9 @@ class FakeAgent(asyncio.Protocol):
     def _acknowledgement(self, generation: Generation) -> bytes:
         version = Version(self._born, self._version)
         inventory = Inventory(
-            live=tuple(Live(rank=rank, version=version, clean=True) for rank in self._ranks),
-            own=tuple(_copy(rank, version) for rank in self._ranks),
-            held=tuple(_copy(rank, version) for rank in self._held),
+            live=Lives.of(Live(rank=rank, version=version, clean=True) for rank in self._ranks),
+            own=Copies.of(_copy(rank, version) for rank in self._ranks),
+            held=Copies.of(_copy(rank, version) for rank in self._held),
         )
         return framed(FenceAck(generation=generation, inventory=inventory))
 

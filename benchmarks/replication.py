@@ -31,7 +31,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.slot import region, seal_slot
-from deadpool.snapshot.transfer import TransferClient, TransferServer
+from deadpool.snapshot.transfer import PushRequest, TransferClient, TransferServer
 from deadpool.wire.credentials import read_credentials
 from deadpool.wire.tls import OFF
 
@@ -95,11 +95,20 @@ def measure(payload_bytes: int, repeats: int, streams: int, tls: str) -> dict[st
         address, plain_address = (tuple(each) for each in json.loads(holder.stdout.readline()))
         socks = [socket.create_connection(plain_address) for _ in range(STREAMS)]
         source = region(segment.slot(0), segment.geometry, seal.extent, "unique")
+        request = PushRequest(
+            address=address,
+            generation=GENERATION,
+            seal=seal,
+            geometry=segment.geometry,
+            fd=segment.fd,
+            slot_offset=0,
+            full=True,
+        )
         push_s: list[float] = []
         plain_s: list[float] = []
         for repeat in range(repeats + 2):
             begin = time.perf_counter()
-            client.push(address, seal, segment.geometry, segment.fd, 0, GENERATION, True)
+            client.push(request)
             push_s.append(time.perf_counter() - begin)
             holder.stdin.write("plain\n")
             holder.stdin.flush()

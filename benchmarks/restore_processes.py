@@ -24,7 +24,7 @@ from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.slot import region, seal_slot, write_seal
-from deadpool.snapshot.transfer import Found, TransferClient, TransferServer
+from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferClient, TransferServer
 from deadpool.wire.credentials import read_credentials
 
 GENERATION = Generation(1, 1)
@@ -70,23 +70,32 @@ class Fetcher:
 
     def push(self) -> None:
         assert self._seal is not None
-        self._client.push(self._address, self._seal, self._geometry, self._segment.fd, 0, GENERATION, True)
+        request = PushRequest(
+            address=self._address,
+            generation=GENERATION,
+            seal=self._seal,
+            geometry=self._geometry,
+            fd=self._segment.fd,
+            slot_offset=0,
+            full=True,
+        )
+        self._client.push(request)
 
     def pull(self) -> None:
         assert self._seal is not None
-        slot, digest = self._segment.slot(FETCHED), self._seal.digest
-        regions, progress, attempt = ("record", "unique"), Progress(slot), next(self._attempts)
-        seal = self._client.pull(
-            self._address,
-            0,
-            VERSION,
-            regions,
-            digest,
-            self._geometry,
-            slot,
-            GENERATION,
-            lambda name, leading_bytes: progress.tell(name, Arrived(attempt, leading_bytes)),
+        slot = self._segment.slot(FETCHED)
+        progress, attempt = Progress(slot), next(self._attempts)
+        request = PullRequest(
+            address=self._address,
+            generation=GENERATION,
+            rank=0,
+            version=VERSION,
+            regions=("record", "unique"),
+            digest=self._seal.digest,
+            geometry=self._geometry,
+            into=slot,
         )
+        seal = self._client.pull(request, lambda name, leading: progress.tell(name, Arrived(attempt, leading)))
         write_seal(slot, seal)
 
     def plain(self) -> None:

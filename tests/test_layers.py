@@ -18,8 +18,10 @@ BASE = {"errors"}
 SHARED = {"protocol", "config", "events", "errors"}
 TORCH_FREE_SNAPSHOT = {
     "snapshot.arena",
+    "snapshot.checksums",
     "snapshot.salvage_file",
     "snapshot.progress",
+    "snapshot.seal_bytes",
     "snapshot.slot",
     "snapshot.transfer",
 }
@@ -71,6 +73,8 @@ TORCH_IN_WORKLOAD = {
     f"workload.{module}" for module in ("average", "device", "gpt", "layouts", "loader", "master_weights", "train")
 }
 TORCH_ALLOWED = {"snapshot", "backend", "trainer", "chaos.strangers.torchrun"} | TORCH_IN_WORKLOAD
+PROTOCOL_PACKAGES = {"msgspec"}
+"""protocol is written with the standard library and msgspec, whose Structs are its messages and their values."""
 PROTOCOL_FORBIDDEN = {"asyncio", "os", "random", "socket", "threading", "time", "uuid"}
 
 
@@ -133,6 +137,12 @@ def test_the_agents_half_of_snapshot_does_not_lean_on_the_other(module):
 @pytest.mark.parametrize("module", [m for m in modules() if room_of(m) == "protocol"])
 def test_decisions_have_no_way_to_the_world(module):
     assert {room_of(name) for name in imports(module)} & PROTOCOL_FORBIDDEN == set()
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if room_of(m) == "protocol"])
+def test_decisions_need_no_package_but_the_one_of_their_messages(module):
+    packages = {room_of(name) for name in imports(module)} - {"deadpool"} - set(sys.stdlib_module_names)
+    assert packages <= PROTOCOL_PACKAGES
 
 
 @pytest.mark.parametrize("module", [m for m in modules() if room_of(m) == "protocol"])

@@ -25,6 +25,6 @@ def test_everything_can_be_imported_without_them():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("package", ["msgpack"])
+@pytest.mark.parametrize("package", ["msgspec"])
 def test_package_that_is_needed_is_missed(package):
     assert f"import of {package} halted" in imported_without((package,), ["deadpool.wire.codec"]).stderr

@@ -1,6 +1,6 @@
-"""What takes bytes from a socket, as functions that may be given any bytes: WireError is the only way to refuse.
+"""Everything that takes bytes from a socket, as functions that may be given any bytes. They refuse by WireError only.
 
-Driven by hypothesis in the suite (test_fuzz.py) and, with coverage as its guide, by atheris (`scripts/fuzz`).
+Hypothesis drives them in the suite (test_fuzz.py), and atheris with coverage as its guide (`scripts/fuzz`).
 """
 
 from __future__ import annotations
@@ -9,38 +9,56 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from deadpool.control.rendezvous import RendezvousServer, _request
 from deadpool.errors import WireError
-from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import ALL, Ask, Fence
-from deadpool.protocol.seal import Extent
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import (
+    ALL,
+    Ask,
+    Copies,
+    Copy,
+    Fence,
+    FenceAck,
+    Heartbeat,
+    Inventory,
+    Live,
+    Lives,
+    Order,
+    Report,
+)
+from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.transfer.frames import (
     BODY_LIMIT_BYTES,
     CHUNK_BYTES,
     HEAD_BYTES,
     Kind,
     pack_frame,
+    read_seal_field,
     unpack_body,
     unpack_chunk,
     unpack_geometry,
     unpack_head,
-    unpack_seal,
 )
 from deadpool.wire.codec import decode, encode
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import LIMIT_BYTES, Framer, frame
 from deadpool.wire.handshake import Handshake
 
-_SECRET = b"the secret that nobody guesses"
+_SECRET = b"the secret that no peer guesses"
 _EXTENT = Extent(record_bytes=1 << 20, unique_bytes=64 << 20, replica_bytes=0)
+_DIGEST = Digest(record=1, unique=2, replica=3)
+_SEAL = Seal(rank=0, version=Version(Generation(1, 1), 4), extent=_EXTENT, digest=_DIGEST, full=True)
 
 
 def codec(data: bytes) -> None:
-    """A message made of any bytes can be sent on as it is."""
+    """A message that was made from any bytes is one of ours, and can be sent on as it is."""
     with contextlib.suppress(WireError):
         message = decode(data)
-        if type(message) in ALL:
-            assert decode(encode(message)) == message or message != message  # NaN
+        assert type(message) in ALL
+        assert decode(encode(message)) == message or message != message  # NaN
 
 
 def framing(data: bytes) -> None:
@@ -52,7 +70,7 @@ def framing(data: bytes) -> None:
 
 
 def handshake(data: bytes) -> None:
-    """Nobody is believed, in either role, whatever comes."""
+    """No peer without the secret is believed, in either role, whatever it sends."""
     for role in ("client", "server"):
         victim = Handshake(_SECRET, role, "control")
         rest = data
@@ -70,7 +88,11 @@ def transfer(data: bytes) -> None:
         head = unpack_head(data[:HEAD_BYTES])
         assert head.body_bytes <= BODY_LIMIT_BYTES and head.payload_bytes <= CHUNK_BYTES
         body = unpack_body(data[HEAD_BYTES : HEAD_BYTES + head.body_bytes])
-        for unpack in (unpack_seal, unpack_geometry, lambda values: unpack_chunk(values, _EXTENT)):
+        for unpack in (
+            lambda values: [read_seal_field(each) for each in values],
+            unpack_geometry,
+            lambda values: unpack_chunk(values, _EXTENT),
+        ):
             with contextlib.suppress(WireError):
                 unpack(body)
 
@@ -85,6 +107,13 @@ def rendezvous(data: bytes) -> None:
     asyncio.run(ask())
 
 
+def _fence_ack() -> FenceAck:
+    geometry = Geometry(record_capacity=9, unique_bytes=9, replica_bytes=9)
+    copies = Copies.of(Copy(seal=seal, geometry=geometry) for seal in (_SEAL, replace(_SEAL, rank=1)))
+    lives = Lives.of(Live(rank=rank, version=_SEAL.version, clean=True) for rank in (0, 1))
+    return FenceAck(generation=Generation(1, 2), inventory=Inventory(live=lives, own=copies, held=copies))
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "codec": codec,
     "framing": framing,
@@ -97,9 +126,16 @@ SEEDS: dict[str, list[bytes]] = {
     "codec": [
         encode(Fence(generation=Generation(1, 2), cause="fault-1")),
         encode(Ask(what="status", arguments={"a": [1, 2.5, None]})),
+        encode(Report(records=({"what": "fault", "detail": {"ranks": [1, 2]}},))),
+        encode(Heartbeat(generation=Generation(1, 2), steps=((0, 7), (1, 7)))),
+        encode(Order(term=1, message=Fence(generation=Generation(1, 2), cause="fault-1"))),
+        encode(_fence_ack()),
     ],
     "framing": [frame(b"one") + frame(b"two")],
     "handshake": [Handshake(_SECRET, "client", "control").opening() + bytes(32)],
-    "transfer": [pack_frame(Kind.PULL, Generation(1, 2), [3, 1, 2, 7])],
+    "transfer": [
+        pack_frame(Kind.PULL, Generation(1, 2), [3, 1, 2, 7]),
+        pack_frame(Kind.FOUND, Generation(1, 2), [pack_seal(_SEAL)]),
+    ],
     "rendezvous": [b"\x93\xa3set\xa1k\xc4\x01v", b"\x92\xa4wait\x91\xa1k", b"\x93\xa3add\xa1k\x05"],
 }

@@ -1,7 +1,8 @@
-"""A bounded part of the fuzzing, in every run of the suite."""
+"""A bounded part of the fuzzing, in every run of the suite. FUZZ_EXAMPLES=5000 makes it a longer one."""
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 
 import msgpack
@@ -14,7 +15,7 @@ from deadpool.wire.codec import decode
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
 
-EXAMPLES = 150
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
 bounded = hypothesis.settings(max_examples=EXAMPLES, deadline=None, database=None)
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary()
@@ -24,6 +25,10 @@ NESTED = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.integers(0, 9), inner, max_size=3),
     max_leaves=12,
 )
+
+
+FREE_FORM = b"\x92\xa6Answer\x81\xa1a"
+"""A message up to a field that may hold anything plain."""
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -73,9 +78,10 @@ def test_any_value_that_can_be_packed(name):
     ],
     ids=["deep lists", "deep maps", "long list", "long bytes", "long map"],
 )
-def test_sizes_that_are_only_claimed_are_refused(data):
+@pytest.mark.parametrize("before", [b"", FREE_FORM], ids=["at once", "free form"])
+def test_sizes_that_are_only_claimed_are_refused(data, before):
     with pytest.raises(WireError):
-        decode(data)
+        decode(before + data)
 
 
 def test_extensions_in_extensions_are_refused():
@@ -83,17 +89,35 @@ def test_extensions_in_extensions_are_refused():
     data = b"\xc0"
     for _ in range(2000):
         data = msgpack.packb(msgpack.ExtType(1, data))
-    with pytest.raises(WireError):
-        decode(data)
+    for before in (b"", FREE_FORM):
+        with pytest.raises(WireError):
+            decode(before + data)
 
 
-def test_room_is_not_taken_for_lists_that_are_only_claimed():
+CLAIM = (1 << 20).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        FREE_FORM,
+        FREE_FORM + b"\x81",
+        b"\x92\xa6Report",
+        b"\x92\xa8Trainers",
+        b"\x96\xa9Heartbeat\x92\x01\x02",
+        b"\x94\xa8FenceAck\x92\x01\x02\x93",
+        b"\x94\xa8FenceAck\x92\x01\x02\x93\x91\x90\x91\x91\x93\x90",
+    ],
+    ids=["at once", "free form", "key of free form", "records", "values", "pairs", "batches", "ranks of a batch"],
+)
+@pytest.mark.parametrize("opening", [b"\xdd", b"\xdf", b"\xdd" + CLAIM + b"\xdf"], ids=["lists", "maps", "both"])
+def test_room_is_not_taken_for_lists_that_are_only_claimed(before, opening):
     """Each level claims as many items as the frame has bytes."""
-    claim = (1 << 20).to_bytes(4, "big")
     tracemalloc.start()
     try:
         with pytest.raises(WireError):
-            decode((b"\xdd" + claim) * 500 + bytes(1 << 20))
+            decode(before + (opening + CLAIM) * 500 + bytes(1 << 20))
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()

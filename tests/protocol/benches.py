@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
 from notation import address, copies, copy, generation, geometry, lives, options, replicated, slot, version
 
 from deadpool.protocol import effects as fx
@@ -77,8 +78,8 @@ class CoordinatorBench(Bench):
         schedule = Schedule(every=int(named.get("every", 1)))
         deadlines = replace(DEADLINES, hang_s=float(named.get("hang", 0)))
         told = settings(layout, int(named.get("slots", 2)), float(named.get("budget", 0)))
-        told = replace(told, replace_stragglers="replace" in named)
-        told = replace(told, isolation_s=float(named.get("isolation", told.isolation_s)))
+        told = structs.replace(told, replace_stragglers="replace" in named)
+        told = structs.replace(told, isolation_s=float(named.get("isolation", told.isolation_s)))
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
 
@@ -133,7 +134,7 @@ class CoordinatorBench(Bench):
             case ["join", *spare]:
                 footing, rack = _footing(named), named.get("rack")
                 joined = msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare), rack=rack)
-                return replace(joined, footing=footing)
+                return structs.replace(joined, footing=footing)
             case ["parting"]:
                 return msg.Parting()
             case ["report", term]:
@@ -209,7 +210,7 @@ class LeadershipBench(CoordinatorBench):
 
     def _make_core(self, named: dict[str, str], told: msg.Settings, deadlines: Deadlines, schedule: Schedule) -> Any:
         places = [address(f"c{index}") for index in range(1 + int(named.get("standbys", 0)))]
-        told = replace(told, coordinators=tuple(places))
+        told = structs.replace(told, coordinators=tuple(places))
         config = CoordinatorConfig(settings=told, deadlines=deadlines, schedule=schedule)
         return Leadership(config, name="c1", founds="succeeds" not in named)
 
@@ -278,7 +279,9 @@ def _missed(now_in: Generation, rank: int, number: int, named: dict[str, str]) -
 
 def _inventory(named: dict[str, str]) -> msg.Inventory:
     live, own, held = (named.get(kind, "") for kind in ("live", "own", "held"))
-    return msg.Inventory(live=lives(live), own=copies(own), held=copies(held))
+    return msg.Inventory(
+        live=msg.Lives.of(lives(live)), own=msg.Copies.of(copies(own)), held=msg.Copies.of(copies(held))
+    )
 
 
 def _steps(words: list[str]) -> tuple[tuple[int, int], ...]:
@@ -356,7 +359,7 @@ class AgentBench(Bench):
                 schedule = Schedule(every=int(named.get("every", 1)), start=int(named.get("from", 0)))
                 return [_Said(self._permit(self.core.generation, version(name), int(number), schedule))]
             case ["dismiss", name]:
-                return [_Said(replace(self._plan(generation(name), named), orders=(), holders=(), held=()))]
+                return [_Said(structs.replace(self._plan(generation(name), named), orders=(), holders=(), held=()))]
             case ["salvage", name, ranks]:
                 wanted = tuple(int(rank) for rank in ranks.split(","))
                 return [_Said(msg.Salvage(generation=self.core.generation, version=version(name), ranks=wanted))]
@@ -482,8 +485,8 @@ class AgentBench(Bench):
             changes=Changes(since=generation(named["since"])) if "since" in named else Changes(),
         )
         if "as_of" in named:
-            return replace(plan, as_of=generation(named["as_of"]))
-        return replace(
+            return structs.replace(plan, as_of=generation(named["as_of"]))
+        return structs.replace(
             plan,
             orders=(order,),
             holders=(msg.Holder(node="n1", address=address("n1")),),

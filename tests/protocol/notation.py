@@ -5,14 +5,18 @@ A generation is 1.2, a version v4@1.1, a slot segment/index, a copy rank:version
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import dataclasses
 from typing import Any
+
+from msgspec import structs
+from msgspec.structs import replace
 
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.quorum import Footing, Promise
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.protocol.structs import Value
 from deadpool.protocol.topology import Address, Schedule
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -129,7 +133,8 @@ def _message(message: Any) -> str:
 
 def _told(message: Any) -> dict[str, Any]:
     """What is as always is left out."""
-    values = {field.name: (getattr(message, field.name), field.default) for field in fields(message)}
+    fields = structs.fields(message) if isinstance(message, Value) else dataclasses.fields(message)
+    values = {field.name: (getattr(message, field.name), field.default) for field in fields}
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
@@ -185,11 +190,11 @@ def _value(value: Any) -> str:
         case msg.Inventory(live=live, own=own, held=held):
             return f"(live {_value(live)}; own {_value(own)}; held {_value(held)})"
         case msg.Costs():
-            told = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "rank"}
+            told = {f.name: getattr(value, f.name) for f in structs.fields(value) if f.name != "rank"}
             return f"{value.rank}:({_named('', told).strip()})"
         case float():
             return f"{value:.3g}"
-        case tuple() | list():
+        case tuple() | list() | msg.Copies() | msg.Lives():
             return ",".join(_value(item) for item in value) or "-"
         case str() if " " in value:
             return f"'{value}'"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
 from notation import address, copies, copy, lives, version
 
 from deadpool.protocol.coordinator.inventory_index import NodeView
 from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, plan
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Copy, Inventory, TrainerInfo
+from deadpool.protocol.messages import Copies, Copy, Inventory, Lives, TrainerInfo
 from deadpool.protocol.seal import Digest
 from deadpool.protocol.topology import Layout, Schedule
 
@@ -17,7 +18,7 @@ V1 = "v1@1.1"
 
 
 def node(name: str, position: int | None, live: str = "", own: str = "", held: str = "") -> NodeView:
-    inventory = Inventory(live=lives(live), own=copies(own), held=copies(held))
+    inventory = Inventory(live=Lives.of(lives(live)), own=Copies.of(copies(own)), held=Copies.of(copies(held)))
     return NodeView(node=name, data=address(name), position=position, trainers=(), inventory=inventory)
 
 
@@ -36,17 +37,17 @@ def view(*nodes: NodeView, watermark: str | None = V1, committed: bool = True) -
 def replicated(rank: int, *, digest: int, full: bool) -> Copy:
     """A copy with a replica region; a holder has everything but its bytes."""
     whole = copy(f"{rank}:{V1}")
-    seal = replace(
+    seal = structs.replace(
         whole.seal,
-        extent=replace(whole.seal.extent, replica_bytes=50),
+        extent=structs.replace(whole.seal.extent, replica_bytes=50),
         digest=Digest(record=0, unique=0, replica=digest),
         full=full,
     )
-    return replace(whole, seal=seal, geometry=replace(whole.geometry, replica_bytes=50 if full else 0))
+    return structs.replace(whole, seal=seal, geometry=structs.replace(whole.geometry, replica_bytes=50 if full else 0))
 
 
 def with_copies(base: NodeView, *, own: tuple[Copy, ...] = (), held: tuple[Copy, ...] = ()) -> NodeView:
-    return replace(base, inventory=replace(base.inventory, own=own, held=held))
+    return replace(base, inventory=structs.replace(base.inventory, own=Copies.of(own), held=Copies.of(held)))
 
 
 def test_replica_gives_bytes_to_a_holder_that_lacks_them() -> None:
@@ -172,7 +173,7 @@ def test_who_has_something_to_send_is_told_so() -> None:
     before = plan(ring(*nodes, size=4))
     assert isinstance(before, GlobalPlan)
     before = replace(before, generation=BEFORE)
-    nodes[2] = replace(nodes[2], inventory=replace(nodes[2].inventory, held=()))
+    nodes[2] = replace(nodes[2], inventory=structs.replace(nodes[2].inventory, held=Copies()))
     found = plan(replace(ring(*nodes, size=4), before=before, placement=before.placement))
     assert isinstance(found, GlobalPlan)
     assert {name for name, part in found.parts.items() if part.as_of is None} == {"n1"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
 from notation import address, lives, version
 from test_planner import V1, node, replicated, view, with_copies
 
 from deadpool.protocol.coordinator.ending import RemainingCopy, remaining_copies
 from deadpool.protocol.coordinator.members import Member, steps_lost
 from deadpool.protocol.coordinator.planner import GlobalPlan, NoPlan, plan
-from deadpool.protocol.messages import Inventory
+from deadpool.protocol.messages import Inventory, Lives
 
 
 def seats(*nodes) -> tuple[str, ...]:
@@ -47,7 +48,7 @@ def test_quarantined_node_sits_only_where_no_other_is_left() -> None:
 def test_copy_from_a_holder_counts_on_the_peers_that_a_returned_node_knows_of() -> None:
     """Without them the other ranks' replicas would seem to be on no other node."""
     survivor = with_copies(node("n1", 1, live=f"1:{V1}"), held=(replicated(0, digest=7, full=False),))
-    own = replace(replicated(0, digest=7, full=True), peers=(1,))
+    own = structs.replace(replicated(0, digest=7, full=True), peers=(1,))
     returned = replace(with_copies(node("n0", None), own=(own,)), quarantined=True)
     found = plan(view(survivor, returned, node("s0", None)))
     assert isinstance(found, GlobalPlan) and found.seats == ("s0", "n1")
@@ -72,7 +73,7 @@ def test_copy_is_written_by_the_node_that_has_all_of_it() -> None:
 
 def test_steps_of_an_earlier_generation_are_not_lost_again() -> None:
     def member(name: str, live: str) -> Member:
-        inventory = Inventory(live=lives(live))
+        inventory = Inventory(live=Lives.of(lives(live)))
         found = Member(node=name, incarnation=name, data=address(name), spare=False, heard=0.0)
         return replace(found, inventory=inventory)
 

@@ -6,10 +6,10 @@ And there are two as soon as a plan needs no majority, or what nodes remember fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 import pytest
 import terms
+from msgspec.structs import replace
 from terms import Split, World
 
 from deadpool.protocol.identity import Generation

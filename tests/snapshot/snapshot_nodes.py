@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import queue
 import socket
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.seal import Extent, Geometry, Seal
+from deadpool.protocol.seal import Digest, Extent, Geometry, Region, Seal
 from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.slot import read_seal, region, seal_slot
-from deadpool.snapshot.transfer import Found, Refused, TransferServer
+from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, Refused, TransferServer
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Kind,
@@ -20,7 +22,6 @@ from deadpool.snapshot.transfer.frames import (
     pack_chunk,
     pack_frame,
     pack_geometry,
-    pack_seal,
 )
 from deadpool.snapshot.transfer.greeting import authenticate
 from deadpool.wire.credentials import Credentials
@@ -148,3 +149,20 @@ def accept_half_of_a_push(listener: socket.socket) -> Connection:
     connection.send(Kind.ACCEPT, [])
     connection.receive_into(memoryview(bytearray(500)))
     return connection
+
+
+def push_request(address, owner: Owner, *, full: bool = True, generation: Generation = GENERATION) -> PushRequest:
+    return PushRequest(
+        address=tuple(address),
+        generation=generation,
+        seal=owner.seal,
+        geometry=GEOMETRY,
+        fd=owner.segment.fd,
+        slot_offset=owner.offset,
+        full=full,
+    )
+
+
+def pull_request(address, into: memoryview, digest: Digest, *regions: Region, **changes: Any) -> PullRequest:
+    named = {"rank": 3, "version": VERSION, "geometry": GEOMETRY, "generation": GENERATION, **changes}
+    return PullRequest(address=address, into=into, digest=digest, regions=regions or ("unique",), **named)

@@ -6,12 +6,13 @@ import os
 from contextlib import closing
 
 import pytest
-from snapshot_nodes import EXTENT, GENERATION, GEOMETRY, VERSION
+from snapshot_nodes import EXTENT, GEOMETRY, pull_request
 
 from deadpool.errors import TransferError
 from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.checksums import PIECE_BYTES
 from deadpool.snapshot.progress import Arrived, Progress
-from deadpool.snapshot.slot import PIECE_BYTES, read_seal, write_seal
+from deadpool.snapshot.slot import read_seal, write_seal
 from deadpool.snapshot.transfer.frames import Chunk
 from deadpool.snapshot.transfer.received_pieces import Tally
 
@@ -22,7 +23,7 @@ def newcomer(stack):
 
 
 def pull(client, source, owner, segment, regions, watch):
-    client.pull(source.address, 3, VERSION, regions, owner.seal.digest, GEOMETRY, segment.slot(0), GENERATION, watch)
+    client.pull(pull_request(source.address, segment.slot(0), owner.seal.digest, *regions), watch)
 
 
 def test_words_of_regions_are_apart_and_leave_the_seal_alone(make_owner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from msgspec.structs import replace
 from state_job import Job, Snapshot
 
 from deadpool.errors import StateError
@@ -42,17 +43,13 @@ def test_replicated_bytes_come_from_another_ranks_file(tmp_path):
     job.train(1)
     snapshot, copy = sealed(job)
     assert copy.seal.extent.replica_bytes
-    held = Copy(seal=type(copy.seal)(**{**_fields(copy.seal), "full": False}), geometry=copy.geometry.without_replica())
+    held = Copy(seal=replace(copy.seal, full=False), geometry=copy.geometry.without_replica())
     write_kept(tmp_path, held, snapshot.slot)
     assert "model.first.weight" in read_folder(tmp_path)[0].missing
-    twin = Copy(seal=type(copy.seal)(**{**_fields(copy.seal), "rank": 1}), geometry=copy.geometry)
+    twin = Copy(seal=replace(copy.seal, rank=1), geometry=copy.geometry)
     write_kept(tmp_path, twin, snapshot.slot)
     kept = read_folder(tmp_path)
     assert kept[0].missing == () and torch.equal(kept[0].tensors["model.first.weight"], job.model.first.weight.detach())
-
-
-def _fields(seal):
-    return {name: getattr(seal, name) for name in seal.__slots__}
 
 
 def test_damaged_or_foreign_file_is_refused(tmp_path):
@@ -62,6 +59,10 @@ def test_damaged_or_foreign_file_is_refused(tmp_path):
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(StateError, match="is not as it was sealed"):
+        read_folder(tmp_path)
+    data[20] ^= 1  # in the seal
+    path.write_bytes(data)
+    with pytest.raises(StateError, match="is not a kept copy"):
         read_folder(tmp_path)
     path.write_bytes(b"something else")
     with pytest.raises(StateError, match="is not a kept copy"):

@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from snapshot_nodes import EXTENT, GEOMETRY, VERSION
 
 from deadpool.errors import ArenaError
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.snapshot.checksums import PIECE_BYTES, digest_region
 from deadpool.snapshot.slot import (
     HEADER_BYTES,
-    PIECE_BYTES,
     clear_seal,
-    digest_region,
     read_seal,
     region,
     write_seal,

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from snapshot_nodes import (
     EXTENT,
     GENERATION,
@@ -13,6 +14,8 @@ from snapshot_nodes import (
     SMALL_EXTENT,
     VERSION,
     WAIT_S,
+    pull_request,
+    push_request,
 )
 
 from deadpool.errors import ArenaError, TransferError
@@ -23,11 +26,11 @@ from deadpool.snapshot.slot import read_seal, region
 
 
 def push(client, holder, owner, *, full=True, generation=GENERATION) -> int:
-    return client.push(holder.address, owner.seal, GEOMETRY, owner.segment.fd, owner.offset, generation, full)
+    return client.push(push_request(holder.address, owner, full=full, generation=generation))
 
 
 def pull(client, source, into, regions, expect, *, rank=3, version=VERSION):
-    return client.pull(source.address, rank, version, regions, expect, GEOMETRY, into, GENERATION)
+    return client.pull(pull_request(source.address, into, expect, *regions, rank=rank, version=version))
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def test_push_without_the_replica_region_needs_no_room_for_it(make_owner, make_h
     owner, client = make_owner(), make_client()
     holder = make_holder(geometry=GEOMETRY.without_replica())
     push(client, holder, owner, full=False)
-    expected = replace(owner.seal, full=False)
+    expected = structs.replace(owner.seal, full=False)
     assert holder.outcome() == ("stored", expected, "")
     assert holder.header() == expected
     assert holder.bytes_of(expected, "unique") == owner.bytes_of("unique")
@@ -68,7 +71,7 @@ def test_midway_the_holder_cannot_have_everything(make_owner, make_holder, make_
         time.sleep(0.2)  # as long as it likes: what was sent has arrived by then
         seen.append((holder.header(), holder.outcomes.empty()))
 
-    client.push(holder.address, owner.seal, GEOMETRY, owner.segment.fd, owner.offset, GENERATION, True, midway)
+    client.push(push_request(holder.address, owner), midway)
     assert seen == [(None, True)]
     assert holder.outcome() == ("stored", owner.seal, "")
 
@@ -184,7 +187,7 @@ def test_replica_is_checked_against_the_lost_ranks_own_digest(make_owner, make_h
     source, client = make_holder(gives=replica), make_client()
     with pytest.raises(TransferError, match=rf"{source.address[1]}: .*rank 5 is not as sealed: region 'replica'"):
         pull(client, source, newcomer.slot(0), ("replica",), lost.seal.digest, rank=5)
-    same = replace(lost.seal.digest, replica=replica.seal.digest.replica)
+    same = structs.replace(lost.seal.digest, replica=replica.seal.digest.replica)
     pull(client, source, newcomer.slot(0), ("replica",), same, rank=5)
 
 
@@ -208,7 +211,7 @@ def test_pull_of_what_is_not_there(make_owner, make_holder, make_client, newcome
 def test_pull_of_a_region_that_the_copy_lacks(make_owner, make_holder, make_client, newcomer):
     owner = make_owner()
     source, client = make_holder(gives=owner), make_client()
-    owner.seal = replace(owner.seal, full=False)
+    owner.seal = structs.replace(owner.seal, full=False)
     with pytest.raises(TransferError, match="its copy has no region 'replica'"):
         pull(client, source, newcomer.slot(0), ("replica",), owner.seal.digest)
 
@@ -216,9 +219,9 @@ def test_pull_of_a_region_that_the_copy_lacks(make_owner, make_holder, make_clie
 def test_pull_into_a_slot_of_another_shape(make_owner, make_holder, make_client, newcomer):
     owner = make_owner()
     source, client = make_holder(gives=owner), make_client()
-    small = replace(GEOMETRY, unique_bytes=10)
+    small = structs.replace(GEOMETRY, unique_bytes=10)
     with pytest.raises(TransferError, match=f"room for {10}"):
-        client.pull(source.address, 3, VERSION, ("unique",), owner.seal.digest, small, newcomer.slot(0), GENERATION)
+        client.pull(pull_request(source.address, newcomer.slot(0), owner.seal.digest, geometry=small))
 
 
 def test_nobody_listens(make_owner, make_client, make_holder):
@@ -240,7 +243,7 @@ def test_next_push_after_a_lost_connection_connects_again(make_owner, make_holde
 
 
 def test_extent_is_the_sources_own(make_owner, make_holder, make_client, newcomer):
-    extent = replace(EXTENT, record_bytes=12, unique_bytes=5 << 20)
+    extent = structs.replace(EXTENT, record_bytes=12, unique_bytes=5 << 20)
     owner = make_owner(extent=extent)
     source, client = make_holder(gives=owner), make_client()
     seal = pull(client, source, newcomer.slot(0), ("record", "unique"), owner.seal.digest)

@@ -13,25 +13,27 @@ import pytest
 from snapshot_nodes import (
     GENERATION,
     GEOMETRY,
-    VERSION,
     WAIT_S,
     Owner,
     accept_greeted,
     greeted,
+    pull_request,
     push_half,
+    push_request,
 )
 
 from deadpool.errors import TransferError, WireError
 from deadpool.protocol.identity import Generation
 from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.transfer import TransferClient
-from deadpool.snapshot.transfer.frames import Kind, chunks_of, pack_chunk, pack_frame, pack_seal
+from deadpool.snapshot.transfer.frames import Kind, chunks_of, pack_chunk, pack_frame
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import HELLO_BYTES, NONCE_BYTES
 
 
 def push_to(client: TransferClient, address, owner: Owner, generation: Generation = GENERATION) -> None:
-    client.push(tuple(address), owner.seal, GEOMETRY, owner.segment.fd, owner.offset, generation, True)
+    client.push(push_request(address, owner, generation=generation))
 
 
 # --- processes
@@ -99,7 +101,7 @@ def silent_source(stack, owner: Owner):
         stream = accept_greeted(listener)
         streams.append(stream)
         stream.receive()
-        stream.send(Kind.FOUND, pack_seal(owner.seal))
+        stream.send(Kind.FOUND, [pack_seal(owner.seal)])
         stream.receive()
         chunk = chunks_of(owner.seal.extent, ("unique",))[0]
         frame = pack_frame(Kind.DATA, GENERATION, pack_chunk(chunk), chunk.size)
@@ -115,8 +117,7 @@ def silent_source(stack, owner: Owner):
 
 
 def pull_from(client: TransferClient, address, owner: Owner, segment: Segment) -> None:
-    slot, digest = segment.slot(0), owner.seal.digest
-    client.pull(address, 3, VERSION, ("unique",), digest, GEOMETRY, slot, GENERATION)
+    client.pull(pull_request(address, segment.slot(0), owner.seal.digest))
 
 
 def test_source_falls_silent(make_owner, make_client, stack):

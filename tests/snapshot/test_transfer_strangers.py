@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from snapshot_nodes import GENERATION, GEOMETRY, MEMBER, VERSION, WAIT_S, Owner, greeted
+from snapshot_nodes import GENERATION, GEOMETRY, MEMBER, WAIT_S, Owner, greeted, pull_request, push_request
 
 from deadpool.errors import TransferError
 from deadpool.snapshot.arena import Segment
@@ -18,12 +18,12 @@ from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.frames import Kind, pack_frame
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import Handshake
-from deadpool.wire.preauth_limit import Strangers
+from deadpool.wire.preauth_limit import PreauthLimit
 from deadpool.wire.tls import load_tls
 
 
 def push_to(client: TransferClient, address, owner: Owner) -> int:
-    return client.push(tuple(address), owner.seal, GEOMETRY, owner.segment.fd, owner.offset, GENERATION, True)
+    return client.push(push_request(address, owner))
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def test_stranger_that_sends_byte_by_byte_is_thrown_out(make_holder):
 
 def test_crowd_of_silent_strangers_keeps_no_member_out(make_owner, make_holder, make_client):
     owner, holder, client = make_owner(), make_holder(deadline_s=WAIT_S), make_client()
-    holder.server._strangers = Strangers(limit=4, grace_s=0.05)
+    holder.server._strangers = PreauthLimit(limit=4, grace_s=0.05)
     with contextlib.ExitStack() as crowd:
         for _ in range(20):
             crowd.enter_context(socket.create_connection(holder.address))
@@ -130,7 +130,7 @@ def test_push_and_pull_through_tls(make_owner, make_holder, make_client, tls_mem
     assert holder.bytes_of(owner.seal, "unique") == owner.bytes_of("unique")
     segment = Segment.create("newcomer", GEOMETRY, 1)
     stack.callback(segment.close)
-    client.pull(holder.address, 3, VERSION, ("unique",), owner.seal.digest, GEOMETRY, segment.slot(0), GENERATION)
+    client.pull(pull_request(holder.address, segment.slot(0), owner.seal.digest))
     with region(segment.slot(0), GEOMETRY, owner.seal.extent, "unique") as fetched:
         assert bytes(fetched) == owner.bytes_of("unique")
 

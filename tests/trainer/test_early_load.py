@@ -6,7 +6,6 @@ The agent's real data plane with its own thread and event loop, sources in proce
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import os
 import queue
@@ -21,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from capture_stage import SessionTwin
@@ -199,7 +199,7 @@ class Scene:
 
     def source(self, reads: int = ALL_READS) -> SourceProcess:
         """A node with the snapshot; it gives so much of it and waits."""
-        geometry = json.dumps(dataclasses.asdict(self.geometry))
+        geometry = json.dumps(msgspec.structs.asdict(self.geometry))
         made = SourceProcess(str(self._folder / "slot"), geometry, SECRET.hex(), str(reads))
         self._stack.callback(made.close)
         return made

@@ -137,7 +137,7 @@ def test_optimizer_does_not_wait_on_the_host_and_the_copy_is_of_the_boundary(mak
 
 
 def test_capture_that_would_stall_is_given_up_in_the_middle(make_stage, twin, monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.lanes.PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.lanes.MOVE_LIMIT_BYTES", 64)
     stage = make_stage(twin)
     stage.await_said(Captured, 1)
     twin.copying = False

@@ -12,7 +12,7 @@ from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import LIMIT_BYTES
-from deadpool.wire.listener import Reception
+from deadpool.wire.listener import AuthenticatedListener
 from deadpool.wire.served_link import ServedLink
 
 MEMBER = Credentials(b"the job's own secret")
@@ -30,7 +30,7 @@ class Front:
     def __init__(self, credentials: Credentials = MEMBER) -> None:
         self.links: asyncio.Queue[ControlLink] = asyncio.Queue()
         self.refusals: asyncio.Queue[str] = asyncio.Queue()
-        self.reception = Reception(credentials, "control", self._converse, self._refused)
+        self.reception = AuthenticatedListener(credentials, "control", self._converse, self._refused)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self.links.put(ControlLink(reader, writer))

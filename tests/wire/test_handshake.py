@@ -50,7 +50,7 @@ def test_recorded_handshake_is_useless_against_a_client():
 
 def test_client_whose_own_words_come_back_believes_nobody():
     victim = client()
-    with pytest.raises(WireError, match="says what it hears"):
+    with pytest.raises(WireError, match="sends back what it was sent"):
         victim.feed(victim.opening())
     other = client()
     mine = other.feed(server().feed(client().opening()))

@@ -12,7 +12,7 @@ from deadpool.protocol.topology import Address
 from deadpool.wire import listener
 from deadpool.wire.control_link import connect
 from deadpool.wire.handshake import HELLO_BYTES, Handshake
-from deadpool.wire.preauth_limit import Strangers
+from deadpool.wire.preauth_limit import PreauthLimit
 
 HELLO = Handshake(MEMBER.secret, "client", "control").opening()
 
@@ -99,7 +99,7 @@ def test_stranger_that_sends_byte_by_byte_is_thrown_out(monkeypatch):
 def test_crowd_of_silent_strangers_keeps_no_member_out():
     async def scenario() -> None:
         front = Front()
-        front.reception._strangers = Strangers(limit=8, grace_s=0.05)
+        front.reception._strangers = PreauthLimit(limit=8, grace_s=0.05)
         async with listening(front) as address:
             crowd = [await asyncio.open_connection(address.host, address.port) for _ in range(30)]
             assert await is_let_in(front, address)
@@ -113,7 +113,7 @@ def test_crowd_of_silent_strangers_keeps_no_member_out():
 def test_storm_of_members_is_let_in_completely():
     async def scenario() -> None:
         front = Front()
-        front.reception._strangers = Strangers(limit=4, grace_s=5.0)
+        front.reception._strangers = PreauthLimit(limit=4, grace_s=5.0)
         async with listening(front) as address:
             links = await asyncio.gather(*(connect(address, MEMBER, patience_s=30.0) for _ in range(60)))
             for link in links:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from deadpool.wire.deadline import Patience
-from deadpool.wire.preauth_limit import Strangers
+from deadpool.wire.deadline import PeerDeadline
+from deadpool.wire.preauth_limit import PreauthLimit
 
 
 def test_full_room_is_emptied_from_the_oldest_after_a_grace():
-    strangers: Strangers[str] = Strangers(limit=2, grace_s=1.0)
+    strangers: PreauthLimit[str] = PreauthLimit(limit=2, grace_s=1.0)
     strangers.arrived("a", 0.0)
     assert strangers.wait_s(0.1) == 0 and strangers.crowded_out(0.1) is None
     strangers.arrived("b", 0.4)
@@ -17,12 +17,12 @@ def test_full_room_is_emptied_from_the_oldest_after_a_grace():
 
 
 def test_slowness_adds_up_and_a_stall_of_our_own_counts_once():
-    patience = Patience(4.0)
+    patience = PeerDeadline(4.0)
     for _ in range(39):
         patience.waited(0.1)
     assert not patience.over
     patience.waited(0.2)
     assert patience.over
-    stalled = Patience(4.0)
+    stalled = PeerDeadline(4.0)
     stalled.waited(1000.0)
     assert not stalled.over

@@ -12,7 +12,7 @@ import pytest
 
 from deadpool.protocol.messages import Attach, Final, Parked
 from deadpool.protocol.seal import Geometry
-from deadpool.wire.trainer_link import AgentEnd, TrainerDoor, TrainerEnd
+from deadpool.wire.trainer_link import AgentEnd, TrainerEnd, TrainerListener
 
 GEOMETRY = Geometry(record_capacity=4096, unique_bytes=4096, replica_bytes=0)
 PARKED = Parked(rank=3, geometry=GEOMETRY)
@@ -55,7 +55,7 @@ async def converse(messages: list[tuple[Any, int | None]]) -> tuple[list[Any], T
             end.send(each, descriptor)
         loop.call_soon(door.close)
 
-    door = TrainerDoor(f"deadpool-test-{secrets.token_hex(8)}", on_message, lambda end: None)
+    door = TrainerListener(f"deadpool-test-{secrets.token_hex(8)}", on_message, lambda end: None)
     door.start()
     trainer = Trainer(door.name)
     trainer.start()
@@ -87,7 +87,7 @@ def test_last_words_of_a_trainer_are_heard_before_its_end_is_acted_on():
             ends.append(end)
             heard.append(message)
 
-        door = TrainerDoor(f"deadpool-test-{secrets.token_hex(8)}", on_message, lambda end: heard.append("lost"))
+        door = TrainerListener(f"deadpool-test-{secrets.token_hex(8)}", on_message, lambda end: heard.append("lost"))
         door.start()
         trainer = await asyncio.to_thread(TrainerEnd, door.name)
         trainer.send(PARKED)
@@ -95,7 +95,7 @@ def test_last_words_of_a_trainer_are_heard_before_its_end_is_acted_on():
             await asyncio.sleep(0.001)
         trainer.send(Final(number=1))
         trainer.close()
-        ends[0].hear_out()  # the loop has not run since
+        ends[0].read_remaining()  # the loop has not run since
         door.close()
         return heard
 
@@ -105,7 +105,9 @@ def test_last_words_of_a_trainer_are_heard_before_its_end_is_acted_on():
 def test_agent_is_told_when_a_trainer_hangs_up():
     async def scenario() -> bool:
         lost = asyncio.Event()
-        door = TrainerDoor(f"deadpool-test-{secrets.token_hex(8)}", lambda end, message: None, lambda end: lost.set())
+        door = TrainerListener(
+            f"deadpool-test-{secrets.token_hex(8)}", lambda end, message: None, lambda end: lost.set()
+        )
         door.start()
         end = await asyncio.to_thread(TrainerEnd, door.name)
         end.close()
@@ -119,7 +121,9 @@ def test_agent_is_told_when_a_trainer_hangs_up():
 def test_agent_takes_nonsense_for_a_hang_up():
     async def scenario() -> bool:
         lost = asyncio.Event()
-        door = TrainerDoor(f"deadpool-test-{secrets.token_hex(8)}", lambda end, message: None, lambda end: lost.set())
+        door = TrainerListener(
+            f"deadpool-test-{secrets.token_hex(8)}", lambda end, message: None, lambda end: lost.set()
+        )
         door.start()
         end = await asyncio.to_thread(TrainerEnd, door.name)
         end._sock.sendall((2**31).to_bytes(4, "big"))
@@ -143,7 +147,7 @@ def test_only_the_jobs_own_user_gets_in(user, let_in):
 
     async def scenario() -> str:
         name = f"deadpool-test-{secrets.token_hex(8)}"
-        door = TrainerDoor(name, lambda end, message: None, lambda end: None)
+        door = TrainerListener(name, lambda end, message: None, lambda end: None)
         door.start()
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", knock, name, str(user), stdout=asyncio.subprocess.PIPE

@@ -45,7 +45,7 @@ from deadpool.protocol.messages import Facts, Heartbeat, Injected, Join, Report,
 from deadpool.protocol.topology import Address
 from deadpool.timeouts import STREAM_AT_LEAST_S, stream_s
 from deadpool.wire.credentials import Credentials
-from deadpool.wire.trainer_link import AgentEnd, TrainerDoor
+from deadpool.wire.trainer_link import AgentEnd, TrainerListener
 
 KEPT_FOLDER = "kept"  # beside the trainers' logs: copies that outlive a job that could not go on
 _STALL_S = 0.5  # a timer that fires later than this means that this process did not run
@@ -93,7 +93,7 @@ class AgentProcess:
             kept=logs / KEPT_FOLDER,
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
-        self._door = TrainerDoor(door, self._trainer_said, self._trainer_hung_up)
+        self._door = TrainerListener(door, self._trainer_said, self._trainer_hung_up)
         self._rendezvous = RendezvousServer(credentials)
         self._trainers = TrainerProcesses(
             script=script,
@@ -183,7 +183,7 @@ class AgentProcess:
 
     def _trainer_exited(self, name: str, code: int, reason: str) -> None:
         if name in self._ends:
-            self._ends[name].hear_out()
+            self._ends[name].read_remaining()
         self._feed(TrainerExited(trainer=name, code=code, reason=reason))
 
     def _feed(self, input: Any) -> None:

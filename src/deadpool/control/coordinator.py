@@ -36,7 +36,7 @@ from deadpool.protocol.messages import Answer, Ask, Facts, Join, Order, Plan, Re
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import framed
 from deadpool.wire.credentials import Credentials
-from deadpool.wire.listener import Reception
+from deadpool.wire.listener import AuthenticatedListener
 from deadpool.wire.served_link import ServedLink
 
 PORT_WAIT_S = 10.0
@@ -83,7 +83,7 @@ class CoordinatorServer:
         self._said: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, as it travels
         self._injections = InjectionRpc(lambda: office.coordinator, orders, send=self._send, log_event=self._log_event)
         self._departures = DepartureDesk(lambda: office.coordinator, feed=self._feed)
-        self._reception = Reception(credentials, "control", self._welcome, self._refused)
+        self._reception = AuthenticatedListener(credentials, "control", self._welcome, self._refused)
         self._rhythm = Rhythm(office, perform=self._perform, stall_s=STALL_S)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 

@@ -10,7 +10,6 @@ import asyncio
 import concurrent.futures
 import functools
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -54,15 +53,14 @@ from deadpool.protocol.messages import Copy, SlotRef, Source
 from deadpool.protocol.seal import Extent, Geometry, Region, Seal
 from deadpool.protocol.topology import Address
 from deadpool.snapshot.arena import Arena, Segment
+from deadpool.snapshot.checksums import HASHING_THREADS
 from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.salvage_file import write_kept
 from deadpool.snapshot.slot import compute_digest, write_seal
-from deadpool.snapshot.transfer import Found, Refused, TransferClient, TransferServer
+from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, Refused, TransferClient, TransferServer
 from deadpool.wire.credentials import Credentials
 
 _ANSWER_S = 30.0
-_HASHERS = max(1, min(4, (os.cpu_count() or 1) // 4))
-"""Threads that checksum one slot: a core does 10 GB/s, a device delivers 55."""
 
 
 class DataPlane:
@@ -96,7 +94,7 @@ class DataPlane:
             deadline_s=deadline_s,
         )
         self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="data", initializer=priority.apply)
-        self._hashers = ThreadPoolExecutor(_HASHERS, thread_name_prefix="hash", initializer=priority.apply)
+        self._hashers = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hash", initializer=priority.apply)
         self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream", initializer=priority.apply)
         self._moving: set[concurrent.futures.Future[None]] = set()
         self._offer_numbers = itertools.count(1)
@@ -219,16 +217,16 @@ class DataPlane:
         segment = self._segment(effect.slot.segment)
         began = time.monotonic()
         try:
-            count = self._client.push(
-                (holder.address.host, holder.address.port),
-                seal,
-                effect.copy.geometry,
-                segment.fd,
-                segment.offset(effect.slot.index),
-                effect.generation,
-                effect.full,
-                midway,
+            request = PushRequest(
+                address=(holder.address.host, holder.address.port),
+                generation=effect.generation,
+                seal=seal,
+                geometry=effect.copy.geometry,
+                fd=segment.fd,
+                slot_offset=segment.offset(effect.slot.index),
+                full=effect.full,
             )
+            count = self._client.push(request, midway)
         except DeadPoolError as error:
             self._deliver(PushFailed(rank=seal.rank, version=seal.version, node=holder.node, reason=str(error)))
             return
@@ -263,17 +261,17 @@ class DataPlane:
         """The rank's trainer sees how far it is, and may load what there is at its own risk."""
         copy, slot = effect.fetch.copy, self._slot(effect.slot)
         progress = Progress(slot)
-        self._client.pull(
-            (source.address.host, source.address.port),
-            source.rank,
-            copy.seal.version,
-            cast(tuple[Region, ...], source.regions),
-            copy.seal.digest,
-            copy.geometry,
-            slot,
-            effect.generation,
-            lambda name, leading_bytes: progress.tell(name, Arrived(attempt, leading_bytes)),
+        request = PullRequest(
+            address=(source.address.host, source.address.port),
+            generation=effect.generation,
+            rank=source.rank,
+            version=copy.seal.version,
+            regions=cast(tuple[Region, ...], source.regions),
+            digest=copy.seal.digest,
+            geometry=copy.geometry,
+            into=slot,
         )
+        self._client.pull(request, lambda name, leading: progress.tell(name, Arrived(attempt, leading)))
 
     def _note_failed(self, effect: FetchCopy, source: Source, reason: str) -> None:
         event = Event(

@@ -16,17 +16,19 @@ import msgpack
 from deadpool.errors import WireError
 from deadpool.protocol.topology import Address
 from deadpool.wire.asyncio_streams import payloads
-from deadpool.wire.codec import LENGTH_LIMITS
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import frame
-from deadpool.wire.listener import Reception
+from deadpool.wire.listener import AuthenticatedListener
+
+LENGTH_LIMITS = {"max_array_len": 1 << 17, "max_map_len": 1 << 17}
+"""msgpack takes memory for a list when it reads the length, before the items: enough for 100,000 ranks, no more."""
 
 
 class RendezvousServer:
     def __init__(self, credentials: Credentials) -> None:
         self._values: dict[str, bytes] = {}
         self._changed = asyncio.Event()  # replaced at each change: whoever waits looks again
-        self._reception = Reception(credentials, "rendezvous", self._visit)
+        self._reception = AuthenticatedListener(credentials, "rendezvous", self._visit)
 
     async def start(self, host: str) -> Address:
         return await self._reception.start(host, 0)

@@ -6,11 +6,10 @@ different objects. So state is named by the generation it was born in *and* its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from deadpool.protocol.structs import Value
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Generation:
+class Generation(Value, frozen=True, order=True):
     """Who holds which rank. Ordered by the coordinator's term first: a deposed one cannot outbid its successor."""
 
     term: int
@@ -33,8 +32,7 @@ FOUNDING = 1
 NO_GENERATION = Generation(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Value, frozen=True):
     """State after `number` completed steps; `born` is the generation in which the last of them was computed."""
 
     born: Generation

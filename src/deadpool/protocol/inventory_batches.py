@@ -1,29 +1,41 @@
-"""Copies in batches: those of one version that are alike but for their rank and their digests. Live states likewise.
+"""What a node holds of the job's state: copies in its arena, live state in its trainers, both kept in batches.
 
-A node has a handful of batches, however many ranks it seats, and a coordinator of thousands of nodes looks at batches where
-it would have to look at every copy. A lot makes its items when somebody asks for them; to freeze it would take longer
-than to make it. `InLots` is used like the tuple of all items.
+The copies of one version on one node differ in their ranks and digests only. A batch says once what they share, so a
+node has a handful of batches however many ranks it seats. A coordinator of thousands of nodes reads batches; single
+copies are made only for the code that asks for them.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from collections.abc import Iterable, Iterator
 
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Copy, Live
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.protocol.structs import Value
 
-Item = TypeVar("Item")
 _DIGEST = struct.Struct("<QQQ")  # record, unique, replica
 DIGEST_BYTES = _DIGEST.size
 
 
-@dataclass(frozen=True, slots=True)
-class Make:
-    """What the copies of a lot have in common. The batches of most nodes are of the same one."""
+class Copy(Value, frozen=True, kw_only=True):
+    """A sealed snapshot in some node's arena. The seal is the rank's own, whichever node keeps the copy."""
+
+    seal: Seal
+    geometry: Geometry
+    peers: tuple[int, ...] = ()  # ranks that hold the replica region of this rank identically
+
+
+class Live(Value, frozen=True, kw_only=True):
+    """What a trainer that has come to rest holds in its device memory."""
+
+    rank: int
+    version: Version | None
+    clean: bool
+
+
+class SharedTraits(Value, frozen=True):
+    """What the copies of a batch have in common. It is the same for the batches of most nodes."""
 
     version: Version
     extent: Extent
@@ -32,23 +44,29 @@ class Make:
     peers: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class Batch:
-    make: Make
+class CopyBatch(Value, frozen=True):
+    """Copies that are alike but for their ranks and digests."""
+
+    shared: SharedTraits
     ranks: tuple[int, ...]
-    digests: bytes  # of each rank, as they travel: of few copies somebody wants to know
+    digests: bytes  # of each rank in turn, packed: few of them are ever read
+
+    def __post_init__(self) -> None:
+        """A batch that arrives may claim anything; msgspec turns this error into a refusal of the message."""
+        if len(self.digests) != DIGEST_BYTES * len(self.ranks):
+            raise ValueError("not three digests for each copy")
 
     @property
     def version(self) -> Version:
-        return self.make.version
+        return self.shared.version
 
     @property
     def has_replica(self) -> bool:
-        return bool(self.make.extent.replica_bytes)
+        return bool(self.shared.extent.replica_bytes)
 
     def replica_of(self, rank: int) -> tuple[int, int]:
-        """What tells its replica region from others, as seal.replica_of says it."""
-        return (self.make.extent.replica_bytes, self._digest(self.ranks.index(rank)).replica)
+        """What tells the replica region of this rank's copy from others, as seal.replica_of gives it."""
+        return (self.shared.extent.replica_bytes, self._digest(self.ranks.index(rank)).replica)
 
     def copy(self, rank: int) -> Copy:
         return self._copy(self.ranks.index(rank))
@@ -57,87 +75,79 @@ class Batch:
         return map(self._copy, range(len(self.ranks)))
 
     def _copy(self, index: int) -> Copy:
-        make, rank, digest = self.make, self.ranks[index], self._digest(index)
-        seal = Seal(rank=rank, version=make.version, extent=make.extent, digest=digest, full=make.full)
-        return Copy(seal=seal, geometry=make.geometry, peers=make.peers)
+        shared, rank, digest = self.shared, self.ranks[index], self._digest(index)
+        seal = Seal(rank=rank, version=shared.version, extent=shared.extent, digest=digest, full=shared.full)
+        return Copy(seal=seal, geometry=shared.geometry, peers=shared.peers)
 
     def _digest(self, index: int) -> Digest:
         record, unique, replica = _DIGEST.unpack_from(self.digests, index * DIGEST_BYTES)
         return Digest(record=record, unique=unique, replica=replica)
 
 
-@dataclass(slots=True)
-class LiveBatch:
-    """Ranks that live at the same version."""
+class LiveBatch(Value, frozen=True):
+    """Ranks whose live state is of the same version."""
 
     version: Version | None
     clean: bool
     ranks: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if not self.ranks:
+            raise ValueError("no rank in a batch of live states")
+
     def __iter__(self) -> Iterator[Live]:
         return (Live(rank=rank, version=self.version, clean=self.clean) for rank in self.ranks)
 
 
-class InLots(Sequence[Item]):
-    __slots__ = ("_all", "batches")
+class Copies(Value, frozen=True):
+    """The copies of one node. Iterating makes single copies, in the order of their ranks."""
 
-    def __init__(self, batches: tuple[Any, ...]) -> None:
-        self.batches = batches
-        self._all: tuple[Item, ...] | None = None
+    batches: tuple[CopyBatch, ...] = ()
 
-    def all(self) -> tuple[Item, ...]:
-        if self._all is None:
-            self._all = tuple(item for lot in self.batches for item in lot)
-        return self._all
-
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Item]: ...
-    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
-        return self.all()[index]
+    @classmethod
+    def of(cls, copies: Iterable[Copy]) -> Copies:
+        alike: dict[SharedTraits, list[Seal]] = {}
+        for copy in copies:
+            seal = copy.seal
+            shared = SharedTraits(seal.version, seal.extent, copy.geometry, seal.full, copy.peers)
+            alike.setdefault(shared, []).append(seal)
+        return cls(tuple(_batch(shared, seals) for shared, seals in alike.items()))
 
     def __len__(self) -> int:
-        return sum(len(lot.ranks) for lot in self.batches)
+        return sum(len(batch.ranks) for batch in self.batches)
 
-    def __iter__(self) -> Iterator[Item]:
-        return iter(self.all())
-
-    def __eq__(self, other: object) -> bool:
-        """In any order: who sorts items into batches keeps none."""
-        if not isinstance(other, tuple | InLots):
-            return NotImplemented
-        return len(self) == len(other) and set(self) == set(other)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self.all()))
-
-    def __repr__(self) -> str:
-        return repr(self.all())
+    def __iter__(self) -> Iterator[Copy]:
+        copies = [copy for batch in self.batches for copy in batch]
+        return iter(sorted(copies, key=lambda copy: copy.seal.rank))
 
 
-def batches_of(copies: Iterable[Copy]) -> tuple[Batch, ...]:
-    if isinstance(copies, InLots):
-        return copies.batches
-    alike: dict[Make, list[Seal]] = {}
-    for copy in copies:
-        seal = copy.seal
-        make = Make(seal.version, seal.extent, copy.geometry, seal.full, copy.peers)
-        alike.setdefault(make, []).append(seal)
-    return tuple(
-        Batch(make, tuple(seal.rank for seal in seals), b"".join(map(_digest_of, seals)))
-        for make, seals in alike.items()
-    )
+def _batch(shared: SharedTraits, seals: list[Seal]) -> CopyBatch:
+    digests = (_DIGEST.pack(seal.digest.record, seal.digest.unique, seal.digest.replica) for seal in seals)
+    return CopyBatch(shared, tuple([seal.rank for seal in seals]), b"".join(digests))
 
 
-def _digest_of(seal: Seal) -> bytes:
-    return _DIGEST.pack(seal.digest.record, seal.digest.unique, seal.digest.replica)
+class Lives(Value, frozen=True):
+    """The live states of one node's trainers. Iterating makes single ones, in the order of their ranks."""
+
+    batches: tuple[LiveBatch, ...] = ()
+
+    @classmethod
+    def of(cls, lives: Iterable[Live]) -> Lives:
+        alike: dict[tuple[Version | None, bool], list[int]] = {}
+        for live in lives:
+            alike.setdefault((live.version, live.clean), []).append(live.rank)
+        return cls(tuple(LiveBatch(version, clean, tuple(ranks)) for (version, clean), ranks in alike.items()))
+
+    def __len__(self) -> int:
+        return sum(len(batch.ranks) for batch in self.batches)
+
+    def __iter__(self) -> Iterator[Live]:
+        return iter(sorted((live for batch in self.batches for live in batch), key=lambda live: live.rank))
 
 
-def live_batches_of(lives: Iterable[Live]) -> tuple[LiveBatch, ...]:
-    if isinstance(lives, InLots):
-        return lives.batches
-    alike: dict[tuple[Version | None, bool], list[int]] = {}
-    for live in lives:
-        alike.setdefault((live.version, live.clean), []).append(live.rank)
-    return tuple(LiveBatch(*common, ranks=tuple(ranks)) for common, ranks in alike.items())
+class Inventory(Value, frozen=True, kw_only=True):
+    """All state that a node has, frozen when it acknowledged a fence."""
+
+    live: Lives = Lives()
+    own: Copies = Copies()
+    held: Copies = Copies()

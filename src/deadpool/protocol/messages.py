@@ -1,7 +1,7 @@
 """Every message between coordinator, agents and trainers. Values only; wire/ turns them into bytes.
 
-A message that depends on who holds which rank carries the generation it was said in, and whoever receives one of an
-older generation drops it at the door. Three conversations, in the order in which a recovery speaks them:
+A message that depends on the seating of ranks carries the generation in which it was sent. Its receiver drops it before
+anything else is done with it if that generation is over. There are three conversations, in the order of a recovery:
 
     agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Durable
                             FenceAck Spoilt PlanAck Prepared Connected Finished Ended Standing Leave Salvaged Report
@@ -15,64 +15,41 @@ older generation drops it at the door. Three conversations, in the order in whic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec.structs import replace
+
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.quorum import Changes, Footing, Promise, Seated
-from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.protocol.inventory_batches import Copies as Copies
+from deadpool.protocol.inventory_batches import Copy as Copy
+from deadpool.protocol.inventory_batches import Inventory as Inventory
+from deadpool.protocol.inventory_batches import Live as Live
+from deadpool.protocol.inventory_batches import Lives as Lives
+from deadpool.protocol.quorum import Changes, Footing
+from deadpool.protocol.seal import Geometry, Seal
+from deadpool.protocol.structs import FreeFormMessage, Message, Value
 from deadpool.protocol.topology import Address, Layout, Schedule
 
 # --- values inside messages ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRef:
-    """A slot of the node's arena: which segment, which place in it."""
+class SlotRef(Value, frozen=True, kw_only=True):
+    """A slot of the node's arena, by its segment and its place in the segment."""
 
     segment: int
     index: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerInfo:
-    """What a coordinator needs to know of a trainer process to judge how soon it could take a rank."""
+class TrainerInfo(Value, frozen=True, kw_only=True):
+    """What the coordinator has to know about a trainer process to judge how soon it could take a rank."""
 
     trainer: str
     state: str  # starting | idle | rehearsing | parked | seated
     rank: int | None  # held if seated, rehearsed if rehearsing or parked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    """A sealed snapshot in some node's arena. The seal is the rank's own, wherever the copy lies."""
-
-    seal: Seal
-    geometry: Geometry
-    peers: tuple[int, ...] = ()  # ranks that hold the replica region of this rank identically
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
-    """What a trainer that has come to rest holds in its device memory."""
-
-    rank: int
-    version: Version | None
-    clean: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
-    """All state a node has, frozen when it acknowledged a fence."""
-
-    live: tuple[Live, ...] = ()
-    own: tuple[Copy, ...] = ()
-    held: tuple[Copy, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A node from which regions of a snapshot can be pulled, and under which rank and version it keeps them."""
+class Source(Value, frozen=True, kw_only=True):
+    """A node that has regions of a snapshot to be pulled, and the rank under which it keeps them."""
 
     node: str
     address: Address
@@ -80,17 +57,17 @@ class Source:
     regions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
-    """One snapshot a newcomer's node has to pull. Each group of sources gives a part; any source of a group will do."""
+class Fetch(Value, frozen=True, kw_only=True):
+    """One snapshot that a newcomer's node has to pull. Every group of sources supplies one part of it, and each source
+    of a group has the whole part, so that the next one can be tried when one fails."""
 
     copy: Copy
     groups: tuple[tuple[Source, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOrder:
-    """What one node has to do for one rank it seats. `resume` in the node's own arena or pulled, unless kept live."""
+class RankOrder(Value, frozen=True, kw_only=True):
+    """What one node has to do for one rank that it seats. Unless the rank keeps its live state, the node has the resume
+    version in its own arena or fetches it."""
 
     rank: int
     keep: bool  # the trainer stands clean at the resume version: its device memory is not touched
@@ -98,15 +75,15 @@ class RankOrder:
     pushes: tuple[tuple[str, Version], ...] = ()  # copies that holders lack: floor first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class Holder(Value, frozen=True, kw_only=True):
+    """A node that keeps copies of this node's snapshots, and where it takes them."""
+
     node: str
     address: Address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permit:
-    """Keep `watermark` and everything numbered from `keep_from` on; the rest may be overwritten."""
+class Permit(Message, frozen=True, kw_only=True):
+    """The node keeps `watermark` and every version numbered from `keep_from` on. It may overwrite the rest."""
 
     generation: Generation
     watermark: Version | None
@@ -114,10 +91,12 @@ class Permit:
     schedule: Schedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """What collectives gave a rank before its loop and, if `complete`, in its first step: whoever rehearses it alone
-    is given the same. Of an older `start` they are void. A fence does not keep them back: they are no state."""
+class Recording(Message, frozen=True, kw_only=True):
+    """The results that collectives gave a rank before its loop and, if `complete`, in its first step.
+
+    A spare that rehearses the rank alone is given the same results. They are void for a script that was started again
+    after `start`. A fence does not hold them back, because they are no state of the job.
+    """
 
     rank: int
     start: Generation  # in which the script began at its first line
@@ -130,9 +109,9 @@ class Recording:
         return not self.book and not self.complete
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """What capturing every so many steps costs a rank, as medians of the last few. None: not measured often enough."""
+class Costs(Value, frozen=True, kw_only=True):
+    """What capturing every so many steps costs a rank, as medians of the latest captures. None means that too few were
+    measured."""
 
     rank: int
     every: int  # the interval under which it was measured
@@ -141,18 +120,16 @@ class Costs:
     commit_s: float | None  # from the end of a step to the news that its version is committed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How long a rank works at a step, as a median of late. All ranks' steps take the same time: they wait for the
-    slowest, and that waiting is what is left out here."""
+class Effort(Value, frozen=True, kw_only=True):
+    """How long a rank works at a step, as a median of the latest steps. The time it waits for other ranks is left out:
+    with it all ranks' steps would take equally long."""
 
     rank: int
     step_s: float
     own_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Value, frozen=True, kw_only=True):
     """What the coordinator decides for the whole job and every agent obeys."""
 
     layout: Layout
@@ -170,20 +147,21 @@ class Settings:
 # --- agent -> coordinator --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class Join(Message, frozen=True, kw_only=True):
+    """An agent asks a coordinator to take it into the job."""
+
     node: str
     incarnation: str
     data: Address
     spare: bool
     rack: str | None = None  # None: a rack of its own
-    footing: Footing = field(default_factory=Footing)
+    footing: Footing = Footing()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeoverReport:
-    """The answer to a Welcome of somebody who was elsewhere: all that a coordinator has to know of this node and has
-    not seen for itself. Whoever gives it has promised `term` and obeys no lower one from here on."""
+class TakeoverReport(Message, frozen=True, kw_only=True):
+    """An agent's answer to the Welcome of a coordinator that it was not following: everything that this coordinator
+    has to know about the node and did not see itself. With it the agent promises `term` and obeys no lower one
+    afterwards."""
 
     term: int
     footing: Footing
@@ -200,8 +178,9 @@ class TakeoverReport:
     lost: tuple[tuple[int, str], ...] = ()  # seats whose process is gone: rank, why
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Message, frozen=True, kw_only=True):
+    """The node is alive, and this is how far its ranks are."""
+
     generation: Generation
     steps: tuple[tuple[int, int], ...]  # of ranks in their loop; 0: this process has completed none yet
     paused: tuple[tuple[int, str], ...] = ()  # (rank, why no step is to be expected of it for now)
@@ -209,15 +188,13 @@ class Heartbeat:
     efforts: tuple[Effort, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trainers:
-    """The node's trainers changed state."""
+class Trainers(Message, frozen=True, kw_only=True):
+    """The state of at least one of the node's trainers has changed; all of them are listed."""
 
     trainers: tuple[TrainerInfo, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerLost:
+class TrainerLost(Message, frozen=True, kw_only=True):
     """A trainer ended that should not have. One that held no rank is of no generation: a spare that joined in the
     middle of one has not heard of it."""
 
@@ -227,14 +204,14 @@ class TrainerLost:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
+class Sealed(Message, frozen=True, kw_only=True):
+    """A rank's own node has checksummed a snapshot and sealed it."""
+
     generation: Generation
     copy: Copy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
+class Missed(Message, frozen=True, kw_only=True):
     """This rank has no copy of a scheduled version and never will."""
 
     generation: Generation
@@ -244,9 +221,8 @@ class Missed:
     stall_s: float | None = None  # given up for want of time: how long the step would have waited, by estimate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """Said by the holder: it has verified and sealed another node's snapshot."""
+class Stored(Message, frozen=True, kw_only=True):
+    """A holder has verified and sealed a copy of another node's snapshot."""
 
     generation: Generation
     rank: int
@@ -254,21 +230,22 @@ class Stored:
     bytes_received: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FenceAck:
+class FenceAck(Message, frozen=True, kw_only=True):
+    """The node has stopped everything of older generations. Its inventory does not change before the next plan."""
+
     generation: Generation
     inventory: Inventory
     hung: tuple[tuple[int, str], ...] = ()  # (rank, how it was found): did not come to rest and was ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanAck:
+class PlanAck(Message, frozen=True, kw_only=True):
+    """The node has taken the plan over and begins to carry it out."""
+
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """The rank's trainer is at rest with the resume version loaded; `store` is its rendezvous server.
+class Prepared(Message, frozen=True, kw_only=True):
+    """The rank's trainer is at rest with the resume version loaded. `store` is its rendezvous server.
 
     `agreement` says what its frameworks have agreed on with their peers in earlier steps.
     """
@@ -279,41 +256,39 @@ class Prepared:
     agreement: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connected:
-    generation: Generation
-    rank: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """The rank has completed its last step; it stays in its loop until every rank has."""
+class Connected(Message, frozen=True, kw_only=True):
+    """The rank's trainer has made its new process groups."""
 
     generation: Generation
     rank: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """The rank's process is gone and should be: it had been released, or its script never asked for protection."""
+class Finished(Message, frozen=True, kw_only=True):
+    """The rank has completed its last step. It stays in its loop until every rank has."""
+
+    generation: Generation
+    rank: int
+
+
+class Ended(Message, frozen=True, kw_only=True):
+    """The rank's process has ended as it should: it had been released, or its script never asked for protection."""
 
     generation: Generation
     rank: int
     code: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Durable:
-    """The script has saved a checkpoint of its own of so many completed steps: there is something to restart from.
-    Said by a trainer, and again by its agent to every coordinator."""
+class Durable(Message, frozen=True, kw_only=True):
+    """The script has saved a checkpoint of its own after so many completed steps, from which the job could be
+    restarted. A trainer says it, and its agent repeats it to every coordinator."""
 
     step: int
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spoilt:
-    """A copy is not as it was sealed. Of trainer and agent: their node's own; it counts as lost from here on."""
+class Spoilt(Message, frozen=True, kw_only=True):
+    """The bytes of a copy are not those that were sealed. Trainers and agents say it of their own node's copies. The
+    copy counts as lost from here on."""
 
     generation: Generation
     node: str
@@ -321,9 +296,8 @@ class Spoilt:
     version: Version
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Salvaged:
-    """The answer to Salvage."""
+class Salvaged(Message, frozen=True, kw_only=True):
+    """The answer to Salvage: which ranks' copies are in `folder`, or why they are not."""
 
     generation: Generation
     ranks: tuple[int, ...]
@@ -331,38 +305,33 @@ class Salvaged:
     failure: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """The rank has come to the boundary of this version and begins no step before it is told. What it captured of it
-    was declared before."""
+class Standing(Message, frozen=True, kw_only=True):
+    """The rank has come to the boundary of this version and begins no step before it is told to. It has declared its
+    capture of the version before."""
 
     generation: Generation
     rank: int
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leave:
-    """Somebody wants this node to end. It stays until its ranks run elsewhere and its copies are needed no more."""
+class Leave(Message, frozen=True, kw_only=True):
+    """This node was asked to end. It stays until its ranks run elsewhere and its copies are no longer needed."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parting:
-    """This node hears nothing from the coordinator and looks for another one: the end of the link is not its own end,
-    its trainers go on."""
+class Parting(Message, frozen=True, kw_only=True):
+    """This node hears nothing from the coordinator and looks for another one. The end of the link is not the end of the
+    node: its trainers go on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(FreeFormMessage, frozen=True, kw_only=True):
     """What a node says about itself for people to read: process ids, bytes in its arena, bandwidth reached."""
 
     facts: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(FreeFormMessage, frozen=True, kw_only=True):
     """Event records on their way to the job's event log."""
 
     records: tuple[dict[str, Any], ...]
@@ -371,46 +340,45 @@ class Report:
 # --- coordinator -> agent --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
-    """Also the question whether the node will follow `by` in this term."""
+class Welcome(Message, frozen=True, kw_only=True):
+    """The coordinator takes the node in. It also asks whether the node will follow `by` in this term."""
 
     term: int
     settings: Settings
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
-    """The answer to a heartbeat: the coordinator is there, and in office."""
+class Pulse(Message, frozen=True, kw_only=True):
+    """The answer to a heartbeat: the coordinator is there, and still leads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(Message, frozen=True, kw_only=True):
+    """The coordinator does not take the node in, and says why."""
+
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearse:
-    """Run the script under fake groups as `rank`; also the hint, at a fence, which rank a spare is about to take."""
+class Rehearse(Message, frozen=True, kw_only=True):
+    """Run the script under fake groups as `rank`. At a fence it is also the hint which rank a spare is about to
+    take."""
 
     generation: Generation
     trainer: str
     rank: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fence:
+class Fence(Message, frozen=True, kw_only=True):
+    """Older generations have ended: stop everything that belongs to them, and answer with the node's inventory."""
+
     generation: Generation
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One node's part of the plan. `resume` None: nothing was ever sealed, the script starts from its first line.
+class Plan(Message, frozen=True, kw_only=True):
+    """One node's part of the plan. Without `resume` nothing was ever sealed, and the script starts from its first line.
 
-    With `as_of` nothing changes for the node: its orders, holders and what it holds are those of that plan, with every
-    rank kept, and are not said again.
+    With `as_of` nothing changes for the node: its orders, its holders and the ranks it holds are those of that plan,
+    with every rank kept, and are not repeated.
     """
 
     generation: Generation
@@ -422,7 +390,7 @@ class Plan:
     orders: tuple[RankOrder, ...] = ()
     holders: tuple[Holder, ...] = ()  # of what this node's ranks seal
     held: tuple[int, ...] = ()  # ranks of other nodes whose copies come to this one
-    changes: Changes = field(default_factory=Changes)  # by this plan, for all nodes
+    changes: Changes = Changes()  # by this plan, for all nodes
     quarantined: bool = False  # the node fails again and again; it says so to whoever coordinates next
 
     def filled_in(self, before: Plan | None) -> Plan:
@@ -434,11 +402,11 @@ class Plan:
         return replace(self, as_of=None, orders=orders, holders=before.holders, held=before.held)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connect:
-    """All old groups are gone and everybody is at rest: make the new ones, meeting at `store`.
+class Connect(Message, frozen=True, kw_only=True):
+    """All old groups are gone and every rank is at rest: make the new groups, and meet at `store`.
 
-    Not `agreed`: some rank's frameworks have agreed on something else than the others', so all forget it.
+    Unless `agreed`, the frameworks of some rank have agreed on something else than the others', so that all ranks
+    have to forget what was agreed.
     """
 
     generation: Generation
@@ -446,21 +414,20 @@ class Connect:
     agreed: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Go:
+class Go(Message, frozen=True, kw_only=True):
+    """Every rank is connected: the generation runs from here on."""
+
     generation: Generation
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """Every rank has completed its last step: nobody will have to redo anything."""
+class Release(Message, frozen=True, kw_only=True):
+    """Every rank has completed its last step, so no step will have to be computed again and trainers may end."""
 
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Salvage:
+class Salvage(Message, frozen=True, kw_only=True):
     """The job cannot go on: write these ranks' copies of the version to disk, and say where they are."""
 
     generation: Generation
@@ -468,31 +435,30 @@ class Salvage:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
-    """Every rank captures this version, scheduled or not, and stops there. Whoever is past it stops at the next one
-    that it comes to, says which, and is told anew."""
+class Stand(Message, frozen=True, kw_only=True):
+    """Every rank captures this version, scheduled or not, and stops there. A rank that is already past it stops at the
+    next version it comes to and says which; it is then told again."""
 
     generation: Generation
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proceed:
-    """Nobody has to stand any more."""
+class Proceed(Message, frozen=True, kw_only=True):
+    """No rank has to stand any longer."""
 
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shutdown:
+class Shutdown(Message, frozen=True, kw_only=True):
+    """The job is over for this node: end every trainer, then the agent."""
+
     reason: str
     failed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What a coordinator says, and in which term: who has promised a higher one refuses it at the door."""
+class Order(Message, frozen=True, kw_only=True):
+    """A message of a coordinator with its term. An agent that has promised a higher term refuses it before reading
+    on."""
 
     term: int
     message: (
@@ -501,11 +467,11 @@ class Order:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Injection:
-    """An injected fault: `signal` to one trainer, or to the whole node. Cores do not know of it.
+class Injection(Message, frozen=True, kw_only=True):
+    """An injected fault: `signal` is sent to one trainer, or to the whole node. Cores do not know of it.
 
-    `at` None: now. Else at that moment (deadpool.fault_orders) of step or version `step`, by whoever reaches it first.
+    Without `at` it is sent now. Otherwise it is sent at that moment (deadpool.fault_orders) of step or version `step`,
+    by the first trainer that reaches it.
     """
 
     signal: int
@@ -517,14 +483,16 @@ class Injection:
 # --- a command <-> coordinator ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(FreeFormMessage, frozen=True, kw_only=True):
+    """A command line asks the coordinator for something, by name."""
+
     what: str
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(FreeFormMessage, frozen=True, kw_only=True):
+    """The coordinator's answer to a command line. With `error`, the request was refused."""
+
     body: dict[str, Any]
     error: str | None = None
 
@@ -532,9 +500,9 @@ class Answer:
 # --- agent -> trainer ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """Take this rank. `resume` None: run the script under real groups; else under fake ones until restored."""
+class Seat(Message, frozen=True, kw_only=True):
+    """Take this rank. Without `resume` the script runs under real groups, otherwise under fake ones until it is
+    restored."""
 
     generation: Generation
     cause: str
@@ -543,51 +511,48 @@ class Seat:
     schedule: Schedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attach:
-    """A segment of the arena; its file descriptor travels beside this message."""
+class Attach(Message, frozen=True, kw_only=True):
+    """A segment of the arena. Its file descriptor travels beside this message."""
 
     segment: int
     geometry: Geometry
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detach:
-    """The agent has given the segment up: its memory comes back when the trainer lets go of it too."""
+class Detach(Message, frozen=True, kw_only=True):
+    """The agent has given the segment up. Its memory is free when the trainer has unmapped it too."""
 
     segment: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(Message, frozen=True, kw_only=True):
     """The trainer owns this slot until it says Captured or Missed, or unwinds."""
 
     generation: Generation
     slot: SlotRef
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Halt:
-    """The fence, as the trainer hears it: abort every group and come to rest at the step boundary."""
+class Halt(Message, frozen=True, kw_only=True):
+    """The fence as the trainer is told of it: abort every group and come to rest at the step boundary."""
 
     generation: Generation
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arriving:
-    """The resume version is on its way into `slot`; Restore follows when it is there and as sealed. Whoever loads from
-    it meanwhile gives up what it stood at, and has nothing before Restore. No promise: a fence may come instead."""
+class Arriving(Message, frozen=True, kw_only=True):
+    """The resume version is being written into `slot`. Restore follows when it is there and as sealed.
+
+    A trainer that loads from the slot meanwhile gives up its live state, and holds nothing valid before Restore comes.
+    Nothing is promised: a fence may come instead.
+    """
 
     generation: Generation
     slot: SlotRef
     seal: Seal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restore:
-    """Stand at `version`. `slot` None: the live state is clean and stays."""
+class Restore(Message, frozen=True, kw_only=True):
+    """Load `version` and stand at it. Without `slot` the live state is clean and stays."""
 
     generation: Generation
     version: Version
@@ -596,70 +561,71 @@ class Restore:
     capture: bool  # this rank has no sealed copy of the resume version: capture it again after Go
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Final:
+class Final(Message, frozen=True, kw_only=True):
     """The watermark moved: steps below `number` will never be computed again."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reschedule:
-    """Versions from `schedule.start` on are captured by it. If that is past already: who heard late says Missed."""
+class Reschedule(Message, frozen=True, kw_only=True):
+    """Versions from `schedule.start` on are captured by this schedule. A trainer that is already past one of them when
+    this arrives says Missed for it."""
 
     generation: Generation
     schedule: Schedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class End(Message, frozen=True, kw_only=True):
+    """The trainer is no longer needed: end the process."""
+
     reason: str
 
 
 # --- trainer -> agent ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerHello:
+class TrainerHello(Message, frozen=True, kw_only=True):
+    """A trainer process has started and names its rendezvous server."""
+
     trainer: str
     pid: int
     store: Address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declare:
-    """The trainer's state has this geometry from now on; it wants slots for it."""
+class Declare(Message, frozen=True, kw_only=True):
+    """The trainer's state has this geometry from now on, and it wants slots for it."""
 
     geometry: Geometry
     peers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
+class Captured(Message, frozen=True, kw_only=True):
+    """A snapshot is complete in its slot. The agent owns the slot again and seals it."""
+
     generation: Generation
     version: Version
     slot: SlotRef
     record_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
-    """Built and warm. `geometry`: room for such a snapshot can be made before it is needed."""
+class Parked(Message, frozen=True, kw_only=True):
+    """The spare's model is built and warm. With `geometry` the agent can allocate slots before they are needed."""
 
     rank: int
     geometry: Geometry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Halted:
-    """At rest, capture threads joined. What it holds in slots that it never declared captured is lost."""
+class Halted(Message, frozen=True, kw_only=True):
+    """The trainer is at rest and its capture threads have ended. What slots hold that it never declared captured is
+    lost."""
 
     generation: Generation
     live: Live
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
+class Stepped(Message, frozen=True, kw_only=True):
+    """The rank has completed a step, and this is what it took."""
+
     generation: Generation
     number: int
     step_s: float = 0.0
@@ -669,50 +635,44 @@ class Stepped:
     waited_s: float | None = None  # for other ranks, by estimate, since the last step was told; None: not measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paused:
-    """The script does something that takes long on purpose. None: it goes on with its steps."""
+class Paused(Message, frozen=True, kw_only=True):
+    """The script does something that takes long on purpose. Without a reason it goes on with its steps."""
 
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """The user's script raised; the process ends after this."""
+class Failed(Message, frozen=True, kw_only=True):
+    """The user's script raised. The process ends after this."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceLost:
-    """Nothing can run on this process's device any more; the process ends after this."""
+class DeviceLost(Message, frozen=True, kw_only=True):
+    """Nothing can run on this process's device any more. The process ends after this."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hung:
-    """Said by the watch beside it: the main thread does not come back from an abort; the process ends after this."""
+class Hung(Message, frozen=True, kw_only=True):
+    """The main thread does not come back from an abort. The watchdog thread says it, and the process ends after
+    this."""
 
     found: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Injected:
-    """The last word of a trainer that hits itself; the rest of a node is its agent's to inject. Not `hit`: the
-    step or version is past, and the moment did not come in it."""
+class Injected(Message, frozen=True, kw_only=True):
+    """The last message of a trainer that sends itself the injected signal; its agent sends it to the rest of the node.
+    Unless `hit`, the step or version is past, and the moment did not come in it."""
 
     injection: Injection
     hit: bool
 
 
-ALL: tuple[type, ...] = (
-    Address, Answer, Arriving, Ask, Attach, Captured, Changes, Connect, Connected, Copy, Costs, Declare, Detach,
-    DeviceLost, Digest, Durable, Effort, End, Ended, Extent, Facts, Failed, Fence, FenceAck, Fetch, Final, Finished,
-    Footing, Generation, Geometry, Go, Grant, Halt, Halted, Heartbeat, Holder, Hung, Inventory, Join, Layout, Leave,
-    Live, Missed, Order, Parked, Parting, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Promise, Recording, Pulse,
-    RankOrder, Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Schedule, Seal, Sealed, Seat,
-    Seated, Settings, Shutdown, SlotRef, Source, Spoilt, Injected, Stand, Standing, Stepped, Stored, Injection, TakeoverReport,
-    TrainerHello, TrainerInfo, TrainerLost, Trainers, Version, Welcome,
+ALL: tuple[type[Message], ...] = (
+    Answer, Arriving, Ask, Attach, Captured, Connect, Connected, Declare, Detach, DeviceLost, Durable, End, Ended,
+    Facts, Failed, Fence, FenceAck, Final, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected, Injection,
+    Join, Leave, Missed, Order, Parked, Parting, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Pulse, Recording,
+    Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Shutdown, Spoilt,
+    Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Welcome,
 )  # fmt: skip
-"""What may travel, and nothing else."""
+"""What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""

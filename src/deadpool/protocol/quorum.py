@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.structs import Value
 
 Voter = tuple[str, str]
 """Node and incarnation: one that was started again remembers nothing, so it is another one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class Promise(Value, frozen=True, kw_only=True):
     """To refuse every term below this one, and this one from anybody else: two may have asked for the same."""
 
     term: int = 0
@@ -32,16 +32,14 @@ class Promise:
 NO_PROMISE = Promise()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(Value, frozen=True, kw_only=True):
     """Of seats, by a plan: who sat elsewhere than at these positions in the generation `since` sits there still."""
 
     since: Generation = NO_GENERATION
     positions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seated:
+class Seated(Value, frozen=True, kw_only=True):
     """By a plan that the node has heard."""
 
     generation: Generation
@@ -49,8 +47,7 @@ class Seated:
     changes: Changes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Footing:
+class Footing(Value, frozen=True, kw_only=True):
     """What a node says of itself to whoever may become its coordinator, before it promises anything."""
 
     promise: Promise = NO_PROMISE

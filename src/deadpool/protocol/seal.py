@@ -1,4 +1,4 @@
-"""What a finished snapshot says about itself: whose it is, which version, how large, and its checksums. Values only.
+"""What identifies a finished snapshot: its rank, its version, its sizes and its checksums. Values only.
 
 Also the geometry of the slots that snapshots lie in: sizes that trainers declare and agents compare.
 
@@ -10,24 +10,25 @@ of the lost rank itself, even when a replica on another node supplies the bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec.structs import replace
 
 from deadpool.errors import ArenaError
 from deadpool.protocol.identity import Version
+from deadpool.protocol.structs import Value
 
 PAGE_BYTES = 4096
 HEADER_BYTES = PAGE_BYTES
 
 NOT_AS_SEALED = "not as sealed"
-"""Said of bytes that do not have the digest that their seal gives."""
+"""The words for bytes that do not have the digest that their seal gives."""
 
 Region = Literal["record", "unique", "replica"]
 REGIONS: tuple[Region, ...] = ("record", "unique", "replica")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class Extent(Value, frozen=True, kw_only=True):
     """How many bytes each region of a snapshot really holds."""
 
     record_bytes: int
@@ -35,21 +36,19 @@ class Extent:
     replica_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Digest:
-    """One 64-bit checksum per region; how it is computed is the data plane's business (snapshot/slot.py)."""
+class Digest(Value, frozen=True, kw_only=True):
+    """One 64-bit checksum per region; how it is computed is the data plane's business (snapshot/checksums.py)."""
 
     record: int
     unique: int
     replica: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seal:
+class Seal(Value, frozen=True, kw_only=True):
     """Identity, size and checksums of one rank's snapshot at one version.
 
     `full` is False where the replica region is absent (record and unique only were sent). Its size and digest are
-    kept all the same: whoever fetches those bytes from a replica checks them against this seal.
+    kept all the same: a node that fetches those bytes from a replica checks them against this seal.
     """
 
     rank: int
@@ -68,8 +67,7 @@ def page_aligned(size: int) -> int:
     return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Geometry:
+class Geometry(Value, frozen=True, kw_only=True):
     """Capacities of a slot, hence where its regions start. All slots of a segment share one."""
 
     record_capacity: int
@@ -108,7 +106,3 @@ def extent_of(extent: Extent, name: Region) -> int:
 
 def digest_of(digest: Digest, name: Region) -> int:
     return {"record": digest.record, "unique": digest.unique, "replica": digest.replica}[name]
-
-
-ALL: tuple[type, ...] = (Digest, Extent, Geometry, Seal)
-"""What may travel in messages."""

@@ -5,11 +5,10 @@ A position is a place for a node in the job's layout; it outlives the node that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from deadpool.protocol.structs import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Value, frozen=True, kw_only=True):
     """The job's fixed shape: `positions` nodes of `per_node` ranks, every rank with `holders` copies elsewhere."""
 
     positions: int
@@ -30,8 +29,7 @@ class Layout:
         return range(position * self.per_node, (position + 1) * self.per_node)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class Schedule(Value, frozen=True, kw_only=True):
     """All ranks capture the same versions: `number` is captured iff it is past `start` and a multiple of `every`."""
 
     every: int = 1
@@ -41,8 +39,7 @@ class Schedule:
         return number >= self.start and number % self.every == 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Address(Value, frozen=True, kw_only=True):
     """Where a listener of ours can be reached."""
 
     host: str

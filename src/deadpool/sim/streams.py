@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from deadpool.protocol.effects import (
     FetchCopy,
     Fetched,
@@ -89,7 +91,7 @@ class CopyStreams:
         stream.offer = world.next_number()
         self._offers[stream.offer] = stream
         copy = effect.copy
-        stream.copy = Copy(seal=replace(copy.seal, full=effect.full), geometry=copy.geometry)
+        stream.copy = Copy(seal=structs.replace(copy.seal, full=effect.full), geometry=copy.geometry)
         target.feed(Offered(offer=stream.offer, generation=stream.generation, copy=stream.copy))
 
     def on_refused(self, offer: int, reason: str) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from deadpool.snapshot.copy_stats import Figures, Pace
-from deadpool.snapshot.moves import PIECE_BYTES, Moves, Piece
+from deadpool.snapshot.moves import MOVE_LIMIT_BYTES, Moves, Piece
 
 _TINY_ELEMENTS = 16 << 10
 """Below it torch copies without a thread team, many tensors with one call."""
@@ -179,7 +179,7 @@ def _host_batches(moves: Moves, *, into_slot: bool) -> Iterator[HostBatch]:
     for run in moves.runs:
         together, size = list[Piece](), 0
         for piece in run.pieces:
-            if together and size + piece.nbytes > PIECE_BYTES:
+            if together and size + piece.nbytes > MOVE_LIMIT_BYTES:
                 yield _host_batch(together, into_slot)
                 together, size = [], 0
             together.append(piece)

@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 _INTEGERS = {1: "u1", 2: "i2", 4: "i4", 8: "i8", 16: "c16"}  # as integer_view() has them
 
-PIECE_BYTES = 64 << 20
+MOVE_LIMIT_BYTES = 64 << 20
 """Larger tensors are moved in pieces: between two of them a capture can be given up."""
 
 
@@ -73,9 +73,9 @@ def make_moves(
         stored = _joined_window(whole, geometry, neighbours)
         joined = _joined(pieces)
         if joined is not None:
-            of_device.pieces.extend(_cut(Piece(stored, joined), limit_bytes or PIECE_BYTES))
+            of_device.pieces.extend(_cut(Piece(stored, joined), limit_bytes or MOVE_LIMIT_BYTES))
         elif len(pieces) == 1:
-            of_device.pieces.extend(_cut(pieces[0], limit_bytes or PIECE_BYTES))
+            of_device.pieces.extend(_cut(pieces[0], limit_bytes or MOVE_LIMIT_BYTES))
         else:
             of_device.runs.append(Run(stored, tuple(pieces)))
     return moves

@@ -1,27 +1,27 @@
 """A copy as a file: what an agent writes of a job that cannot go on. Owns this format; no torch.
 
-    DPKEPT1 LF | length of the header, 8 bytes little-endian | header, JSON | record | unique | replica
+    DPKEPT2 LF | seal (seal_bytes.py) | record | unique | replica
 
-The header names rank, step, generation of birth and, for each region, its size and xxh3 digest (as in slot.py). A
-holder's copy may lack the replica region: its size is 0 there and another rank's file has it, with the same digest.
-Files are written under another name first, owner-only: one that is there is whole.
+The seal says how long each region is. The copy of a holder may lack the replica region: its seal is not `full` then,
+and the file of another rank has the region, with the same digest. A file is written under another name first and
+readable by its owner only, so a file with the final name is whole.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from deadpool.errors import StateError
 from deadpool.protocol.messages import Copy
-from deadpool.protocol.seal import REGIONS, Region, digest_of
-from deadpool.snapshot.slot import digest_region, region
+from deadpool.protocol.seal import REGIONS, Region, Seal, digest_of, extent_of
+from deadpool.snapshot.checksums import digest_region
+from deadpool.snapshot.seal_bytes import SEAL_BYTES, pack_seal, unpack_seal
+from deadpool.snapshot.slot import region
 
-_MAGIC = b"DPKEPT1\n"
-_LENGTH_BYTES = 8
+_MAGIC = b"DPKEPT2\n"
+_HEADER_BYTES = len(_MAGIC) + SEAL_BYTES
 SUFFIX = ".kept"
 
 
@@ -30,66 +30,50 @@ class KeptFile:
     """One rank's bytes, as they were read back and checked."""
 
     path: Path
-    rank: int
-    step: int
-    born: str
+    seal: Seal
     regions: dict[Region, bytes]
-    digests: dict[Region, str]
-    sizes: dict[Region, int]  # of the regions as they were captured
+
+    @property
+    def rank(self) -> int:
+        return self.seal.rank
+
+    @property
+    def step(self) -> int:
+        return self.seal.version.number
 
 
 def write_kept(folder: Path, copy: Copy, slot: memoryview) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     seal = copy.seal
     path = folder / f"rank-{seal.rank}-step-{seal.version.number}{SUFFIX}"
-    parts = {name: region(slot, copy.geometry, seal.extent, name) for name in REGIONS if seal.full or name != "replica"}
-    header = json.dumps(_header(copy, parts)).encode()
     draft = path.with_suffix(".draft")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(_MAGIC + len(header).to_bytes(_LENGTH_BYTES, "little") + header)
-        for part in parts.values():
-            file.write(part)
+        file.write(_MAGIC + pack_seal(seal))
+        for name in _stored(seal):
+            file.write(region(slot, copy.geometry, seal.extent, name))
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
     return path
 
 
-def _header(copy: Copy, parts: dict[Region, memoryview]) -> dict[str, Any]:
-    seal = copy.seal
-    extent = {"record": seal.extent.record_bytes, "unique": seal.extent.unique_bytes}
-    return {
-        "rank": seal.rank,
-        "step": seal.version.number,
-        "born": str(seal.version.born),
-        "stored_bytes": {name: len(part) for name, part in parts.items()},
-        "bytes": extent | {"replica": seal.extent.replica_bytes},
-        "xxh3": {name: f"{digest_of(seal.digest, name):016x}" for name in REGIONS},
-    }
+def _stored(seal: Seal) -> tuple[Region, ...]:
+    return tuple(name for name in REGIONS if seal.full or name != "replica")
 
 
 def read_kept(path: Path) -> KeptFile:
     """StateError where it is no such file, or is damaged."""
     data = memoryview(path.read_bytes())
-    begin = len(_MAGIC) + _LENGTH_BYTES
-    if data[: len(_MAGIC)] != _MAGIC:
+    seal = unpack_seal(data[len(_MAGIC) : _HEADER_BYTES]) if data[: len(_MAGIC)] == _MAGIC else None
+    if seal is None:
         raise StateError(f"{path} is not a kept copy")
-    end = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
-    header = json.loads(bytes(data[begin:end]))
     regions: dict[Region, bytes] = {}
-    for name in (name for name in REGIONS if name in header["stored_bytes"]):
-        part = data[end : end + header["stored_bytes"][name]]
-        end += len(part)
-        if f"{digest_region(part):016x}" != header["xxh3"][name]:
+    start = _HEADER_BYTES
+    for name in _stored(seal):
+        part = data[start : start + extent_of(seal.extent, name)]
+        start += len(part)
+        if digest_region(part) != digest_of(seal.digest, name):
             raise StateError(f"{path}: region {name!r} is not as it was sealed")
         regions[name] = bytes(part)
-    return KeptFile(
-        path=path,
-        rank=header["rank"],
-        step=header["step"],
-        born=header["born"],
-        regions=regions,
-        digests=header["xxh3"],
-        sizes=header["bytes"],
-    )
+    return KeptFile(path=path, seal=seal, regions=regions)

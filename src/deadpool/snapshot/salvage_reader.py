@@ -1,4 +1,4 @@
-"""What a job that could not go on has left behind, as tensors again. Reads the files of kept_file.py.
+"""What a job that could not go on has left behind, as tensors again. Reads the files of salvage_file.py.
 
     ranks = read_folder("run/logs/kept")
     ranks[3].step, ranks[3].tensors["model.layers.0.weight"], ranks[3].host["stateful"]["scheduler"]
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from deadpool.errors import StateError
+from deadpool.protocol.seal import replica_of
 from deadpool.snapshot.layout import Entry, Spread, decode_layout, split_record
 from deadpool.snapshot.objects import describe
 from deadpool.snapshot.record import decode
@@ -66,14 +67,14 @@ def _rank(file: KeptFile, others: Iterable[KeptFile]) -> KeptRank:
 
 def _replica(file: KeptFile, others: Iterable[KeptFile]) -> bytes | None:
     """Its own, or that of any rank that held the same."""
-    if not file.sizes["replica"]:
+    if not file.seal.extent.replica_bytes:
         return b""
-    wanted = file.digests["replica"]
+    wanted = replica_of(file.seal)
     return next((o.regions["replica"] for o in (file, *others) if _has_replica(o, wanted)), None)
 
 
-def _has_replica(file: KeptFile, digest: str) -> bool:
-    return "replica" in file.regions and file.digests["replica"] == digest
+def _has_replica(file: KeptFile, wanted: tuple[int, int]) -> bool:
+    return "replica" in file.regions and replica_of(file.seal) == wanted
 
 
 def _tensor(entry: Entry, region: bytes) -> Tensor:

@@ -1,25 +1,18 @@
 """The bytes of one slot: a header page, then the regions `record`, `unique` and `replica`. Owns this format.
 
-Whoever opens a slot for writing clears the header first; whoever finishes writes it last. So a slot with a readable
-header is whole, and a slot without one is free or in the making, whatever its regions contain.
+A writer clears the header before it writes anything else, and writes the header last. So a slot with a readable header
+is whole, and a slot without one is free or being written, whatever its regions contain.
 
-The digest of a region is xxh3_64 over the concatenated little-endian xxh3_64 of its pieces (PIECE_BYTES each, the last
-one shorter). Pieces can so be checked in any order, by several threads, while they are still warm in the cache.
-
-`replica` comes last: a slot that lacks it has every other region at the same place, and a holder that never gets the
-replica region need not have memory for it.
+`replica` comes last: a slot that lacks it has every other region at the same place, and a holder that is never sent the
+replica region needs no memory for it.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import xxhash
-
 from deadpool.errors import ArenaError
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import (
     HEADER_BYTES,
     REGIONS,
@@ -28,15 +21,13 @@ from deadpool.protocol.seal import (
     Geometry,
     Region,
     Seal,
-    digest_of,
     extent_of,
 )
-
-PIECE_BYTES = 4 << 20
+from deadpool.snapshot.checksums import digest_region
+from deadpool.snapshot.seal_bytes import SEAL_BYTES, pack_seal, unpack_seal
 
 __all__ = [
     "HEADER_BYTES",
-    "PIECE_BYTES",
     "REGIONS",
     "Digest",
     "Extent",
@@ -44,13 +35,8 @@ __all__ = [
     "Region",
     "Seal",
     "clear_seal",
-    "combine_pieces",
     "compute_digest",
-    "digest_of",
-    "digest_region",
     "extent_of",
-    "piece_digest",
-    "pieces",
     "read_seal",
     "region",
     "seal_slot",
@@ -58,10 +44,7 @@ __all__ = [
 ]
 
 _MAGIC = b"DPSLOT\r\n"
-_FORMAT = 1
-_FIELDS = struct.Struct("<HHxxxxQQQQ3Q3Q")  # format, full, rank, born term, born n, number, extent, digest
-_CHECK = struct.Struct("<Q")
-_FIELDS_END = len(_MAGIC) + _FIELDS.size
+_HEADER_END = len(_MAGIC) + SEAL_BYTES
 
 
 def region(view: memoryview, geometry: Geometry, extent: Extent, name: Region) -> memoryview:
@@ -79,64 +62,16 @@ def clear_seal(view: memoryview) -> None:
 
 def write_seal(view: memoryview, seal: Seal) -> None:
     """Make the slot a snapshot. The last act of a writer: all regions are in place."""
-    fields = _encode(seal)
     clear_seal(view)
-    view[len(_MAGIC) : _FIELDS_END] = fields
-    view[_FIELDS_END : _FIELDS_END + _CHECK.size] = _CHECK.pack(xxhash.xxh3_64_intdigest(fields))
+    view[len(_MAGIC) : _HEADER_END] = pack_seal(seal)
     view[: len(_MAGIC)] = _MAGIC
 
 
 def read_seal(view: memoryview) -> Seal | None:
-    """What the slot holds; None where it is free, in the making, torn or of another format."""
+    """What the slot holds; None where it is free, being written, torn or of another format."""
     if len(view) < HEADER_BYTES or view[: len(_MAGIC)] != _MAGIC:
         return None
-    fields = bytes(view[len(_MAGIC) : _FIELDS_END])
-    (check,) = _CHECK.unpack_from(view, _FIELDS_END)
-    if check != xxhash.xxh3_64_intdigest(fields):
-        return None
-    return _decode(fields)
-
-
-def _encode(seal: Seal) -> bytes:
-    extent, digest, born = seal.extent, seal.digest, seal.version.born
-    return _FIELDS.pack(
-        *(_FORMAT, int(seal.full), seal.rank, born.term, born.n, seal.version.number),
-        *(extent.record_bytes, extent.unique_bytes, extent.replica_bytes),
-        *(digest.record, digest.unique, digest.replica),
-    )
-
-
-def _decode(fields: bytes) -> Seal | None:
-    format_number, full, rank, term, n, number, *sizes_and_digests = _FIELDS.unpack(fields)
-    if format_number != _FORMAT:
-        return None
-    record_bytes, unique_bytes, replica_bytes, record, unique, replica = sizes_and_digests
-    return Seal(
-        rank=rank,
-        version=Version(Generation(term, n), number),
-        extent=Extent(record_bytes=record_bytes, unique_bytes=unique_bytes, replica_bytes=replica_bytes),
-        digest=Digest(record=record, unique=unique, replica=replica),
-        full=bool(full),
-    )
-
-
-def piece_digest(piece: memoryview) -> int:
-    return xxhash.xxh3_64_intdigest(piece)
-
-
-def combine_pieces(digests: Sequence[int]) -> int:
-    """The digest of a region from those of its pieces, in their order."""
-    return xxhash.xxh3_64_intdigest(struct.pack(f"<{len(digests)}Q", *digests))
-
-
-def pieces(view: memoryview) -> list[memoryview]:
-    return [view[start : start + PIECE_BYTES] for start in range(0, len(view), PIECE_BYTES)]
-
-
-def digest_region(view: memoryview, pool: ThreadPoolExecutor | None = None) -> int:
-    """Checksum of one region. xxhash gives up the GIL on large pieces, so a pool really hashes side by side."""
-    parts = pieces(view)
-    return combine_pieces(list(pool.map(piece_digest, parts) if pool else map(piece_digest, parts)))
+    return unpack_seal(view[len(_MAGIC) : _HEADER_END])
 
 
 def compute_digest(
@@ -156,8 +91,8 @@ def seal_slot(
     extent: Extent,
     pool: ThreadPoolExecutor | None = None,
 ) -> Seal:
-    """Checksum a slot that a trainer has filled and write its header. The agent's act on CaptureDone (rule 8, sealing
-    after the abort flag)."""
+    """Checksum a slot that a trainer has filled and write its header. The agent does it when a trainer says
+    Captured (rule 8, sealing after the abort flag)."""
     geometry.check(extent)
     digest = compute_digest(view, geometry, extent, pool)
     seal = Seal(rank=rank, version=version, extent=extent, digest=digest, full=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import xxhash
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -20,6 +19,7 @@ from deadpool.errors import StateError
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.snapshot.buffers import BufferStage
 from deadpool.snapshot.bulk import BulkScanner, Plan, find_live
+from deadpool.snapshot.checksums import StateHasher
 from deadpool.snapshot.copying import Boundary, BulkCopier, MakeLane, make_lane
 from deadpool.snapshot.host_state import HostState
 from deadpool.snapshot.layout import decode_layout, join_record, split_record
@@ -209,7 +209,7 @@ class ProtectedState:
 
     def digest(self) -> str:
         """Checksum of parameters, buffers and optimizer state: equal if and only if they are."""
-        hasher = xxhash.xxh3_128()
+        hasher = StateHasher()
         for item in find_live(self._objects)[0]:
             local = local_part(item.tensor)
             hasher.update(f"{describe(item.key)} {local.dtype} {tuple(local.shape)};".encode())

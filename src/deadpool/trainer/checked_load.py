@@ -6,17 +6,15 @@ and since then nobody has looked at it.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.seal import REGIONS, Geometry, Region, Seal, digest_of
-from deadpool.snapshot.slot import digest_region, region
+from deadpool.snapshot.checksums import HASHING_THREADS, digest_region
+from deadpool.snapshot.slot import region
 
 if TYPE_CHECKING:
     from deadpool.snapshot.state import ProtectedState
-
-_HASHERS = max(1, min(4, (os.cpu_count() or 1) // 4))
 
 
 def load_checked(state: ProtectedState, slot: memoryview, geometry: Geometry, seal: Seal) -> Region | None:
@@ -26,8 +24,8 @@ def load_checked(state: ProtectedState, slot: memoryview, geometry: Geometry, se
     """
     if not _is_as_sealed(slot, geometry, seal, "record", None):
         return "record"
-    with ThreadPoolExecutor(1 + _HASHERS, "check") as threads:
-        bulk = threads.submit(_find_spoilt, slot, geometry, seal, threads if _HASHERS > 1 else None)
+    with ThreadPoolExecutor(1 + HASHING_THREADS, "check") as threads:
+        bulk = threads.submit(_find_spoilt, slot, geometry, seal, threads if HASHING_THREADS > 1 else None)
         state.restore(slot, geometry, seal.extent)
         return bulk.result()
 

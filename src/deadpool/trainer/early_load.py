@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Arriving, Restore, SlotRef
 from deadpool.protocol.seal import Seal
+from deadpool.snapshot.checksums import digest_region
 from deadpool.snapshot.progress import Progress
-from deadpool.snapshot.slot import digest_region, region
+from deadpool.snapshot.slot import region
 from deadpool.snapshot.state import Restoring
 from deadpool.trainer.control_flow import Superseded
 

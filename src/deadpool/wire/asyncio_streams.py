@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 
 from deadpool.errors import WireError
-from deadpool.wire.deadline import Patience
+from deadpool.wire.deadline import PeerDeadline
 from deadpool.wire.framing import Framer
 from deadpool.wire.handshake import Handshake
 
@@ -30,23 +30,23 @@ async def shake_hands(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 async def payloads(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Until the peer is gone. WireError: a frame that is too large, or takes too long; OSError: it broke."""
-    framer, patience = Framer(), Patience(FRAME_S)
+    framer, patience = Framer(), PeerDeadline(FRAME_S)
     while True:
         data = await (_read_on(reader, patience) if framer.in_progress else reader.read(_CHUNK_BYTES))
         if not data:
             return
         for payload in framer.feed(data):
-            patience = Patience(FRAME_S)
+            patience = PeerDeadline(FRAME_S)
             yield payload
 
 
-async def _read_on(reader: asyncio.StreamReader, patience: Patience) -> bytes:
+async def _read_on(reader: asyncio.StreamReader, patience: PeerDeadline) -> bytes:
     """More of a frame that has begun."""
     loop = asyncio.get_running_loop()
     while not patience.over:
         began = loop.time()
         try:
-            async with asyncio.timeout(patience.look_s):
+            async with asyncio.timeout(patience.wait_limit_s):
                 return await reader.read(_CHUNK_BYTES)
         except TimeoutError:
             continue

@@ -1,4 +1,4 @@
-"""Authenticated TCP links of the control plane, for asyncio: agents and commands to the coordinator."""
+"""Authenticated TCP links of the control plane, for asyncio: agents and command lines connect to the coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deadpool.wire.framing import frame
 from deadpool.wire.handshake import PLAIN, Handshake
 from deadpool.wire.tls import carrier_of_server
 
-_TRIES = 5  # a server that is being pestered may crowd out a member as well
+_TRIES = 5  # a server with too many unauthenticated connections may close that of a member, too
 _BETWEEN_TRIES_S = 0.1
 
 
@@ -25,7 +25,7 @@ def framed(message: Any) -> bytes:
 
 
 class ControlLink:
-    """One peer. `messages()` ends when the peer is gone; `send` never blocks, a slow peer is the reader's concern."""
+    """The link to one peer. `messages()` ends when the peer is gone. `send` never blocks."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -35,12 +35,12 @@ class ControlLink:
         self.send_framed(framed(message))
 
     def send_framed(self, data: bytes) -> None:
-        """A message that others are sent too, as `framed` gives it."""
+        """Send the bytes that `framed` gave for a message. One that goes to many peers is encoded once."""
         if not self._writer.is_closing():
             self._writer.write(data)
 
     async def messages(self) -> AsyncIterator[Any]:
-        """A peer that talks nonsense, too much or too slowly is a lost one; `lost_reason` says which."""
+        """A peer that sends nonsense, too much or too slowly counts as lost; `lost_reason` says why."""
         try:
             async for payload in payloads(self._reader):
                 yield decode(payload)
@@ -48,7 +48,7 @@ class ControlLink:
             self.lost_reason = str(error)
 
     async def close(self) -> None:
-        """Says what is still to be said, bounded, then hangs up."""
+        """Send what is still buffered, within a bound, then close the connection."""
         try:
             async with asyncio.timeout(1.0):
                 await self._writer.drain()
@@ -62,7 +62,7 @@ class ControlLink:
 
 
 async def connect(address: Address, credentials: Credentials, *, patience_s: float) -> ControlLink:
-    """Tries until the coordinator answers (else TimeoutError), and a few times if it hangs up (else WireError)."""
+    """Try until the coordinator answers (else TimeoutError), and again if it closes the link (else WireError)."""
     async with asyncio.timeout(patience_s):
         for left in reversed(range(_TRIES)):
             try:
@@ -94,9 +94,9 @@ async def _reach(address: Address, credentials: Credentials) -> tuple[asyncio.St
         try:
             return await asyncio.open_connection(address.host, address.port, ssl=context, ssl_handshake_timeout=limit_s)
         except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
-            raise WireError(f"somebody is there, but: {error}") from error
+            raise WireError(f"a process answers there, but: {error}") from error
         except OSError:
-            await asyncio.sleep(0.1)  # nobody is there yet
+            await asyncio.sleep(0.1)  # no process listens there yet
 
 
 def _carrier(writer: asyncio.StreamWriter) -> bytes:

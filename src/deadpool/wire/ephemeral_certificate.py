@@ -1,4 +1,5 @@
-"""A certificate that lives as long as its process: made in memory, known to nobody, vouched for by the handshake.
+"""A certificate that lives as long as its process. It is made in memory, and the handshake proves that it is the
+server's own.
 
 The standard library speaks TLS but cannot make keys; `cryptography` can, and is needed only where this is asked for.
 """
@@ -9,7 +10,7 @@ import datetime
 
 from deadpool.errors import ConfigError
 
-_LIFE = datetime.timedelta(days=3650)  # it ends with the process; peers look at the bytes, not at the date
+_LIFE = datetime.timedelta(days=3650)  # it ends with the process; peers compare the bytes and ignore the date
 _CLOCKS_DIFFER = datetime.timedelta(days=1)
 
 

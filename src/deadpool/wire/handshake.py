@@ -5,11 +5,11 @@
     client -> server   proof
     server -> client   proof
 
-A proof is an HMAC of the secret over who makes it (client or server), what the connection is for, what carries it
-(the server's certificate, where there is TLS) and both nonces. So a recorded proof is useless (the peer's nonce is
+A proof is an HMAC of the secret over the role of its maker (client or server), what the connection is for, what carries
+it (the server's certificate, where there is TLS) and both nonces. So a recorded proof is useless (the peer's nonce is
 fresh), a reflected one is (the role differs), one made for another port is (the purpose differs), and so is one that a
-man in the middle of a TLS connection passes on (the certificate differs). The server speaks only when it has heard a
-hello, and proves only when the client has: a stranger learns nothing but a random number.
+man in the middle of a TLS connection passes on (the certificate differs). The server sends only when it has received a
+hello, and proves only when the client has proved: a stranger learns nothing but a random number.
 
 Each plane has its own few lines around this: asyncio, blocking sockets, and the streams of snapshots.
 """
@@ -58,21 +58,21 @@ class Handshake:
 
     def feed(self, data: bytes) -> bytes:
         assert not self.done and len(data) == self.needed
-        return self._heard_hello(data) if self._peer_nonce is None else self._heard_proof(data)
+        return self._on_hello(data) if self._peer_nonce is None else self._on_proof(data)
 
     def _hello(self) -> bytes:
         return _MAGIC + _PURPOSES[self._purpose] + self._nonce
 
-    def _heard_hello(self, data: bytes) -> bytes:
+    def _on_hello(self, data: bytes) -> bytes:
         head, nonce = data[:-NONCE_BYTES], data[-NONCE_BYTES:]
         if head != _MAGIC + _PURPOSES[self._purpose]:
             raise WireError(f"it does not say hello as a peer for {self._purpose} does")
         if nonce == self._nonce:
-            raise WireError("it says what it hears")
+            raise WireError("it sends back what it was sent")
         self._peer_nonce = nonce
         return self._proof() if self._role == "client" else self._hello()
 
-    def _heard_proof(self, data: bytes) -> bytes:
+    def _on_proof(self, data: bytes) -> bytes:
         if not hmac.compare_digest(self._due_from_peer(), data):
             raise WireError("it does not know the job's secret")
         self.done = True
@@ -89,9 +89,9 @@ class Handshake:
 
 
 def proof(
-    secret: bytes, role: Role, purpose: Purpose, carrier: bytes, makers_nonce: bytes, hearers_nonce: bytes
+    secret: bytes, role: Role, purpose: Purpose, carrier: bytes, makers_nonce: bytes, receivers_nonce: bytes
 ) -> bytes:
     """All parts but the words have fixed sizes, so no two handshakes give the same message."""
-    assert len(carrier) == len(PLAIN) and len(makers_nonce) == len(hearers_nonce) == NONCE_BYTES
+    assert len(carrier) == len(PLAIN) and len(makers_nonce) == len(receivers_nonce) == NONCE_BYTES
     words = b"\0".join((_CONTEXT, role.encode(), purpose.encode()))
-    return hmac.new(secret, words + b"\0" + carrier + makers_nonce + hearers_nonce, hashlib.sha256).digest()
+    return hmac.new(secret, words + b"\0" + carrier + makers_nonce + receivers_nonce, hashlib.sha256).digest()

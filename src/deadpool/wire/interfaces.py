@@ -1,6 +1,6 @@
 """Which address of this machine to listen on: that of a named interface, or the one that leads to the coordinator.
 
-Never all of them unless somebody asks for that with --host 0.0.0.0.
+A process never listens on all of them, unless it was started with --host 0.0.0.0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A listening port of the control plane, for asyncio: lets in who proves the job's secret, and nobody else.
+"""A listening port of the control plane, for asyncio. It lets in only peers that prove the job's secret.
 
-Strangers cost little: their number and their time are bounded, and what is said about them is, too.
+Unauthenticated connections cost little: their number, their time and the reports about them are bounded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from deadpool.protocol.topology import Address
 from deadpool.wire.asyncio_streams import HANDSHAKE_S, shake_hands
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import Handshake, Purpose
-from deadpool.wire.preauth_limit import Strangers
+from deadpool.wire.preauth_limit import PreauthLimit
 
 _BACKLOG = 4096  # all nodes of a large job may come at once
 _TELL_EVERY_S = 5.0
@@ -25,10 +25,11 @@ Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[
 Visit = asyncio.Task[None]
 
 
-class Reception:
-    """`converse` is called with each member's streams, and the connection ends when it returns.
+class AuthenticatedListener:
+    """`converse` is called with the streams of each authenticated peer, and the connection ends when it returns.
 
-    `refused` is told about strangers: the reason for the newest, and how many there were since it was last told.
+    `refused` is called for peers that were not let in, with the reason for the newest and their number since the last
+    call.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Reception:
         self._refused = refused
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._strangers: Strangers[Visit] = Strangers()
+        self._strangers: PreauthLimit[Visit] = PreauthLimit()
         self._visits: set[Visit] = set()
         self._untold, self._newest, self._told_at = 0, "", -_TELL_EVERY_S
 
@@ -59,7 +60,7 @@ class Reception:
             await asyncio.gather(self._accepting, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
-        self._tell()
+        self._report_refusals()
 
     async def close(self) -> None:
         """Ends all conversations. May be called twice."""
@@ -141,19 +142,19 @@ class Reception:
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def _note(self, reason: str) -> None:
-        """Not told each time: a stranger who knocks all day must not fill the disk."""
+        """Refusals are counted and reported seldom: a stranger that connects all day must not fill the disk."""
         self._untold, self._newest = self._untold + 1, reason
         if time.monotonic() >= self._told_at + _TELL_EVERY_S:
-            self._tell()
+            self._report_refusals()
 
-    def _tell(self) -> None:
+    def _report_refusals(self) -> None:
         if self._refused is not None and self._untold:
             self._refused(self._newest, self._untold)
         self._untold, self._told_at = 0, time.monotonic()
 
 
 class _UntilItHangsUp(asyncio.StreamReaderProtocol):
-    """Who has said its last word does not wait for an answer: the transport knows then that the peer is gone."""
+    """A peer that has closed its side waits for no answer, so the transport closes the connection."""
 
     def eof_received(self) -> bool:
         super().eof_received()

@@ -1,7 +1,8 @@
-"""Connections that have not proved the secret yet: how many there may be, and who has to go. Values and time only.
+"""Connections that have not proved the secret yet: how many there may be, and which has to go. Values and time only.
 
-A storm of members waits in the kernel's queue and is let in as fast as handshakes end; strangers that fill the room
-and do nothing lose it to whoever comes next. Not locked: each listener has one thread or loop that asks.
+Members that connect all at once wait in the kernel's queue and are let in as fast as handshakes end. A stranger that
+occupies a place and does nothing loses it to the next connection. There is no lock: each listener has one thread or
+loop that asks.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 LIMIT = 128
-GRACE_S = 0.5  # a handshake takes milliseconds: who has not come further by then is not hurried, but stuck
+GRACE_S = 0.5  # a handshake takes milliseconds: one that has not ended by then is stuck
 
 _Peer = TypeVar("_Peer")
 
 
-class Strangers(Generic[_Peer]):
+class PreauthLimit(Generic[_Peer]):
     def __init__(self, limit: int = LIMIT, grace_s: float = GRACE_S) -> None:
         self._limit, self._grace_s = limit, grace_s
         self._since: dict[_Peer, float] = {}  # in order of arrival
@@ -36,7 +37,7 @@ class Strangers(Generic[_Peer]):
         return max(0.0, next(iter(self._since.values())) + self._grace_s - now)
 
     def crowded_out(self, now: float) -> _Peer | None:
-        """Who has to go for the next one."""
+        """The connection that has to be closed for the next one, if any."""
         if len(self._since) < self._limit or self.wait_s(now) > 0:
             return None
         oldest = next(iter(self._since))

@@ -1,6 +1,6 @@
-"""One peer of a server that has thousands: what it says is handed over where it arrives, without a task to be woken.
+"""The link to one peer of a server that has thousands: messages are handed over where they arrive.
 
-It takes a connection over from the streams that the handshake was read from.
+No task has to be woken for a message. The link takes its connection over from the streams that did the handshake.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from deadpool.errors import WireError
 from deadpool.wire.asyncio_streams import FRAME_S
 from deadpool.wire.codec import decode
 from deadpool.wire.control_link import framed
-from deadpool.wire.deadline import Patience
+from deadpool.wire.deadline import PeerDeadline
 from deadpool.wire.framing import Framer
 
 _GOODBYE_S = 1.0
 
 
 class ServedLink(asyncio.Protocol):
-    """`listen` ends when the peer is gone. `send` never blocks: a slow peer is the caller's concern."""
+    """`listen` ends when the peer is gone. `send` never blocks: the caller has to bound what a slow peer is sent."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._transport = reader, cast(asyncio.Transport, writer.transport)
         self._framer = Framer()
-        self._hear: Callable[[Any], None] = _ignore
+        self._deliver: Callable[[Any], None] = _ignore
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._patience = Patience(FRAME_S)
+        self._patience = PeerDeadline(FRAME_S)
         self._waits_since: float | None = None  # for the rest of a frame
-        self._look: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
         self.lost_reason = "closed"
 
-    async def listen(self, hear: Callable[[Any], None]) -> None:
-        """A peer that talks nonsense, too much or too slowly is a lost one; `lost_reason` says which."""
-        self._hear = hear
+    async def listen(self, deliver: Callable[[Any], None]) -> None:
+        """Hand every message to `deliver`. A peer that sends nonsense, too much or too slowly counts as lost, and
+        `lost_reason` says why."""
+        self._deliver = deliver
         try:
             self._reader.feed_eof()  # for the streams this is the end: what they have read already is ours
             early = await self._reader.read()
@@ -46,9 +47,9 @@ class ServedLink(asyncio.Protocol):
                 self._transport.resume_reading()  # it stops by itself when much has come early
                 await self._gone
         except OSError as error:
-            self.lost_reason = str(error)  # it broke before anybody listened
+            self.lost_reason = str(error)  # it broke before this end listened
         finally:
-            self._stop_looking()
+            self._stop_checking()
 
     # --- what the transport calls ------------------------------------------------------------------------------------
 
@@ -56,12 +57,12 @@ class ServedLink(asyncio.Protocol):
         try:
             for payload in self._framer.feed(data):
                 if self._waits_since is not None:
-                    self._patience, self._waits_since = Patience(FRAME_S), None
-                self._hear(decode(payload))
+                    self._patience, self._waits_since = PeerDeadline(FRAME_S), None
+                self._deliver(decode(payload))
         except WireError as error:
             self._break_off(str(error))
-        if self._framer.in_progress and self._look is None:
-            self._look_later()
+        if self._framer.in_progress and self._check_timer is None:
+            self._check_later()
 
     def connection_lost(self, error: Exception | None) -> None:
         if error is not None:
@@ -71,13 +72,13 @@ class ServedLink(asyncio.Protocol):
 
     # --- a frame that has begun must end -----------------------------------------------------------------------------
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         loop = asyncio.get_running_loop()
         self._waits_since = loop.time()
-        self._look = loop.call_later(self._patience.look_s, self._look_at_frame)
+        self._check_timer = loop.call_later(self._patience.wait_limit_s, self._check_frame)
 
-    def _look_at_frame(self) -> None:
-        self._look = None
+    def _check_frame(self) -> None:
+        self._check_timer = None
         if not self._framer.in_progress or self._gone.done():
             return
         if self._waits_since is not None:  # else another frame has begun since
@@ -85,11 +86,11 @@ class ServedLink(asyncio.Protocol):
         if self._patience.over:
             self._break_off(f"a frame was not complete after {FRAME_S:g} s")
         else:
-            self._look_later()
+            self._check_later()
 
-    def _stop_looking(self) -> None:
-        if self._look is not None:
-            self._look.cancel()
+    def _stop_checking(self) -> None:
+        if self._check_timer is not None:
+            self._check_timer.cancel()
 
     # --- our side ----------------------------------------------------------------------------------------------------
 
@@ -97,12 +98,12 @@ class ServedLink(asyncio.Protocol):
         self.send_framed(framed(message))
 
     def send_framed(self, data: bytes) -> None:
-        """A message that others are sent too, as `framed` gives it."""
+        """Send the bytes that `framed` gave for a message. One that goes to many peers is encoded once."""
         if not self._transport.is_closing():
             self._transport.write(data)
 
     async def close(self) -> None:
-        """Says what is still to be said, bounded, then hangs up."""
+        """Send what is still buffered, within a bound, then close the connection."""
         self._transport.close()
         try:
             async with asyncio.timeout(_GOODBYE_S):
@@ -112,7 +113,7 @@ class ServedLink(asyncio.Protocol):
 
     def _break_off(self, reason: str) -> None:
         self.lost_reason = reason
-        self._hear = _ignore
+        self._deliver = _ignore
         self.abort()
         if not self._gone.done():
             self._gone.set_result(None)
@@ -122,4 +123,4 @@ class ServedLink(asyncio.Protocol):
 
 
 def _ignore(message: Any) -> None:
-    """From a peer that was given up."""
+    """Messages of a peer that was given up lead to nothing."""

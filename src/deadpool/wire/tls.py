@@ -1,7 +1,7 @@
 """TLS for control, data and rendezvous connections: off, with ephemeral certificates, or with the user's own.
 
-Who a peer is, is not left to certificates: the handshake inside proves the secret over the server's certificate, so
-an ephemeral one needs no authority and nothing has to be handed out beside the secret. With own certificates both
+Certificates do not identify a peer. The handshake inside proves the secret over the server's certificate, so an
+ephemeral one needs no authority and nothing has to be distributed beside the secret. With own certificates both
 sides are verified against ca.pem as well. TLS 1.3 only.
 """
 

@@ -51,8 +51,8 @@ class AgentEnd:
             self._loop.remove_writer(self._sock)
             self._sock.close()
 
-    def hear_out(self) -> None:
-        """What a trainer that has ended said last, before anybody acts on its end."""
+    def read_remaining(self) -> None:
+        """Deliver the last messages of a trainer that has ended, before its end is acted on."""
         while self._open and self._readable():
             pass
 
@@ -126,13 +126,13 @@ class TrainerEnd:
 
 
 def _uid_of(sock: socket.socket) -> int:
-    """Who knocks, by the kernel's word: an abstract socket has no file permissions to keep other users out."""
+    """The user that connects, as the kernel says. An abstract socket has no file permissions to keep others out."""
     _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(uid)
 
 
-class TrainerDoor:
-    """Where trainers of one node knock."""
+class TrainerListener:
+    """The socket that the trainers of one node connect to."""
 
     def __init__(
         self, name: str, on_message: Callable[[AgentEnd, Any], None], on_lost: Callable[[AgentEnd], None]

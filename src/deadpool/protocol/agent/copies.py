@@ -8,7 +8,8 @@ overwritten while fenced.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from deadpool.protocol.agent.pushes import ALREADY_STORED, NO_ROOM, Lane, Pushes
 from deadpool.protocol.agent.rank_slots import Shelf, SlotState

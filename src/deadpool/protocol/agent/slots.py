@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from deadpool.protocol.agent.rank_slots import Shelf, SlotState
 from deadpool.protocol.effects import AgentEffect, Allocate, ReleaseSegment
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Copy, Inventory, Live, Permit, Plan, SlotRef
+from deadpool.protocol.messages import Copies, Copy, Inventory, Live, Lives, Permit, Plan, SlotRef
 from deadpool.protocol.permits import may_overwrite
 from deadpool.protocol.seal import Geometry
 
@@ -59,9 +59,9 @@ class Shelves:
 
     def inventory(self, live: tuple[Live, ...]) -> Inventory:
         return Inventory(
-            live=live,
-            own=tuple(slot.copy for shelf in self.own.values() for slot in shelf.sealed() if slot.copy),
-            held=tuple(slot.copy for shelf in self.held.values() for slot in shelf.sealed() if slot.copy),
+            live=Lives.of(live),
+            own=Copies.of(slot.copy for shelf in self.own.values() for slot in shelf.sealed() if slot.copy),
+            held=Copies.of(slot.copy for shelf in self.held.values() for slot in shelf.sealed() if slot.copy),
         )
 
     def copies_of(self, version: Version, ranks: tuple[int, ...]) -> tuple[tuple[SlotRef, Copy], ...]:

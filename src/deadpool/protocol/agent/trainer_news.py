@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from deadpool.protocol.agent.heartbeat import Vitals
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings

@@ -15,7 +15,6 @@ from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.placement import NO_PLACEMENT, Placement
 from deadpool.protocol.coordinator.planner import GlobalPlan
 from deadpool.protocol.identity import NO_GENERATION, Version
-from deadpool.protocol.inventory_batches import batches_of
 from deadpool.protocol.messages import Copy, Inventory, Permit
 from deadpool.protocol.topology import Layout, Schedule
 
@@ -81,9 +80,9 @@ class Commits:
 
     def _count(self, node: str, seats: range, inventory: Inventory) -> None:
         kept = (self._resume, self.permit.watermark)
-        for batch in (batch for batch in batches_of(inventory.own) if batch.version in kept):
+        for batch in (batch for batch in inventory.own.batches if batch.version in kept):
             self.ledger.add_sealed_batch(batch, seats)
-        for batch in (batch for batch in batches_of(inventory.held) if batch.version in kept):
+        for batch in (batch for batch in inventory.held.batches if batch.version in kept):
             self.ledger.add_stored_batch(batch, node)
 
     def _note_same_rack(self, before: tuple[int, ...]) -> None:

@@ -7,11 +7,13 @@ those of the lost ranks.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from deadpool.protocol.coordinator.placement import Rack
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.inventory_batches import Batch, batches_of, live_batches_of
+from deadpool.protocol.inventory_batches import CopyBatch
 from deadpool.protocol.messages import Copy, Fetch, Inventory, Source, TrainerInfo
 from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Address, Layout
@@ -38,7 +40,7 @@ class NodeView:
     planned_in: Generation | None = None  # the newest plan that it has acknowledged its part of
 
 
-Home = tuple[NodeView, Batch]
+Home = tuple[NodeView, CopyBatch]
 
 
 class VersionIndex:
@@ -170,13 +172,13 @@ class InventoryIndex:
         position = node.position
         seats = tuple(self._layout.ranks_at(position)) if position is not None else ()
         if stays and position is not None:
-            for live in live_batches_of(node.inventory.live):
+            for live in node.inventory.live.batches:
                 if live.clean and live.version is not None:
                     self._version_index(live.version).count_live(live.ranks, position, seats)
-        for batch in batches_of(node.inventory.own):
-            self._version_index(batch.make.version).count_own((node, batch), seats)
-        for batch in batches_of(node.inventory.held):
-            self._version_index(batch.make.version).count_held((node, batch))
+        for batch in node.inventory.own.batches:
+            self._version_index(batch.version).count_own((node, batch), seats)
+        for batch in node.inventory.held.batches:
+            self._version_index(batch.version).count_held((node, batch))
 
     def _version_index(self, version: Version) -> VersionIndex:
         """Mostly the same version as for the node before."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.placement import Placement
 from deadpool.protocol.identity import Version
-from deadpool.protocol.inventory_batches import Batch
+from deadpool.protocol.inventory_batches import CopyBatch
 from deadpool.protocol.messages import Copy, Permit
 from deadpool.protocol.permits import may_overwrite
 from deadpool.protocol.seal import replica_of
@@ -38,7 +38,7 @@ class Ledger:
         if copy.peers and copy.seal.extent.replica_bytes:
             self.replicas.setdefault(version, {})[rank] = copy
 
-    def add_sealed_batch(self, batch: Batch, seats: range) -> None:
+    def add_sealed_batch(self, batch: CopyBatch, seats: range) -> None:
         """Counts the copies of ranks in `seats`."""
         if batch.has_replica:
             for copy in batch:
@@ -48,7 +48,7 @@ class Ledger:
             at_home = [(rank, AT_HOME) for rank in batch.ranks if rank in seats]
             self.places.setdefault(batch.version, set()).update(at_home)
 
-    def add_stored_batch(self, batch: Batch, node: str) -> None:
+    def add_stored_batch(self, batch: CopyBatch, node: str) -> None:
         places, position, holds = self.places.setdefault(batch.version, set()), -1, False
         for rank in batch.ranks:
             if self.layout.position_of(rank) != position:

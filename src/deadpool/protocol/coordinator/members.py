@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.inventory_index import NodeView
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.inventory_batches import live_batches_of
 from deadpool.protocol.messages import Inventory, TrainerInfo
 from deadpool.protocol.quorum import Voter
 from deadpool.protocol.topology import Address
@@ -125,7 +124,7 @@ def steps_lost(members: Iterable[Member], resume: Version | None) -> int:
     """Completed steps that will be computed again, counted at the rank that was furthest ahead. A node that has come
     back may stand where the others have been since: what it had done beyond that was lost before."""
     inventories = (m.inventory for m in members if m.inventory is not None)
-    versions = (batch.version for inventory in inventories for batch in live_batches_of(inventory.live))
+    versions = (batch.version for inventory in inventories for batch in inventory.live.batches)
     reached = [v.number for v in versions if v is not None and (resume is None or v.born >= resume.born)]
     return max(0, max(reached, default=0) - (resume.number if resume else 0))
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView, VersionIndex, index_nodes
 from deadpool.protocol.coordinator.placement import NO_PLACEMENT, Placement, place
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.inventory_batches import live_batches_of
 from deadpool.protocol.messages import (
     Holder,
     Permit,
@@ -238,7 +239,7 @@ class _PlanBuilder:
     def _survivors(self) -> Iterator[int]:
         for position, seat in enumerate(self.seats):
             ranks = self.view.layout.ranks_at(position)
-            alive = {rank for batch in live_batches_of(self.nodes[seat].inventory.live) for rank in batch.ranks}
+            alive = {rank for batch in self.nodes[seat].inventory.live.batches for rank in batch.ranks}
             yield from sorted(alive.intersection(ranks))
 
     # --- nodes for which nothing changes: most nodes at most losses ---------------------------------------------------

@@ -54,7 +54,7 @@ def memory_of_a_node_without_a_seat_counts(patch: Patch) -> None:
     real = InventoryIndex.count
 
     def count(self: InventoryIndex, node: NodeView, *, stays: bool) -> None:
-        lives = node.inventory.live
+        lives = tuple(node.inventory.live)
         position = self._layout.position_of(lives[0].rank) if lives and node.position is None else node.position
         real(self, replace(node, position=position), stays=True)
 

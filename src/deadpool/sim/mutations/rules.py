@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from deadpool.protocol.agent import rank_slots, slots
 from deadpool.protocol.agent.copies import Storehouse
@@ -126,7 +127,7 @@ def replica_as_evidence(patch: Patch) -> None:
         found = real(self, rank, version)
         book = self.of(version)
         seated = [(owner, home) for owner in book.owners() if (home := book.home_of(owner)) is not None]
-        twin = next((each for each in seated if each[1][1].make.peers), None)
+        twin = next((each for each in seated if each[1][1].shared.peers), None)
         if found is not None or twin is None:
             return found
         peer, (node, batch) = twin

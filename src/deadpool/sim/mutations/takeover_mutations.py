@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.takeover_report import Witness

@@ -10,6 +10,7 @@ from __future__ import annotations
 from deadpool.snapshot.transfer.callbacks import Found, Refused
 from deadpool.snapshot.transfer.channel import TransferAddress
 from deadpool.snapshot.transfer.client import TransferClient
+from deadpool.snapshot.transfer.requests import PullRequest, PushRequest
 from deadpool.snapshot.transfer.server import TransferServer
 
-__all__ = ["Found", "Refused", "TransferAddress", "TransferClient", "TransferServer"]
+__all__ = ["Found", "PullRequest", "PushRequest", "Refused", "TransferAddress", "TransferClient", "TransferServer"]

@@ -11,25 +11,28 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from deadpool.errors import CopySpoilt, DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.seal import Digest, Geometry, Region, Seal, extent_of
+from deadpool.protocol.seal import Digest, Region, Seal, extent_of
+from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.slot import clear_seal, region
 from deadpool.snapshot.transfer.channel import Channel, ChannelPool, TransferAddress
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Chunk,
+    Frame,
     Kind,
     chunks_of,
     pack_chunk,
     pack_geometry,
-    pack_seal,
-    unpack_seal,
+    read_seal_field,
 )
 from deadpool.snapshot.transfer.incoming import regions_sent
 from deadpool.snapshot.transfer.received_pieces import Tally
+from deadpool.snapshot.transfer.requests import PullRequest, PushRequest
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
 from deadpool.wire.credentials import Credentials
 
@@ -46,34 +49,24 @@ class TransferClient:
         self._streams = streams
         self._pool = ChannelPool(credentials, deadline_s)
 
-    def push(
-        self,
-        address: TransferAddress,
-        seal: Seal,
-        geometry: Geometry,
-        fd: int,
-        slot_offset: int,
-        generation: Generation,
-        full: bool,
-        midway: Callable[[], None] | None = None,
-    ) -> int:
+    def push(self, request: PushRequest, midway: Callable[[], None] | None = None) -> int:
         """Store a sealed slot at a holder; returns when the holder has verified and sealed it, else TransferError.
 
-        Returns how many bytes went out for it. The slot must not change before this returns or raises. `midway` is
-        called when the first bytes are on their way; the holder cannot have all of them before it returns.
+        Returns how many bytes were sent for it. `midway` is called when the first bytes are on their way; the holder
+        cannot have all of them before it returns.
         """
-        sent = replace(seal, full=full)
-        todo = deque(chunks_of(seal.extent, regions_sent(sent)))
+        sent, geometry = replace(request.seal, full=request.full), request.geometry
+        todo = deque(chunks_of(sent.extent, regions_sent(sent)))
         transfer = secrets.token_bytes(TRANSFER_ID_BYTES)
         first = todo[0] if todo else None
 
         def send(connection: Connection) -> None:
             while (chunk := _next(todo)) is not None:
-                start = slot_offset + geometry.offset(chunk.region) + chunk.offset
+                start = request.slot_offset + geometry.offset(chunk.region) + chunk.offset
                 told = midway if chunk is first else None
-                connection.send_data([transfer, *pack_chunk(chunk)], fd, start, chunk.size, told)
+                connection.send_data([transfer, *pack_chunk(chunk)], request.fd, start, chunk.size, told)
 
-        with self._channel(address, generation) as channel:
+        with self._channel(request.address, request.generation) as channel:
             before = channel.bytes_sent
             channel.lead.send(Kind.PUSH, [transfer, pack_seal(sent), pack_geometry(geometry)])
             channel.lead.expect(Kind.ACCEPT)
@@ -81,30 +74,19 @@ class TransferClient:
             channel.lead.expect(Kind.STORED)
             return channel.bytes_sent - before
 
-    def pull(
-        self,
-        address: TransferAddress,
-        rank: int,
-        version: Version,
-        regions: tuple[Region, ...],
-        expect: Digest,
-        geometry: Geometry,
-        into: memoryview,
-        generation: Generation,
-        watch: Watch = lambda name, leading_bytes: None,
-    ) -> Seal:
-        """Fetch regions of a snapshot into a slot and check them against `expect`; returns the source's seal.
+    def pull(self, request: PullRequest, watch: Watch = lambda name, leading_bytes: None) -> Seal:
+        """Fetch regions of a snapshot into a slot and check them against `request.digest`; returns the source's seal.
 
         The slot's header is cleared and not written: other regions may come from other sources. TransferError names
         the source, so that the caller can try the next one; no thread writes into the slot after this returns.
         """
-        clear_seal(into)
-        with self._channel(address, generation) as channel:
-            channel.lead.send(Kind.PULL, _name(rank, version))
-            seal = unpack_seal(channel.lead.expect(Kind.FOUND).body)
-            _check_found(seal, rank, version, regions, geometry)
-            targets = {name: region(into, geometry, seal.extent, name) for name in regions}
-            self._fetch(channel, seal, expect, targets, watch)
+        clear_seal(request.into)
+        with self._channel(request.address, request.generation) as channel:
+            channel.lead.send(Kind.PULL, _name(request.rank, request.version))
+            seal = _found(channel.lead.expect(Kind.FOUND), request)
+            geometry, extent = request.geometry, seal.extent
+            targets = {name: region(request.into, geometry, extent, name) for name in request.regions}
+            self._fetch(channel, seal, request.digest, targets, watch)
         return seal
 
     def _fetch(
@@ -194,10 +176,15 @@ def _name(rank: int, version: Version) -> list[int]:
     return [rank, version.born.term, version.born.n, version.number]
 
 
-def _check_found(seal: Seal, rank: int, version: Version, regions: tuple[Region, ...], geometry: Geometry) -> None:
+def _found(frame: Frame, request: PullRequest) -> Seal:
+    """The seal of what the source has, if it is what was asked for; else WireError."""
+    if len(frame.body) != 1:
+        raise WireError("expected a seal")
+    seal, rank, version = read_seal_field(frame.body[0]), request.rank, request.version
     if (seal.rank, seal.version) != (rank, version):
         raise WireError(f"has {seal.version} of rank {seal.rank} where {version} of rank {rank} was asked for")
-    for name in regions:
+    for name in request.regions:
         if name not in regions_sent(seal) and extent_of(seal.extent, name):
             raise WireError(f"its copy has no region {name!r}")
-    geometry.check(seal.extent, regions)
+    request.geometry.check(seal.extent, request.regions)
+    return seal

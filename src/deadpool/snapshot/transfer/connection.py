@@ -17,7 +17,7 @@ from typing import Any
 
 from deadpool.errors import TransferError, WireError
 from deadpool.protocol.identity import Generation
-from deadpool.snapshot.slot import PIECE_BYTES, piece_digest
+from deadpool.snapshot.checksums import checksum, pieces
 from deadpool.snapshot.transfer.frames import (
     HEAD_BYTES,
     Frame,
@@ -28,7 +28,7 @@ from deadpool.snapshot.transfer.frames import (
     unpack_head,
 )
 from deadpool.snapshot.transfer.streams import PlainStream, Stream, TlsStream
-from deadpool.wire.deadline import Patience
+from deadpool.wire.deadline import PeerDeadline
 
 
 class ConnectionLost(TransferError):
@@ -105,7 +105,7 @@ class Connection:
 
     def receive_or_idle(self) -> Frame | None:
         """The next frame; None where the deadline passed without a first byte of one."""
-        buffer, patience = bytearray(HEAD_BYTES), Patience(self._deadline_s)
+        buffer, patience = bytearray(HEAD_BYTES), PeerDeadline(self._deadline_s)
         first = self._receive_some(memoryview(buffer), idle=True)
         if first == 0:
             return None
@@ -131,9 +131,9 @@ class Connection:
 
     # --- bytes
 
-    def receive_into(self, view: memoryview, patience: Patience | None = None) -> None:
+    def receive_into(self, view: memoryview, patience: PeerDeadline | None = None) -> None:
         """All of it, within the deadline as a whole: a peer that sends byte by byte is as good as silent."""
-        patience = patience or Patience(self._deadline_s)
+        patience = patience or PeerDeadline(self._deadline_s)
         done = 0
         while done < len(view):
             if patience.over:
@@ -145,10 +145,9 @@ class Connection:
     def receive_pieces(self, view: memoryview) -> list[int]:
         """Fill `view` and return the digest of each piece, taken while its bytes are still in the cache."""
         digests = []
-        for start in range(0, len(view), PIECE_BYTES):
-            piece = view[start : start + PIECE_BYTES]
+        for piece in pieces(view):
             self.receive_into(piece)
-            digests.append(piece_digest(piece))
+            digests.append(checksum(piece))
         return digests
 
     def _receive_some(self, view: memoryview, *, idle: bool = False) -> int:
@@ -178,7 +177,7 @@ class Connection:
 
     def encrypt(self, context: ssl.SSLContext, *, server_side: bool) -> ssl.SSLObject:
         """Everything from here on goes through TLS."""
-        stream, patience = TlsStream(self._sock, context, server_side=server_side), Patience(self._deadline_s)
+        stream, patience = TlsStream(self._sock, context, server_side=server_side), PeerDeadline(self._deadline_s)
         with self._errors():
             while not self._agree(stream, patience):
                 if patience.over:
@@ -186,7 +185,7 @@ class Connection:
         self._stream = stream
         return stream.connection
 
-    def _agree(self, stream: TlsStream, patience: Patience) -> bool:
+    def _agree(self, stream: TlsStream, patience: PeerDeadline) -> bool:
         began = time.monotonic()
         try:
             return stream.shake_hands()

@@ -18,15 +18,16 @@ from typing import Any, cast
 import msgpack
 
 from deadpool.errors import WireError
-from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.seal import Digest, Extent, Seal
-from deadpool.snapshot.slot import PIECE_BYTES, REGIONS, Geometry, Region, extent_of
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.seal import REGIONS, Extent, Geometry, Region, Seal, extent_of
+from deadpool.snapshot.checksums import PIECE_BYTES
+from deadpool.snapshot.seal_bytes import unpack_seal
 
 BODY_LIMIT_BYTES = 16 << 10
 CHUNK_BYTES = 16 * PIECE_BYTES
 """The most bytes in one DATA frame. Whole pieces, so that each stream can check what it received by itself."""
 
-_MAGIC = b"DPx1"
+_MAGIC = b"DPx2"
 _HEAD = struct.Struct("!4sBxxxIQQQ")  # magic, kind, body bytes, payload bytes, generation term, generation n
 HEAD_BYTES = _HEAD.size
 _LIMIT = 1 << 63
@@ -111,26 +112,12 @@ def naturals(values: list[Any], count: int) -> list[int]:
     return values
 
 
-def pack_seal(seal: Seal) -> list[Any]:
-    born, extent, digest = seal.version.born, seal.extent, seal.digest
-    return [
-        *(seal.rank, born.term, born.n, seal.version.number, int(seal.full)),
-        *(extent.record_bytes, extent.unique_bytes, extent.replica_bytes),
-        *(digest.record, digest.unique, digest.replica),
-    ]
-
-
-def unpack_seal(values: list[Any]) -> Seal:
-    rank, term, n, number, full, *rest = naturals(values, 11)
-    if max(rest[:3]) >= _LIMIT:
-        raise WireError("extent out of range")
-    return Seal(
-        rank=rank,
-        version=Version(Generation(term, n), number),
-        extent=Extent(record_bytes=rest[0], unique_bytes=rest[1], replica_bytes=rest[2]),
-        digest=Digest(record=rest[3], unique=rest[4], replica=rest[5]),
-        full=bool(full),
-    )
+def read_seal_field(value: Any) -> Seal:
+    """A seal as a field of a frame's body, or WireError."""
+    seal = unpack_seal(value) if isinstance(value, bytes) else None
+    if seal is None:
+        raise WireError("expected a seal")
+    return seal
 
 
 def pack_geometry(geometry: Geometry) -> list[Any]:

@@ -6,8 +6,8 @@ Not locked: whoever shares a tally between streams guards it.
 from __future__ import annotations
 
 from deadpool.errors import WireError
-from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent
-from deadpool.snapshot.slot import PIECE_BYTES, Region, combine_pieces, digest_of, extent_of
+from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Region, digest_of, extent_of
+from deadpool.snapshot.checksums import PIECE_BYTES, combine_pieces
 from deadpool.snapshot.transfer.frames import Chunk
 
 

@@ -21,7 +21,7 @@ from deadpool.snapshot.transfer.frames import Kind
 from deadpool.snapshot.transfer.greeting import authenticate
 from deadpool.snapshot.transfer.session import Session, Transfers
 from deadpool.wire.credentials import Credentials
-from deadpool.wire.preauth_limit import Strangers
+from deadpool.wire.preauth_limit import PreauthLimit
 
 _log = logging.getLogger(__name__)
 _CONNECTION_LIMIT = 1024
@@ -48,7 +48,7 @@ class TransferServer:
         self._floor = NO_GENERATION
         self._closing = False
         self._threads: dict[Connection, threading.Thread] = {}
-        self._strangers: Strangers[Connection] = Strangers()
+        self._strangers: PreauthLimit[Connection] = PreauthLimit()
         self._transfers: Transfers = {}
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None

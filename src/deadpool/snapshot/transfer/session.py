@@ -8,6 +8,7 @@ from typing import Any, assert_never
 from deadpool.errors import ArenaError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
+from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.transfer.callbacks import Callbacks, Found, Refused
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
@@ -15,10 +16,9 @@ from deadpool.snapshot.transfer.frames import (
     Kind,
     naturals,
     pack_chunk,
-    pack_seal,
+    read_seal_field,
     unpack_chunk,
     unpack_geometry,
-    unpack_seal,
 )
 from deadpool.snapshot.transfer.incoming import Incoming, regions_sent
 
@@ -80,7 +80,7 @@ class Session:
 
     def _on_push(self, frame: Frame) -> None:
         transfer, packed_seal, packed_geometry = _lists(frame.body, 3)
-        seal, geometry = unpack_seal(packed_seal), unpack_geometry(packed_geometry)
+        seal, geometry = read_seal_field(packed_seal), unpack_geometry(packed_geometry)
         if type(transfer) is not bytes or len(transfer) != TRANSFER_ID_BYTES or transfer in self._transfers:
             raise WireError(f"{self._connection.peer}: bad transfer id")
         try:
@@ -129,7 +129,7 @@ class Session:
     def _on_pull(self, frame: Frame) -> None:
         found = self._find(frame.body, 4)
         if found is not None:
-            self._connection.send(Kind.FOUND, pack_seal(found.seal))
+            self._connection.send(Kind.FOUND, [pack_seal(found.seal)])
 
     def _on_read(self, frame: Frame) -> None:
         found = self._find(frame.body, 7)
