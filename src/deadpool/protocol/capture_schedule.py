@@ -13,7 +13,7 @@ MAX_EVERY = 4096
 """Steps between two snapshots, at most, unless asked for more: beyond that a job could as well write checkpoints."""
 
 
-class Timetable:
+class CaptureSchedule:
     def __init__(self, first: Schedule, *others: Schedule) -> None:
         self._schedules = [first, *others]
 

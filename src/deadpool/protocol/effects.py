@@ -336,3 +336,13 @@ AgentEffect = (
     | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | WriteOut
     | Emit | Finish
 )  # fmt: skip
+
+
+# --- deadlines -------------------------------------------------------------------------------------------------------
+
+
+def earliest(one: float | None, other: float | None) -> float | None:
+    """When a core wants to be woken, of two times each of which may never come."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one if one < other else other

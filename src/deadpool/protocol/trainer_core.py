@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from deadpool.protocol.capture_schedule import Timetable
+from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Captured, Live, Missed, SlotRef
 from deadpool.protocol.seal import Geometry
@@ -46,7 +46,7 @@ class TrainerCore:
         self.clean = False
         self.observed_version: Version | None = None  # the newest whose work was seen complete before the flag
         self._touched = False  # an optimizer step was enqueued since `live` was reached
-        self.timetable = Timetable(Schedule())
+        self.timetable = CaptureSchedule(Schedule())
         self._decided = -1  # the newest version of which it is settled whether it is captured
         self._stance: Stance | None = None
         self.resumed_at: Version | None = None  # captured again where no copy of it is left, whatever the schedule says
@@ -59,7 +59,7 @@ class TrainerCore:
         return self.aborted > self.generation
 
     def take_seat(self, generation: Generation, rank: int, schedule: Schedule) -> None:
-        self.generation, self.rank, self.timetable = generation, rank, Timetable(schedule)
+        self.generation, self.rank, self.timetable = generation, rank, CaptureSchedule(schedule)
         self.live, self.clean, self.geometry, self._decided = None, False, None, -1
         self.observed_version, self._stance = None, None
         self._slots.clear()
@@ -206,7 +206,7 @@ class TrainerCore:
         self.clean, self._touched = False, True
 
     def restored(self, generation: Generation, version: Version, schedule: Schedule) -> None:
-        self.generation, self.timetable, self._decided = generation, Timetable(schedule), version.number
+        self.generation, self.timetable, self._decided = generation, CaptureSchedule(schedule), version.number
         self.live, self.clean, self.resumed_at, self._stance = version, True, version, None
         self.observed_version, self._touched = version, False
         self._slots.clear()

@@ -242,7 +242,7 @@ class Checkers:
 
     def _obedience(self, machine: Machine) -> tuple[object, ...]:
         agent = machine.agent
-        return (machine.alive, agent.generation, agent.fenced, agent.store.permit, agent.store.running)
+        return (machine.alive, agent.generation, agent.phase, agent.copies.permit)
 
     def met(self, generation: Generation) -> None:
         """All ranks have come to a collective: checker (h), once a newer generation runs this cannot happen."""
@@ -343,7 +343,7 @@ class Checkers:
     def _on_shelves(self, node: str) -> list[tuple[int, Version]]:
         """What the node would offer as a copy."""
         machine = self._world.machine_at(node)
-        inventory = machine.agent.store.inventory(())
+        inventory = machine.agent.copies.inventory(())
         return [(c.seal.rank, c.seal.version) for c in (*inventory.own, *inventory.held)] if machine.alive else []
 
     def _all_seats_alive(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from deadpool.protocol.agent.coordinator_search import Search
+from deadpool.protocol.agent.coordinator_search import CoordinatorSearch
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.effects import (
     AcceptOffer,
@@ -72,7 +72,7 @@ class Machine:
         self.told_to_leave = False
         self.starts_killed = 0  # processes that a fault ended before they had said anything
         self._wakes_at: float | None = None
-        self._search = Search()
+        self._search = CoordinatorSearch()
         self._connection: Connection | None = None
         self._calls = 0  # attempts to connect, so that an old one does not go on beside a new one
         self.frozen = Inventory()  # as it said at the last fence

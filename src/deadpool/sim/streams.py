@@ -143,7 +143,7 @@ class Streams:
 
     def _look(self, target: Machine, slot: SlotRef, copy: Copy) -> None:
         seal = copy.seal
-        shelf = target.agent.store.held[seal.rank]
+        shelf = target.agent.copies.held[seal.rank]
         if (found := shelf.find(seal.version)) is not None and found.ref == slot:
             self._world.checkers.floor_first(target, seal.rank, seal.version)
             target.arena.seal(slot, seal.rank, seal.version)
@@ -210,8 +210,8 @@ class Streams:
     ) -> Content | None:
         if machine is None or not machine.alive or machine.doors_closed > generation:
             return None
-        store = machine.agent.store
-        shelves = (store.own.get(source.rank), store.held.get(source.rank))
+        copies = machine.agent.copies
+        shelves = (copies.own.get(source.rank), copies.held.get(source.rank))
         slot = next((found for shelf in shelves if shelf and (found := shelf.find(version))), None)
         return machine.arena.contents.get(slot.ref) if slot else None
 

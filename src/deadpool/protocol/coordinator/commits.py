@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deadpool.protocol.capture_schedule import Timetable
+from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coordinator.ledger import Ledger
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.outbox import Outbox
@@ -28,7 +28,7 @@ class Commits:
     """Methods that return a string return why the job must end, or None."""
 
     def __init__(self, layout: Layout, schedule: Schedule, out: Outbox) -> None:
-        self.layout, self.timetable, self._out = layout, Timetable(schedule), out
+        self.layout, self.timetable, self._out = layout, CaptureSchedule(schedule), out
         self.ledger = Ledger(layout, (), NOWHERE)
         self._closed: Ledger | None = None  # of the generation before: to throw it away takes time, and a plan has none
         self.permit = Permit(generation=NO_GENERATION, watermark=None, keep_from=0, schedule=schedule)
@@ -64,7 +64,7 @@ class Commits:
     def adopt(self, blueprint: Blueprint, members: Iterable[Member]) -> None:
         same_rack_before = self.placement.same_rack
         self.permit, self._resume, self.protected = blueprint.permit, blueprint.resume, False
-        self.timetable = Timetable(blueprint.permit.schedule)
+        self.timetable = CaptureSchedule(blueprint.permit.schedule)
         self._closed = self.ledger
         self.ledger = Ledger(self.layout, blueprint.seats, blueprint.placement)
         members = list(members)
@@ -117,7 +117,7 @@ class Commits:
         if recovered_view.permit is None:
             return
         self.permit, self._resume = recovered_view.permit, recovered_view.resume
-        self.timetable = Timetable(*recovered_view.schedules)
+        self.timetable = CaptureSchedule(*recovered_view.schedules)
         self.committed, self.count = recovered_view.permit.watermark is not None, TRIAL_COMMITS
         if not recovered_view.is_running:
             self.ledger = Ledger(self.layout, (), recovered_view.placement)

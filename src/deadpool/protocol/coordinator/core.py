@@ -42,6 +42,7 @@ from deadpool.protocol.effects import (
     Stalled,
     StopAsked,
     Tick,
+    earliest,
 )
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
@@ -69,7 +70,6 @@ from deadpool.protocol.messages import (
     TrainerLost,
     Trainers,
 )
-from deadpool.protocol.times import earliest
 from deadpool.protocol.topology import Layout, Schedule
 
 
