@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
     Arriving,
     Attach,
@@ -22,10 +22,8 @@ from deadpool.protocol.messages import (
     Go,
     Grant,
     Halt,
-    Halted,
     Missed,
     Parked,
-    Prepared,
     Proceed,
     Recording,
     Rehearse,
@@ -33,12 +31,12 @@ from deadpool.protocol.messages import (
     Reschedule,
     Restore,
     Seat,
-    Spoilt,
     Stand,
     Standing,
     Stepped,
     TrainerHello,
 )
+from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, RecoveryWalk, Resume, WalkAction
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer_core import Capture, TrainerCore
@@ -59,6 +57,7 @@ class Process:
     def __init__(self, machine: Machine, name: str, number: int) -> None:
         self.machine, self.world, self.name, self.number = machine, machine.world, name, number
         self.core = TrainerCore()
+        self.walk = RecoveryWalk(self.core)
         self.alive, self.stage = True, "starting"
         self.epoch = 0
         self.state = State(0, 0, 0)
@@ -71,9 +70,7 @@ class Process:
         self.capture: tuple[Capture, Content] | None = None
         self._step_began, self._stall_s = 0.0, 0.0
         self._copy_s: float | None = None  # of the capture that was completed in this step
-        self._heard: dict[type, Any] = {}
         self._unheeded: list[Reschedule] = []
-        self._walks_in: Generation = NO_GENERATION
         self._waits_for_slots: Callable[[], None] | None = None
         self._stands = False  # between two steps, because it was told to
         world = self.world
@@ -158,8 +155,8 @@ class Process:
             case Halt(generation=generation):
                 self._halted(generation)
             case Arriving() | Restore() | Connect() | Go() | Release():
-                self._heard[type(message)] = message
-                self._walk()
+                self.walk.on_order(message)
+                self._go_on()
             case End():
                 self.exit(0, "told to end")
             case _:
@@ -191,11 +188,11 @@ class Process:
             self.exit(75, "restarts")
             return
         self._cancel_capture()
-        self._turn("await_restore")
-        self._walks_in = self.core.aborted
+        halted = self.walk.rest()
+        self._turn(self.walk.stage.value)
         self._waits_for_slots, self._stands = None, False
-        self.say(Halted(generation=self.core.aborted, live=self.core.rest()))
-        self._walk()
+        self.say(halted)
+        self._go_on()
 
     # --- the script: from its first line, or to its seat -------------------------------------------------------------
 
@@ -235,48 +232,52 @@ class Process:
 
     def _seated(self, seat: Seat) -> None:
         self.role = seat
+        self.walk.on_role(seat)
         if seat.resume is None:
             assert self.begun_as is None, f"{self.name} has begun as rank {self.begun_as} and is to start over"
             self.core.take_seat(seat.generation, seat.rank, seat.schedule)
             self._turn("first_line")
-            self._walk()
+            self._go_on()
         elif self.built_as != seat.rank:
             self._build(seat.rank)
         else:
             self.core.take_seat(seat.generation, seat.rank, seat.schedule)
-            self._walks_in = seat.generation
-            self._turn("await_restore")
-            self._walk()
+            self.walk.begin(seat.generation)
+            self._turn(self.walk.stage.value)
+            self._go_on()
 
-    def _walk(self) -> None:
-        """From rest to Go, as far as the orders heard so far allow."""
-        generation = self._walks_in
-        if self.stage == "first_line" and self._order(Connect, self.core.generation):
-            self.say(Connected(generation=self.core.generation, rank=self.core.rank))
+    def _go_on(self) -> None:
+        """As far as the orders heard so far allow."""
+        generation = self.core.generation
+        if self.stage == "first_line" and self.walk.order(Connect, generation) is not None:
+            self.say(Connected(generation=generation, rank=self.core.rank))
             self._begin_as(self.core.rank)
             self._turn("building_for_real")
             self.later(3.0, self._begin)
-        elif self.stage == "await_restore" and (restore := self._order(Restore, generation)):
-            self._turn("loading")
-            self.core.restoring()
-            self.later(1.0, lambda: self._loaded(restore))
-        elif self.stage == "await_restore" and self._order(Arriving, generation):
-            self._load_early()
-        elif self.stage == "prepared" and self._order(Connect, generation):
-            self._turn("connecting")
-            self.later(0.5, self._connected)
-        elif self.stage == "connected" and self._order(Go, generation):
-            self._turn("running")
-            self._complete_recordings(self._heard[Restore].version.number)
-            self._resume(self._heard[Restore])
-        elif self.stage == "finished" and self._order(Release, self.core.generation):
+        elif self.stage == "finished" and self.walk.order(Release, generation) is not None:
             self._turn("leaving")
             self.world.checkers.final_state(self.core.rank, self.core.live, self.state)
             self.later(0.5, lambda: self.exit(0, "done"))
+        elif self.stage == self.walk.stage.value:
+            self._carry_out(self.walk.advance())
 
-    def _order(self, kind: type, generation: Generation) -> Any:
-        message = self._heard.get(kind)
-        return message if message is not None and message.generation == generation else None
+    def _carry_out(self, action: WalkAction | None) -> None:
+        """Each action of the walk takes the time that it would take a trainer."""
+        match action:
+            case LoadEarly():
+                self._load_early()
+            case Load(restore=restore):
+                self._turn(self.walk.stage.value)
+                self.later(1.0, lambda: self._loaded(restore))
+            case Rebuild():
+                self._turn(self.walk.stage.value)
+                self.later(0.5, self._connected)
+            case Resume(restore=restore):
+                self._turn(self.walk.stage.value)
+                self._complete_recordings(restore.version.number)
+                self._resume(restore)
+            case Abandon() | None:
+                pass  # its unwinding, or its next seat, is on its way
 
     def _load_early(self) -> None:
         """Bytes that nobody has verified: what this process stood at is gone, and nothing else is there yet."""
@@ -300,28 +301,27 @@ class Process:
             assert content.replica is not None, f"{self.name} restores {restore.version} without its replica region"
             self.state = State(content.unique, content.replica, content.course)
             self.core.declare(self.machine.arena.geometry[restore.slot.segment])
-        self.core.restored(restore.generation, restore.version, restore.schedule)
-        self.stage = "prepared"
-        if self.core.is_aborted:
+        prepared = self.walk.loaded(self._address)
+        self.stage = self.walk.stage.value
+        if prepared is None:
             self._come_back()
             return
-        self.say(Prepared(generation=restore.generation, rank=self.core.rank, store=self._address))
-        self._walk()
+        self.say(prepared)
+        self._go_on()
 
     def _found_spoilt(self, restore: Restore) -> None:
         """What was loaded is not what was sealed: it is not to be used."""
+        self.say(self.walk.spoilt(self.machine.name))
         self.stage = "await_restore"
-        self._heard.pop(Restore, None)
-        generation, rank = restore.generation, self.core.rank
-        self.say(Spoilt(generation=generation, node=self.machine.name, rank=rank, version=restore.version))
         if self.core.is_aborted:
             self._come_back()
 
     def _connected(self) -> None:
-        if not self.core.is_aborted:
-            self.stage = "connected"
-            self.say(Connected(generation=self._walks_in, rank=self.core.rank))
-            self._walk()
+        connected = self.walk.connected()
+        if connected is not None:
+            self.stage = self.walk.stage.value
+            self.say(connected)
+            self._go_on()
 
     def _resume(self, restore: Restore) -> None:
         self.world.checkers.stands_at(self.core.rank, restore.version, self.state)
@@ -350,7 +350,7 @@ class Process:
         if live.number >= self.world.last_step:
             self._turn("finished")
             self.say(Finished(generation=self.core.generation, rank=self.core.rank))
-            self._walk()
+            self._go_on()
             return
         if self.core.must_stand:
             self._stand()

@@ -2,8 +2,8 @@
 
 Only measurements under the present schedule count: another interval says little about this one. The time from the end
 of a version's step to the permit that commits it is measured here and nowhere else. The agent sees both ends by one
-clock, so this time includes the copy, the checksum, the slowest holder, the permit's way back and the lag of other ranks
-(L1 + L2 + skew in the protocol's condition on the interval).
+clock, so this time includes the copy, the checksum, the slowest holder, the permit's way back and the lag of other
+ranks (L1 + L2 + skew in the protocol's condition on the interval).
 """
 
 from __future__ import annotations

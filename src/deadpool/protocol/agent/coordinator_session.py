@@ -1,4 +1,4 @@
-"""A node's dealings with coordinators: one welcomes it, is lost, is followed by another; and how the node asks to leave.
+"""A node's dealings with coordinators: one welcomes it, is lost, another follows; and how a node asks to leave.
 
 Which terms the node has promised to follow is kept in `term_guard.py`.
 """
@@ -86,8 +86,8 @@ class CoordinatorSession:
                 self._state.end(reason, failed=True)
 
     def _isolate(self) -> None:
-        """Rule 19 (returning nodes): the other nodes have gone on without these ranks, or wait for them in vain. The copies
-        stay."""
+        """Rule 19 (returning nodes): the other nodes have gone on without these ranks, or wait for them in
+        vain. The copies stay."""
         state = self._state
         assert state.settings is not None
         reason = f"no coordinator for {state.settings.isolation_s:g} s"

@@ -61,7 +61,7 @@ class NodeRecordings:
             self._send(trainer, self._of_rank[trainer.rank])
 
     def _send(self, trainer: Trainer, recording: Recording) -> None:
-        """A trainer that is to rehearse begins the script once it has a recording that is not void (trainer/main.py)."""
+        """A trainer that will rehearse begins the script when it has a recording that is not void (trainer/main.py)."""
         self._trainers.tell(trainer, recording)
         if not recording.is_void:
             trainer.begun, trainer.recorded_start = True, recording.start

@@ -40,7 +40,7 @@ class Slot:
 
 @dataclass(slots=True)
 class RankSlots:
-    """One node's slots for one rank, its own or another node's. Slots of a former geometry are used up, not refilled."""
+    """One node's slots for one rank, its own or another node's. Slots of a former geometry are not refilled."""
 
     rank: int
     by_ref: dict[SlotRef, Slot] = field(default_factory=dict)
@@ -109,7 +109,8 @@ class RankSlots:
                 self.free(slot)
 
     def drop_above(self, resume: Version) -> None:
-        """Rule 14 (drop above the resume version). A version of the same number from another generation goes too: the job rolled back behind it."""
+        """Rule 14 (drop above the resume version). A version of the same number from another generation goes
+        too: the job rolled back behind it."""
         for slot in list(self.sealed()):
             version = slot.copy.seal.version if slot.copy else resume
             if version.number > resume.number or (version.number == resume.number and version != resume):
@@ -260,8 +261,8 @@ class Slots:
             self._release_if_empty(self.own[rank])
 
     def release_former_holdings(self) -> None:
-        """Of ranks whose copies go to other nodes by now. Rule 17 (placement by seat): a former holder keeps the floor until a permit frees
-        it."""
+        """Of ranks whose copies go to other nodes by now. Rule 17 (placement by seat): a former holder keeps the floor
+        until a permit frees it."""
         for rank in [rank for rank in self.held if rank not in self._holds]:
             self._release_if_empty(self.held[rank])
 

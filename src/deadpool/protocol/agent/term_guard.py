@@ -17,8 +17,8 @@ class TermGuard:
         self.record = TakeoverRecord()
 
     def admits(self, term: int, message: Any) -> bool:
-        """Rule 18 (one coordinator per term): a lower term than the promised one is refused, whatever it says; a higher one has to ask
-        first."""
+        """Rule 18 (one coordinator per term): a lower term than the promised one is refused, whatever it says; a
+        higher one has to ask first."""
         promise = self.record.promise
         match message:
             case Welcome(term=asked, by=by):

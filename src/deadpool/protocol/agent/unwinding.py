@@ -19,7 +19,7 @@ class Unwinding:
         self.deadline: float | None = None  # for trainers to come to rest
 
     def fence(self, fence: Fence, now: float) -> None:
-        """Rule 12 (the fence freezes a node): nothing is captured, sealed, sent or overwritten from here until the plan."""
+        """Rule 12 (the fence freezes a node): nothing is captured, sealed, sent or overwritten until the plan."""
         state = self._state
         assert state.settings is not None
         state.current.fence(fence.generation, fence.cause)
