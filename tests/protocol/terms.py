@@ -1,8 +1,8 @@
 """A small world of coordinators and nodes, to ask one question only: can two of them have a generation run at once?
 
-Nodes are the real `TakeoverRecord`, elections the real `electorates` and `Quorum`; everything else is as adverse as it can be:
-nodes are parted at will and turn to whom they can reach, every term goes on for as long as somebody obeys it, orders
-arrive late, one by one, or never. There is no time and no data, so that many thousand histories can be walked through.
+Nodes are the real `TakeoverRecord`, elections the real `electorates` and `Quorum`; everything else is as adverse as it
+can be: nodes are parted at will and turn to coordinators they can reach, every term goes on as long as some node
+obeys it, orders arrive late, one by one, or never. There is no time and no data, so many thousand histories can be run.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class World:
         return [name for name in term.members if self.nodes[name].record.promise.term == term.term]
 
     def _seated(self, here: list[str]) -> dict[str, int | None]:
-        """As an recovered_view is taken over: the newest plan decides, and whose seat was given away has none to lose."""
+        """As in a takeover: the newest plan decides, and a node whose seat was given away has none to lose."""
         seats: dict[str, int | None] = {}
         for name in sorted(here, key=lambda name: self.nodes[name].footing.planned, reverse=True):
             position = self.nodes[name].footing.position

@@ -1,10 +1,10 @@
-"""What a finished snapshot says about itself: whose it is, which version, how large, and its checksums. Values only.
+"""The seal of a finished snapshot: its rank, its version, its size and its checksums. Values only.
 
-Also the geometry of the slots that snapshots lie in: sizes that trainers declare and agents compare.
+The geometry of the slots that snapshots lie in is here too: trainers declare it and agents compare it.
 
-A seal is evidence (rule 8 and 13 of the protocol): only the agent of the rank's own node makes one. A holder stores it
-unchanged, so that the digests a newcomer checks against are those of the lost rank itself, even when a replica on
-another node supplies the bytes.
+A seal is evidence (rule 13, a plan needs every rank's own seal): only the agent of the rank's own node makes one. A
+holder stores it unchanged. So a newcomer checks bytes against the digests of the lost rank itself, even when a replica
+on another node supplies them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE_BYTES = 4096
 HEADER_BYTES = PAGE_BYTES
 
 NOT_AS_SEALED = "not as sealed"
-"""Said of bytes that do not have the digest that their seal gives."""
+"""The reason given for bytes that do not have the digest of their seal."""
 
 Region = Literal["record", "unique", "replica"]
 REGIONS: tuple[Region, ...] = ("record", "unique", "replica")
@@ -37,7 +37,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """One 64-bit checksum per region; how it is computed is the data plane's business (snapshot/slot.py)."""
+    """One 64-bit checksum per region; snapshot/slot.py computes them."""
 
     record: int
     unique: int
@@ -48,8 +48,8 @@ class Digest:
 class Seal:
     """Identity, size and checksums of one rank's snapshot at one version.
 
-    `full` is False where the replica region is absent (record and unique only were sent). Its size and digest are
-    kept all the same: whoever fetches those bytes from a replica checks them against this seal.
+    `full` is False where the replica region is absent, because only record and unique were sent. Its size and digest
+    are kept all the same: a newcomer that fetches those bytes from a replica checks them against this seal.
     """
 
     rank: int
@@ -60,7 +60,7 @@ class Seal:
 
 
 def replica_of(seal: Seal) -> tuple[int, int]:
-    """What tells one replica region from another. Equal for two ranks: each can supply it for the other."""
+    """Two ranks for which this is equal have the same replica region, and each can supply it for the other."""
     return (seal.extent.replica_bytes, seal.digest.replica)
 
 

@@ -180,7 +180,7 @@ def hangs_unseen(patch: Patch) -> None:
 def schedule_changes_at_once(patch: Patch) -> None:
     def reschedule(self: TrainerCore, generation: Generation, schedule: Schedule) -> list[Missed]:
         if generation == self.generation:
-            self.timetable = CaptureSchedule(Schedule(every=schedule.every))
+            self.schedule = CaptureSchedule(Schedule(every=schedule.every))
         return []
 
     patch.set(TrainerCore, "reschedule", reschedule)
