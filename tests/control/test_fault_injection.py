@@ -11,7 +11,7 @@ import pytest
 
 from deadpool.control import fault_injection as module
 from deadpool.control.fault_injection import PendingInjections
-from deadpool.protocol.agent.trainers import Crew, State
+from deadpool.protocol.agent.trainers import NodeTrainers, TrainerState
 from deadpool.protocol.effects import PushCopy
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Holder, Injected, Injection, SlotRef
@@ -27,12 +27,12 @@ class Node:
     def __init__(self) -> None:
         self.told: list[tuple[str, Injection]] = []
         self.happened: list[Any] = []
-        crew = Crew("n1", [])
+        trainers = NodeTrainers("n1", [])
         for rank in (2, 3):
-            trainer = crew.hire()
-            trainer.state, trainer.rank = State.SEATED, rank
+            trainer = trainers.start()
+            trainer.state, trainer.rank = TrainerState.SEATED, rank
         self.pending_injections = PendingInjections(
-            crew,
+            trainers,
             send=lambda trainer, message: self.told.append((trainer, message)),
             signal_trainer=lambda trainer, sig: self.happened.append((trainer, sig)),
             report=lambda event: self.happened.append((event.what, event.rank, event.step)),

@@ -416,7 +416,7 @@ class AgentBench(Bench):
 
     def _said(self, name: str, words: list[str]) -> Any:
         now_in = self.core.generation
-        trainer = self.core.crew.trainers[name]
+        trainer = self.core.trainers.by_name[name]
         plain, named = options(words)
         match plain:
             case ["hello"]:

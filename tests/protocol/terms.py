@@ -1,6 +1,6 @@
 """A small world of coordinators and nodes, to ask one question only: can two of them have a generation run at once?
 
-Nodes are the real `Witness`, elections the real `electorates` and `Quorum`; everything else is as adverse as it can be:
+Nodes are the real `TakeoverRecord`, elections the real `electorates` and `Quorum`; everything else is as adverse as it can be:
 nodes are parted at will and turn to a coordinator that they can reach, every term goes on for as long as a node obeys
 it, orders arrive late, one by one, or never. There is no time and no data, so that many thousand histories can be
 walked through.
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from deadpool.protocol.agent.takeover_report import Witness
+from deadpool.protocol.agent.takeover_report import TakeoverRecord
 from deadpool.protocol.identity import FOUNDING, NO_GENERATION, Generation
 from deadpool.protocol.messages import Fence, Go, Permit, Plan, RankOrder
 from deadpool.protocol.quorum import Changes, Footing, Promise, Quorum, Voter, electorates
@@ -29,12 +29,12 @@ class Split(AssertionError):
 @dataclass
 class Node:
     name: str
-    witness: Witness = field(default_factory=Witness)
+    record: TakeoverRecord = field(default_factory=TakeoverRecord)
     generation: Generation = NO_GENERATION
 
     @property
     def footing(self) -> Footing:
-        return self.witness.footing(self.generation)
+        return self.record.footing(self.generation)
 
 
 class CoordinatorTerm:
@@ -153,7 +153,7 @@ class World:
         self.term = 1
         self.terms = [CoordinatorTerm(self, 1, members, Quorum(alone=False))]
         for node in self.nodes.values():
-            node.witness.promise = Promise(term=1, to="1")
+            node.record.promise = Promise(term=1, to="1")
         self.terms[0].found()
 
     # --- what may happen ---------------------------------------------------------------------------------------------
@@ -178,14 +178,14 @@ class World:
             return
         self.term += 1
         for name in here:
-            self.nodes[name].witness.promise = Promise(term=self.term, to=str(self.term))
+            self.nodes[name].record.promise = Promise(term=self.term, to=str(self.term))
         self.terms = [term for term in self.terms if self._followers(term)]
         term = CoordinatorTerm(self, self.term, self._seated(here), quorum)
         self.terms.append(term)
         term.fence(max(footing.generation for footing in footings.values()))
 
     def _followers(self, term: CoordinatorTerm) -> list[str]:
-        return [name for name in term.members if self.nodes[name].witness.promise.term == term.term]
+        return [name for name in term.members if self.nodes[name].record.promise.term == term.term]
 
     def _seated(self, here: list[str]) -> dict[str, int | None]:
         """As in a takeover: the newest plan decides, and a node whose seat was given away has none."""
@@ -199,7 +199,7 @@ class World:
     def _lose(self) -> None:
         """Mostly, but not only, nodes that do not listen any more."""
         term = self.rng.choice(self.terms)
-        gone = [name for name in term.members if self.nodes[name].witness.promise.term != term.term]
+        gone = [name for name in term.members if self.nodes[name].record.promise.term != term.term]
         names = gone if gone and self.rng.random() < 0.8 else list(term.members)
         if names:
             term.lose(self.rng.choice(names))
@@ -207,7 +207,7 @@ class World:
     def _change(self) -> None:
         """A node comes back to the coordinator that it still follows, or leaves on purpose."""
         term = self.rng.choice(self.terms)
-        away = [name for name, node in self.nodes.items() if node.witness.promise.term == term.term]
+        away = [name for name, node in self.nodes.items() if node.record.promise.term == term.term]
         away = [name for name in away if name not in term.members]
         if away:
             term.take_back(self.rng.choice(away))
@@ -221,7 +221,7 @@ class World:
             return
         term, name = self.rng.choice(waiting)
         order = term.mail[name].popleft()
-        if self.nodes[name].witness.promise.term == term.term:
+        if self.nodes[name].record.promise.term == term.term:
             self._obey(self.nodes[name], order)
             if not isinstance(order, Go):
                 term.acked(name, order.generation)
@@ -232,9 +232,9 @@ class World:
             case Fence():
                 pass
             case Plan():
-                node.witness.planned(order, self.layout)
+                node.record.on_plan(order, self.layout)
             case Go():
-                node.witness.went()
+                node.record.on_go()
 
     # --- what must not -----------------------------------------------------------------------------------------------
 

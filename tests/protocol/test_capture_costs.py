@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.capture_costs import ENOUGH, PENDING_AT_MOST, WINDOW, CostBook
+from deadpool.protocol.agent.capture_costs import ENOUGH, PENDING_AT_MOST, WINDOW, CaptureCosts
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Missed, Stepped
 from deadpool.protocol.topology import Schedule
@@ -10,65 +10,67 @@ from deadpool.protocol.topology import Schedule
 FIRST = Generation(1, 1)
 
 
-def stepped(book: CostBook, number: int, now: float = 0.0, stall_s: float = 0.0, copy_s: float | None = 0.1) -> None:
-    book.stepped(0, Stepped(generation=FIRST, number=number, step_s=0.5, stall_s=stall_s, copy_s=copy_s), now)
+def stepped(
+    costs: CaptureCosts, number: int, now: float = 0.0, stall_s: float = 0.0, copy_s: float | None = 0.1
+) -> None:
+    costs.on_stepped(0, Stepped(generation=FIRST, number=number, step_s=0.5, stall_s=stall_s, copy_s=copy_s), now)
 
 
 def test_one_slow_copy_is_no_figure() -> None:
-    book = CostBook()
+    costs = CaptureCosts()
     for number in range(1, ENOUGH):
-        stepped(book, number, stall_s=9.0)
-    assert book.told()[0].stall_s is None
-    stepped(book, ENOUGH, stall_s=9.0)
-    assert book.told()[0].stall_s == 9.0
+        stepped(costs, number, stall_s=9.0)
+    assert costs.of_ranks()[0].stall_s is None
+    stepped(costs, ENOUGH, stall_s=9.0)
+    assert costs.of_ranks()[0].stall_s == 9.0
 
 
 def test_figures_are_of_late() -> None:
-    book = CostBook()
+    costs = CaptureCosts()
     for number in range(1, 50):
-        stepped(book, number, stall_s=9.0)
+        stepped(costs, number, stall_s=9.0)
     for number in range(50, 50 + WINDOW // 2 + 1):
-        stepped(book, number, stall_s=0.0)
-    assert book.told()[0].stall_s == 0.0
+        stepped(costs, number, stall_s=0.0)
+    assert costs.of_ranks()[0].stall_s == 0.0
 
 
 def test_captures_given_up_count_with_what_they_would_have_cost() -> None:
-    book = CostBook()
+    costs = CaptureCosts()
     for number in range(3):
-        book.missed(0, Missed(generation=FIRST, rank=0, number=number, reason="late", stall_s=0.3))
-        book.missed(0, Missed(generation=FIRST, rank=0, number=number, reason="no free slot"))
-        stepped(book, number + 1, copy_s=None, stall_s=0.001)
-    assert book.told()[0].stall_s == 0.3
-    assert book.ranks[0].stall_share == 0.002, "what it really cost"
+        costs.on_missed(0, Missed(generation=FIRST, rank=0, number=number, reason="late", stall_s=0.3))
+        costs.on_missed(0, Missed(generation=FIRST, rank=0, number=number, reason="no free slot"))
+        stepped(costs, number + 1, copy_s=None, stall_s=0.001)
+    assert costs.of_ranks()[0].stall_s == 0.3
+    assert costs.ranks[0].stall_share == 0.002, "what it really cost"
 
 
 def test_only_what_belongs_to_the_present_interval_counts() -> None:
-    book = CostBook()
+    costs = CaptureCosts()
     for number in range(1, 10):
-        stepped(book, number, stall_s=9.0)
-    book.begin(Schedule(every=4, start=12))
+        stepped(costs, number, stall_s=9.0)
+    costs.begin(Schedule(every=4, start=12))
     for number in range(10, 13):
-        stepped(book, number, stall_s=9.0)
-    assert book.told()[0].stall_s is None and book.ranks[0].stall_share is None
+        stepped(costs, number, stall_s=9.0)
+    assert costs.of_ranks()[0].stall_s is None and costs.ranks[0].stall_share is None
     for number in range(13, 23):
-        stepped(book, number, stall_s=0.1 if number % 4 == 1 else 9.0)
-    told = book.told()[0]
+        stepped(costs, number, stall_s=0.1 if number % 4 == 1 else 9.0)
+    told = costs.of_ranks()[0]
     assert (told.every, told.stall_s) == (4, 0.1), "captures of versions 12, 16 and 20"
 
 
 def test_way_to_the_commit_is_measured_from_the_end_of_the_step() -> None:
-    book = CostBook()
+    costs = CaptureCosts()
     for number in range(1, 4):
-        stepped(book, number, now=10.0 * number)
+        stepped(costs, number, now=10.0 * number)
     for number in range(1, 4):
-        book.committed(number, now=10.0 * number + 1.5)
-    assert book.told()[0].commit_s == 1.5
-    book.committed(3, now=99.0)
-    assert book.told()[0].commit_s == 1.5, "each once"
+        costs.on_committed(number, now=10.0 * number + 1.5)
+    assert costs.of_ranks()[0].commit_s == 1.5
+    costs.on_committed(3, now=99.0)
+    assert costs.of_ranks()[0].commit_s == 1.5, "each once"
 
 
 def test_versions_that_are_never_committed_are_forgotten() -> None:
-    book = CostBook()
+    costs = CaptureCosts()
     for number in range(1, 1000):
-        stepped(book, number)
-    assert len(book.ranks[0].pending) == PENDING_AT_MOST
+        stepped(costs, number)
+    assert len(costs.ranks[0].pending) == PENDING_AT_MOST

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.protocol.agent.coordinator_search import ROUNDS, Search
+from deadpool.protocol.agent.coordinator_search import ROUNDS, CoordinatorSearch
 
 
 def test_all_are_tried_in_order_and_then_again() -> None:
-    search = Search()
+    search = CoordinatorSearch()
     assert [search.choose(3) for _ in range(5)] == [0, 1, 2, 0, 1]
 
 
 def test_whoever_had_a_coordinator_begins_with_the_first() -> None:
-    search = Search()
+    search = CoordinatorSearch()
     search.choose(3)
     search.choose(3)
     search.start_over()
@@ -21,7 +21,7 @@ def test_whoever_had_a_coordinator_begins_with_the_first() -> None:
 
 
 def test_the_only_one_is_waited_for() -> None:
-    search = Search()
+    search = CoordinatorSearch()
     search.choose(1)
     assert search.accepted(1) == search.accepted(1) > 1
 
@@ -43,7 +43,7 @@ def most_at_once(starts: list[float], stay: float, period: float) -> int:
 def test_rounds_in_which_nobody_was_there_do_not_count() -> None:
     """All coordinators were down for a minute, and the second is back a moment before the first: nobody may wait for it
     as long as for one whom everybody has tried."""
-    search = Search()
+    search = CoordinatorSearch()
     for _ in range(2 * 60 + 1):
         search.choose(2)
     assert search.choose(2) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benches import job_state
 
-from deadpool.protocol.capture_schedule import Timetable
+from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coordinator.interval import IntervalChange, IntervalChooser
 from deadpool.protocol.messages import Costs
 from deadpool.protocol.topology import Layout, Schedule
@@ -50,14 +50,14 @@ def test_never_wider_than_documented() -> None:
 
 
 def test_narrower_schedule_asks_for_what_a_wider_one_left_out() -> None:
-    table = Timetable(Schedule(every=4))
+    table = CaptureSchedule(Schedule(every=4))
     table.add(Schedule(every=2, start=9), settled=3)
     assert [number for number in range(16) if table.captures(number)] == [0, 4, 8, 10, 12, 14]
     assert table.overlooked(Schedule(every=1, start=12), up_to=14) == [13]
 
 
 def test_schedule_that_versions_are_still_open_under_is_kept() -> None:
-    table = Timetable(Schedule())
+    table = CaptureSchedule(Schedule())
     table.add(Schedule(every=4, start=8), settled=5)
     table.add(Schedule(every=8, start=16), settled=6)
     assert [number for number in range(6, 25) if table.captures(number)] == [6, 7, 8, 12, 16, 24]

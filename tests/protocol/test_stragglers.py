@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from benches import job_state
 
-from deadpool.protocol.agent.work_time import CHUNK_S, ENOUGH, EffortBook
+from deadpool.protocol.agent.work_time import CHUNK_S, ENOUGH, WorkTimes
 from deadpool.protocol.coordinator.stragglers import ROUNDS, StragglerWatch
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Effort, Stepped
@@ -66,10 +66,10 @@ def test_several_are_slow_and_the_slowest_is_named_first():
 
 
 def told(*steps: tuple[float, float | None]) -> tuple[Effort, ...]:
-    book = EffortBook()
+    times = WorkTimes()
     for number, (step_s, waited_s) in enumerate(steps):
-        book.stepped(7, Stepped(generation=GENERATION, number=number, step_s=step_s, waited_s=waited_s))
-    return book.told()
+        times.on_stepped(7, Stepped(generation=GENERATION, number=number, step_s=step_s, waited_s=waited_s))
+    return times.of_ranks()
 
 
 def test_the_rest_of_a_step_is_work():

@@ -41,9 +41,9 @@ def test_mutation_is_caught(name: str) -> None:
 
 
 def test_a_mutation_is_undone() -> None:
-    from deadpool.protocol.agent import rank_slots
+    from deadpool.protocol.agent import slots
 
     with Patch() as patch:
         BY_NAME["1 overwrite the watermark"].apply(patch)
-        assert rank_slots.may_overwrite is not may_overwrite
-    assert rank_slots.may_overwrite is may_overwrite
+        assert slots.may_overwrite is not may_overwrite
+    assert slots.may_overwrite is may_overwrite

@@ -25,7 +25,7 @@ from deadpool.control.thread_priority import ThreadPriority
 from deadpool.control.trainer_processes import TrainerProcesses
 from deadpool.events import Event
 from deadpool.protocol.agent.core import Agent
-from deadpool.protocol.agent.trainers import State
+from deadpool.protocol.agent.trainers import TrainerState
 from deadpool.protocol.effects import (
     CutStreams,
     Emit,
@@ -79,7 +79,7 @@ class AgentProcess:
         self._rhythm = Rhythm(self._core, perform=self._perform, stall_s=_STALL_S)
         self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._pending_injections = PendingInjections(
-            self._core.crew, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
+            self._core.trainers, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
         )
         self._data = DataPlane(
             self._core,
@@ -255,7 +255,7 @@ class AgentProcess:
         }
 
     def _label(self, name: str) -> str | None:
-        trainer = self._core.crew.trainers.get(name)
-        if trainer is None or trainer.state is not State.SEATED:
+        trainer = self._core.trainers.by_name.get(name)
+        if trainer is None or trainer.state is not TrainerState.SEATED:
             return None
         return f"[{self.node} r{trainer.rank}]"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from deadpool.errors import WireError
-from deadpool.protocol.agent.coordinator_search import Search
+from deadpool.protocol.agent.coordinator_search import CoordinatorSearch
 from deadpool.protocol.effects import CoordinatorFound, CoordinatorLost, FromCoordinator
 from deadpool.protocol.messages import Join, Order, Welcome
 from deadpool.protocol.topology import Address
@@ -33,7 +33,7 @@ class Calling:
         """`join` is what a link begins with, `feed` takes inputs for the core, `order` what is said in no term."""
         self._coordinators, self._credentials = tuple(coordinators), credentials
         self._join, self._feed, self._order = join, feed, order
-        self._search = Search()
+        self._search = CoordinatorSearch()
         self._link: ControlLink | None = None
         self.is_welcome = False  # by whoever is at the other end of this link
 

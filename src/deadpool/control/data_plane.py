@@ -339,7 +339,7 @@ class DataPlane:
         return answer.result(_ANSWER_S)
 
     def _look_up(self, rank: int, version: Version) -> Found | None:
-        shelves = (self._core.store.own.get(rank), self._core.store.held.get(rank))
+        shelves = (self._core.copies.own.get(rank), self._core.copies.held.get(rank))
         slot = next((found for shelf in shelves if shelf and (found := shelf.find(version))), None)
         if slot is None or slot.copy is None:
             return None

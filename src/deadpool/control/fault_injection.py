@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deadpool.events import Event
-from deadpool.protocol.agent.trainers import Crew
+from deadpool.protocol.agent.trainers import NodeTrainers
 from deadpool.protocol.effects import PushCopy
 from deadpool.protocol.messages import Injected, Injection
 from deadpool.protocol.seal import Seal
@@ -25,13 +25,13 @@ class PendingInjections:
 
     def __init__(
         self,
-        crew: Crew,
+        trainers: NodeTrainers,
         *,
         send: Callable[[str, Any], None],
         signal_trainer: Callable[[str, int], None],
         report: Callable[[Event], None],
     ) -> None:
-        self._crew, self._send, self._signal_trainer, self._report = crew, send, signal_trainer, report
+        self._trainers, self._send, self._signal_trainer, self._report = trainers, send, signal_trainer, report
         self._loop = asyncio.get_running_loop()
         self._waiting: list[Injection] = []
 
@@ -42,7 +42,7 @@ class PendingInjections:
         self._waiting.append(injection)
         if injection.at == "wire":
             self._tell("injection_set", injection, injection.rank)
-        for trainer in self._crew.seated():
+        for trainer in self._trainers.seated():
             if trainer.rank is not None:
                 self._hand(injection, trainer.name, trainer.rank)
 
@@ -91,7 +91,7 @@ class PendingInjections:
         if injection.rank is None:
             os.killpg(os.getpgid(0), injection.signal)
             return
-        trainer = self._crew.holder_of(injection.rank)
+        trainer = self._trainers.holder_of(injection.rank)
         if trainer is not None:
             self._signal_trainer(trainer.name, injection.signal)
 

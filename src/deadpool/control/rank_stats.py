@@ -37,19 +37,19 @@ class SentBytes:
 
 def rank_figures(core: Agent, sent: SentBytes) -> dict[str, dict[str, Any]]:
     """Of every rank that sits here and has sealed something."""
-    ranks = (trainer.rank for trainer in core.crew.seated() if trainer.rank is not None)
+    ranks = (trainer.rank for trainer in core.trainers.seated() if trainer.rank is not None)
     return {str(rank): figures for rank in ranks if (figures := _figures(core, sent, rank))}
 
 
 def _figures(core: Agent, sent: SentBytes, rank: int) -> dict[str, Any] | None:
-    shelf = core.store.own.get(rank)
+    shelf = core.copies.own.get(rank)
     copies = [slot.copy for slot in shelf.sealed() if slot.copy is not None] if shelf else []
     if not copies:
         return None
     newest = max(copies, key=lambda copy: copy.seal.version.number)
     extent = newest.seal.extent
-    costs = core.costs.ranks.get(rank, RankCosts())
-    pushed = {holder.node: last for holder in core.store.holders if (last := sent.last(rank, holder.node))}
+    costs = core.capture_costs.ranks.get(rank, RankCosts())
+    pushed = {holder.node: last for holder in core.copies.holders if (last := sent.last(rank, holder.node))}
     return {
         "unique_bytes": extent.unique_bytes,
         "replica_bytes": extent.replica_bytes,

@@ -1,4 +1,4 @@
-"""What goes into a core besides messages, and what comes out. Values only; the shells in control/ act on them.
+"""The inputs of the cores besides messages, and their effects. Values only; the shells in control/ act on them.
 
 An input says what was observed, an effect says what to do. A core never waits: an effect that takes time comes back
 later as an input (HashSlot -> Hashed, PushCopy -> Pushed or PushFailed, ...).
@@ -31,12 +31,12 @@ class LinkLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time passed: deadlines are looked at."""
+    """Time has passed: deadlines are checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stalled:
-    """This process itself did not run for so long: its deadlines for others move by as much."""
+    """This process itself did not run for so long: its deadlines for other processes move by as much."""
 
     seconds: float
 
@@ -63,9 +63,9 @@ CoordinatorInput = FromAgent | LinkLost | Tick | Stalled | StopAsked | DrainAske
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorFound:
-    """There is a link to somebody who may be the coordinator; a Join with our footing was sent."""
+    """There is a link to a process that may be the coordinator, and a Join with the agent's footing was sent."""
 
-    patience: float = 1.0  # for a welcome, in terms of the usual silence
+    patience: float = 1.0  # for a welcome, as a multiple of the usual silence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class FromCoordinator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorLost:
-    """The link has ended. Another one is being looked for."""
+    """The link has ended, and the shell looks for another coordinator."""
 
     reason: str
 
@@ -171,7 +171,7 @@ class ReceiveFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpoilt:
-    """What came from there is not what the rank had sealed."""
+    """The bytes that this node sent are not what the rank had sealed."""
 
     node: str
     rank: int
@@ -180,7 +180,7 @@ class SourceSpoilt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenOut:
-    """`failure` empty: all of them."""
+    """`failure` is empty if all copies were written."""
 
     ranks: tuple[int, ...]
     folder: str
@@ -189,7 +189,7 @@ class WrittenOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveAsked:
-    """The system, or a person, wants this node's agent to end, and gives it time for that."""
+    """The system, or a person, wants this node's agent to end, and gives it time to hand over its ranks."""
 
     reason: str
 
@@ -212,7 +212,7 @@ class ToAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """Close the link to a node that is no longer one of us."""
+    """Close the link to a node that is no longer part of the job."""
 
     node: str
 
@@ -326,7 +326,7 @@ class RefuseOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOut:
-    """Sealed copies into files, for people."""
+    """Write sealed copies into files, for people."""
 
     copies: tuple[tuple[SlotRef, Copy], ...]
 
@@ -336,3 +336,13 @@ AgentEffect = (
     | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | WriteOut
     | Emit | Finish
 )  # fmt: skip
+
+
+# --- deadlines -------------------------------------------------------------------------------------------------------
+
+
+def earliest(one: float | None, other: float | None) -> float | None:
+    """When a core wants to be woken, of two times each of which may never come."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one if one < other else other

@@ -1,4 +1,4 @@
-"""Names of things that outlive messages: generations and versions. Values only.
+"""Generations and versions, the names of things that outlive messages. Values only.
 
 A version number alone never identifies state: a job that rolled back computes version v a second time, and the two are
 different objects. So state is named by the generation it was born in *and* its number, everywhere.
@@ -10,13 +10,14 @@ from deadpool.protocol.structs import Value
 
 
 class Generation(Value, frozen=True, order=True):
-    """Who holds which rank. Ordered by the coordinator's term first: a deposed one cannot outbid its successor."""
+    """One assignment of ranks to nodes. The coordinator's term orders first, so that a deposed coordinator cannot name
+    a newer generation than its successor (rule 2, generations are ordered by term)."""
 
     term: int
     n: int
 
     def next(self, term: int) -> Generation:
-        """Under a coordinator of that term, which comes after everything of a lower one."""
+        """The next one, under a coordinator of that term."""
         return Generation(term, self.n + 1)
 
     def __str__(self) -> str:
@@ -24,7 +25,7 @@ class Generation(Value, frozen=True, order=True):
 
     @property
     def is_founding(self) -> bool:
-        """The first of a job: its plan needs no fence, for nobody holds anything yet."""
+        """The first of a job: its plan needs no fence, because no node holds a rank yet."""
         return self.n == FOUNDING
 
 
@@ -39,7 +40,7 @@ class Version(Value, frozen=True):
     number: int
 
     def __hash__(self) -> int:
-        """As the one that would be made, in one call: versions name things in large books."""
+        """Equal to the generated one, in one call: versions are keys of large dictionaries."""
         return hash((self.born.term, self.born.n, self.number))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a permit permits. Part of both cores."""
+"""What a permit allows to be overwritten. Agents free slots by this rule, and the coordinator's ledger follows it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,5 @@ from deadpool.protocol.messages import Permit
 
 
 def may_overwrite(version: Version, permit: Permit) -> bool:
-    """Rule 5, what a permit lets be overwritten. Below `keep_from` alone would not do: the watermark itself lies
-    there."""
+    """Rule 5 (what a permit lets be overwritten). `keep_from` alone is not enough: the watermark lies below it."""
     return version != permit.watermark and version.number < permit.keep_from

@@ -1,9 +1,8 @@
-"""Where a node stands with coordinators, and how many nodes it takes to make one. Values, and rule 18
-(one coordinator per term) over them.
+"""What a node has promised to coordinators, and how many nodes it takes to elect one. Values, and the rule over them.
 
-A term is granted by a majority of the nodes that sat in the last generation that went, and its coordinator plans only
-when such a majority has acknowledged its fence. Each alone lets two jobs run in some partitions; together none. Until
-one has gone, the generation that the job was founded in stands for it.
+Rule 18 (one coordinator per term): a majority of the nodes that sat in the last generation that went grants a term, and
+its coordinator plans only when such a majority has acknowledged its fence. With one of the two alone, two jobs run in
+some partitions; with both, in none. Until a generation has gone, the founding one stands for it.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.structs import Value
 
 Voter = tuple[str, str]
-"""Node and incarnation: one that was started again remembers nothing, so it is another one."""
+"""Node and incarnation: a node that was started again has forgotten its promises, so it is another voter."""
 
 
 class Promise(Value, frozen=True, kw_only=True):
-    """To refuse every term below this one, and this one from anybody else: two may have asked for the same."""
+    """To refuse every term below this one, and this one from any other candidate: two may have asked for the same."""
 
     term: int = 0
     to: str = ""
@@ -33,14 +32,14 @@ NO_PROMISE = Promise()
 
 
 class Changes(Value, frozen=True, kw_only=True):
-    """Of seats, by a plan: who sat elsewhere than at these positions in the generation `since` sits there still."""
+    """The positions at which a plan seats another node than the generation `since` did. All others keep their nodes."""
 
     since: Generation = NO_GENERATION
     positions: tuple[int, ...] = ()
 
 
 class Seated(Value, frozen=True, kw_only=True):
-    """By a plan that the node has heard."""
+    """A seat that a plan gave to the node that heard it."""
 
     generation: Generation
     position: int
@@ -48,7 +47,7 @@ class Seated(Value, frozen=True, kw_only=True):
 
 
 class Footing(Value, frozen=True, kw_only=True):
-    """What a node says of itself to whoever may become its coordinator, before it promises anything."""
+    """What a node tells a process that may become its coordinator, before it promises anything."""
 
     promise: Promise = NO_PROMISE
     generation: Generation = NO_GENERATION  # the newest it was fenced or seated in
@@ -65,13 +64,13 @@ class Footing(Value, frozen=True, kw_only=True):
         return next((seated.position for seated in self.newer if seated.generation == generation), None)
 
     def was_left_out(self, generation: Generation, changes: Changes) -> bool:
-        """That plan has a seat for this node, and it has not heard it."""
+        """That plan has a seat for this node, and the node has not heard it."""
         keeps = self.electorate == changes.since and self.vote is not None and self.vote not in changes.positions
         return keeps and self.seat_in(generation) is None
 
     @property
     def is_new(self) -> bool:
-        """It was never part of anything: nothing depends on whom it follows."""
+        """It was never part of a generation, so nothing depends on which coordinator it follows."""
         return self.generation == NO_GENERATION
 
 
@@ -81,7 +80,7 @@ def newest_plan(footings: Iterable[Footing]) -> Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Electorate:
-    """Those who sat in a generation, as far as they are known."""
+    """The nodes that sat in a generation, as far as they are known."""
 
     generation: Generation
     seats: tuple[Voter | None, ...]
@@ -94,17 +93,17 @@ class Electorate:
         return 2 * sum(seat in voters for seat in self.seats if seat is not None) > len(self.seats)
 
     def changes(self, seats: Sequence[Voter]) -> Changes:
-        """Who is not known counts as changed."""
+        """A seat whose node is not known counts as changed."""
         moved = [position for position, seat in enumerate(seats) if seat != self.seats[position]]
         return Changes(since=self.generation, positions=tuple(moved))
 
 
 def electorates(positions: int, footings: Mapping[Voter, Footing]) -> tuple[Electorate, ...]:
-    """Of each of which a majority is needed: those seated in the last generation that went, as far as these nodes have
-    heard, and those seated in each newer one that they have heard the plan of, and that may have gone unheard.
+    """A majority of each of these is needed: of the nodes seated in the last generation that went, as far as these
+    nodes have heard, and of those seated in each newer one whose plan they have heard: it may have gone.
 
-    Go needs that every seat has heard the plan. So it has not gone if one of these nodes was left out; and it never
-    will, since these nodes promise to listen to somebody else."""
+    Go needs that every seat has heard the plan. So a generation has not gone if one of these nodes was left out of its
+    plan; and it never will, since these nodes promise to follow another coordinator."""
     went = max((footing.electorate for footing in footings.values()), default=NO_GENERATION)
     newer = {each for footing in footings.values() for each in footing.newer if each.generation > went}
     wanted = {each.generation for each in newer if not _is_impossible(each, footings.values())}
@@ -123,14 +122,14 @@ def _electorate(generation: Generation, positions: int, footings: Mapping[Voter,
 
 
 class Quorum:
-    """Whether these nodes are enough. `alone`: there can be no other coordinator, so that question does not arise."""
+    """Whether these nodes are enough. `alone`: there can be no other coordinator, so any number is enough."""
 
     def __init__(self, *, alone: bool, electorates: tuple[Electorate, ...] = ()) -> None:
         self._alone = alone
         self.electorates = electorates
 
     def pass_to(self, generation: Generation, seats: Iterable[Voter]) -> None:
-        """It has gone, or founds the job."""
+        """This generation has gone, or founds the job."""
         self.electorates = (Electorate(generation=generation, seats=tuple(seats)),)
 
     def has(self, voters: Iterable[Voter]) -> bool:
@@ -140,8 +139,8 @@ class Quorum:
         return all(electorate.has_majority(there) for electorate in self.electorates)
 
     def recalled(self, sitting: Collection[Voter], others: Iterable[Voter], room: int) -> set[Voter]:
-        """Who of the others has to sit too, for these to be enough. Nobody, if they are, or cannot be with all of them;
-        who votes in more electorates comes first."""
+        """Which of the others have to sit too, for these to be enough. None, if they are enough already, or are not
+        even with all of them. A node that votes in more electorates comes first."""
         if self.has(sitting):
             return set()
         votes = Counter(seat for electorate in self.electorates for seat in electorate.seats if seat is not None)
@@ -153,5 +152,5 @@ class Quorum:
         return set(wanted)
 
     def changes(self, seats: Sequence[Voter]) -> Changes:
-        """To be told with a plan that seats these."""
+        """What a plan that seats these nodes says about the seats it changes."""
         return self.electorates[0].changes(seats) if self.electorates else Changes()

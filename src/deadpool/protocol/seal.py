@@ -1,6 +1,6 @@
-"""What identifies a finished snapshot: its rank, its version, its sizes and its checksums. Values only.
+"""The seal of a finished snapshot: its rank, its version, its size and its checksums. Values only.
 
-Also the geometry of the slots that snapshots lie in: sizes that trainers declare and agents compare.
+The geometry of the slots that snapshots lie in is here too: trainers declare it and agents compare it.
 
 A seal is evidence (rule 8, sealing after the abort flag; rule 13, a plan needs every rank's own seal): only the agent
 of the rank's own node makes one. A holder stores it unchanged, so that the digests a newcomer checks against are those
@@ -22,7 +22,7 @@ PAGE_BYTES = 4096
 HEADER_BYTES = PAGE_BYTES
 
 NOT_AS_SEALED = "not as sealed"
-"""The words for bytes that do not have the digest that their seal gives."""
+"""The reason given for bytes that do not have the digest of their seal."""
 
 Region = Literal["record", "unique", "replica"]
 REGIONS: tuple[Region, ...] = ("record", "unique", "replica")
@@ -47,8 +47,8 @@ class Digest(Value, frozen=True, kw_only=True):
 class Seal(Value, frozen=True, kw_only=True):
     """Identity, size and checksums of one rank's snapshot at one version.
 
-    `full` is False where the replica region is absent (record and unique only were sent). Its size and digest are
-    kept all the same: a node that fetches those bytes from a replica checks them against this seal.
+    `full` is False where the replica region is absent, because only record and unique were sent. Its size and digest
+    are kept all the same: a newcomer that fetches those bytes from a replica checks them against this seal.
     """
 
     rank: int
@@ -59,7 +59,7 @@ class Seal(Value, frozen=True, kw_only=True):
 
 
 def replica_of(seal: Seal) -> tuple[int, int]:
-    """What tells one replica region from another. Equal for two ranks: each can supply it for the other."""
+    """Two ranks for which this is equal have the same replica region, and each can supply it for the other."""
     return (seal.extent.replica_bytes, seal.digest.replica)
 
 

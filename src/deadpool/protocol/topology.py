@@ -1,4 +1,4 @@
-"""Where ranks sit: pure functions of positions, never of node names. Where their copies go is placement.py's.
+"""Where ranks sit: pure functions of positions, never of node names. Where copies go is in coordinator/placement.py.
 
 A position is a place for a node in the job's layout; it outlives the node that fills it.
 """
@@ -30,7 +30,7 @@ class Layout(Value, frozen=True, kw_only=True):
 
 
 class Schedule(Value, frozen=True, kw_only=True):
-    """All ranks capture the same versions: `number` is captured iff it is past `start` and a multiple of `every`."""
+    """All ranks capture the same versions: those from `start` on whose number is a multiple of `every`."""
 
     every: int = 1
     start: int = 0

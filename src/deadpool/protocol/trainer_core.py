@@ -1,9 +1,9 @@
 """What a trainer may claim about its state: which version it stands at, whether that is clean, what it may capture.
 
-Three threads of a trainer ask here (the script's, the monitor's, the capture's), under one lock held by the shell. The
-rules of sealing: the abort flag only grows and is set before any abort call; a version counts only if its last
-optimizer step was seen complete *before* the flag was looked at. On a device the end of a step only means that its work
-was enqueued: the version is *reached* then, and *observed* when the device has come that far.
+Three threads of a trainer ask here (the script's, the monitor's, the capture's), under one lock that the shell holds.
+Rule 8 (sealing after the abort flag): the flag only grows and is set before any abort call; a version counts only if
+its last optimizer step was seen complete *before* the flag was read. On a device the end of a step only means that its
+work was enqueued: the version is *reached* then, and *observed* when the device has come that far.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from deadpool.protocol.capture_schedule import Timetable
+from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Captured, Live, Missed, SlotRef
 from deadpool.protocol.seal import Geometry
@@ -30,11 +30,11 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stance:
+class BoundaryStop:
     """No step is begun beyond version `number`."""
 
     number: int
-    capture: bool  # it is captured, scheduled or not, as it is by every rank
+    capture: bool  # every rank captures it, scheduled or not
 
 
 class TrainerCore:
@@ -44,12 +44,12 @@ class TrainerCore:
         self.rank = -1
         self.live: Version | None = None
         self.clean = False
-        self.observed_version: Version | None = None  # the newest whose work was seen complete before the flag
+        self.observed_version: Version | None = None  # the newest whose work was seen complete while the flag was down
         self._touched = False  # an optimizer step was enqueued since `live` was reached
-        self.timetable = Timetable(Schedule())
-        self._decided = -1  # the newest version of which it is settled whether it is captured
-        self._stance: Stance | None = None
-        self.resumed_at: Version | None = None  # captured again where no copy of it is left, whatever the schedule says
+        self.schedule = CaptureSchedule(Schedule())
+        self._decided = -1  # the newest version for which it is decided whether it is captured
+        self._stop: BoundaryStop | None = None
+        self.resumed_at: Version | None = None  # captured again if no copy of it is left, whatever the schedule says
         self.geometry: Geometry | None = None  # as last declared to the agent
         self._slots: deque[SlotRef] = deque()
         self._segments: dict[int, Geometry] = {}
@@ -59,9 +59,9 @@ class TrainerCore:
         return self.aborted > self.generation
 
     def take_seat(self, generation: Generation, rank: int, schedule: Schedule) -> None:
-        self.generation, self.rank, self.timetable = generation, rank, Timetable(schedule)
+        self.generation, self.rank, self.schedule = generation, rank, CaptureSchedule(schedule)
         self.live, self.clean, self.geometry, self._decided = None, False, None, -1
-        self.observed_version, self._stance = None, None
+        self.observed_version, self._stop = None, None
         self._slots.clear()
 
     def begin(self) -> None:
@@ -69,7 +69,7 @@ class TrainerCore:
         self._reach(Version(self.generation, 0))
 
     def halt(self, generation: Generation) -> None:
-        """Before any abort call: whatever completes after this may be garbage."""
+        """Before any abort call: a step that completes after this may be garbage."""
         self.aborted = max(self.aborted, generation)
 
     def grant(self, generation: Generation, slot: SlotRef) -> None:
@@ -80,8 +80,8 @@ class TrainerCore:
         self._segments[segment] = geometry
 
     def declare(self, geometry: Geometry) -> bool:
-        """Whether the agent has to be told. Said with no capture in flight: slots of another geometry are given back
-        by it, also those whose grant is still on its way here."""
+        """Whether the agent has to be told. No capture may be in flight: the agent takes back slots of another
+        geometry, also those whose grant is still on its way here."""
         if geometry == self.geometry:
             return False
         self.geometry = geometry
@@ -93,8 +93,8 @@ class TrainerCore:
 
     @property
     def every(self) -> int:
-        """The interval that was last heard of."""
-        return self.timetable.newest.every
+        """The newest interval that the agent has sent."""
+        return self.schedule.newest.every
 
     @property
     def has_slots(self) -> bool:
@@ -104,18 +104,18 @@ class TrainerCore:
         self.clean, self._touched = False, True
 
     def end_step(self) -> bool:
-        """All of the step's work was enqueued. False: the flag was up by then, so the step does not count."""
+        """All of the step's work was enqueued. False: the abort flag was up by then, so the step does not count."""
         if self.is_aborted or self.live is None:
             return False
         self._reach(Version(self.generation, self.live.number + 1))
         return True
 
     def _reach(self, version: Version) -> None:
-        """Nothing is claimed of it before observed()."""
+        """Nothing is claimed about it before observed()."""
         self.live, self.clean, self._touched = version, False, False
 
     def observed(self, version: Version) -> bool:
-        """The work that makes `version` was seen complete; only now is the flag looked at. False: it may be garbage."""
+        """The work that makes `version` was seen complete; only now is the flag read. False: it may be garbage."""
         if self.is_aborted or version.born != self.generation:
             return False
         if not self.has_observed(version):
@@ -133,10 +133,10 @@ class TrainerCore:
         return self.live is not None and not self.has_observed(self.live)
 
     def plan_capture(self) -> Capture | Missed | None:
-        """What to do about the version just reached. All ranks capture the same ones; who cannot says so."""
+        """What to do about the version just reached. All ranks capture the same ones, or report a miss."""
         assert self.live is not None
         self._decided = self.live.number
-        wanted = self.timetable.captures(self.live.number) or self.live == self.resumed_at or self.captures_to_stand
+        wanted = self.schedule.captures(self.live.number) or self.live == self.resumed_at or self.captures_to_stand
         if self.is_aborted or not wanted:
             return None
         if not self._slots:
@@ -144,8 +144,8 @@ class TrainerCore:
         return Capture(generation=self.generation, version=self.live, slot=self._slots.popleft())
 
     def copied(self, capture: Capture, record_bytes: int) -> Captured | None:
-        """The copy is complete. The flag is looked at last: a capture that outlived its generation is nobody's
-        evidence, and neither is one of a version that was never observed."""
+        """The copy is complete. The flag is read last: a capture that outlived its generation is no evidence, and
+        neither is one of a version that was never observed."""
         if self.is_aborted or capture.generation != self.generation or not self.has_observed(capture.version):
             return None
         return Captured(
@@ -153,7 +153,7 @@ class TrainerCore:
         )
 
     def gave_up(self, capture: Capture, reason: str, stall_s: float | None = None) -> Missed | None:
-        """The slot stays the trainer's."""
+        """The trainer keeps the slot for its next capture."""
         if self.is_aborted or capture.generation != self.generation:
             return None
         if self._fits(capture.slot):
@@ -168,45 +168,45 @@ class TrainerCore:
         return Missed(generation=self.generation, rank=self.rank, number=number, reason=reason, stall_s=stall_s)
 
     def reschedule(self, generation: Generation, schedule: Schedule) -> list[Missed]:
-        """All ranks change at `schedule.start`. Heard after that, it was too late to capture what the schedule asks
-        for: said, as no other news would ever tell that these versions will not be complete."""
+        """All ranks change at `schedule.start`. An order that comes later than that is too late to capture what the
+        schedule asks for. The misses are reported: nothing else would show that these versions stay incomplete."""
         if generation != self.generation or self.is_aborted:
             return []
-        overlooked = self.timetable.overlooked(schedule, self._decided)
-        self.timetable.add(schedule, settled=self._decided + 1)
+        overlooked = self.schedule.overlooked(schedule, self._decided)
+        self.schedule.add(schedule, settled=self._decided + 1)
         return [self._missed(number, "the new interval was heard of too late") for number in overlooked]
 
     def stand(self, generation: Generation, number: int) -> None:
-        """Heard too late to capture `number`, it is at least a stop at the next version: the job waits for who is asked
-        again, and nobody gets further away meanwhile."""
+        """An order that comes too late to capture `number` still stops the rank at the next version, so that it does
+        not get further away before the coordinator asks again."""
         if generation == self.generation and not self.is_aborted:
             in_time = number > self._decided
-            self._stance = Stance(number=number if in_time else self._decided + 1, capture=in_time)
+            self._stop = BoundaryStop(number=number if in_time else self._decided + 1, capture=in_time)
 
     def proceed(self, generation: Generation) -> None:
         if generation == self.generation:
-            self._stance = None
+            self._stop = None
 
     @property
     def must_stand(self) -> bool:
-        """Here, at the boundary of the version that was reached last."""
-        return self._stance is not None and self.live is not None and self.live.number == self._stance.number
+        """The version that was reached last is the one to stop at."""
+        return self._stop is not None and self.live is not None and self.live.number == self._stop.number
 
     @property
     def captures_to_stand(self) -> bool:
-        return self.must_stand and self._stance is not None and self._stance.capture
+        return self.must_stand and self._stop is not None and self._stop.capture
 
     def rest(self) -> Live:
-        """At the step boundary, captures joined: what a plan may count on."""
+        """What a plan may count on, at the step boundary with captures joined."""
         self._slots.clear()
         return Live(rank=self.rank, version=self.live, clean=self.clean and self.live is not None)
 
     def restoring(self) -> None:
-        """Dirty first, and not to be made clean by an observation that comes late."""
+        """The state is dirty from here on, and an observation that comes late does not make it clean."""
         self.clean, self._touched = False, True
 
     def restored(self, generation: Generation, version: Version, schedule: Schedule) -> None:
-        self.generation, self.timetable, self._decided = generation, Timetable(schedule), version.number
-        self.live, self.clean, self.resumed_at, self._stance = version, True, version, None
+        self.generation, self.schedule, self._decided = generation, CaptureSchedule(schedule), version.number
+        self.live, self.clean, self.resumed_at, self._stop = version, True, version, None
         self.observed_version, self._touched = version, False
         self._slots.clear()

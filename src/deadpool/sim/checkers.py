@@ -222,7 +222,7 @@ class Checkers:
 
     def _state_of(self, machine: Machine) -> tuple[object, ...]:
         agent = machine.agent
-        return (machine.alive, agent.generation, agent.fenced, agent.store.permit, agent.store.running)
+        return (machine.alive, agent.generation, agent.phase, agent.copies.permit)
 
     def on_collective(self, generation: Generation) -> None:
         """Checker (h): all ranks have come to a collective, which cannot happen once a newer generation runs."""

@@ -27,7 +27,7 @@ class Holdings:
     def offered_copies(self, node: str) -> list[RankCopy]:
         """The copies that the node would report in an inventory."""
         machine = self._world.machine_at(node)
-        inventory = machine.agent.store.inventory(())
+        inventory = machine.agent.copies.inventory(())
         return [(c.seal.rank, c.seal.version) for c in (*inventory.own, *inventory.held)] if machine.alive else []
 
     def all_seats_are_alive(self) -> bool:

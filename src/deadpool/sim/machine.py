@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent.coordinator_search import Search
+from deadpool.protocol.agent.coordinator_search import CoordinatorSearch
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.effects import (
     AcceptOffer,
@@ -73,7 +73,7 @@ class Machine:
         self.told_to_leave = False
         self.starts_killed = 0  # processes that a fault ended before they said hello
         self._wakes_at: float | None = None
-        self._search = Search()
+        self._search = CoordinatorSearch()
         self._connection: CoordinatorLink | None = None
         self._attempts = 0  # to connect: an older attempt ends when a newer one begins
         self.frozen = Inventory()  # as reported at the last fence

@@ -1,8 +1,8 @@
-"""A trainer process: the real TrainerCore, and around it a training loop in virtual time.
+"""A trainer process: the real TrainerCore and RecoveryWalk, and around them a training loop in virtual time.
 
-It does what trainer/ does with threads: a monitor that hears messages at any moment, a script that builds, steps, and
-walks from rest to Go, and a capture that runs beside the next step. `epoch` stands for where the script is: whatever
-was scheduled before the last turn of events finds another epoch and does nothing.
+It does what trainer/ does with threads: a monitor that receives messages at any moment, a script that builds, steps and
+carries out the walk from rest to Go, and a capture that runs beside the next step. `epoch` counts the script's changes
+of place: an action that was scheduled in an earlier epoch does nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
     Arriving,
     Attach,
@@ -22,10 +22,8 @@ from deadpool.protocol.messages import (
     Go,
     Grant,
     Halt,
-    Halted,
     Missed,
     Parked,
-    Prepared,
     Proceed,
     Recording,
     Rehearse,
@@ -33,12 +31,12 @@ from deadpool.protocol.messages import (
     Reschedule,
     Restore,
     Seat,
-    Spoilt,
     Stand,
     Standing,
     Stepped,
     TrainerHello,
 )
+from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, RecoveryWalk, Resume, WalkAction
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer_core import Capture, TrainerCore
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
     from deadpool.sim.machine import Machine
 
 RECORD_BYTES = 64
-BOOK = b"nothing stands in it"
+BOOK = b"an empty recording"
 SLOT_WAIT_S = 3.0
 STAND_SLOT_WAIT_S = 10.0
 
@@ -59,25 +57,24 @@ class Process:
     def __init__(self, machine: Machine, name: str, number: int) -> None:
         self.machine, self.world, self.name, self.number = machine, machine.world, name, number
         self.core = TrainerCore()
+        self.walk = RecoveryWalk(self.core)
         self.alive, self.stage = True, "starting"
         self.epoch = 0
         self.state = State(0, 0, 0)
         self.role: Seat | Rehearse | None = None
         self.built_as = -1
         self.begun_as: int | None = None  # the rank that the script runs as, since its first line
-        self.told: Generation | None = None  # of which start the recordings are that the script was built with
+        self.told: Generation | None = None  # the start whose recordings the script was built with
         self._recordings: dict[int, Recording] = {}
         self.unwinding = self.hung = False
         self.capture: tuple[Capture, Content] | None = None
         self._step_began, self._stall_s = 0.0, 0.0
         self._copy_s: float | None = None  # of the capture that was completed in this step
-        self._heard: dict[type, Any] = {}
-        self._unheeded: list[Reschedule] = []
-        self._walks_in: Generation = NO_GENERATION
+        self._late_orders: list[Reschedule] = []
         self._waits_for_slots: Callable[[], None] | None = None
-        self._stands = False  # between two steps, because it was told to
+        self._stands = False  # stopped between two steps by an order
         world = self.world
-        self.inbox = Link(world, self._hear)
+        self.inbox = Link(world, self._on_message)
         self._outbox = Link(world, self._deliver)
 
     # --- the process -------------------------------------------------------------------------------------------------
@@ -94,7 +91,7 @@ class Process:
         return Address(host=self.machine.name, port=self.number)
 
     def die(self) -> None:
-        """At once, in the middle of anything. What it was writing stays torn."""
+        """At once, at any point. What it was writing stays torn."""
         if not self.alive:
             return
         self.alive = False
@@ -111,12 +108,12 @@ class Process:
         return self.alive and self.stage == "running" and not (self.unwinding or self.core.is_aborted)
 
     def hang(self) -> None:
-        """The script does nothing any more; monitor and capture go on."""
+        """The script stands still; monitor and capture go on."""
         self.hung = True
         self.epoch += 1
 
     def later(self, longest_s: float, action: Callable[[], None]) -> None:
-        """Unless the script has been taken elsewhere by then."""
+        """Unless the epoch has changed by then."""
         epoch = self.epoch
         self.world.after(longest_s, lambda: action() if self.alive and self.epoch == epoch else None)
 
@@ -132,52 +129,52 @@ class Process:
 
     # --- the monitor -------------------------------------------------------------------------------------------------
 
-    def _hear(self, message: Any) -> None:
+    def _on_message(self, message: Any) -> None:
         match message:
             case Rehearse():
                 self.role = message
                 self._begin_rehearsal()
             case Seat():
-                self._seated(message)
+                self._take_seat(message)
             case Recording():
-                self._replayed(message)
+                self._on_recording(message)
             case Attach(segment=segment, geometry=geometry):
                 self.core.attach(segment, geometry)
             case Grant(generation=generation, slot=slot):
                 self.core.grant(generation, slot)
-                self._slots_came()
+                self._on_slots()
             case Reschedule():
-                self._unheeded.append(message)
+                self._late_orders.append(message)
                 self.world.after(self.world.deaf_s, self.heed)
             case Stand(generation=generation, number=number):
                 self.core.stand(generation, number)
-                self._told_to_stand()
+                self._on_stand_changed()
             case Proceed(generation=generation):
                 self.core.proceed(generation)
-                self._told_to_stand()
+                self._on_stand_changed()
             case Halt(generation=generation):
                 self._halted(generation)
             case Arriving() | Restore() | Connect() | Go() | Release():
-                self._heard[type(message)] = message
-                self._walk()
+                self.walk.on_order(message)
+                self._go_on()
             case End():
                 self.exit(0, "told to end")
             case _:
                 pass
 
     def heed(self) -> None:
-        """Changes of the interval that have got through by now, perhaps too late."""
-        orders, self._unheeded = self._unheeded, []
+        """Changes of the interval that have arrived by now, perhaps too late."""
+        orders, self._late_orders = self._late_orders, []
         for order in orders if self.alive else ():
             for missed in self.core.reschedule(order.generation, order.schedule):
                 self.say(missed)
 
     def _halted(self, generation: Generation) -> None:
-        """The flag first, then the abort. The script comes to rest in its own time."""
+        """The flag is raised first, then the groups are aborted. The script comes to rest later."""
         self.core.halt(generation)
         self.world.reductions.abandoned(self.number, self.core.rank)
         if self.hung or self.stage == "loading":
-            return  # never comes back, or is looked at when the load is done
+            return  # it never comes back, or it checks the flag when the load is done
         if not self.unwinding:
             self.unwinding = True
             stuck = not self.world.calm and self.world.rng.random() < self.world.options.stuck
@@ -191,16 +188,16 @@ class Process:
             self.exit(75, "restarts")
             return
         self._cancel_capture()
-        self._turn("await_restore")
-        self._walks_in = self.core.aborted
+        halted = self.walk.rest()
+        self._turn(self.walk.stage.value)
         self._waits_for_slots, self._stands = None, False
-        self.say(Halted(generation=self.core.aborted, live=self.core.rest()))
-        self._walk()
+        self.say(halted)
+        self._go_on()
 
     # --- the script: from its first line, or to its seat -------------------------------------------------------------
 
     def _begin_rehearsal(self) -> None:
-        """Not before the live rank has come to its loop: until then this process may become any rank."""
+        """Not before the live rank has reached its loop: until then this process may become any rank."""
         if isinstance(self.role, Rehearse) and self._has_recordings(self.role.rank):
             self._build(self.role.rank)
 
@@ -219,8 +216,8 @@ class Process:
         assert self.begun_as is None, f"{self.name} has begun as rank {self.begun_as} and is to begin again as {rank}"
         self.begun_as = rank
 
-    def _replayed(self, recordings: Recording) -> None:
-        """A rehearsal may have waited for them."""
+    def _on_recording(self, recordings: Recording) -> None:
+        """A rehearsal may have waited for it."""
         self._recordings[recordings.rank] = recordings
         self._begin_rehearsal()
 
@@ -231,55 +228,59 @@ class Process:
         if isinstance(self.role, Rehearse):
             self.say(Parked(rank=rank, geometry=self._geometry(steps=1)))
         elif isinstance(self.role, Seat):
-            self._seated(self.role)
+            self._take_seat(self.role)
 
-    def _seated(self, seat: Seat) -> None:
+    def _take_seat(self, seat: Seat) -> None:
         self.role = seat
+        self.walk.on_role(seat)
         if seat.resume is None:
             assert self.begun_as is None, f"{self.name} has begun as rank {self.begun_as} and is to start over"
             self.core.take_seat(seat.generation, seat.rank, seat.schedule)
             self._turn("first_line")
-            self._walk()
+            self._go_on()
         elif self.built_as != seat.rank:
             self._build(seat.rank)
         else:
             self.core.take_seat(seat.generation, seat.rank, seat.schedule)
-            self._walks_in = seat.generation
-            self._turn("await_restore")
-            self._walk()
+            self.walk.begin(seat.generation)
+            self._turn(self.walk.stage.value)
+            self._go_on()
 
-    def _walk(self) -> None:
-        """From rest to Go, as far as the orders heard so far allow."""
-        generation = self._walks_in
-        if self.stage == "first_line" and self._order(Connect, self.core.generation):
-            self.say(Connected(generation=self.core.generation, rank=self.core.rank))
+    def _go_on(self) -> None:
+        """As far as the orders received so far allow."""
+        generation = self.core.generation
+        if self.stage == "first_line" and self.walk.order(Connect, generation) is not None:
+            self.say(Connected(generation=generation, rank=self.core.rank))
             self._begin_as(self.core.rank)
             self._turn("building_for_real")
             self.later(3.0, self._begin)
-        elif self.stage == "await_restore" and (restore := self._order(Restore, generation)):
-            self._turn("loading")
-            self.core.restoring()
-            self.later(1.0, lambda: self._loaded(restore))
-        elif self.stage == "await_restore" and self._order(Arriving, generation):
-            self._load_early()
-        elif self.stage == "prepared" and self._order(Connect, generation):
-            self._turn("connecting")
-            self.later(0.5, self._connected)
-        elif self.stage == "connected" and self._order(Go, generation):
-            self._turn("running")
-            self._complete_recordings(self._heard[Restore].version.number)
-            self._resume(self._heard[Restore])
-        elif self.stage == "finished" and self._order(Release, self.core.generation):
+        elif self.stage == "finished" and self.walk.order(Release, generation) is not None:
             self._turn("leaving")
             self.world.checkers.final_state(self.core.rank, self.core.live, self.state)
             self.later(0.5, lambda: self.exit(0, "done"))
+        elif self.stage == self.walk.stage.value:
+            self._carry_out(self.walk.advance())
 
-    def _order(self, kind: type, generation: Generation) -> Any:
-        message = self._heard.get(kind)
-        return message if message is not None and message.generation == generation else None
+    def _carry_out(self, action: WalkAction | None) -> None:
+        """Each action of the walk takes the time that it would take a trainer."""
+        match action:
+            case LoadEarly():
+                self._load_early()
+            case Load(restore=restore):
+                self._turn(self.walk.stage.value)
+                self.later(1.0, lambda: self._loaded(restore))
+            case Rebuild():
+                self._turn(self.walk.stage.value)
+                self.later(0.5, self._connected)
+            case Resume(restore=restore):
+                self._turn(self.walk.stage.value)
+                self._complete_recordings(restore.version.number)
+                self._resume(restore)
+            case Abandon() | None:
+                pass  # its unwinding, or its next seat, is on its way
 
     def _load_early(self) -> None:
-        """Bytes that nobody has verified: what this process stood at is gone, and nothing else is there yet."""
+        """The bytes are not verified: the state of this process is gone, and no other has taken its place yet."""
         self.core.restoring()
         self.state = self._garbage()
 
@@ -300,28 +301,27 @@ class Process:
             assert content.replica is not None, f"{self.name} restores {restore.version} without its replica region"
             self.state = State(content.unique, content.replica, content.course)
             self.core.declare(self.machine.arena.geometry[restore.slot.segment])
-        self.core.restored(restore.generation, restore.version, restore.schedule)
-        self.stage = "prepared"
-        if self.core.is_aborted:
+        prepared = self.walk.loaded(self._address)
+        self.stage = self.walk.stage.value
+        if prepared is None:
             self._come_back()
             return
-        self.say(Prepared(generation=restore.generation, rank=self.core.rank, store=self._address))
-        self._walk()
+        self.say(prepared)
+        self._go_on()
 
     def _found_spoilt(self, restore: Restore) -> None:
-        """What was loaded is not what was sealed: it is not to be used."""
+        """What was loaded is not what was sealed, so it is not used."""
+        self.say(self.walk.spoilt(self.machine.name))
         self.stage = "await_restore"
-        self._heard.pop(Restore, None)
-        generation, rank = restore.generation, self.core.rank
-        self.say(Spoilt(generation=generation, node=self.machine.name, rank=rank, version=restore.version))
         if self.core.is_aborted:
             self._come_back()
 
     def _connected(self) -> None:
-        if not self.core.is_aborted:
-            self.stage = "connected"
-            self.say(Connected(generation=self._walks_in, rank=self.core.rank))
-            self._walk()
+        connected = self.walk.connected()
+        if connected is not None:
+            self.stage = self.walk.stage.value
+            self.say(connected)
+            self._go_on()
 
     def _resume(self, restore: Restore) -> None:
         self.world.checkers.stands_at(self.core.rank, restore.version, self.state)
@@ -346,11 +346,11 @@ class Process:
     def _next_step(self) -> None:
         live = self.core.live
         if self.core.is_aborted or live is None:
-            return  # its unwinding is under way
+            return  # its unwinding has begun
         if live.number >= self.world.last_step:
             self._turn("finished")
             self.say(Finished(generation=self.core.generation, rank=self.core.rank))
-            self._walk()
+            self._go_on()
             return
         if self.core.must_stand:
             self._stand()
@@ -359,7 +359,7 @@ class Process:
         self.later(0.8, self._reduce)
 
     def _stand(self) -> None:
-        """What was captured is declared first."""
+        """Captures are reported first."""
         if self.capture is not None:
             self.later(0.2, self._next_step)
             return
@@ -367,8 +367,8 @@ class Process:
         self._stands = True
         self.say(Standing(generation=self.core.generation, rank=self.core.rank, number=self.core.live.number))
 
-    def _told_to_stand(self) -> None:
-        """Elsewhere, or no more."""
+    def _on_stand_changed(self) -> None:
+        """The order to stand has changed: another version, or none."""
         if self._stands and not self.hung and not self.core.must_stand:
             self._stands = False
             self._next_step()
@@ -386,7 +386,7 @@ class Process:
         self.world.reductions.join(self, key, completion)
 
     def _before_optimizer(self, total: Total, garbage: bool) -> None:
-        """The capture of this version has to be over, or is given up, before its state is overwritten."""
+        """The capture of this version has to end, or is given up, before its state is overwritten."""
         if self.capture is not None and self.world.rng.random() < self.world.give_up:
             capture = self.capture[0]
             self._cancel_capture()
@@ -416,7 +416,7 @@ class Process:
         self._snapshot(self._next_step)
 
     def _observe(self) -> None:
-        """No device here that a host could run ahead of."""
+        """There is no device here that a host could run ahead of."""
         assert self.core.live is not None
         self.core.observed(self.core.live)
 
@@ -430,7 +430,7 @@ class Process:
             self.say(Recording(rank=self.core.rank, start=self.told, complete=complete, book=BOOK))
 
     def _complete_recordings(self, step: int) -> None:
-        """A newcomer that work begins with at this step, if nobody is left who could add to them."""
+        """A newcomer completes them where no other process is left that could add to them."""
         recordings = self._recordings.get(self.core.rank)
         if self.told is None or (step > 0 and recordings is not None and not recordings.complete):
             self.told = self.told or self.core.generation
@@ -440,7 +440,7 @@ class Process:
     # --- captures ----------------------------------------------------------------------------------------------------
 
     def _geometry(self, steps: int | None = None) -> Geometry:
-        """Small before the first step, then as large as the optimizer makes it."""
+        """It is small before the first step, then grows by the optimizer's state."""
         if steps is None:
             assert self.core.live is not None
             steps = self.core.live.number
@@ -468,7 +468,7 @@ class Process:
         self._waits_for_slots = go_on
         self.world.clock.after(patience_s, go_on)
 
-    def _slots_came(self) -> None:
+    def _on_slots(self) -> None:
         if self._waits_for_slots is not None and self.core.has_slots:
             self._waits_for_slots()
 

@@ -148,7 +148,7 @@ class CopyStreams:
 
     def _seal_if_stored(self, target: Machine, slot: SlotRef, copy: Copy) -> None:
         seal = copy.seal
-        rank_slots = target.agent.store.held[seal.rank]
+        rank_slots = target.agent.copies.held[seal.rank]
         if (found := rank_slots.find(seal.version)) is not None and found.ref == slot:
             self._world.checkers.copies.check_floor_first(target, seal.rank, seal.version)
             target.arena.seal(slot, seal.rank, seal.version)
@@ -215,8 +215,8 @@ class CopyStreams:
     ) -> Content | None:
         if machine is None or not machine.alive or machine.oldest_admitted > generation:
             return None
-        store = machine.agent.store
-        places = (store.own.get(source.rank), store.held.get(source.rank))
+        copies = machine.agent.copies
+        places = (copies.own.get(source.rank), copies.held.get(source.rank))
         slot = next((found for rank_slots in places if rank_slots and (found := rank_slots.find(version))), None)
         return machine.arena.contents.get(slot.ref) if slot else None
 

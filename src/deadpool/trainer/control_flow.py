@@ -1,16 +1,16 @@
-"""What takes a trainer's main thread elsewhere, or its process away."""
+"""Exceptions that take a trainer's main thread out of its step or its script, and the exit code of a restart."""
 
 from __future__ import annotations
 
 from deadpool.errors import Unwind
 
 CODE_RESTART = 75
-"""Exit code of a process that another one is to replace. Not 0: never to be taken for the end of a script."""
+"""Exit code of a process that another one is to replace. It is not 0, so it is never taken for the end of a script."""
 
 
 class Superseded(Exception):
-    """What was waited for will not come: a newer generation began."""
+    """The expected order will not come, because a newer generation began."""
 
 
 class Restart(Unwind):
-    """Takes a trainer out of its script: a fresh process goes on from the memory of its node."""
+    """Ends the script of a trainer: a fresh process goes on from the memory of its node."""

@@ -1,13 +1,14 @@
 """The way back after a fault, on the script's thread: from rest at the step boundary to Go.
 
-    rest      capture joined, frameworks reset, Halted
-    restore   stand at the resume version: keep the device memory, or load it from a slot -> Prepared
-              (while it arrives there, early_load.py)
-    rebuild   every group under the new generation                                        -> Connected
-    go
+    rest      the capture is joined, frameworks are reset, Halted is sent
+    load      the state of the resume version is kept in device memory or loaded from a slot   -> Prepared
+              (early_load.py loads what has arrived before it is complete)
+    rebuild   every process group is built anew under the new generation                       -> Connected
+    resume    at Go
 
-Where survivors do not keep their processes (adapters/versions.py), or this one cannot rebuild its groups once more, the
-walk ends before its first stop, and so does the process. A newer fence in any of these begins the walk again from rest.
+`protocol/recovery_walk.py` decides what comes next; here each action is carried out. Where survivors do not keep their
+processes (adapters/versions.py), or this one cannot rebuild its groups once more, the process ends before it rests and
+another takes its place. A newer fence in any of these stages begins the walk again from rest.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from deadpool.errors import GroupError, GroupMissing, NotInPlace
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Connect, Connected, Go, Halted, Prepared, Restore, SlotRef, Spoilt
+from deadpool.protocol.messages import Connect, Restore, SlotRef
+from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
 from deadpool.protocol.seal import Extent, Region
 from deadpool.snapshot.slot import read_seal
 from deadpool.trainer.adapters import negotiators
@@ -38,96 +40,107 @@ def come_back(job: Job) -> None:
     job.step_log.tell()
     job.capturer.cancel()
     drain()
-    session.leave_if_device_broke()  # before anything on it is promised to a plan
-    if not job.in_place:
-        restart(job, "survivors do not keep their processes")
-    if not session.groups.can_rebuild:
-        restart(job, "its groups cannot be rebuilt once more")
-    if job.cannot_redo is not None:
-        restart(job, job.cannot_redo)
+    session.leave_if_device_broke()  # before a plan counts on anything that lies on the device
+    _restart_if_it_cannot_go_on(job)
     session.recording_schedule.unwound()
     for adapter in job.adapters:
         adapter.reset()
     job.state.drain()  # nothing of the step that was cut off may still write when the state is put back
-    _own_up(job)
+    _mark_dirty_if_touched(job)
     while True:
-        with session.changed:
-            generation, live = session.core.aborted, session.core.rest()
-        session.unwind_watch.end(generation)
-        session.send(Halted(generation=generation, live=live))
+        _rest(job)
         try:
-            walk(job, generation)
+            walk(job, session.walk.generation)
             return
-        except GroupMissing as error:  # destroyed in the step that was cut off: whoever begins anew makes it
+        except GroupMissing as error:  # destroyed in the step that was cut off: only a fresh process makes it
             restart(job, str(error))
         except Superseded:
             continue
 
 
+def _restart_if_it_cannot_go_on(job: Job) -> None:
+    if not job.in_place:
+        restart(job, "survivors do not keep their processes")
+    if not job.session.groups.can_rebuild:
+        restart(job, "its groups cannot be rebuilt once more")
+    if job.cannot_redo is not None:
+        restart(job, job.cannot_redo)
+
+
 def restart(job: Job, reason: str) -> NoReturn:
-    """The agent takes the end of this process under the fence for what it is, and starts another."""
+    """The agent sees that this process ends under the fence, and starts another."""
     job.session.emit("trainer_restarts", reason=reason)
     raise Restart
 
 
-def _own_up(job: Job) -> None:
-    """A script may have written into its parameters before any optimizer stepped, or without one: a rank that counts as
-    standing at the start of its step does not, and takes its state from a snapshot."""
+def _mark_dirty_if_touched(job: Job) -> None:
+    """A script may have written into its parameters before any optimizer stepped, or without one. Such a rank does not
+    stand at the start of its step and takes its state from a snapshot."""
     if not job.state.is_untouched:
         with job.session.changed:
             job.session.core.restoring()
 
 
+def _rest(job: Job) -> None:
+    session = job.session
+    with session.changed:
+        halted = session.walk.rest()
+    session.unwind_watch.end(halted.generation)
+    session.send(halted)
+
+
 def walk(job: Job, generation: Generation) -> None:
     """From rest to Go. Superseded: a newer generation began meanwhile."""
     session = job.session
-    early = load_what_arrives(job, generation)
-    restore = session.expect(Restore, generation)
+    with session.changed:
+        session.walk.begin(generation)
+    early: EarlyLoad | None = None
+    while True:
+        match session.next_action():
+            case LoadEarly():
+                early = load_what_arrives(job, generation)
+            case Load(restore=restore):
+                _restore(job, restore, early)
+            case Rebuild(connect=connect):
+                _rebuild(job, connect)
+            case Resume(restore=restore):
+                _resume(job, restore)
+                return
+
+
+# --- load ------------------------------------------------------------------------------------------------------------
+
+
+def _restore(job: Job, restore: Restore, early: EarlyLoad | None) -> None:
+    session = job.session
+    early_bytes = _stand_at(job, restore, early)
+    agreement = " ".join(each.agreement() for each in negotiators(job.adapters))
+    with session.changed:
+        prepared = session.walk.loaded(session.store_address, agreement)
+    session.emit("restored", step=restore.version.number, kept=restore.slot is None, early_bytes=early_bytes)
+    if prepared is None:
+        raise Superseded
+    session.send(prepared)
+
+
+def _stand_at(job: Job, restore: Restore, early: EarlyLoad | None) -> int:
+    """Returns how many bytes were loaded before the snapshot was complete."""
+    early_bytes = 0
     try:
-        _stand_at(job, restore, generation, early)
+        if restore.slot is None:
+            job.state.restore_record(job.record)
+        else:
+            early_bytes = _load(job, restore, restore.slot, early)
+        for adapter in job.adapters:
+            adapter.seated(restore.version.number)
+        job.state.restore_gradients()
     except NotInPlace as error:
         restart(job, str(error))
-    session.send(
-        Prepared(
-            generation=generation,
-            rank=session.rank,
-            store=session.store_address,
-            agreement=" ".join(each.agreement() for each in negotiators(job.adapters)),
-        )
-    )
-    connect = session.expect(Connect, generation)
-    if not connect.agreed:
-        for each in negotiators(job.adapters):
-            each.renegotiate()
-    _rebuild(job, connect)
-    session.send(Connected(generation=generation, rank=session.rank))
-    session.expect(Go, generation)
-    session.pending_injections.recovered()
-    session.recording_schedule.attached(restore.version.number)
-    job.resume(restore.version.number)
-    if restore.capture:
-        _capture_again(job)
-
-
-def _stand_at(job: Job, restore: Restore, generation: Generation, early: EarlyLoad | None) -> None:
-    session = job.session
-    with session.changed:
-        session.core.restoring()
-    early_bytes = 0
-    if restore.slot is None:
-        job.state.restore_record(job.record)
-    else:
-        early_bytes = _load(job, restore, restore.slot, early)
-    for adapter in job.adapters:
-        adapter.seated(restore.version.number)
-    job.state.restore_gradients()
-    with session.changed:
-        session.core.restored(generation, restore.version, restore.schedule)
-    session.emit("restored", step=restore.version.number, kept=restore.slot is None, early_bytes=early_bytes)
+    return early_bytes
 
 
 def _load(job: Job, restore: Restore, ref: SlotRef, early: EarlyLoad | None) -> int:
-    """Returns how much of it had been loaded before it was complete."""
+    """Returns how many bytes were loaded before the snapshot was complete."""
     version = restore.version
     slot, geometry = job.session.slot(ref)
     seal = read_seal(slot)
@@ -138,25 +151,44 @@ def _load(job: Job, restore: Restore, ref: SlotRef, early: EarlyLoad | None) -> 
     elif (spoilt := load_checked(job.state, slot, geometry, seal)) is not None:
         _report_spoilt(job, restore, spoilt)
     with job.session.changed:
-        job.session.core.declare(geometry)  # the agent knows: the slot is its own
+        job.session.core.declare(geometry)  # the agent need not be told: the slot is its own
     job.record = _record_of(slot, geometry.offset("record"), seal.extent)
     return early_bytes
 
 
-def _report_spoilt(job: Job, restore: Restore, spoilt: Region) -> None:
-    """There will be another plan, with another source."""
+def _report_spoilt(job: Job, restore: Restore, region: Region) -> NoReturn:
+    """There will be another plan, with another source: this walk ends when its generation does."""
     session = job.session
-    session.emit("corrupt_copy_found", step=restore.version.number, region=spoilt)
-    session.send(Spoilt(generation=restore.generation, node="", rank=session.rank, version=restore.version))
-    session.expect(Connect, restore.generation)  # does not come: Superseded
+    session.emit("corrupt_copy_found", step=restore.version.number, region=region)
+    with session.changed:
+        spoilt = session.walk.spoilt()
+    session.send(spoilt)
+    action = session.next_action()
+    raise AssertionError(f"{action} after a spoilt copy")
 
 
 def _record_of(slot: memoryview, start: int, extent: Extent) -> bytes:
     return bytes(slot[start : start + extent.record_bytes])
 
 
+# --- rebuild ---------------------------------------------------------------------------------------------------------
+
+
 def _rebuild(job: Job, connect: Connect) -> None:
-    """A peer that dies now is a fault of its own: the fence that says so ends the waiting."""
+    session = job.session
+    if not connect.agreed:
+        for each in negotiators(job.adapters):
+            each.renegotiate()
+    _rebuild_groups(job, connect)
+    with session.changed:
+        connected = session.walk.connected()
+    if connected is None:
+        raise Superseded
+    session.send(connected)
+
+
+def _rebuild_groups(job: Job, connect: Connect) -> None:
+    """A peer that dies now is a fault of its own: the fence that follows ends the waiting."""
     session = job.session
     seen = session.groups.abort_count
     if session.core.is_aborted:
@@ -170,6 +202,18 @@ def _rebuild(job: Job, connect: Connect) -> None:
         session.await_halt(None)
         raise Superseded from error
     session.emit("rebuilt")
+
+
+# --- resume ----------------------------------------------------------------------------------------------------------
+
+
+def _resume(job: Job, restore: Restore) -> None:
+    session, number = job.session, restore.version.number
+    session.pending_injections.recovered()
+    session.recording_schedule.attached(number)
+    job.resume(number)
+    if restore.capture:
+        _capture_again(job)
 
 
 def _capture_again(job: Job) -> None:

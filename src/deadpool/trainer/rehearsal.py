@@ -1,4 +1,4 @@
-"""What a spare does inside the user's loop: dry steps under fake groups, then it parks, warm, until it is seated."""
+"""What a spare does inside the user's loop: it runs dry steps under fake groups, then parks until it is seated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _DryStepFailed(Exception):
 
 
 def run(job: Job) -> Iterator[DryStep]:
-    """Yields dry steps, then returns at Go with the rank's state loaded, as if it had been there all along."""
+    """Yields dry steps, then returns at Go with the rank's state loaded, at the step where the lost rank stopped."""
     session = job.session
     rank = session.rank
     session.recording_schedule.enter_loop()
@@ -49,7 +49,7 @@ def run(job: Job) -> Iterator[DryStep]:
 
 
 def _walk(job: Job, seat: Seat, rehearsed: int) -> Iterator[DryStep]:
-    """Where dry steps were left out, a group is missing that the others made in their first step: then they are due."""
+    """Where dry steps were left out, a group may be missing that other ranks made in their first step."""
     try:
         recovery.walk(job, seat.generation)
     except GroupMissing:
@@ -71,7 +71,7 @@ def _dry_steps(job: Job, count: int) -> Iterator[DryStep]:
             except GeneratorExit:
                 _end_here(job, number)
             if step.error is not None:
-                raise _DryStepFailed  # for adapters to see
+                raise _DryStepFailed  # so that adapters see that the step failed
         if step.error is not None:
             job.session.leave_if_device_broke()
             job.session.emit("dry_step_failed", reason=f"{type(step.error).__name__}: {step.error}")
@@ -82,8 +82,8 @@ def _dry_steps(job: Job, count: int) -> Iterator[DryStep]:
 
 
 def _end_here(job: Job, number: int) -> None:
-    """The script has left its loop in a dry step, by what garbage told it. What it does after the loop (it saves a
-    model, say) must not be done by a rehearsal; and no exception gets out of an iterator that is being closed."""
+    """The script has left its loop in a dry step, because of a result that is garbage. A rehearsal must not do what
+    comes after the loop, such as saving a model; and an exception cannot leave an iterator that is being closed."""
     text = f"the script left its loop in dry step {number}, whose results are garbage: leave it only `if not step.dry`"
     note(text)
     job.session.send(Failed(error=text))
@@ -93,7 +93,7 @@ def _end_here(job: Job, number: int) -> None:
 
 
 def _dry_step_count(job: Job) -> int:
-    """In rehearsal there is time for warmth. With survivors waiting, only what exactness needs is run."""
+    """A rehearsal has time to warm up. While survivors wait, only the dry steps that exactness needs are run."""
     match job.session.role:
         case Seat(resume=resume) if resume is not None:
             needed = (a.dry_steps for a in job.adapters if a.dry_steps_change_numerics and resume.number >= a.dry_steps)
@@ -107,7 +107,7 @@ def _full_rehearsal(job: Job) -> int:
 
 
 def _await_seat(job: Job, rank: int) -> Seat:
-    """Where this rehearsal turns out to be for nothing, the agent ends the process: it is never told another rank."""
+    """A process that rehearses is never given another rank: where the rehearsal was in vain, the agent ends it."""
     session = job.session
     role = session.wait(lambda: session.role if isinstance(session.role, Seat) else None)
     assert isinstance(role, Seat) and role.rank == rank and role.resume is not None, (rank, role)

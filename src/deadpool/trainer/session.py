@@ -1,7 +1,8 @@
-"""A trainer's side of its agent: the link, the thread that listens to it, and what it has heard so far.
+"""A trainer's link to its agent: the thread that listens to it, and what the agent has said so far.
 
 The monitor thread is the only reader of the link. On a Halt it raises the abort flag first and aborts every group
-second; that order is the seal rule. The script's thread waits here for what it needs next.
+second; sealing depends on that order (rule 8, sealing after the abort flag). The script's thread waits here for the
+next order.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from deadpool.protocol.messages import (
     Stand,
     TrainerHello,
 )
+from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, RecoveryWalk, Resume
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer_core import TrainerCore
@@ -64,21 +66,21 @@ T = TypeVar("T")
 class Session:
     def __init__(self, link: TrainerEnd, name: str, host: str, store: Address) -> None:
         self.name, self._link = name, link
-        self.store_address = store  # of this node: whichever survivor a plan names can host a generation
+        self.store_address = store  # of this node's rendezvous store: a plan chooses which node's store is used
         self.core = TrainerCore()
+        self.walk = RecoveryWalk(self.core)
         self.groups = Groups(
             hostname=host, timeout_s=GROUP_TIMEOUT_S, on_torn_down=self._torn_down, on_hang=self._abort_hangs
         )
         self.recording_schedule = RecordingSchedule(self)
         self.changed = threading.Condition()  # guards everything below, and the core
-        self.role: Seat | Rehearse | None = None  # as last told, at any moment
-        self.playing: Seat | Rehearse | None = None  # what this run of the script began as, and stays to its end
+        self.role: Seat | Rehearse | None = None  # the newest order
+        self.playing: Seat | Rehearse | None = None  # the order that the script began under
         self.settings: Settings | None = None
-        self.recordings: dict[int, Recording] = {}  # by rank, as last told
+        self.recordings: dict[int, Recording] = {}  # by rank, the newest of each
         self.segments: dict[int, Segment] = {}
-        self._released: list[int] = []  # segments to let go of
+        self._released: list[int] = []  # segments that the agent has given up and that are still mapped
         self.final_number = 0
-        self._latest: dict[type, Any] = {}
         self._cause: str | None = None
         self.credentials = read_credentials()
         self.unwind_watch = UnwindWatch(self._stuck)
@@ -106,15 +108,15 @@ class Session:
     # --- the monitor thread ------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Without a monitor a trainer could hang unseen: if this thread ends, for whatever reason, the process does."""
+        """If this thread ends, for whatever reason, the process does: without a monitor a trainer could hang unseen."""
         try:
             for message, take_descriptor in self._link.messages():
-                self._hear(message, take_descriptor)
+                self._on_message(message, take_descriptor)
         except Exception:
             traceback.print_exc()
         os._exit(1)
 
-    def _hear(self, message: Any, take_descriptor: Callable[[], int]) -> None:
+    def _on_message(self, message: Any, take_descriptor: Callable[[], int]) -> None:
         overlooked: list[Missed] = []
         with self.changed:
             match message:
@@ -123,8 +125,10 @@ class Session:
                     self._cause = cause
                 case Seat(cause=cause):
                     self.role, self._cause = message, cause
+                    self.walk.on_role(message)
                 case Rehearse():
                     self.role = message
+                    self.walk.on_role(message)
                 case Attach(segment=segment, geometry=geometry, count=count):
                     self.segments[segment] = Segment.attach(take_descriptor(), geometry, count)
                     self.registrar.add(segment, self.segments[segment])
@@ -150,7 +154,7 @@ class Session:
                 case End():
                     os._exit(0)
                 case _:
-                    self._latest[type(message)] = message
+                    self.walk.on_order(message)
             self.changed.notify_all()
         for missed in overlooked:
             self.send(missed)
@@ -168,15 +172,15 @@ class Session:
         os._exit(CODE_RESTART)
 
     def _stuck(self, seconds: float) -> None:
-        """An abort that does not get through is one more fault, of this process only."""
+        """An abort that has no effect is one more fault, of this process only."""
         self.send(Hung(found=f"stood still inside torch for {seconds:.1f} s after the abort"))
         os._exit(CODE_RESTART)
 
     # --- the script's thread -----------------------------------------------------------------------------------------
 
     def leave_if_device_broke(self) -> None:
-        """Wherever an exception may have been the device's: then nothing in this process can go on, and another one
-        takes its place. At once: what the script holds on the device cannot even be given back."""
+        """Called wherever an exception may come from the device. A process whose device is broken cannot go on: another
+        one takes its place. It ends at once: it cannot even free what the script holds on the device."""
         error = device.what_broke()
         if error is None:
             return
@@ -203,7 +207,8 @@ class Session:
         self.send(Report(records=(event.record(t=time.time()),)))
 
     def wait(self, ready: Callable[[], T | None], *, timeout_s: float | None = None) -> T | None:
-        """Until `ready` gives something; None when time is up. Who may take how long is the coordinator's to judge."""
+        """Waits until `ready` returns something; None when time is up. A trainer times out no peer: how long a rank
+        may take is the coordinator's decision (rule 20, timeouts)."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self.changed:
             while (found := ready()) is None:
@@ -214,21 +219,29 @@ class Session:
             return found
 
     def expect(self, kind: type[T], generation: Generation) -> T:
-        """The message of this kind and generation. Superseded: a newer fence or seat came instead."""
+        """Waits for the order of this kind and generation. Superseded: a newer fence or seat came instead."""
         found = self.wait(lambda: self.look_for(kind, generation))
         assert found is not None
         return found
 
     def look_for(self, kind: type[T], generation: Generation) -> T | None:
-        """The message of this kind and generation, if it has come. Superseded: it will not."""
+        """The order of this kind and generation, if it has come. Superseded: it will not."""
         with self.changed:
-            if self.core.aborted > generation or (self.role is not None and _newer_seat(self.role, generation)):
+            if self.walk.is_superseded(generation):
                 raise Superseded
-            message = self._latest.get(kind)
-            return message if message is not None and message.generation == generation else None
+            return self.walk.order(kind, generation)
+
+    def next_action(self) -> LoadEarly | Load | Rebuild | Resume:
+        """Waits until the walk from rest to Go goes on. Superseded: it does not."""
+        with self.changed:
+            while (action := self.walk.advance()) is None:
+                self.changed.wait()
+        if isinstance(action, Abandon):
+            raise Superseded
+        return action
 
     def await_halt(self, timeout_s: float | None) -> bool:
-        """Whether the fence that explains a failure has come."""
+        """Whether the fence that explains a failure has come within the timeout."""
         return self.wait(lambda: True if self.core.is_aborted else None, timeout_s=timeout_s) is not None
 
     def slot(self, ref: SlotRef) -> tuple[memoryview, Geometry]:
@@ -236,12 +249,12 @@ class Session:
         return self.unready_slot(ref)
 
     def unready_slot(self, ref: SlotRef) -> tuple[memoryview, Geometry]:
-        """Its memory may not be registered yet."""
+        """As `slot`, but the memory may not be registered with the device yet."""
         segment = self.segments[ref.segment]
         return segment.slot(ref.index), segment.geometry
 
     def let_go_of_segments(self, forget_slots: Callable[[], None]) -> None:
-        """Of those that the agent has given up. Main thread: what is mapped here may be planned for by the copier."""
+        """Unmaps segments that the agent has given up. On the main thread, because a copy plan may still name them."""
         with self.changed:
             released, self._released = self._released, []
         if released:
@@ -251,10 +264,6 @@ class Session:
             self.segments.pop(number).close()
 
     def rendezvous(self, address: Address, generation: Generation, part: str = "") -> RendezvousStore:
-        """Keys of different generations, and of different parts of one, do not meet."""
+        """Different generations, and different parts of one, do not see each other's keys."""
         timeout, prefix = timedelta(seconds=GROUP_TIMEOUT_S), f"generation-{generation}"
         return RendezvousStore(address, self.credentials, f"{prefix}/{part}" if part else prefix, timeout)
-
-
-def _newer_seat(role: Seat | Rehearse, generation: Generation) -> bool:
-    return isinstance(role, Seat) and role.generation > generation

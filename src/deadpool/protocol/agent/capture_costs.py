@@ -1,9 +1,9 @@
-"""What captures cost a node's ranks of late, as its agent sees it.
+"""What captures have cost a node's ranks lately, as its agent measures it.
 
-Only what belongs to the present schedule counts: what was measured under another interval says little about this one.
-The way of a version from the end of its step to the permit that it is committed is measured here and nowhere else: both
-ends are seen by the agent, so it holds the copy, the checksum, the slowest holder, the permit's way back and whatever
-other ranks were behind (L1 + L2 + skew in the protocol's condition on the interval), by one clock.
+Only measurements under the present schedule count: another interval says little about this one. The time from the end
+of a version's step to the permit that commits it is measured here and nowhere else. The agent sees both ends by one
+clock, so this time includes the copy, the checksum, the slowest holder, the permit's way back and the lag of other
+ranks (L1 + L2 + skew in the protocol's condition on the interval).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from deadpool.protocol.messages import Costs, Missed, Stepped
 from deadpool.protocol.topology import Schedule
 
 WINDOW = 8
-"""Measurements of which the median is told."""
+"""Measurements whose median is reported."""
 ENOUGH = 3
-"""Measurements below which none is: one slow copy is no reason to change anything."""
+"""Fewer measurements than this are not reported: one slow copy is no reason to change anything."""
 PENDING_AT_MOST = 64
-"""Versions whose commit is waited for; older ones were missed."""
+"""Versions whose commit is still expected; older ones were missed."""
 
 
 def _recent() -> deque[float]:
@@ -48,13 +48,13 @@ class RankCosts:
         self.trained_s = self.stalled_s = 0.0
 
 
-class CostBook:
+class CaptureCosts:
     def __init__(self) -> None:
         self._schedule = Schedule()
         self.ranks: dict[int, RankCosts] = {}
 
     def clear(self) -> None:
-        """At a fence: steps are done again, perhaps by others."""
+        """At a fence: steps are done again, perhaps on another node."""
         self.ranks.clear()
 
     def begin(self, schedule: Schedule) -> None:
@@ -62,7 +62,7 @@ class CostBook:
         for costs in self.ranks.values():
             costs.begin()
 
-    def stepped(self, rank: int, news: Stepped, now: float) -> None:
+    def on_stepped(self, rank: int, news: Stepped, now: float) -> None:
         costs = self.ranks.setdefault(rank, RankCosts())
         if news.step_s > 0:
             costs.step_s.append(news.step_s)
@@ -78,17 +78,17 @@ class CostBook:
             if len(costs.pending) > PENDING_AT_MOST:
                 del costs.pending[min(costs.pending)]
 
-    def missed(self, rank: int, news: Missed) -> None:
+    def on_missed(self, rank: int, news: Missed) -> None:
         if news.stall_s is not None and self._schedule.captures(news.number):
             self.ranks.setdefault(rank, RankCosts()).stall_s.append(news.stall_s)
 
-    def committed(self, number: int, now: float) -> None:
+    def on_committed(self, number: int, now: float) -> None:
         for costs in self.ranks.values():
             if number in costs.pending:
                 costs.commit_s.append(now - costs.pending[number])
             costs.pending = {pending: since for pending, since in costs.pending.items() if pending > number}
 
-    def told(self) -> tuple[Costs, ...]:
+    def of_ranks(self) -> tuple[Costs, ...]:
         return tuple(
             Costs(
                 rank=rank,

@@ -1,79 +1,78 @@
-"""Whether a node can reach a coordinator, and for how long not.
+"""Whether a node can reach a coordinator, and since when not.
 
-Rule 20, timeouts: agents time out the coordinator only to find another one. Its loss is no fault: training goes on, and
-only the permit does not move.
+Rule 20 (timeouts): agents time out the coordinator only to find another one. Training goes on
+meanwhile, and only the permit does not move.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
 
+from deadpool.protocol.effects import earliest
 from deadpool.protocol.messages import Settings
-from deadpool.protocol.times import earliest
 
 UNKNOWN_SILENCE_S = 30.0
-"""For somebody to answer a Join, before we were told what is usual in this job: at its start thousands may call."""
+"""How long a Join may go unanswered before the node knows the job's settings: at the start thousands may connect."""
 
 
-class Verdict(Enum):
+class CoordinatorTimeout(Enum):
     SILENT = auto()  # this one says nothing: try the next
-    ISOLATED = auto()  # nobody was there for so long that the others will have gone on without us
-    FORSAKEN = auto()  # and nobody came back after that either
+    ISOLATED = auto()  # there was none for so long that the other nodes will have gone on without this one
+    ABANDONED = auto()  # and none came back after that either
 
 
-class Reach:
+class CoordinatorLiveness:
     def __init__(self) -> None:
-        self._heard: float | None = None  # when it last said something; None: there is no link
-        self._without: float | None = None  # since when there has been no coordinator; None: there is one
+        self._last_message: float | None = None  # when; None: there is no link
+        self._without_since: float | None = None  # None: there is a coordinator
         self.isolated = False
         self._patience = 1.0
         self._settings: Settings | None = None
 
-    def found(self, now: float, patience: float) -> None:
-        """Somebody who may be the coordinator, or may become it."""
-        self._heard, self._patience = now, patience
+    def on_connected(self, now: float, patience: float) -> None:
+        """A link to a process that may be the coordinator, or may become it."""
+        self._last_message, self._patience = now, patience
 
-    def heard(self, now: float) -> None:
-        self._heard = now
+    def on_message(self, now: float) -> None:
+        self._last_message = now
 
-    def welcomed(self, settings: Settings) -> None:
-        self._settings, self._without, self.isolated, self._patience = settings, None, False, 1.0
+    def on_welcome(self, settings: Settings) -> None:
+        self._settings, self._without_since, self.isolated, self._patience = settings, None, False, 1.0
 
     @property
-    def is_welcome(self) -> bool:
-        """There is a coordinator, as far as is known."""
-        return self._settings is not None and self._without is None
+    def has_coordinator(self) -> bool:
+        return self._settings is not None and self._without_since is None
 
-    def lost(self, now: float) -> None:
-        self._heard = None
-        if self._without is None:
-            self._without = now
+    def on_lost(self, now: float) -> None:
+        self._last_message = None
+        if self._without_since is None:
+            self._without_since = now
 
-    def excuse(self, seconds: float) -> None:
-        """We did not listen for so long."""
-        self._heard = self._heard + seconds if self._heard is not None else None
-        self._without = self._without + seconds if self._without is not None else None
+    def extend(self, seconds: float) -> None:
+        """This process itself did not run for so long, and could not have heard anything."""
+        self._last_message = self._last_message + seconds if self._last_message is not None else None
+        self._without_since = self._without_since + seconds if self._without_since is not None else None
 
     def deadline(self) -> float | None:
         return earliest(self._silent_at(), self._isolated_at())
 
-    def look(self, now: float) -> Verdict | None:
+    def check_timeouts(self, now: float) -> CoordinatorTimeout | None:
         silent, isolated = self._silent_at(), self._isolated_at()
         if isolated is not None and now >= isolated:
-            verdict = Verdict.FORSAKEN if self.isolated else Verdict.ISOLATED
+            timeout = CoordinatorTimeout.ABANDONED if self.isolated else CoordinatorTimeout.ISOLATED
             self.isolated = True
-            return verdict
+            return timeout
         if silent is not None and now >= silent:
-            self.lost(now)
-            return Verdict.SILENT
+            self.on_lost(now)
+            return CoordinatorTimeout.SILENT
         return None
 
     def _silent_at(self) -> float | None:
         silence_s = self._settings.silence_s if self._settings else UNKNOWN_SILENCE_S
-        return self._heard + self._patience * silence_s if self._heard is not None else None
+        return self._last_message + self._patience * silence_s if self._last_message is not None else None
 
     def _isolated_at(self) -> float | None:
-        """Who was never welcomed has nothing to end."""
-        if self._settings is None or self._without is None:
+        """A node that was never welcomed has no trainers to end."""
+        if self._settings is None or self._without_since is None:
             return None
-        return self._without + self._settings.isolation_s * (2 if self.isolated else 1)
+        return self._without_since + self._settings.isolation_s * (2 if self.isolated else 1)

@@ -1,118 +1,119 @@
-"""Under which coordinator a node serves: one welcomes it, is lost, is followed by another; and how it asks to leave.
-What was promised to whom is kept by `term_guard.py`."""
+"""A node's dealings with coordinators: one welcomes it, is lost, another follows; and how a node asks to leave.
+
+Which terms the node has promised to follow is kept in `term_guard.py`.
+"""
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.coordinator_liveness import Verdict
-from deadpool.protocol.agent.heartbeat import Vitals
+from deadpool.protocol.agent.coordinator_liveness import CoordinatorTimeout
+from deadpool.protocol.agent.heartbeat import Heartbeats
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
-from deadpool.protocol.agent.state import Station
-from deadpool.protocol.agent.term_guard import Allegiance
+from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.agent.term_guard import TermGuard
 from deadpool.protocol.effects import LookElsewhere
 from deadpool.protocol.identity import NO_GENERATION
 from deadpool.protocol.messages import Leave, Parting, Proceed, Settings, Stand, Welcome
 
 
-class Service:
+class CoordinatorSession:
     def __init__(
         self,
-        station: Station,
-        allegiance: Allegiance,
+        state: AgentState,
+        guard: TermGuard,
         *,
-        vitals: Vitals,
+        heartbeats: Heartbeats,
         recordings: NodeRecordings,
         rehearsals: int,
         standby: int,
     ) -> None:
-        """So many trainers are kept: `rehearsals` for each seat, and `standby` more."""
-        self._station, self._allegiance, self._vitals, self._recordings = station, allegiance, vitals, recordings
-        self._reach, self._rehearsals, self._standby = allegiance.reach, rehearsals, standby
+        """The node keeps `rehearsals` trainers for each seat, and `standby` more."""
+        self._state, self._guard, self._heartbeats, self._recordings = state, guard, heartbeats, recordings
+        self._liveness, self._rehearsals, self._standby = guard.liveness, rehearsals, standby
         self._standing = False  # trainers were told to stop at a version
-        self._leave: Leave | None = None  # said, and to be said again to whoever comes next
+        self._leave: Leave | None = None  # sent, and to be sent again to the next coordinator
 
     # --- coordinators come and go ------------------------------------------------------------------------------------
 
-    def welcomed(self, welcome: Welcome, now: float) -> None:
-        station, settings, first = self._station, welcome.settings, self._station.settings is None
-        self._allegiance.pledge(welcome)
-        station.settings = settings
-        station.store.welcomed(settings)
-        self._vitals.welcomed(settings, now)
+    def on_welcome(self, welcome: Welcome, now: float) -> None:
+        state, settings, first = self._state, welcome.settings, self._state.settings is None
+        self._guard.promise(welcome)
+        state.settings = settings
+        state.copies.configure(settings)
+        self._heartbeats.begin(settings, now)
         if first:
-            self._hire(settings)
+            self._start_trainers(settings)
             return
         self.proceed()
         self._report_for_takeover()
         if self._leave is not None:
-            station.tell_coordinator(self._leave)
+            state.tell_coordinator(self._leave)
 
-    def _hire(self, settings: Settings) -> None:
+    def _start_trainers(self, settings: Settings) -> None:
         for _ in range(settings.layout.per_node * self._rehearsals + self._standby):
-            self._station.crew.hire()
+            self._state.trainers.start()
 
     def _report_for_takeover(self) -> None:
-        station = self._station
-        if station.durable is not None:
-            station.tell_coordinator(station.durable)
-        if station.generation == NO_GENERATION:
-            station.report_trainers()  # all there is to say
+        state = self._state
+        if state.durable is not None:
+            state.tell_coordinator(state.durable)
+        if state.current.generation == NO_GENERATION:
+            state.report_trainers()  # there is nothing else to report
             return
-        takeover_report = self._allegiance.witness.report(
-            station.generation,
-            fenced=station.fenced,
-            permit=station.store.permit,
-            inventory=station.store.inventory(()),
-            trainers=station.crew.infos(),
+        report = self._guard.record.report(
+            state.current,
+            permit=state.copies.permit,
+            inventory=state.copies.inventory(()),
+            trainers=state.trainers.infos(),
         )
-        station.tell_coordinator(takeover_report)
-        for trainer in station.crew.seated():
-            if trainer.rank is not None and (recordings := self._recordings.of(trainer.rank)) is not None:
-                station.tell_coordinator(recordings)
+        state.tell_coordinator(report)
+        for trainer in state.trainers.seated():
+            if trainer.rank is not None and (recording := self._recordings.of(trainer.rank)) is not None:
+                state.tell_coordinator(recording)
 
-    def lost(self, now: float) -> None:
-        self._reach.lost(now)
+    def on_link_lost(self, now: float) -> None:
+        self._liveness.on_lost(now)
         self.proceed()
 
-    def look(self, now: float) -> None:
-        match self._reach.look(now):
-            case Verdict.SILENT:
-                self._station.tell_coordinator(Parting())
-                self._station.effects.append(LookElsewhere(reason="the coordinator is silent"))
-            case Verdict.ISOLATED:
+    def check_timeouts(self, now: float) -> None:
+        match self._liveness.check_timeouts(now):
+            case CoordinatorTimeout.SILENT:
+                self._state.tell_coordinator(Parting())
+                self._state.effects.append(LookElsewhere(reason="the coordinator is silent"))
+            case CoordinatorTimeout.ISOLATED:
                 self._isolate()
-            case Verdict.FORSAKEN:
-                reason = f"node {self._station.node} found no coordinator, also after it had ended its trainers"
-                self._station.end(reason, failed=True)
+            case CoordinatorTimeout.ABANDONED:
+                reason = f"node {self._state.node} found no coordinator, also after it had ended its trainers"
+                self._state.end(reason, failed=True)
 
     def _isolate(self) -> None:
-        """Rule 19, returning nodes. The others have gone on without these ranks, or wait for them in vain; what they
-        left is kept."""
-        station = self._station
-        assert station.settings is not None
-        reason = f"no coordinator for {station.settings.isolation_s:g} s"
-        station.emit("isolated", reason=reason)
-        for trainer in station.crew.seated():
-            station.crew.kill(trainer, reason)
+        """Rule 19 (returning nodes): the other nodes have gone on without these ranks, or wait for them in
+        vain. The copies stay."""
+        state = self._state
+        assert state.settings is not None
+        reason = f"no coordinator for {state.settings.isolation_s:g} s"
+        state.emit("isolated", reason=reason)
+        for trainer in state.trainers.seated():
+            state.trainers.kill(trainer, reason)
 
     # --- leaving on purpose ------------------------------------------------------------------------------------------
 
     def stand(self, order: Stand) -> None:
         self._standing = True
-        self._station.crew.tell_seated(order)
+        self._state.trainers.tell_seated(order)
 
     def proceed(self) -> None:
-        """Also when the coordinator is gone that asked them to stand: nobody else knows what for."""
+        """Also when the coordinator that asked them to stand is gone: no other one knows the reason."""
         if self._standing:
             self._standing = False
-            self._station.crew.tell_seated(Proceed(generation=self._station.generation))
+            self._state.trainers.tell_seated(Proceed(generation=self._state.current.generation))
 
     def fence(self) -> None:
         self._standing = False
 
     def ask_to_leave(self, reason: str) -> None:
-        """At once, if it is asked twice, or if there is nobody who could take over what is here."""
-        if self._leave is not None or not self._reach.is_welcome:
-            self._station.end(reason, failed=True)
+        """The node ends at once if it is asked twice, or if there is no coordinator to move its ranks away."""
+        if self._leave is not None or not self._liveness.has_coordinator:
+            self._state.end(reason, failed=True)
             return
         self._leave = Leave(reason=reason)
-        self._station.tell_coordinator(self._leave)
+        self._state.tell_coordinator(self._leave)

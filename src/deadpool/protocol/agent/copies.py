@@ -1,34 +1,22 @@
-"""A node's copies: how they come to be, from captures of its own ranks and from other nodes.
+"""How a node's copies come to be: captures of its own ranks are hashed, sealed and reported, then go to their holders.
 
-Captures of own ranks are hashed, sealed, reported and go to their holders (`pushes.py`); offers of other nodes are
-given a slot; fetches fill a newcomer's shelf. Where they lie is `slots.py`'s business. Nothing is sealed, sent or
-overwritten while fenced.
+Where copies lie is in `slots.py`, how they reach holders in `pushes.py`, and how copies come from other nodes in
+`arrivals.py`. Nothing is sealed, sent or overwritten while the node is fenced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
-from deadpool.protocol.agent.pushes import ALREADY_STORED, NO_ROOM, Lane, Pushes
-from deadpool.protocol.agent.rank_slots import Shelf, SlotState
-from deadpool.protocol.agent.slots import Shelves
-from deadpool.protocol.effects import (
-    AcceptOffer,
-    AgentEffect,
-    FetchCopy,
-    HashSlot,
-    Offered,
-    RefuseOffer,
-    ToCoordinator,
-    WriteSeal,
-)
-from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.agent.arrivals import Arrivals
+from deadpool.protocol.agent.phase import GenerationState
+from deadpool.protocol.agent.pushes import Pushes, PushQueue
+from deadpool.protocol.agent.slots import RankSlots, Slots, SlotState
+from deadpool.protocol.effects import AgentEffect, HashSlot, ToCoordinator, WriteSeal
+from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import (
     Captured,
     Copy,
-    Fetch,
     Holder,
     Inventory,
     Live,
@@ -38,187 +26,175 @@ from deadpool.protocol.messages import (
     Sealed,
     Settings,
     SlotRef,
-    Stored,
 )
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 
 
-class Storehouse:
-    def __init__(self, out: list[AgentEffect]) -> None:
-        self._out = out
-        self.generation: Generation = NO_GENERATION
-        self.fenced = False
-        self.running = False
-        self._shelves = Shelves(out)
-        self._pushes = Pushes(self._shelves, out, is_older_coming=self._is_hashing_older)
-        self._peers: dict[int, tuple[int, ...]] = {}
-        self._captures: dict[SlotRef, Captured] = {}
-        self._offers: list[Offered] = []  # wait for a segment
-        self._fetching: dict[SlotRef, Seal] = {}
-        self._fetches: list[tuple[int, Fetch]] = []  # wait for a segment or a slot
+class Copies:
+    def __init__(self, current: GenerationState, out: list[AgentEffect]) -> None:
+        self._current, self._out = current, out
+        self._slots = Slots(out)
+        self._pushes = Pushes(current, self._slots, out, is_hashing_older=self._is_hashing_older)
+        self.arrivals = Arrivals(current, self._slots, out, seal=self._seal)
+        self._hashing: dict[SlotRef, Captured] = {}
 
-    def welcomed(self, settings: Settings) -> None:
-        self._shelves.slots_per_shelf = settings.slots
+    def configure(self, settings: Settings) -> None:
+        self._slots.slots_per_segment = settings.slots
 
-    # --- for whoever asks --------------------------------------------------------------------------------------------
+    # --- what is there -----------------------------------------------------------------------------------------------
 
     @property
-    def own(self) -> dict[int, Shelf]:
-        return self._shelves.own
+    def own(self) -> dict[int, RankSlots]:
+        return self._slots.own
 
     @property
-    def held(self) -> dict[int, Shelf]:
-        return self._shelves.held
+    def held(self) -> dict[int, RankSlots]:
+        return self._slots.held
 
     @property
-    def slots_per_shelf(self) -> int:
-        return self._shelves.slots_per_shelf
+    def slots_per_segment(self) -> int:
+        return self._slots.slots_per_segment
 
     @property
     def permit(self) -> Permit | None:
-        return self._shelves.permit
+        return self._slots.permit
 
     @property
     def holders(self) -> tuple[Holder, ...]:
         return self._pushes.holders
 
     @property
-    def lanes(self) -> dict[tuple[int, str], Lane]:
-        return self._pushes.lanes
+    def push_queues(self) -> dict[tuple[int, str], PushQueue]:
+        return self._pushes.queues
 
-    def is_dead(self, version: Version) -> bool:
-        return self._shelves.is_dead(version)
+    def is_expired(self, version: Version) -> bool:
+        return self._slots.is_expired(version)
 
     def is_quiet(self) -> bool:
-        """Nobody writes into a slot, and what is written is sealed."""
-        return self._shelves.is_quiet()
+        """No slot is being written, and all that was written is sealed."""
+        return self._slots.is_quiet()
 
     def inventory(self, live: tuple[Live, ...]) -> Inventory:
-        return self._shelves.inventory(live)
+        return self._slots.inventory(live)
 
     def copies_of(self, version: Version, ranks: tuple[int, ...]) -> tuple[tuple[SlotRef, Copy], ...]:
-        return self._shelves.copies_of(version, ranks)
+        return self._slots.copies_of(version, ranks)
+
+    def find_own(self, rank: int, version: Version) -> SlotRef | None:
+        slot = self.own[rank].find(version) if rank in self.own else None
+        return slot.ref if slot else None
 
     # --- fence, plan, permit -----------------------------------------------------------------------------------------
 
-    def fence(self, generation: Generation) -> None:
-        self.generation, self.fenced, self.running = generation, True, False
+    def fence(self) -> None:
         self._pushes.fence()
-        self._fetches.clear()
-        for offer in self._offers:
-            self._out.append(RefuseOffer(offer=offer.offer, reason="fenced"))
-        self._offers.clear()
+        self.arrivals.fence()
 
-    def streams_ended(self) -> None:
+    def on_streams_cut(self) -> None:
         """No stream of an older generation reads or writes a slot any more."""
-        self._shelves.streams_ended()
-        self._fetching.clear()
+        self._slots.on_streams_cut()
+        self.arrivals.on_streams_cut()
 
-    def writer_ended(self, rank: int) -> None:
+    def on_writer_ended(self, rank: int) -> None:
         """The rank's trainer is at rest or gone: what it had not declared captured is lost."""
         if rank in self.own:
             self.own[rank].free_all_in(SlotState.GRANTED)
 
     def adopt(self, plan: Plan) -> None:
-        self.generation, self.fenced, self.running = plan.generation, False, False
         self._pushes.adopt(plan)
-        self._shelves.adopt(plan)
+        self._slots.adopt(plan)
 
     def go(self, plan: Plan) -> None:
-        self.running = True
         self._pushes.go(plan)
 
-    def obey(self, permit: Permit) -> None:
-        self._shelves.obey(permit)
-        self._serve_waiting()
-        self._shelves.release_outgrown()
-        self._shelves.give_up_former_ranks()
+    def apply_permit(self, permit: Permit) -> None:
+        self._slots.apply_permit(permit)
+        self.arrivals.serve_waiting()
+        self._slots.release_outgrown()
+        self._slots.release_former_holdings()
         self.retry()
 
     def retry(self) -> None:
-        """At every heartbeat and permit: what failed is tried again."""
-        if not self.fenced:
-            self._shelves.make_missing_room()
+        """At every heartbeat and permit: allocations and pushes that failed are tried again."""
+        if not self._current.is_fenced:
+            self._slots.retry_allocations()
         self._pushes.retry()
 
     # --- damage ------------------------------------------------------------------------------------------------------
 
-    def spoil(self, rank: int, version: Version) -> None:
-        """A copy is not as it was sealed: it is none."""
-        self._shelves.spoil(rank, version)
+    def drop_spoilt(self, rank: int, version: Version) -> None:
+        self._slots.drop_spoilt(rank, version)
 
-    def replenish(self, rank: int, node: str, version: Version) -> None:
+    def replace_at_holder(self, rank: int, node: str, version: Version) -> None:
         """A holder has lost its copy since the plan: it is sent again."""
-        if not self.fenced and rank in self.own:
-            self._pushes.replenish(rank, node, version)
+        if not self._current.is_fenced and rank in self.own:
+            self._pushes.push_again(rank, node, version)
 
-    # --- room --------------------------------------------------------------------------------------------------------
+    # --- memory ------------------------------------------------------------------------------------------------------
 
     def declare(self, rank: int, geometry: Geometry, peers: tuple[int, ...]) -> None:
-        self._shelves.geometry[rank], self._peers[rank] = geometry, peers
-        shelf = self._shelves.own_of(rank)
-        shelf.give_back(geometry)
-        self._shelves.make_room(shelf, geometry)
-        self._shelves.release_outgrown()
+        self._slots.geometry[rank], self._slots.peers[rank] = geometry, peers
+        rank_slots = self._slots.own_of(rank)
+        rank_slots.withdraw_grants(geometry)
+        self._slots.ensure_segment(rank_slots, geometry)
+        self._slots.release_outgrown()
 
     def reserve(self, rank: int, geometry: Geometry) -> None:
-        """A spare that has rehearsed a rank makes room for its snapshot ahead: making it takes time in a recovery."""
-        self._shelves.make_room(self._shelves.own_of(rank), geometry)
+        """A spare that has rehearsed a rank allocates the memory for its snapshot ahead: in a recovery it would cost
+        time."""
+        self._slots.ensure_segment(self._slots.own_of(rank), geometry)
 
-    def allocated(self, segment: int) -> None:
-        self._shelves.allocated(segment)
-        self._serve_waiting()
+    def on_allocated(self, segment: int) -> None:
+        self._slots.on_allocated(segment)
+        self.arrivals.serve_waiting()
 
-    def allocation_failed(self, segment: int, reason: str) -> None:
-        shelf = self._shelves.allocation_failed(segment)
-        refused = [offer for offer in self._offers if offer.copy.seal.rank == shelf.rank]
-        self._offers = [offer for offer in self._offers if offer not in refused]
-        for offer in refused:
-            self._out.append(RefuseOffer(offer=offer.offer, reason=reason))
+    def on_allocation_failed(self, segment: int, reason: str) -> None:
+        rank_slots = self._slots.on_allocation_failed(segment)
+        self.arrivals.refuse_waiting(rank_slots.rank, reason)
 
-    def _serve_waiting(self) -> None:
-        offers, self._offers = self._offers, []
-        for offer in offers:
-            self.offered(offer)
-        fetches, self._fetches = self._fetches, []
-        for rank, fetch in fetches:
-            self.fetch(rank, fetch)
+    def use_geometry_of(self, ref: SlotRef) -> None:
+        """A trainer that loads a snapshot has state of its geometry from then on, until it declares another."""
+        rank_slots = self._slots.rank_slots_of(ref)
+        self._slots.geometry[rank_slots.rank] = rank_slots.by_ref[ref].geometry
 
     # --- captures of own ranks ---------------------------------------------------------------------------------------
 
     def grants(self, rank: int) -> Iterator[SlotRef]:
-        """Free slots of the rank's present geometry become its trainer's."""
-        shelf, geometry = self.own.get(rank), self._shelves.geometry.get(rank)
-        while self.running and shelf and geometry and (slot := shelf.take(geometry, SlotState.GRANTED)):
+        """Takes free slots of the rank's present geometry for its trainer."""
+        rank_slots, geometry = self.own.get(rank), self._slots.geometry.get(rank)
+        if not self._current.is_running or rank_slots is None or geometry is None:
+            return
+        while (slot := rank_slots.take(geometry, SlotState.GRANTED)) is not None:
             yield slot.ref
 
-    def captured(self, rank: int, capture: Captured) -> None:
-        slot = self.own[rank].slots.get(capture.slot) if rank in self.own else None
+    def on_captured(self, rank: int, capture: Captured) -> None:
+        slot = self.own[rank].by_ref.get(capture.slot) if rank in self.own else None
         if slot is None or slot.state is not SlotState.GRANTED:
             reason = "its slot was given back before it was said to be full"
-            missed = Missed(generation=self.generation, rank=rank, number=capture.version.number, reason=reason)
+            number, generation = capture.version.number, self._current.generation
+            missed = Missed(generation=generation, rank=rank, number=number, reason=reason)
             self._out.append(ToCoordinator(message=missed))
             return
         slot.state = SlotState.HASHING
-        self._captures[slot.ref] = capture
+        self._hashing[slot.ref] = capture
         self._out.append(HashSlot(slot=slot.ref, geometry=slot.geometry, record_bytes=capture.record_bytes))
 
     def _is_hashing_older(self, rank: int, version: Version) -> bool:
         return any(
-            capture.version.number < version.number and self._shelves.home_of(ref).rank == rank
-            for ref, capture in self._captures.items()
+            capture.version.number < version.number and self._slots.rank_slots_of(ref).rank == rank
+            for ref, capture in self._hashing.items()
         )
 
-    def hashed(self, ref: SlotRef, digest: Digest) -> None:
-        shelf, capture = self._shelves.home_of(ref), self._captures.pop(ref)
-        slot = shelf.slots[ref]
-        stale = self.fenced or capture.generation != self.generation
-        if stale or self.is_dead(capture.version):
-            shelf.free(slot)
+    def on_hashed(self, ref: SlotRef, digest: Digest) -> None:
+        rank_slots, capture = self._slots.rank_slots_of(ref), self._hashing.pop(ref)
+        slot = rank_slots.by_ref[ref]
+        stale = self._current.is_fenced or capture.generation != self._current.generation
+        if stale or self.is_expired(capture.version):
+            rank_slots.free(slot)
             self._pushes.send_next()
             return
-        self._seal(shelf, ref, self._copy(shelf.rank, capture, slot.geometry, digest))
-        self._pushes.sealed(shelf.rank, capture.version)
+        self._seal(rank_slots, ref, self._copy(rank_slots.rank, capture, slot.geometry, digest))
+        self._pushes.on_sealed(rank_slots.rank, capture.version)
 
     def _copy(self, rank: int, capture: Captured, geometry: Geometry, digest: Digest) -> Copy:
         extent = Extent(
@@ -227,107 +203,19 @@ class Storehouse:
             replica_bytes=geometry.replica_bytes,
         )
         seal = Seal(rank=rank, version=capture.version, extent=extent, digest=digest, full=True)
-        return Copy(seal=seal, geometry=geometry, peers=self._peers.get(rank, ()))
+        return Copy(seal=seal, geometry=geometry, peers=self._slots.peers.get(rank, ()))
 
-    def _seal(self, shelf: Shelf, ref: SlotRef, copy: Copy) -> None:
-        shelf.seal(ref, copy)
+    def _seal(self, rank_slots: RankSlots, ref: SlotRef, copy: Copy) -> None:
+        rank_slots.seal(ref, copy)
         self._out.append(WriteSeal(slot=ref, copy=copy))
-        self._out.append(ToCoordinator(message=Sealed(generation=self.generation, copy=copy)))
+        self._out.append(ToCoordinator(message=Sealed(generation=self._current.generation, copy=copy)))
 
-    def push_ended(self, rank: int, node: str, version: Version, failure: str | None) -> None:
-        self._pushes.ended(rank, node, version, failure)
+    def on_push_ended(self, rank: int, node: str, version: Version, failure: str | None) -> None:
+        self._pushes.on_ended(rank, node, version, failure)
 
-    # --- from other nodes --------------------------------------------------------------------------------------------
-
-    def offered(self, offer: Offered) -> None:
-        if self.fenced or offer.generation != self.generation:
-            self._out.append(RefuseOffer(offer=offer.offer, reason="another generation"))
-            return
-        seal = offer.copy.seal
-        shelf = self._shelves.held_of(seal.rank)
-        if self.is_dead(seal.version) or shelf.find(seal.version):
-            reason = "no longer needed" if self.is_dead(seal.version) else ALREADY_STORED
-            self._out.append(RefuseOffer(offer=offer.offer, reason=reason))
-            return
-        self._accept(offer, shelf)
-
-    def _accept(self, offer: Offered, shelf: Shelf) -> None:
-        geometry = offer.copy.geometry if offer.copy.seal.full else offer.copy.geometry.without_replica()
-        self._shelves.held_geometry[shelf.rank] = geometry
-        self._shelves.make_room(shelf, geometry)
-        if not shelf.has_room_for(geometry):
-            self._offers.append(offer)
-        elif (slot := shelf.take(geometry, SlotState.ARRIVING)) is not None:
-            self._out.append(AcceptOffer(offer=offer.offer, slot=slot.ref))
-        else:
-            self._out.append(RefuseOffer(offer=offer.offer, reason=NO_ROOM))
-
-    def received(self, ref: SlotRef, copy: Copy, bytes_received: int) -> None:
-        shelf = self._shelves.home_of(ref)
-        if self.fenced:
-            return  # freed when the streams are known to have ended
-        if self.is_dead(copy.seal.version):
-            self.arrival_failed(ref)
-            return
-        shelf.seal(ref, copy)
-        stored = Stored(
-            generation=self.generation,
-            rank=shelf.rank,
-            version=copy.seal.version,
-            bytes_received=bytes_received,
-        )
-        self._out.append(ToCoordinator(message=stored))
-
-    def arrival_failed(self, ref: SlotRef) -> None:
-        shelf = self._shelves.home_of(ref) if self._shelves.knows(ref) else None
-        if shelf is not None and shelf.slots[ref].state is SlotState.ARRIVING and not self.fenced:
-            shelf.free(shelf.slots[ref])
-            self._serve_waiting()
-
-    # --- for newcomers -----------------------------------------------------------------------------------------------
-
-    def fetch(self, rank: int, fetch: Fetch) -> None:
-        geometry = fetch.copy.geometry
-        shelf = self._shelves.own_of(rank)
-        self._shelves.geometry.setdefault(rank, geometry)  # until the trainer declares it
-        self._peers.setdefault(rank, fetch.copy.peers)
-        self._shelves.make_room(shelf, geometry)
-        slot = shelf.take(geometry, SlotState.ARRIVING)
-        if slot is None:
-            self._fetches.append((rank, fetch))
-            return
-        self._fetching[slot.ref] = fetch.copy.seal
-        self._out.append(FetchCopy(slot=slot.ref, rank=rank, fetch=fetch, generation=self.generation))
-
-    def fetched(self, ref: SlotRef, copy: Copy) -> bool:
-        """The rank's own seal came with the bytes and both were verified, so this node now has it at home."""
-        self._fetching.pop(ref, None)
-        if self.fenced:
-            return False
-        if self.is_dead(copy.seal.version):
-            self.arrival_failed(ref)
-            return True
-        full = replace(copy, seal=replace(copy.seal, full=True))
-        self._seal(self._shelves.home_of(ref), ref, full)
-        self._pushes.send_next()
-        return True
-
-    def fetch_failed(self, ref: SlotRef) -> bool:
-        """Whether it matters: the sources of a version that the permit has passed may well be gone."""
-        seal = self._fetching.pop(ref, None)
-        self.arrival_failed(ref)
-        return not self.fenced and seal is not None and not self.is_dead(seal.version)
-
-    def find_arriving(self, rank: int, version: Version) -> tuple[SlotRef, Seal] | None:
-        """Where a snapshot of an own rank is being fetched into."""
-        coming = self._fetching.items()
-        return next(((ref, seal) for ref, seal in coming if (seal.rank, seal.version) == (rank, version)), None)
-
-    def use_geometry_of(self, ref: SlotRef) -> None:
-        """A trainer that loads a snapshot has state of its geometry from then on, until it declares another."""
-        shelf = self._shelves.home_of(ref)
-        self._shelves.geometry[shelf.rank] = shelf.slots[ref].geometry
-
-    def find_own(self, rank: int, version: Version) -> SlotRef | None:
-        slot = self.own[rank].find(version) if rank in self.own else None
-        return slot.ref if slot else None
+    def on_fetched(self, ref: SlotRef, copy: Copy) -> bool:
+        """Whether the seat it was for may go on with it."""
+        sealed = self.arrivals.on_fetched(ref, copy)
+        if sealed:
+            self._pushes.send_next()
+        return sealed or not self._current.is_fenced

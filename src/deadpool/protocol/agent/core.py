@@ -1,33 +1,34 @@
-"""An agent's decisions: the door through which all its news comes, and who hears it. No I/O; `step` is the only door.
+"""An agent's decisions: `step` takes every input and hands it to the part that decides. No I/O.
 
-Trainers are processes that come and go; ranks are seats that stay. Which process takes a seat of this node is decided
-here, never by the coordinator. What the agent knows is in `state.py`; it has three to listen to:
+Trainers are processes that come and go; ranks are seats that stay. The agent, never the coordinator, decides which
+process of its node takes a seat. What all parts share is in `state.py`. Inputs have three sources:
 
-    orders         of its coordinator       allegiance: whom it follows     service: coordinators come and go
-    trainer_news   of its processes         crew: who they are              vitals: what heartbeats say of them
-    data_news      of its data plane        storehouse: its copies
+    orders         from the coordinator     term_guard: whose orders count; coordinator_session: coordinators change
+    trainer_news   from the trainers        trainers: the processes; heartbeat: what is reported of them
+    data_news      from the data plane      copies, slots, pushes: the node's copies
 
-and its part in a recovery, in order:
+A recovery passes through two parts, in this order:
 
-    unwinding      streams cut, trainers at rest, inventory frozen
-    seating        which process takes each seat, from where its state comes
+    unwinding      streams are cut, trainers come to rest, the inventory is frozen
+    seating        each seat gets a process and its state
 """
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.capture_costs import CostBook
-from deadpool.protocol.agent.coordinator_session import Service
-from deadpool.protocol.agent.copies import Storehouse
+from deadpool.protocol.agent.capture_costs import CaptureCosts
+from deadpool.protocol.agent.coordinator_session import CoordinatorSession
+from deadpool.protocol.agent.copies import Copies
 from deadpool.protocol.agent.data_news import DataNews
-from deadpool.protocol.agent.heartbeat import Vitals
+from deadpool.protocol.agent.heartbeat import Heartbeats
 from deadpool.protocol.agent.orders import Orders
+from deadpool.protocol.agent.phase import Phase
 from deadpool.protocol.agent.protection_watch import ProtectionWatch
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.seating import Seating
-from deadpool.protocol.agent.state import Station
-from deadpool.protocol.agent.term_guard import Allegiance
+from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.agent.term_guard import TermGuard
 from deadpool.protocol.agent.trainer_news import TrainerNews
-from deadpool.protocol.agent.trainers import Crew
+from deadpool.protocol.agent.trainers import NodeTrainers
 from deadpool.protocol.agent.unwinding import Unwinding
 from deadpool.protocol.effects import (
     AgentEffect,
@@ -43,133 +44,133 @@ from deadpool.protocol.effects import (
     Tick,
     ToCoordinator,
     TrainerExited,
+    earliest,
 )
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Plan
 from deadpool.protocol.quorum import Footing
-from deadpool.protocol.times import earliest
 
 
 class Agent:
     def __init__(self, *, node: str, standby: int = 0, spare: bool = False, rehearsals: int = 1) -> None:
-        """A spare node keeps `rehearsals` trainers for each of its seats, so that more ranks are rehearsed."""
-        self._station = station = Station(node)
-        self._allegiance = allegiance = Allegiance()
-        self._vitals = vitals = Vitals(station)
-        recordings = NodeRecordings(station.crew)
-        self._seating = seating = Seating(station.crew, station.store, recordings, station.effects)
-        self._unwinding = unwinding = Unwinding(station, seating)
-        self._service = Service(
-            station,
-            allegiance,
-            vitals=vitals,
+        """A spare node keeps `rehearsals` trainers for each of its seats, so that it can rehearse several ranks."""
+        self._state = state = AgentState(node)
+        self._guard = guard = TermGuard()
+        self._heartbeats = heartbeats = Heartbeats(state)
+        recordings = NodeRecordings(state.trainers)
+        self._seating = seating = Seating(state, recordings)
+        self._unwinding = unwinding = Unwinding(state, seating)
+        self._session = CoordinatorSession(
+            state,
+            guard,
+            heartbeats=heartbeats,
             recordings=recordings,
             rehearsals=rehearsals if spare else 1,
             standby=0 if spare else standby,
         )
         self._orders = Orders(
-            station,
-            service=self._service,
+            state,
+            session=self._session,
             unwinding=unwinding,
             seating=seating,
-            vitals=vitals,
+            heartbeats=heartbeats,
             recordings=recordings,
-            witness=allegiance.witness,
+            record=guard.record,
             standby=standby,
             spare=spare,
         )
         self._trainer_news = TrainerNews(
-            station, unwinding=unwinding, seating=seating, vitals=vitals, recordings=recordings
+            state, unwinding=unwinding, seating=seating, heartbeats=heartbeats, recordings=recordings
         )
-        self._protection = ProtectionWatch(station)
-        self._data_news = DataNews(station, unwinding=unwinding, seating=seating)
+        self._protection = ProtectionWatch(state)
+        self._data_news = DataNews(state, unwinding=unwinding, seating=seating)
 
     # --- the contract of a core --------------------------------------------------------------------------------------
 
     def step(self, input: AgentInput, *, now: float) -> list[AgentEffect]:
-        if not self._station.ending:
+        if self.phase is not Phase.ENDING:
             self._dispatch(input, now)
-        for effect in tuple(self._station.effects):
+        for effect in tuple(self._state.effects):
             if isinstance(effect, ToCoordinator):
-                self._allegiance.witness.told(effect.message)
+                self._guard.record.on_sent(effect.message)
             elif isinstance(effect, ReleaseSegment):
-                self.crew.detach(effect.segment)
-        return self._station.take()
+                self.trainers.detach(effect.segment)
+        return self._state.take_effects()
 
     def deadline(self) -> float | None:
-        if self._station.ending:
+        if self.phase is Phase.ENDING:
             return None
-        return earliest(self._unwinding.deadline, earliest(self._vitals.due, self._allegiance.reach.deadline()))
+        return earliest(self._unwinding.deadline, earliest(self._heartbeats.due, self._guard.liveness.deadline()))
 
     def check(self) -> None:
-        ranks = [trainer.rank for trainer in self.crew.seated()]
+        ranks = [trainer.rank for trainer in self.trainers.seated()]
         assert len(ranks) == len(set(ranks)), ranks
-        assert not (self.fenced and self.store.lanes), "a copy is on its way under a fence"
+        assert not (self._state.current.is_fenced and self.copies.push_queues), "a copy is on its way under a fence"
 
-    # --- for whoever asks --------------------------------------------------------------------------------------------
+    # --- what shells and checkers read -------------------------------------------------------------------------------
 
     @property
     def footing(self) -> Footing:
-        """For the Join that begins every link."""
-        return self._allegiance.footing(self.generation)
+        """Every link to a coordinator begins with a Join that carries it."""
+        return self._guard.record.footing(self.generation)
 
     @property
     def generation(self) -> Generation:
-        return self._station.generation
+        return self._state.current.generation
 
     @property
-    def fenced(self) -> bool:
-        return self._station.fenced
+    def phase(self) -> Phase:
+        return self._state.current.phase
 
     @property
     def plan(self) -> Plan | None:
-        """The last that was carried out here, with all its parts."""
+        """The last plan that was carried out here, with the parts filled in that its message left out."""
         return self._seating.plan
 
     @property
-    def crew(self) -> Crew:
-        return self._station.crew
+    def trainers(self) -> NodeTrainers:
+        return self._state.trainers
 
     @property
-    def store(self) -> Storehouse:
-        return self._station.store
+    def copies(self) -> Copies:
+        return self._state.copies
 
     @property
-    def costs(self) -> CostBook:
-        return self._vitals.costs
+    def capture_costs(self) -> CaptureCosts:
+        return self._heartbeats.capture_costs
 
-    # --- who hears what ----------------------------------------------------------------------------------------------
+    # --- dispatch ----------------------------------------------------------------------------------------------------
 
     def _dispatch(self, input: AgentInput, now: float) -> None:
-        reach = self._allegiance.reach
+        liveness = self._guard.liveness
         match input:
             case CoordinatorFound(patience=patience):
-                reach.found(now, patience)
+                liveness.on_connected(now, patience)
             case FromCoordinator(term=term, message=message):
-                if self._allegiance.admits(term, message):
-                    reach.heard(now)
-                    self._orders.obey(message, now)
+                if self._guard.admits(term, message):
+                    liveness.on_message(now)
+                    self._orders.on_message(message, now)
             case CoordinatorLost():
-                self._service.lost(now)
+                self._session.on_link_lost(now)
             case FromTrainer(trainer=name, message=message):
-                self._trainer_news.hear(name, message, now)
+                self._trainer_news.on_message(name, message, now)
             case TrainerExited(trainer=name, code=code, reason=reason):
-                self._trainer_news.exited(name, code, reason)
+                self._trainer_news.on_exit(name, code, reason)
             case Tick():
-                self._look_at_deadlines(now)
+                self._check_timeouts(now)
             case Stalled(seconds=seconds):
-                reach.excuse(seconds)
-                self._look_at_deadlines(now)  # what is due is due all the same: others wait for our heartbeat
+                liveness.extend(seconds)
+                self._check_timeouts(now)  # a heartbeat that is due is sent all the same: the coordinator waits for it
             case StopAsked(reason=reason):
-                self._station.end(reason, failed=True)
+                self._state.end(reason, failed=True)
             case LeaveAsked(reason=reason):
-                self._service.ask_to_leave(reason)
+                self._session.ask_to_leave(reason)
             case _:
-                self._data_news.hear(input)
+                self._data_news.on_input(input)
 
-    def _look_at_deadlines(self, now: float) -> None:
-        self._unwinding.look(now)
-        if self._vitals.look(now):
-            self.store.retry()
-            self._protection.look(now)
-        self._service.look(now)
+    def _check_timeouts(self, now: float) -> None:
+        self._unwinding.check_timeouts(now)
+        if self._heartbeats.send_if_due(now):
+            self.copies.retry()
+            self._protection.check(now)
+        self._session.check_timeouts(now)

@@ -1,9 +1,9 @@
-"""What a node's data plane has done of what it was told, and what other nodes ask of it."""
+"""What a node's data plane has finished, and what other nodes ask of it."""
 
 from __future__ import annotations
 
 from deadpool.protocol.agent.seating import Seating
-from deadpool.protocol.agent.state import Station
+from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.unwinding import Unwinding
 from deadpool.protocol.effects import (
     AgentInput,
@@ -25,48 +25,47 @@ from deadpool.protocol.messages import Salvaged, Spoilt
 
 
 class DataNews:
-    def __init__(self, station: Station, *, unwinding: Unwinding, seating: Seating) -> None:
-        self._station, self._store = station, station.store
+    def __init__(self, state: AgentState, *, unwinding: Unwinding, seating: Seating) -> None:
+        self._state, self._copies = state, state.copies
         self._unwinding, self._seating = unwinding, seating
 
-    def hear(self, input: AgentInput) -> None:
-        self._note(input)
-        self._seating.grant_all()
-        self._seating.announce_all()
+    def on_input(self, input: AgentInput) -> None:
+        """Any of these may have freed a slot or begun a fetch, so trainers are told of both."""
+        self._apply(input)
+        self._seating.grant_slots()
+        self._seating.announce_arrivals()
 
-    def _note(self, input: AgentInput) -> None:
-        station, store = self._station, self._store
+    def _apply(self, input: AgentInput) -> None:
+        state, copies, generation = self._state, self._copies, self._state.current.generation
         match input:
             case Allocated(segment=segment):
-                store.allocated(segment)
+                copies.on_allocated(segment)
             case AllocationFailed(segment=segment, reason=reason):
-                store.allocation_failed(segment, reason)
-                station.emit("arena_full", reason=reason)
+                copies.on_allocation_failed(segment, reason)
+                state.emit("arena_full", reason=reason)
             case Hashed(slot=slot, digest=digest):
-                store.hashed(slot, digest)
-                self._unwinding.maybe_ack()
+                copies.on_hashed(slot, digest)
+                self._unwinding.acknowledge_if_frozen()
             case Pushed(rank=rank, node=node, version=version):
-                store.push_ended(rank, node, version, None)
+                copies.on_push_ended(rank, node, version, None)
             case PushFailed(rank=rank, node=node, version=version, reason=reason):
-                store.push_ended(rank, node, version, reason)
-                station.emit("push_failed", rank=rank, step=version.number, holder=node, reason=reason)
+                copies.on_push_ended(rank, node, version, reason)
+                state.emit("push_failed", rank=rank, step=version.number, holder=node, reason=reason)
             case Fetched(rank=rank, slot=slot, copy=copy):
-                if store.fetched(slot, copy):
-                    self._seating.snapshot_came(rank)
+                if copies.on_fetched(slot, copy):
+                    self._seating.on_snapshot(rank)
             case FetchFailed(rank=rank, slot=slot, reason=reason):
-                if store.fetch_failed(slot):
-                    self._seating.lost(rank, f"no source gave the snapshot of rank {rank}: {reason}")
-            case StreamsCut(generation=generation):
-                self._unwinding.streams_cut(generation)
+                if copies.arrivals.on_fetch_failed(slot):
+                    self._seating.report_lost(rank, f"no source gave the snapshot of rank {rank}: {reason}")
+            case StreamsCut(generation=cut):
+                self._unwinding.on_streams_cut(cut)
             case Offered():
-                store.offered(input)
+                copies.arrivals.on_offered(input)
             case Received(slot=slot, copy=copy, bytes_received=count):
-                store.received(slot, copy, count)
+                copies.arrivals.on_received(slot, copy, count)
             case ReceiveFailed(slot=slot):
-                store.arrival_failed(slot)
+                copies.arrivals.on_failed(slot)
             case SourceSpoilt(node=node, rank=rank, version=version):
-                spoilt = Spoilt(generation=station.generation, node=node, rank=rank, version=version)
-                station.tell_coordinator(spoilt)
+                state.tell_coordinator(Spoilt(generation=generation, node=node, rank=rank, version=version))
             case WrittenOut(ranks=ranks, folder=folder, failure=failure):
-                salvaged = Salvaged(generation=station.generation, ranks=ranks, folder=folder, failure=failure)
-                station.tell_coordinator(salvaged)
+                state.tell_coordinator(Salvaged(generation=generation, ranks=ranks, folder=folder, failure=failure))

@@ -1,81 +1,128 @@
-"""What a node says of itself with every heartbeat: steps, pauses, costs, efforts."""
+"""A node's heartbeat: when it is due, and what it reports of the node's ranks: steps, pauses, costs, work times.
+
+A heartbeat comes every second from every node, so figures are sent again only when they have changed.
+"""
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.capture_costs import CostBook
-from deadpool.protocol.agent.delta_report import Telling
-from deadpool.protocol.agent.state import Station
-from deadpool.protocol.agent.work_time import EffortBook
+from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar
+
+from deadpool.protocol.agent.capture_costs import CaptureCosts
+from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.agent.work_time import WorkTimes
 from deadpool.protocol.messages import Costs, Effort, Heartbeat, Missed, Settings, Stepped
 from deadpool.protocol.topology import Schedule
 
+TOLERANCE = 0.05
+"""The share by which a figure has to differ from the one that was sent."""
 
-class Vitals:
-    def __init__(self, station: Station) -> None:
-        self._station = station
-        self.costs = CostBook()
-        self._efforts = EffortBook()
-        self._told_costs = Telling[Costs](lambda costs: (costs.every, costs.step_s, costs.stall_s, costs.commit_s))
-        self._told_efforts = Telling[Effort](lambda effort: (effort.step_s, effort.own_s))
+
+class OfRank(Protocol):
+    @property
+    def rank(self) -> int: ...
+
+
+T = TypeVar("T", bound=OfRank)
+
+
+class DeltaReport(Generic[T]):
+    """Reports one item per rank, and each again only when its `figures` have changed."""
+
+    def __init__(self, figures: Callable[[T], tuple[float | None, ...]]) -> None:
+        self._figures = figures
+        self._sent: dict[int, tuple[float | None, ...]] = {}
+
+    def reset(self) -> None:
+        """The receiver has forgotten what was sent, or is another one."""
+        self._sent.clear()
+
+    def changed(self, items: Iterable[T]) -> tuple[T, ...]:
+        fresh = []
+        for item in items:
+            rank, figures = item.rank, self._figures(item)
+            if not _is_close(self._sent.get(rank), figures):
+                self._sent[rank] = figures
+                fresh.append(item)
+        return tuple(fresh)
+
+
+def _is_close(before: tuple[float | None, ...] | None, now: tuple[float | None, ...]) -> bool:
+    if before is None:
+        return False
+    return all(
+        one == other or (one is not None and other is not None and abs(one - other) <= TOLERANCE * abs(one))
+        for one, other in zip(before, now, strict=True)
+    )
+
+
+class Heartbeats:
+    def __init__(self, state: AgentState) -> None:
+        self._state = state
+        self.capture_costs = CaptureCosts()
+        self._work_times = WorkTimes()
+        self._sent_costs = DeltaReport[Costs](lambda costs: (costs.every, costs.step_s, costs.stall_s, costs.commit_s))
+        self._sent_work = DeltaReport[Effort](lambda work: (work.step_s, work.own_s))
         self.due: float | None = None  # the next heartbeat
 
-    # --- who listens, and to what ------------------------------------------------------------------------------------
-
-    def welcomed(self, settings: Settings, now: float) -> None:
-        """Whoever listens has been told nothing yet."""
+    def begin(self, settings: Settings, now: float) -> None:
+        """A coordinator that has just welcomed this node has been sent nothing yet."""
         self.due = now + settings.heartbeat_s
-        self._forget()
+        self._reset_reports()
 
     def fence(self, now: float) -> None:
-        """To acknowledge it is a sign of life as well: one beat is left out, so that a coordinator of thousands hears
-        acknowledgements first."""
-        settings = self._station.settings
+        """The acknowledgement is a sign of life as well: one heartbeat is left out, so that a coordinator of thousands
+        of nodes receives acknowledgements first."""
+        settings = self._state.settings
         if settings is not None and self.due is not None:
             self.due = min(self.due, now + settings.heartbeat_s) + settings.heartbeat_s
-        self.costs.clear()
-        self._efforts.clear()
-        self._forget()
+        self.capture_costs.clear()
+        self._work_times.clear()
+        self._reset_reports()
 
-    def _forget(self) -> None:
-        self._told_costs.forget()
-        self._told_efforts.forget()
+    def _reset_reports(self) -> None:
+        self._sent_costs.reset()
+        self._sent_work.reset()
+
+    def on_plan(self, schedule: Schedule) -> None:
+        self.capture_costs.begin(schedule)
 
     def reschedule(self, schedule: Schedule) -> None:
-        self.costs.begin(schedule)
-        self._told_costs.forget()
+        self.capture_costs.begin(schedule)
+        self._sent_costs.reset()
 
-    # --- news --------------------------------------------------------------------------------------------------------
+    # --- figures -----------------------------------------------------------------------------------------------------
 
-    def stepped(self, rank: int, message: Stepped, now: float) -> None:
-        self.costs.stepped(rank, message, now)
-        self._efforts.stepped(rank, message)
+    def on_stepped(self, rank: int, message: Stepped, now: float) -> None:
+        self.capture_costs.on_stepped(rank, message, now)
+        self._work_times.on_stepped(rank, message)
 
-    def missed(self, rank: int, message: Missed) -> None:
-        self.costs.missed(rank, message)
+    def on_missed(self, rank: int, message: Missed) -> None:
+        self.capture_costs.on_missed(rank, message)
 
-    def committed(self, number: int, now: float) -> None:
-        self.costs.committed(number, now)
+    def on_committed(self, number: int, now: float) -> None:
+        self.capture_costs.on_committed(number, now)
 
-    # --- the beat ----------------------------------------------------------------------------------------------------
+    # --- sending -----------------------------------------------------------------------------------------------------
 
-    def look(self, now: float) -> bool:
-        """Whether it was time for one."""
-        settings = self._station.settings
+    def send_if_due(self, now: float) -> bool:
+        """Whether one was due."""
+        settings = self._state.settings
         if self.due is None or now < self.due or settings is None:
             return False
         self.due = now + settings.heartbeat_s
-        self._beat()
+        self._send()
         return True
 
-    def _beat(self) -> None:
-        station = self._station
-        in_loop = [(t.rank, t) for t in station.crew.seated() if t.rank is not None and t.has_state]
-        station.tell_coordinator(
+    def _send(self) -> None:
+        state = self._state
+        in_loop = [(t.rank, t) for t in state.trainers.seated() if t.rank is not None and t.has_state]
+        state.tell_coordinator(
             Heartbeat(
-                generation=station.generation,
+                generation=state.current.generation,
                 steps=tuple((rank, trainer.step) for rank, trainer in in_loop),
                 paused=tuple((rank, trainer.paused) for rank, trainer in in_loop if trainer.paused is not None),
-                costs=self._told_costs.news(self.costs.told()),
-                efforts=self._told_efforts.news(self._efforts.told()),
+                costs=self._sent_costs.changed(self.capture_costs.of_ranks()),
+                efforts=self._sent_work.changed(self._work_times.of_ranks()),
             )
         )

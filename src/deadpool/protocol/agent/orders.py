@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.protocol.agent.coordinator_session import Service
-from deadpool.protocol.agent.heartbeat import Vitals
+from deadpool.protocol.agent.coordinator_session import CoordinatorSession
+from deadpool.protocol.agent.heartbeat import Heartbeats
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.seating import Seating
-from deadpool.protocol.agent.state import Station
-from deadpool.protocol.agent.takeover_report import Witness
-from deadpool.protocol.agent.trainers import State
+from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.agent.takeover_report import TakeoverRecord
+from deadpool.protocol.agent.trainers import TrainerState
 from deadpool.protocol.agent.unwinding import Unwinding
 from deadpool.protocol.effects import WriteOut
 from deadpool.protocol.messages import (
@@ -38,32 +38,32 @@ from deadpool.protocol.messages import (
 class Orders:
     def __init__(
         self,
-        station: Station,
+        state: AgentState,
         *,
-        service: Service,
+        session: CoordinatorSession,
         unwinding: Unwinding,
         seating: Seating,
-        vitals: Vitals,
+        heartbeats: Heartbeats,
         recordings: NodeRecordings,
-        witness: Witness,
+        record: TakeoverRecord,
         standby: int,
         spare: bool,
     ) -> None:
-        self._station, self._service, self._unwinding, self._seating = station, service, unwinding, seating
-        self._vitals, self._recordings, self._witness = vitals, recordings, witness
+        self._state, self._session, self._unwinding, self._seating = state, session, unwinding, seating
+        self._heartbeats, self._recordings, self._record = heartbeats, recordings, record
         self._standby, self._spare = standby, spare
 
-    def obey(self, message: Any, now: float) -> None:
-        station, running = self._station, not self._station.fenced
-        if getattr(message, "generation", station.generation) < station.generation:
+    def on_message(self, message: Any, now: float) -> None:
+        state, unfenced = self._state, not self._state.current.is_fenced
+        if getattr(message, "generation", state.current.generation) < state.current.generation:
             return  # an order of a generation that is over
         match message:
             case Welcome():
-                self._service.welcomed(message, now)
+                self._session.on_welcome(message, now)
             case Refused(reason=reason):
-                station.end(f"the coordinator refused node {station.node}: {reason}", failed=True)
+                state.end(f"the coordinator refused node {state.node}: {reason}", failed=True)
             case Recording():
-                self._recordings.borrow(message)
+                self._recordings.on_coordinator_recording(message)
             case Rehearse():
                 self._rehearse(message)
             # a recovery, in its order
@@ -71,97 +71,110 @@ class Orders:
                 self._fence(message, now)
             case Plan():
                 self._carry_out(message)
-            case Connect() if running:
-                station.crew.tell_seated(message)
-            case Go() if running and self._seating.plan is not None:
-                self._witness.went()
-                self._seating.go(message)
+            case Connect() if unfenced:
+                state.trainers.tell_seated(message)
+            case Go() if unfenced and self._seating.plan is not None:
+                self._go(message)
             # copies, while the job runs
-            case Permit() if running:
-                self._permit(message, now)
-            case Spoilt(node=node, rank=rank, version=version) if node != station.node:
-                station.store.replenish(rank, node, version)
+            case Permit() if unfenced:
+                self._apply_permit(message, now)
+            case Spoilt(node=node, rank=rank, version=version) if node != state.node:
+                state.copies.replace_at_holder(rank, node, version)
             case Spoilt(rank=rank, version=version):
-                station.store.spoil(rank, version)
+                state.copies.drop_spoilt(rank, version)
             # ways out
-            case Stand() if running:
-                self._service.stand(message)
-            case Proceed() if running:
-                self._service.proceed()
-            case Release() if running:
+            case Stand() if unfenced:
+                self._session.stand(message)
+            case Proceed() if unfenced:
+                self._session.proceed()
+            case Release() if unfenced:
                 self._release(message)
             case Salvage(version=version, ranks=ranks):
-                station.effects.append(WriteOut(copies=station.store.copies_of(version, ranks)))
+                state.effects.append(WriteOut(copies=state.copies.copies_of(version, ranks)))
             case Shutdown(reason=reason, failed=failed):
-                station.end(reason, failed=failed)
+                state.end(reason, failed=failed)
 
     def _rehearse(self, order: Rehearse) -> None:
-        crew = self._station.crew
-        trainer = crew.trainers.get(order.trainer)
-        if trainer is None or trainer.state not in (State.IDLE, State.REHEARSING, State.PARKED):
+        trainers = self._state.trainers
+        trainer = trainers.by_name.get(order.trainer)
+        ready = (TrainerState.IDLE, TrainerState.REHEARSING, TrainerState.PARKED)
+        if trainer is None or trainer.state not in ready:
             return
-        if trainer.state is State.IDLE or trainer.rank != order.rank:  # else it was said twice
+        if trainer.state is TrainerState.IDLE or trainer.rank != order.rank:  # else the order came twice
             if trainer.begun:
-                crew.replace(trainer, f"it has begun the script as rank {trainer.rank}", rank=order.rank)
+                trainers.replace(trainer, f"it has begun the script as rank {trainer.rank}", rank=order.rank)
             else:
                 self._recordings.begin_rehearsal(trainer, order)
-            self._station.report_trainers()
+            self._state.report_trainers()
+
+    # --- a recovery --------------------------------------------------------------------------------------------------
 
     def _fence(self, fence: Fence, now: float) -> None:
-        station = self._station
-        if station.settings is None or (station.fenced and fence.generation == station.generation):
-            return  # said twice
-        self._vitals.fence(now)
-        self._service.fence()
+        current = self._state.current
+        if self._state.settings is None or (current.is_fenced and fence.generation == current.generation):
+            return  # the order came twice
+        self._heartbeats.fence(now)
+        self._session.fence()
         self._recordings.fence()
         self._unwinding.fence(fence, now)
 
     def _carry_out(self, plan: Plan) -> None:
-        station, crew = self._station, self._station.crew
-        if station.settings is None or (plan.generation == station.generation and not station.fenced):
-            return  # said twice
+        state, current = self._state, self._state.current
+        if state.settings is None or (plan.generation == current.generation and not current.is_fenced):
+            return  # the order came twice
         plan = plan.filled_in(self._seating.plan)
-        station.enter(plan.generation, plan.cause, fenced=False)
-        self._unwinding.planned()
-        has_missed_one = self._witness.has_missed(plan)
+        current.prepare(plan.generation, plan.cause)
+        self._unwinding.on_plan()
+        has_missed_one = self._record.has_missed_one_before(plan)
         if has_missed_one:
-            crew.replace_rehearsals(but=self._recordings.forget_own())
+            state.trainers.replace_rehearsals(but=self._recordings.forget_own())
         if plan.resume is None:
-            crew.replace_rehearsals()
-        station.store.adopt(plan)
-        self._witness.planned(plan, station.settings.layout)
-        self._vitals.costs.begin(plan.permit.schedule)
-        station.tell_coordinator(PlanAck(generation=plan.generation))
+            state.trainers.replace_rehearsals()
+        state.copies.adopt(plan)
+        self._record.on_plan(plan, state.settings.layout)
+        self._heartbeats.on_plan(plan.permit.schedule)
+        state.tell_coordinator(PlanAck(generation=plan.generation))
+        self._seat(plan, afresh=plan.resume is None or has_missed_one)
+        state.report_trainers()
+
+    def _seat(self, plan: Plan, *, afresh: bool) -> None:
+        trainers = self._state.trainers
         if plan.resume is None:
             self._recordings.void(plan.generation)
-        if not plan.orders and any(crew.seated()):
-            self._recordings.clear()  # its ranks are others': it is told anew what it needs
-        self._seating.carry_out(plan, afresh=plan.resume is None or has_missed_one)
+        if not plan.orders and any(trainers.seated()):
+            self._recordings.clear()  # its ranks move to other nodes: it is sent anew what it needs
+        self._seating.carry_out(plan, afresh=afresh)
         if self._spare and plan.orders:
-            crew.retire(keep=self._standby)
-        station.report_trainers()
+            trainers.retire(keep=self._standby)
 
-    def _permit(self, permit: Permit, now: float) -> None:
-        store, crew, before = self._station.store, self._station.crew, self._station.store.permit
-        store.obey(permit)
-        self._witness.permitted(permit)
+    def _go(self, go: Go) -> None:
+        self._state.current.go()
+        self._record.on_go()
+        self._seating.go(go)
+
+    # --- while the job runs, and its end -----------------------------------------------------------------------------
+
+    def _apply_permit(self, permit: Permit, now: float) -> None:
+        copies, trainers, before = self._state.copies, self._state.trainers, self._state.copies.permit
+        copies.apply_permit(permit)
+        self._record.on_permit(permit)
         if before is None or before.schedule != permit.schedule:
-            self._vitals.reschedule(permit.schedule)
-            crew.tell_seated(Reschedule(generation=permit.generation, schedule=permit.schedule))
-        self._dismiss_leaving()
+            self._heartbeats.reschedule(permit.schedule)
+            trainers.tell_seated(Reschedule(generation=permit.generation, schedule=permit.schedule))
+        self._discard_leaving()
         if permit.watermark is not None:
-            self._vitals.committed(permit.watermark.number, now)
-            crew.tell_seated(Final(number=permit.watermark.number))
-        self._seating.grant_all()
+            self._heartbeats.on_committed(permit.watermark.number, now)
+            trainers.tell_seated(Final(number=permit.watermark.number))
+        self._seating.grant_slots()
 
-    def _dismiss_leaving(self) -> None:
+    def _discard_leaving(self) -> None:
         """Not during the recovery: the end of a process takes CPU time that the redone step needs."""
-        crew = self._station.crew
-        for trainer in crew.leaving():
-            crew.send_away(trainer, "this node needs it no more")
+        trainers = self._state.trainers
+        for trainer in trainers.leaving():
+            trainers.discard(trainer, "this node needs it no more")
 
     def _release(self, order: Release) -> None:
-        crew = self._station.crew
-        for trainer in crew.seated():
+        trainers = self._state.trainers
+        for trainer in trainers.seated():
             trainer.released = True
-        crew.tell_seated(order)
+        trainers.tell_seated(order)

@@ -1,7 +1,7 @@
-"""Copies of a node's own ranks on their way to their holders.
+"""Pushes of copies of a node's own ranks to their holders.
 
-One at a time and in order, per rank and holder: rule 16 (floor first) is a matter of order. What fails is tried
-again; what cannot be had there is said to be missed, unless a rollback would need it.
+Copies go one at a time and in order, per rank and holder, because rule 16 (floor first) is a matter of order. A push
+that fails is tried again. A version that a holder cannot store is reported as missed, unless a rollback would need it.
 """
 
 from __future__ import annotations
@@ -10,137 +10,139 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from deadpool.protocol.agent.rank_slots import Slot
-from deadpool.protocol.agent.slots import Shelves
+from deadpool.protocol.agent.phase import GenerationState
+from deadpool.protocol.agent.slots import Slot, Slots
 from deadpool.protocol.effects import AgentEffect, PushCopy, ToCoordinator
-from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Holder, Missed, Plan, SlotRef
 from deadpool.protocol.seal import NOT_AS_SEALED
 
 PUSH_ATTEMPTS = 4
 ALREADY_STORED = "already stored"  # refused, and yet what the sender wanted
-NO_ROOM = "no free slot"  # refused for now: the next permit brings room
+NO_ROOM = "no free slot"  # refused for now: the next permit frees slots
 
 
 @dataclass(slots=True)
-class Lane:
-    """Copies of one rank on their way to one holder."""
+class PushQueue:
+    """Versions of one rank that one holder is to get."""
 
     rank: int
     holder: Holder
-    queue: deque[Version] = field(default_factory=deque)
+    versions: deque[Version] = field(default_factory=deque)
     sending: tuple[Version, SlotRef] | None = None
     failures: int = 0
-    resting: bool = False  # failed, and waits for the next heartbeat or permit
+    awaits_retry: bool = False  # failed, and waits for the next heartbeat or permit
 
-    def line_up(self, versions: Iterable[Version]) -> None:
-        self.queue = deque(sorted(versions, key=lambda version: version.number))
+    def set_versions(self, versions: Iterable[Version]) -> None:
+        self.versions = deque(sorted(versions, key=lambda version: version.number))
 
 
 class Pushes:
     def __init__(
-        self, shelves: Shelves, out: list[AgentEffect], *, is_older_coming: Callable[[int, Version], bool]
+        self,
+        current: GenerationState,
+        slots: Slots,
+        out: list[AgentEffect],
+        *,
+        is_hashing_older: Callable[[int, Version], bool],
     ) -> None:
-        """`is_older_coming`: something older than this version of the rank is about to be sealed here."""
-        self._shelves, self._out, self._is_older_coming = shelves, out, is_older_coming
-        self._generation: Generation = NO_GENERATION
-        self._running = False
+        """`is_hashing_older`: a copy of the rank that is older than this version is about to be sealed here."""
+        self._current, self._slots, self._out = current, slots, out
+        self._is_hashing_older = is_hashing_older
         self.holders: tuple[Holder, ...] = ()
-        self.lanes: dict[tuple[int, str], Lane] = {}
+        self.queues: dict[tuple[int, str], PushQueue] = {}
 
     def fence(self) -> None:
-        self._running = False
-        self.lanes.clear()
+        self.queues.clear()
 
     def adopt(self, plan: Plan) -> None:
-        self._generation, self.holders, self._running = plan.generation, plan.holders, False
+        self.holders = plan.holders
 
     def go(self, plan: Plan) -> None:
-        """Copies that died with a node are replicated anew, floor first, before anything newer."""
-        self._running = True
+        """Copies that were lost with a node are replicated anew, floor first, before anything newer."""
         for order in plan.orders:
             for node, version in order.pushes:
-                self._lane(order.rank, node).queue.append(version)
+                self._queue(order.rank, node).versions.append(version)
         self.send_next()
 
     # --- what is to be sent ------------------------------------------------------------------------------------------
 
-    def sealed(self, rank: int, version: Version) -> None:
+    def on_sealed(self, rank: int, version: Version) -> None:
         for holder in self.holders:
-            lane = self._lane(rank, holder.node)
-            lane.line_up([*lane.queue, version])
+            queue = self._queue(rank, holder.node)
+            queue.set_versions([*queue.versions, version])
         self.send_next()
 
-    def replenish(self, rank: int, node: str, version: Version) -> None:
-        """Before anything newer (rule 16, floor first)."""
+    def push_again(self, rank: int, node: str, version: Version) -> None:
+        """It goes before anything newer (rule 16, floor first)."""
         if any(holder.node == node for holder in self.holders):
-            lane = self._lane(rank, node)
-            lane.line_up({*lane.queue, version})
+            queue = self._queue(rank, node)
+            queue.set_versions({*queue.versions, version})
             self.send_next()
 
-    def _lane(self, rank: int, node: str) -> Lane:
+    def _queue(self, rank: int, node: str) -> PushQueue:
         holder = next(h for h in self.holders if h.node == node)
-        return self.lanes.setdefault((rank, node), Lane(rank, holder))
+        return self.queues.setdefault((rank, node), PushQueue(rank, holder))
 
     def retry(self) -> None:
-        for lane in self.lanes.values():
-            lane.resting = False
+        for queue in self.queues.values():
+            queue.awaits_retry = False
         self.send_next()
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def send_next(self) -> None:
-        if not self._running:
+        if not self._current.is_running:
             return
-        for lane in self.lanes.values():
-            self._skip_dead(lane)
-            if self._is_ready(lane):
-                self._send(lane, self._shelves.own[lane.rank].find(lane.queue[0]))
+        for queue in self.queues.values():
+            self._skip_expired(queue)
+            if self._is_ready(queue):
+                self._send(queue, self._slots.own[queue.rank].find(queue.versions[0]))
 
-    def _is_ready(self, lane: Lane) -> bool:
-        """Checksums may end out of order; a floor that is captured anew must not be overtaken."""
-        if lane.sending is not None or not lane.queue or lane.resting:
+    def _is_ready(self, queue: PushQueue) -> bool:
+        """Checksums may finish out of order, and nothing may overtake a floor that is captured anew."""
+        if queue.sending is not None or not queue.versions or queue.awaits_retry:
             return False
-        return not self._is_older_coming(lane.rank, lane.queue[0])
+        return not self._is_hashing_older(queue.rank, queue.versions[0])
 
-    def _skip_dead(self, lane: Lane) -> None:
-        """A version that the permit has passed would only be thrown away by its holder."""
-        while lane.queue and self._shelves.is_dead(lane.queue[0]):
-            lane.queue.popleft()
+    def _skip_expired(self, queue: PushQueue) -> None:
+        """The holder would only throw away a version that the permit has passed."""
+        while queue.versions and self._slots.is_expired(queue.versions[0]):
+            queue.versions.popleft()
 
-    def _send(self, lane: Lane, slot: Slot | None) -> None:
-        """A floor that is still being fetched keeps its place at the head of the lane."""
+    def _send(self, queue: PushQueue, slot: Slot | None) -> None:
+        """A floor that is still being fetched keeps its place at the head of the queue."""
         if slot is None or slot.copy is None:
             return
         slot.readers += 1
-        lane.sending = (lane.queue[0], slot.ref)
-        full = not slot.copy.peers
-        self._out.append(
-            PushCopy(slot=slot.ref, copy=slot.copy, holder=lane.holder, generation=self._generation, full=full)
-        )
+        queue.sending = (queue.versions[0], slot.ref)
+        generation, full = self._current.generation, not slot.copy.peers
+        self._out.append(PushCopy(slot=slot.ref, copy=slot.copy, holder=queue.holder, generation=generation, full=full))
 
-    def ended(self, rank: int, node: str, version: Version, failure: str | None) -> None:
-        lane = self.lanes.get((rank, node))
-        if lane is None or lane.sending is None or lane.sending[0] != version:
+    def on_ended(self, rank: int, node: str, version: Version, failure: str | None) -> None:
+        queue = self.queues.get((rank, node))
+        if queue is None or queue.sending is None or queue.sending[0] != version:
             return  # of a generation that is over
-        self._shelves.own[rank].done_reading(lane.sending[1])
+        self._slots.own[rank].end_reading(queue.sending[1])
         if failure is not None and ALREADY_STORED in failure:
             failure = None
-        lane.sending, lane.resting = None, failure is not None
-        lane.failures = 0 if failure is None else lane.failures + (NO_ROOM not in failure)
-        spoilt = failure is not None and NOT_AS_SEALED in failure
-        given_up = lane.failures >= PUSH_ATTEMPTS and (spoilt or not self._is_floor(version))
-        if (failure is None or given_up) and lane.queue and lane.queue[0] == version:
-            lane.queue.popleft()
+        queue.sending, queue.awaits_retry = None, failure is not None
+        queue.failures = 0 if failure is None else queue.failures + (NO_ROOM not in failure)
+        given_up = failure is not None and self._gives_up(queue, version, failure)
+        if (failure is None or given_up) and queue.versions and queue.versions[0] == version:
+            queue.versions.popleft()
         if given_up:
-            lane.failures = 0
-            reason = f"holder {node} did not store it: {failure}"
-            missed = Missed(generation=self._generation, rank=rank, number=version.number, reason=reason)
-            self._out.append(ToCoordinator(message=missed))
+            queue.failures = 0
+            self._report_missed(rank, version, f"holder {node} did not store it: {failure}")
         self.send_next()
 
-    def _is_floor(self, version: Version) -> bool:
-        """What a rollback would need is offered for ever: nothing newer may go to a holder that lacks it. Unless it is
-        spoilt: then nobody can go back to it, and only something newer helps."""
-        permit = self._shelves.permit
-        return permit is not None and version == permit.watermark
+    def _gives_up(self, queue: PushQueue, version: Version, failure: str) -> bool:
+        """What a rollback would need is offered for ever: nothing newer may go to a holder that lacks it. A spoilt copy
+        is the exception: no rollback can use it, and only something newer helps."""
+        permit = self._slots.permit
+        is_floor = permit is not None and version == permit.watermark
+        return queue.failures >= PUSH_ATTEMPTS and (NOT_AS_SEALED in failure or not is_floor)
+
+    def _report_missed(self, rank: int, version: Version, reason: str) -> None:
+        missed = Missed(generation=self._current.generation, rank=rank, number=version.number, reason=reason)
+        self._out.append(ToCoordinator(message=missed))

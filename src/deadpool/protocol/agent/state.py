@@ -1,6 +1,6 @@
-"""A node as its agent sees it: in which generation, fenced or not, with which trainers and copies.
+"""What all parts of an agent share: its generation and phase, its trainers, its copies, and the effects of this step.
 
-The parts of the agent share one `Station`, and all that they say goes out through it in the order in which it was said.
+Every part appends to the same list of effects, so effects leave in the order in which they were decided.
 """
 
 from __future__ import annotations
@@ -8,40 +8,34 @@ from __future__ import annotations
 from typing import Any
 
 from deadpool.events import Event
-from deadpool.protocol.agent.copies import Storehouse
-from deadpool.protocol.agent.trainers import Crew
+from deadpool.protocol.agent.copies import Copies
+from deadpool.protocol.agent.phase import GenerationState
+from deadpool.protocol.agent.trainers import NodeTrainers
 from deadpool.protocol.effects import AgentEffect, Emit, Finish, ToCoordinator
-from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Durable, End, Settings, Trainers
 
 
-class Station:
+class AgentState:
     def __init__(self, node: str) -> None:
         self.node = node
-        self.settings: Settings | None = None  # None: nobody has welcomed us yet
-        self.generation: Generation = NO_GENERATION
-        self.cause = ""
-        self.fenced = False
-        self.ending = False
-        self.durable: Durable | None = None  # the newest checkpoint that the script told of
+        self.current = GenerationState()
+        self.settings: Settings | None = None  # None: no coordinator has welcomed this node yet
+        self.durable: Durable | None = None  # the newest checkpoint that the script reported
         self.effects: list[AgentEffect] = []
-        self.crew = Crew(node, self.effects)
-        self.store = Storehouse(self.effects)
-
-    def enter(self, generation: Generation, cause: str, *, fenced: bool) -> None:
-        self.generation, self.cause, self.fenced = generation, cause, fenced
+        self.trainers = NodeTrainers(node, self.effects)
+        self.copies = Copies(self.current, self.effects)
 
     def tell_coordinator(self, message: Any) -> None:
         self.effects.append(ToCoordinator(message=message))
 
     def report_trainers(self) -> None:
-        self.tell_coordinator(Trainers(trainers=self.crew.infos()))
+        self.tell_coordinator(Trainers(trainers=self.trainers.infos()))
 
     def emit(self, what: str, *, rank: int | None = None, step: int | None = None, **detail: Any) -> None:
         event = Event(
             what=what,
-            cause=self.cause or None,
-            generation=str(self.generation),
+            cause=self.current.cause or None,
+            generation=str(self.current.generation),
             node=self.node,
             rank=rank,
             step=step,
@@ -50,14 +44,13 @@ class Station:
         self.effects.append(Emit(event=event))
 
     def end(self, reason: str, *, failed: bool) -> None:
-        self.ending = True
-        for trainer in self.crew.trainers.values():
-            self.crew.tell(trainer, End(reason=reason))
-            self.crew.kill(trainer, reason)
+        self.current.end()
+        for trainer in self.trainers.by_name.values():
+            self.trainers.tell(trainer, End(reason=reason))
+            self.trainers.kill(trainer, reason)
         self.effects.append(Finish(failed=failed, reason=reason))
 
-    def take(self) -> list[AgentEffect]:
-        """All that was said since the last time."""
+    def take_effects(self) -> list[AgentEffect]:
         effects = self.effects.copy()
         self.effects.clear()
         return effects

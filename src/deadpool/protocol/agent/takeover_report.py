@@ -1,14 +1,15 @@
-"""What a node has seen of its generation and would tell a coordinator that was not there.
+"""What a node has seen of its generation and would report to a coordinator that takes over.
 
-Everything that the coordinator learns from news, and not from what lies in the arena, is noted here as it is told:
-the news may have gone to a coordinator that is dead by now.
+The coordinator learns of some things only by messages, not from what lies in the arena. The record notes each as it is
+sent, because the coordinator it went to may be dead by now.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from deadpool.protocol.capture_schedule import Timetable
+from deadpool.protocol.agent.phase import GenerationState
+from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import (
     Ended,
@@ -25,7 +26,7 @@ from deadpool.protocol.quorum import Footing, Promise, Seated
 from deadpool.protocol.topology import Layout
 
 
-class Witness:
+class TakeoverRecord:
     def __init__(self) -> None:
         self.promise = Promise()
         self._plan: Plan | None = None
@@ -33,45 +34,43 @@ class Witness:
         self._electorate: Generation = NO_GENERATION
         self._vote: int | None = None
         self._newer: list[Seated] = []
-        self._running = False
-        self._timetable: Timetable | None = None
+        self._schedule: CaptureSchedule | None = None
         self._missed: set[int] = set()
         self._finished: set[int] = set()
         self._ended: dict[int, int] = {}
         self._lost: dict[int, str] = {}
         self._quarantined = False
 
-    def has_missed(self, plan: Plan) -> bool:
-        """A generation has gone whose plan this node has not heard: the script may have begun anew in it. A spare hears
-        every plan, and of no Go."""
+    def has_missed_one_before(self, plan: Plan) -> bool:
+        """Whether a generation has gone whose plan this node has not heard: the script may have begun anew in it. A
+        spare hears every plan and no Go."""
         return self._plan is not None and self._plan.generation < plan.changes.since
 
-    def planned(self, plan: Plan, layout: Layout) -> None:
-        self._plan, self._running, self._quarantined = plan, False, plan.quarantined
+    def on_plan(self, plan: Plan, layout: Layout) -> None:
+        self._plan, self._quarantined = plan, plan.quarantined
         self._position = layout.position_of(plan.orders[0].rank) if plan.orders else None
         if plan.generation.is_founding:
             self._vote_in(plan.generation)
         elif self._position is not None:
             self._newer.append(Seated(generation=plan.generation, position=self._position, changes=plan.changes))
-        self._timetable = Timetable(plan.permit.schedule)
+        self._schedule = CaptureSchedule(plan.permit.schedule)
         for seen in (self._missed, self._finished, self._ended, self._lost):
             seen.clear()
 
-    def went(self) -> None:
+    def on_go(self) -> None:
         assert self._plan is not None
-        self._running = True
         self._vote_in(self._plan.generation)
 
     def _vote_in(self, generation: Generation) -> None:
         self._electorate, self._vote = generation, self._position
         self._newer.clear()
 
-    def permitted(self, permit: Permit) -> None:
-        if self._timetable is not None and permit.schedule != self._timetable.newest:
-            self._timetable.add(permit.schedule, settled=permit.keep_from)
+    def on_permit(self, permit: Permit) -> None:
+        if self._schedule is not None and permit.schedule != self._schedule.newest:
+            self._schedule.add(permit.schedule, settled=permit.keep_from)
         self._missed = {number for number in self._missed if number >= permit.keep_from}
 
-    def told(self, message: Any) -> None:
+    def on_sent(self, message: Any) -> None:
         """To the coordinator, whether there is one or not."""
         match message:
             case Missed(number=number):
@@ -97,9 +96,8 @@ class Witness:
 
     def report(
         self,
-        generation: Generation,
+        current: GenerationState,
         *,
-        fenced: bool,
         permit: Permit | None,
         inventory: Inventory,
         trainers: tuple[TrainerInfo, ...],
@@ -107,11 +105,11 @@ class Witness:
         plan = self._plan
         return TakeoverReport(
             term=self.promise.term,
-            footing=self.footing(generation),
-            running=self._running and not fenced,
+            footing=self.footing(current.generation),
+            running=current.is_running,
             resume=plan.resume if plan else None,
             permit=permit,
-            schedules=self._timetable.schedules if self._timetable else (),
+            schedules=self._schedule.schedules if self._schedule else (),
             holders=tuple(holder.node for holder in plan.holders) if plan else (),
             inventory=inventory,
             trainers=trainers,

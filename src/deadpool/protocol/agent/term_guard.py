@@ -1,29 +1,25 @@
-"""Whom a node follows: what it has promised, whom it can reach, and what the next one would have to be told. The
-promise is kept here, at the door: whatever is said in a lower term is refused."""
+"""Which coordinator a node follows. Orders of a lower term than the promised one are refused here, before any part of
+the agent sees them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from deadpool.protocol.agent.coordinator_liveness import Reach
-from deadpool.protocol.agent.takeover_report import Witness
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.agent.coordinator_liveness import CoordinatorLiveness
+from deadpool.protocol.agent.takeover_report import TakeoverRecord
 from deadpool.protocol.messages import Refused, Shutdown, Welcome
-from deadpool.protocol.quorum import Footing, Promise
+from deadpool.protocol.quorum import Promise
 
 
-class Allegiance:
+class TermGuard:
     def __init__(self) -> None:
-        self.reach = Reach()
-        self.witness = Witness()
-
-    def footing(self, generation: Generation) -> Footing:
-        return self.witness.footing(generation)
+        self.liveness = CoordinatorLiveness()
+        self.record = TakeoverRecord()
 
     def admits(self, term: int, message: Any) -> bool:
-        """Rule 18, one coordinator per term: a lower term than the one promised is refused, whatever it says; a higher
-        one has to ask first."""
-        promise = self.witness.promise
+        """Rule 18 (one coordinator per term): a lower term than the promised one is refused, whatever it says; a
+        higher one has to ask first."""
+        promise = self.record.promise
         match message:
             case Welcome(term=asked, by=by):
                 return promise.allows(asked, by)
@@ -32,7 +28,7 @@ class Allegiance:
             case _:
                 return term == promise.term
 
-    def pledge(self, welcome: Welcome) -> None:
-        """Before anything is reported: that must not be overtaken by an order of somebody else."""
-        self.witness.promise = Promise(term=welcome.term, to=welcome.by)
-        self.reach.welcomed(welcome.settings)
+    def promise(self, welcome: Welcome) -> None:
+        """Before anything is reported to it: from here on no order of an older term may change what is reported."""
+        self.record.promise = Promise(term=welcome.term, to=welcome.by)
+        self.liveness.on_welcome(welcome.settings)

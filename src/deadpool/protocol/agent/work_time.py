@@ -1,7 +1,7 @@
-"""How long a node's ranks work at their steps, and do not wait for others, as its agent sees it.
+"""How long a node's ranks work in a step, without the time in which they wait for other ranks.
 
-What a trainer can say of a single step is a rough estimate, as it is sampled. So steps are put together until they have
-taken CHUNK_S, and the median of the last chunks is told: one long step, or one bad sample, does not move it.
+What a trainer measures of a single step is a rough estimate, because it samples. So steps are put together into chunks
+of at least CHUNK_S, and the median of the last chunks is reported: one long step, or one bad sample, does not move it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from deadpool.protocol.messages import Effort, Stepped
 CHUNK_S = 2.0
 WINDOW = 12
 ENOUGH = 3
-"""Chunks of which the median is told, at most and at least."""
+"""The median is over at most WINDOW chunks, and is not reported of fewer than ENOUGH."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _Chunk:
 
 
 @dataclass(slots=True)
-class _RankEffort:
+class _RankWorkTime:
     open: _Chunk = field(default_factory=_Chunk)
     step_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     own_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -42,21 +42,21 @@ class _RankEffort:
             self.open = _Chunk()
 
 
-class EffortBook:
+class WorkTimes:
     def __init__(self) -> None:
-        self._ranks: dict[int, _RankEffort] = {}
+        self._ranks: dict[int, _RankWorkTime] = {}
 
     def clear(self) -> None:
-        """At a fence: others may take these ranks."""
+        """At a fence: other nodes may take these ranks."""
         self._ranks.clear()
 
-    def stepped(self, rank: int, news: Stepped) -> None:
+    def on_stepped(self, rank: int, news: Stepped) -> None:
         if news.waited_s is not None:
-            self._ranks.setdefault(rank, _RankEffort()).add(news.step_s, news.waited_s)
+            self._ranks.setdefault(rank, _RankWorkTime()).add(news.step_s, news.waited_s)
 
-    def told(self) -> tuple[Effort, ...]:
+    def of_ranks(self) -> tuple[Effort, ...]:
         return tuple(
-            Effort(rank=rank, step_s=statistics.median(effort.step_s), own_s=statistics.median(effort.own_s))
-            for rank, effort in self._ranks.items()
-            if len(effort.own_s) >= ENOUGH
+            Effort(rank=rank, step_s=statistics.median(work.step_s), own_s=statistics.median(work.own_s))
+            for rank, work in self._ranks.items()
+            if len(work.own_s) >= ENOUGH
         )

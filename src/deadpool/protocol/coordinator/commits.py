@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deadpool.protocol.capture_schedule import Timetable
+from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coordinator.ledger import Ledger
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.outbox import Outbox
@@ -26,7 +26,7 @@ class Commits:
     """Methods that return a string return why the job must end, or None."""
 
     def __init__(self, layout: Layout, schedule: Schedule, out: Outbox) -> None:
-        self.layout, self.timetable, self._out = layout, Timetable(schedule), out
+        self.layout, self.timetable, self._out = layout, CaptureSchedule(schedule), out
         self.ledger = Ledger(layout, (), NO_PLACEMENT)
         self._closed: Ledger | None = None  # of the generation before: freed after the plan, because that takes time
         self.permit = Permit(generation=NO_GENERATION, watermark=None, keep_from=0, schedule=schedule)
@@ -62,7 +62,7 @@ class Commits:
     def adopt(self, plan: GlobalPlan, members: Iterable[Member]) -> None:
         same_rack_before = self.placement.same_rack
         self.permit, self._resume, self.protected = plan.permit, plan.resume, False
-        self.timetable = Timetable(plan.permit.schedule)
+        self.timetable = CaptureSchedule(plan.permit.schedule)
         self._closed = self.ledger
         self.ledger = Ledger(self.layout, plan.seats, plan.placement)
         members = list(members)
@@ -116,7 +116,7 @@ class Commits:
         committed.
         """
         self.permit, self._resume = permit, resume
-        self.timetable = Timetable(*schedules)
+        self.timetable = CaptureSchedule(*schedules)
         self.committed, self.count = permit.watermark is not None, TRIAL_COMMITS
         self.ledger = ledger
         self.ledger.drop_overwritable(permit)

@@ -55,6 +55,7 @@ from deadpool.protocol.effects import (
     Stalled,
     StopAsked,
     Tick,
+    earliest,
 )
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
@@ -81,7 +82,6 @@ from deadpool.protocol.messages import (
     TrainerLost,
     Trainers,
 )
-from deadpool.protocol.times import earliest
 
 
 class Coordinator:

@@ -27,10 +27,10 @@ from deadpool.protocol.effects import (
     StopAsked,
     Tick,
     ToAgent,
+    earliest,
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Heartbeat, Join, Pulse, Shutdown, Welcome
-from deadpool.protocol.times import earliest
 
 FIRST_TERM = 1
 PULSE = Pulse()

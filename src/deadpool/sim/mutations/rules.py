@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent import rank_slots, slots
-from deadpool.protocol.agent.copies import Storehouse
-from deadpool.protocol.agent.trainers import Crew, Trainer
+from deadpool.protocol.agent import slots
+from deadpool.protocol.agent.copies import Copies
+from deadpool.protocol.agent.trainers import NodeTrainers, Trainer
 from deadpool.protocol.agent.unwinding import Unwinding
-from deadpool.protocol.capture_schedule import Timetable
+from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coordinator import inventory_index, ledger, planner
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.hang import HangMonitor
@@ -39,7 +39,7 @@ def keep_all_above_the_watermark(patch: Patch) -> None:
 
 
 def _set_may_overwrite(patch: Patch, rule: Callable[[Version, Permit], bool]) -> None:
-    for user in (rank_slots, slots, ledger):
+    for user in (slots, ledger):
         patch.set(user, "may_overwrite", rule)
 
 
@@ -51,7 +51,7 @@ def permit_passes_what_is_pending(patch: Patch) -> None:
 
 
 def drop_nothing_above_resume(patch: Patch) -> None:
-    patch.set(rank_slots.Shelf, "drop_above", lambda self, resume: None)
+    patch.set(slots.RankSlots, "drop_above", lambda self, resume: None)
 
 
 def identity_by_number(patch: Patch) -> None:
@@ -112,11 +112,11 @@ def inventory_not_frozen(patch: Patch) -> None:
     def fence(self: Unwinding, order: Any, now: float) -> None:
         real(self, order, now)
         self._streams_cut = order.generation
-        self.maybe_ack()
+        self.acknowledge_if_frozen()
 
     patch.set(Unwinding, "fence", fence)
-    patch.set(Crew, "at_rest", lambda self: True)
-    patch.set(Storehouse, "is_quiet", lambda self: True)
+    patch.set(NodeTrainers, "at_rest", lambda self: True)
+    patch.set(Copies, "is_quiet", lambda self: True)
 
 
 def replica_as_evidence(patch: Patch) -> None:
@@ -156,18 +156,18 @@ def unclean_memory_kept(patch: Patch) -> None:
 
 
 def rehearsals_of_an_earlier_start_kept(patch: Patch) -> None:
-    patch.set(Crew, "replace_rehearsals", lambda self, but=(): None)
+    patch.set(NodeTrainers, "replace_rehearsals", lambda self, but=(): None)
 
 
 def process_of_another_rank_seated(patch: Patch) -> None:
-    def take_for(self: Crew, rank: int) -> Trainer:
-        return min(self.free(), key=lambda trainer: trainer.rank != rank) if self.free() else self.hire()
+    def take_for(self: NodeTrainers, rank: int) -> Trainer:
+        return min(self.free(), key=lambda trainer: trainer.rank != rank) if self.free() else self.start()
 
-    patch.set(Crew, "take_for", take_for)
+    patch.set(NodeTrainers, "take_for", take_for)
 
 
 def rehearsal_of_another_rank_goes_on(patch: Patch) -> None:
-    patch.set(Crew, "replace", lambda self, trainer, reason, rank: self.tell(trainer, _rehearse(trainer, rank)))
+    patch.set(NodeTrainers, "replace", lambda self, trainer, reason, rank: self.tell(trainer, _rehearse(trainer, rank)))
 
 
 def _rehearse(trainer: Trainer, rank: int | None) -> Rehearse:
@@ -181,14 +181,14 @@ def hangs_not_detected(patch: Patch) -> None:
 def schedule_changes_at_once(patch: Patch) -> None:
     def reschedule(self: TrainerCore, generation: Generation, schedule: Schedule) -> list[Missed]:
         if generation == self.generation:
-            self.timetable = Timetable(Schedule(every=schedule.every))
+            self.schedule = CaptureSchedule(Schedule(every=schedule.every))
         return []
 
     patch.set(TrainerCore, "reschedule", reschedule)
 
 
 def late_news_of_a_schedule_not_reported(patch: Patch) -> None:
-    patch.set(Timetable, "overlooked", lambda self, schedule, up_to: [])
+    patch.set(CaptureSchedule, "overlooked", lambda self, schedule, up_to: [])
 
 
 def schedule_begins_too_early(patch: Patch) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from deadpool.protocol.agent.orders import Orders
-from deadpool.protocol.agent.takeover_report import Witness
-from deadpool.protocol.agent.term_guard import Allegiance
+from deadpool.protocol.agent.takeover_report import TakeoverRecord
+from deadpool.protocol.agent.term_guard import TermGuard
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.election import Election
 from deadpool.protocol.coordinator.takeover import RecoveredView
@@ -19,12 +19,12 @@ from deadpool.sim.mutations.mutation import Mutation, Patch
 
 
 def _let_in(patch: Patch, *kinds: type) -> None:
-    real = Allegiance.admits
+    real = TermGuard.admits
 
-    def admits(self: Allegiance, term: int, message: Any) -> bool:
+    def admits(self: TermGuard, term: int, message: Any) -> bool:
         return isinstance(message, kinds) or real(self, term, message)
 
-    patch.set(Allegiance, "admits", admits)
+    patch.set(TermGuard, "admits", admits)
 
 
 def permits_of_any_term(patch: Patch) -> None:
@@ -95,23 +95,23 @@ def terms_forgotten_at_the_fence(patch: Patch) -> None:
     """A node that was fenced by the coordinator of its promise no longer checks the term of an order that names its
     generation."""
     fenced: set[int] = set()  # witnesses, which live as long as their agents: as long as a seed
-    fence, pledge, admits = Orders._fence, Allegiance.pledge, Allegiance.admits
+    fence, pledge, admits = Orders._fence, TermGuard.promise, TermGuard.admits
 
     def fence_and_forget(self: Orders, order: Fence, now: float) -> None:
-        fenced.add(id(self._witness))
+        fenced.add(id(self._record))
         fence(self, order, now)
 
-    def pledge_and_remember(self: Allegiance, welcome: Welcome) -> None:
-        fenced.discard(id(self.witness))
+    def pledge_and_remember(self: TermGuard, welcome: Welcome) -> None:
+        fenced.discard(id(self.record))
         pledge(self, welcome)
 
-    def admits_by_generation(self: Allegiance, term: int, message: Any) -> bool:
+    def admits_by_generation(self: TermGuard, term: int, message: Any) -> bool:
         tells = isinstance(message, Fence | Plan | Connect | Go | Permit)
-        return (tells and id(self.witness) in fenced) or admits(self, term, message)
+        return (tells and id(self.record) in fenced) or admits(self, term, message)
 
     patch.set(Orders, "_fence", fence_and_forget)
-    patch.set(Allegiance, "pledge", pledge_and_remember)
-    patch.set(Allegiance, "admits", admits_by_generation)
+    patch.set(TermGuard, "promise", pledge_and_remember)
+    patch.set(TermGuard, "admits", admits_by_generation)
 
 
 def no_term_in_generations_or_orders(patch: Patch) -> None:
@@ -127,8 +127,8 @@ def same_term_promised_to_two(patch: Patch) -> None:
 
 
 def misses_forgotten_with_the_coordinator(patch: Patch) -> None:
-    real = Witness.report
-    patch.set(Witness, "report", lambda self, *args, **named: replace(real(self, *args, **named), missed=()))
+    real = TakeoverRecord.report
+    patch.set(TakeoverRecord, "report", lambda self, *args, **named: replace(real(self, *args, **named), missed=()))
 
 
 def newest_plan_alone_votes(patch: Patch) -> None:
