@@ -7,8 +7,8 @@ anything else is done with it if that generation is over. There are three conver
                             FenceAck Spoilt PlanAck Prepared Connected Finished Ended Standing Leave Salvaged Report
     coordinator -> agent    Welcome Refused Pulse Recording Rehearse Fence Plan Connect Go Permit Release Stand Proceed
                             Spoilt Salvage Shutdown (each in an Order, which names the term), Injection
-    agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore Connect
-                            Go Final Reschedule Stand Proceed Release End Injection
+    agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
+                            Connect Go Final Reschedule Stand Proceed Release End Injection
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Standing Finished
                             Report Failed DeviceLost Hung Injected
 """
