@@ -7,8 +7,8 @@ anything else is done with it if that generation is over. There are three conver
                             FenceAck Spoilt PlanAck Prepared Connected Finished Ended Standing Leave Salvaged Report
     coordinator -> agent    Welcome Refused Pulse Recording Rehearse Fence Plan Connect Go Permit Release Stand Proceed
                             Spoilt Salvage Shutdown (each in an Order, which names the term), Injection
-    agent <-> trainer       TrainerHello Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore Connect Go
-                            Final Reschedule Stand Proceed Release End Injection
+    agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
+                            Connect Go Final Reschedule Stand Proceed Release End Injection
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Standing Finished
                             Report Failed DeviceLost Hung Injected
 """
@@ -129,8 +129,8 @@ class Effort(Value, frozen=True, kw_only=True):
     own_s: float
 
 
-class Settings(Value, frozen=True, kw_only=True):
-    """What the coordinator decides for the whole job and every agent obeys."""
+class Settings(Message, frozen=True, kw_only=True):
+    """What the coordinator decides for the whole job. Every agent obeys it and passes it on to its trainers."""
 
     layout: Layout
     slots: int
@@ -672,7 +672,7 @@ ALL: tuple[type[Message], ...] = (
     Answer, Arriving, Ask, Attach, Captured, Connect, Connected, Declare, Detach, DeviceLost, Durable, End, Ended,
     Facts, Failed, Fence, FenceAck, Final, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected, Injection,
     Join, Leave, Missed, Order, Parked, Parting, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Pulse, Recording,
-    Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Shutdown, Spoilt,
-    Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Welcome,
+    Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown,
+    Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Welcome,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
