@@ -13,7 +13,6 @@ Each leg is held against the limit of the machine in the same run: two plain soc
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import secrets
@@ -123,7 +122,7 @@ class Agents:
     """The holder, and the newcomer's agent."""
 
     def __init__(self, geometry: Geometry, arena: Segment) -> None:
-        shared = [json.dumps(dataclasses.asdict(geometry))]
+        shared = [json.dumps(structs.asdict(geometry))]
         environment = {**os.environ, SECRET_VARIABLE: secrets.token_hex(32)}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
         self._holder = subprocess.Popen([sys.executable, str(PROCESSES), "hold", *shared], **pipes)

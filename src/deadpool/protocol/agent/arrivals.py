@@ -6,7 +6,8 @@ Each needs a slot of the right geometry. What finds none waits here, until a seg
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.pushes import ALREADY_STORED, NO_ROOM
