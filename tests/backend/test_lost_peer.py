@@ -182,12 +182,12 @@ def announced_once(rank: int, port: int) -> list[Any]:
     [pool] = peers._pools
     pool.needs["other"] = 1
     if rank == 0:
-        assert groups._store is not None
-        groups._store.add("closed/0", 1)
+        assert groups._connection.current is not None
+        groups._connection.current.add("closed/0", 1)
     meet(store, "announced", 2)
-    found: list[Any] = [groups._was_on_purpose(("0", "other"), 1), dict(pool.needs)]
+    found: list[Any] = [groups._peer_loss._is_announced(("0", "other"), 1), dict(pool.needs)]
     peers.forget("other")
-    found.append(groups._was_on_purpose(("0",), 1))
+    found.append(groups._peer_loss._is_announced(("0",), 1))
     meet(store, "looked", 2)
     return found
 
@@ -224,15 +224,15 @@ def test_looking_at_two_thousand_connections_costs_milliseconds() -> None:
                 ends.extend((socket.create_connection(server.getsockname()), server.accept()[0]))
 
         supervisor.run("making a large group", meet_many, connections=1000)
-        supervisor.name_newest("0")
-        assert supervisor.missing() == {}
+        supervisor.name_last_made("0")
+        assert supervisor.missing_connections() == {}
         began = time.process_time()
         for _ in range(10):
-            supervisor.missing()
+            supervisor.missing_connections()
         each_s = (time.process_time() - began) / 10
         print(f"{len(supervisor._peers.claimed)} connections: {1e3 * each_s:.2f} ms")
         ends[1].close()
-        assert supervisor.missing() == {("0",): 1}
+        assert supervisor.missing_connections() == {("0",): 1}
         for end in ends:
             end.close()
     assert each_s < 0.02

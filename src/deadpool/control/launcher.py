@@ -154,7 +154,7 @@ class LocalJob:
         command += [f"--rack={rack}"] if rack is not None else []
         command += [f"--bulk-nice={self.config.bulk_nice}", f"--bulk-cpus={self.config.bulk_cpus}"]
         host = self.site.host(name) if self.site is not None else self.config.host
-        command += [f"--host={host}", f"--logs={self.run_dir.logs}", f"--fork_server={fork_server}"]
+        command += [f"--host={host}", f"--logs={self.run_dir.logs}", f"--fork-server={fork_server}"]
         command += [f"--preload={package}" for package in self.preload]
         return command + (["--spare"] if spare else []) + ["--", *self.script]
 

@@ -42,12 +42,12 @@ class RecordingSchedule:
                 self._replay.record()
             case _:
                 self._is_replayed = True
-                self._replay.recording(self._find)
+                self._replay.replay(self._find)
 
     def enter_loop(self) -> None:
         self._replay.mark()
         if self._replay.is_recording:
-            self._send(self._replay.book, complete=False)
+            self._send(self._replay.recorded, complete=False)
 
     def block_ended(self) -> None:
         """A rehearsal need not do what the script does between two steps."""
@@ -57,7 +57,7 @@ class RecordingSchedule:
     def step_completed(self) -> None:
         if self._replay.is_recording:
             self._replay.end()
-            self._send(self._replay.book, complete=True)
+            self._send(self._replay.recorded, complete=True)
 
     def unwound(self) -> None:
         if self._replay.is_recording:

@@ -133,7 +133,7 @@ def _replace(old: Any, new: Any) -> None:
 
 def _check_joined(joined: str, backend: str | None, timeout: timedelta | None, options: Any) -> None:
     """ConfigError: the group that join() has made is another one."""
-    there = world.members()[0].timeout
+    there = world.joined_groups()[0].timeout
     differs = {
         f"backend={backend!r}": backend is not None and _plain(backend) != joined,
         f"timeout={timeout}": timeout not in (None, there),
