@@ -31,7 +31,7 @@ def test_script_that_never_asks_is_run_once_per_rank(tmp_path, fork_server):
     assert sorted(event["rank"] for event in stage.events("unprotected")) == [0, 1]
     assert "UNPROTECTED: the script ended without ever calling protect()" in stage.trial.console()
     said = "".join(path.read_text() for path in stage.trial.job.run_dir.logs.glob("*.log"))
-    assert said.count("deadpool: the script ended without ever calling protect()") == 1
+    assert said.count("deadpool: the script ended without calling protect()") == 1
 
 
 @pytest.mark.parametrize(("way", "victim"), [("torch", 1), ("twice", 0), ("join", 1)])
@@ -54,5 +54,5 @@ def test_another_place_than_the_jobs_is_refused(tmp_path, fork_server):
     script = tmp_path / "script.py"
     script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo', rank=0, world_size=7)\n")
     stage = make_stage(tmp_path, fork_server, script)
-    with pytest.raises(JobFailed, match=r"init_process_group\(world_size=7\) cannot be used: in this job it is 2"):
+    with pytest.raises(JobFailed, match=r"\(world_size=7\) cannot be used: in this job world_size is 2"):
         stage.trial.run()
