@@ -159,7 +159,7 @@ def _on(home: torch.device, tensor: torch.Tensor, device: str | None) -> torch.T
 
 
 class _UpcastHook:
-    """DDP's own hook for mixed precision. It has no state between steps, but a step that was cut off leaves its flag."""
+    """DDP's own hook for mixed precision. It has no state between steps, but a step that was cut off sets a flag."""
 
     def __init__(self, owner: _AllreduceUpcastHookState) -> None:
         self._owner = owner

@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining: clears what a cut-off step leaves in schedules, and keeps what the first step agreed on.
+"""torch.distributed.pipelining: clears what a cut-off step leaves in schedules, and keeps what the first one agreed on.
 
 A schedule clears caches of its stages when a step begins, but not all of them: the losses of the step that was cut off
 would be taken for those of the redone one, receives that were posted are refused a second time, and gradients of inputs
