@@ -106,13 +106,15 @@ def _neighbours(rank: int) -> list[Any]:
 
 
 def converse(rank: int, port: int) -> tuple[list[Any], bytes, bool]:
-    groups, replay, stock = Groups(timeout_s=20), CollectiveReplay(), dict(vars(dist.ProcessGroup))
+    groups, replay, originals = Groups(timeout_s=20), CollectiveReplay(), dict(vars(dist.ProcessGroup))
     groups.install()
     replay.record()
     groups.init(backend="gloo", store=connect(port), rank=rank, world_size=2, detached=False)
     heard = talk(rank)
     replay.end()
-    restored = all(vars(dist.ProcessGroup)[name] is stock[name] for name in METHODS_WITH_RESULTS if name in stock)
+    restored = all(
+        vars(dist.ProcessGroup)[name] is originals[name] for name in METHODS_WITH_RESULTS if name in originals
+    )
     dist.barrier()
     dist.destroy_process_group()
     return heard, replay.recorded.pack(), restored

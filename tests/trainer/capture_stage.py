@@ -26,7 +26,7 @@ SLOTS = 3
 
 
 class Quiet:
-    """Everything of recording_schedule that a loop calls."""
+    """The part of RecordingSchedule that a loop calls."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None

@@ -1,4 +1,4 @@
-"""A injection that lies in wait in a trainer: when it falls, what has been said by then, and when it is missed."""
+"""A fault that waits for its moment in a trainer: when it is injected, what was reported before, when it is missed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deadpool.trainer.step import DryStep, Step
 
 
 class SessionTwin:
-    """What an injected needs of a session; what is sent and what is hit goes into one list, in order."""
+    """The part of a session that InjectionTriggers use. Messages and signals go into one list, in order."""
 
     def __init__(self) -> None:
         self.name = "n1.0"
@@ -33,7 +33,7 @@ class SessionTwin:
 
 
 class JobTwin:
-    """A loop around a model of one layer, as Job calls the pending_injections."""
+    """A loop around a model of one layer, as Job calls InjectionTriggers."""
 
     def __init__(self, session: SessionTwin) -> None:
         self.pending_injections = session.pending_injections
