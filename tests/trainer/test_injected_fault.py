@@ -47,10 +47,10 @@ class JobTwin:
         return False
 
     def enter_dry_step(self, number: int) -> None:
-        """InjectionTriggers are not told of it."""
+        """A dry step injects no faults."""
 
     def leave_dry_step(self) -> None:
-        """Nor of its end."""
+        """A dry step injects no faults."""
 
     def train(self, number: int, step: type[Step] = Step) -> None:
         with step(self, number):  # type: ignore[arg-type]
