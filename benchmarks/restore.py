@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from output import give_out
 from restore_processes import CAPTURED, FETCHED
 from torch import Tensor, nn

@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "event_types": set(),
     "events": BASE | {"owner_only"},
     "child_processes": set(),
+    "fork_loop": {"child_processes"},
     "story": {"events", "errors"},
     "picture": {"story", "errors"},
     "notes": set(),
@@ -62,9 +63,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "snapshot": SHARED
     | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "preauth_limit", "tls")},
     "backend": {"config", "events", "errors"},
-    "trainer": SHARED | {"wire", "snapshot", "backend", "child_processes", "environment", "journal", "notes"},
+    "trainer": SHARED
+    | {"wire", "snapshot", "backend", "child_processes", "environment", "fork_loop", "journal", "notes"},
     "workload": {"", "config", "control", "events", "story", "errors"},
-    "chaos": {"config", "control", "environment", "errors", "journal", "child_processes", "snapshot.slot", "workload"},
+    "chaos": {
+        *("config", "control", "environment", "errors", "journal", "child_processes", "fork_loop", "snapshot.slot"),
+        "workload",
+    },
     "__init__": {"errors", "trainer"},
 }
 """Rooms, or single modules in them. Every room may import itself; cli may import anything, only cli sim and chaos."""

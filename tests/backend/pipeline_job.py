@@ -68,13 +68,13 @@ class PipelineJob(Job):
         if self._replay.is_recording and self.step == 1:
             self._replay.end()
             draft = self._book.with_suffix(".draft")
-            draft.write_bytes(self._replay.book.pack())
+            draft.write_bytes(self._replay.recorded.pack())
             draft.rename(self._book)
 
     def rehearse(self) -> None:
         """Nothing that goes wrong in a rehearsal matters, as in rehearsal.py."""
         book = self._await_book()
-        self._replay.recording(book.get)
+        self._replay.replay(book.get)
         try:
             super().rehearse()
         except Exception as error:

@@ -12,8 +12,8 @@ from backend_fleet import run_in_children
 
 from deadpool.backend.collective_replay import CollectiveReplay
 from deadpool.backend.groups import Groups
-from deadpool.backend.interception import DELIVERING
-from deadpool.backend.recorded_collectives import RecordedCollectives, can_be_kept, fill
+from deadpool.backend.interception import METHODS_WITH_RESULTS
+from deadpool.backend.recorded_collectives import RecordedCollectives, copy_into, is_recordable
 
 KEY = ("recv", "0", 0)
 HALF = torch.tensor([0.5, -1.0], dtype=torch.bfloat16)
@@ -28,20 +28,20 @@ def test_book_comes_back_from_bytes(tensor: torch.Tensor) -> None:
     book.add(KEY, [tensor])
     result = RecordedCollectives.unpack(book.pack()).get(KEY)
     filled = torch.zeros_like(tensor)
-    assert result is not None and fill([filled], result)
+    assert result is not None and copy_into([filled], result)
     assert torch.equal(filled, tensor)
 
 
 def test_result_of_another_size_is_not_used() -> None:
     tensor = torch.zeros(3)
-    assert not fill([tensor], (b"1234",))
+    assert not copy_into([tensor], (b"1234",))
     assert tensor.tolist() == [0, 0, 0]
 
 
 def test_buffer_that_autograd_knows_can_be_filled() -> None:
     leaf = torch.zeros(1, requires_grad=True)
     product = leaf * leaf
-    assert fill([leaf], (torch.ones(1).numpy().tobytes(),))
+    assert copy_into([leaf], (torch.ones(1).numpy().tobytes(),))
     product.backward()
 
 
@@ -60,12 +60,12 @@ def test_tensor_that_has_no_bytes_closes_the_book_and_harms_nobody() -> None:
 
 
 def test_large_tensors_are_never_kept() -> None:
-    assert can_be_kept([torch.empty(16384)])
-    assert not can_be_kept([torch.empty(16385), torch.empty(1)])
-    assert not can_be_kept([])
+    assert is_recordable([torch.empty(16384)])
+    assert not is_recordable([torch.empty(16385), torch.empty(1)])
+    assert not is_recordable([])
 
 
-# --- recording and recording_schedule -----------------------------------------------------------------------------------------
+# --- recording and replay ---------------------------------------------------------------------------------------------
 
 
 def talk(rank: int) -> list[Any]:
@@ -106,22 +106,24 @@ def _neighbours(rank: int) -> list[Any]:
 
 
 def converse(rank: int, port: int) -> tuple[list[Any], bytes, bool]:
-    groups, replay, stock = Groups(timeout_s=20), CollectiveReplay(), dict(vars(dist.ProcessGroup))
+    groups, replay, originals = Groups(timeout_s=20), CollectiveReplay(), dict(vars(dist.ProcessGroup))
     groups.install()
     replay.record()
     groups.init(backend="gloo", store=connect(port), rank=rank, world_size=2, detached=False)
     heard = talk(rank)
     replay.end()
-    restored = all(vars(dist.ProcessGroup)[name] is stock[name] for name in DELIVERING if name in stock)
+    restored = all(
+        vars(dist.ProcessGroup)[name] is originals[name] for name in METHODS_WITH_RESULTS if name in originals
+    )
     dist.barrier()
     dist.destroy_process_group()
-    return heard, replay.book.pack(), restored
+    return heard, replay.recorded.pack(), restored
 
 
 def rehearse(rank: int, port: int, played: int, book: bytes) -> list[Any]:
     groups, replay = Groups(timeout_s=20), CollectiveReplay()
     groups.install()
-    replay.recording(RecordedCollectives.unpack(book).get)
+    replay.replay(RecordedCollectives.unpack(book).get)
     groups.init(backend="gloo", store=dist.HashStore(), rank=played, world_size=2, detached=True)
     return talk(played)
 
@@ -146,7 +148,7 @@ def test_rehearsal_hears_what_the_live_rank_heard() -> None:
 def rehearse_without_a_book(rank: int, port: int) -> list[Any]:
     groups, replay = Groups(timeout_s=20), CollectiveReplay()
     groups.install()
-    replay.recording(lambda key: None)
+    replay.replay(lambda key: None)
     groups.init(backend="gloo", store=dist.HashStore(), rank=1, world_size=2, detached=True)
     received, total = torch.full((2,), float("nan")), torch.ones(1)
     dist.recv(received, src=0)
@@ -172,12 +174,12 @@ def record_twice(rank: int, port: int) -> list[list[float]]:
     _reduce(3.0)
     replay.end()
     _reduce(4.0)
-    done_again = replay.book
+    done_again = replay.recorded
     lost = RecordedCollectives()
     lost.add(("allreduce", "0", 0), [torch.tensor([5.0])])
     replay.record_first_step(lost)
     _reduce(6.0)
-    return [_results(done_again), _results(replay.book)]
+    return [_results(done_again), _results(replay.recorded)]
 
 
 def _reduce(value: float) -> None:

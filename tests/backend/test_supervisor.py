@@ -19,7 +19,7 @@ def supervisor() -> Supervisor:
 def own_port(supervisor: Supervisor) -> Iterator[socket.socket]:
     """As gloo's device opens it."""
     opened: list[socket.socket] = []
-    supervisor.listen_through(lambda: opened.append(socket.create_server(("127.0.0.1", 0))))
+    supervisor.claim_ports(lambda: opened.append(socket.create_server(("127.0.0.1", 0))))
     with opened[0]:
         yield opened[0]
 

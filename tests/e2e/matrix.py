@@ -73,7 +73,7 @@ class Matrix:
             metafunc.parametrize("cell", self.cells(extent_of(metafunc.config)), ids="-".join)
 
     def check(self, cell: Cell, extent: str, new_folder: Callable[[str], Path], fork_server: SharedForkServer) -> None:
-        """The injection of this cell fell at its moment, and every rank's losses and final state are bit-identical."""
+        """The fault was injected at its moment, and every rank's losses and final state are bit-identical."""
         layout, _, moment = cell
         if (layout, moment) in CANNOT:
             pytest.skip(CANNOT[layout, moment])

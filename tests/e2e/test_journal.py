@@ -84,7 +84,7 @@ def test_what_a_dry_step_registers_never_runs_and_what_a_dead_rank_had_is_told(m
     missing = sorted(set(range(STEPS)) - {note["step"] for note in finals(stage, 1)})
     assert lost["rank"] == 1 and 3 in missing, "at this gate step 3 always waits"
     assert set(missing) <= set(lost["steps"])
-    assert "what waited in job.on_final for step" in stage.trial.console()
+    assert "actions in job.on_final for step" in stage.trial.console()
 
 
 # --- job.log ---------------------------------------------------------------------------------------------------------

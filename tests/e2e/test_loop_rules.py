@@ -15,8 +15,8 @@ from deadpool.errors import JobFailed
 SCRIPT = Path(__file__).with_name("loop_rules_script.py")
 REFUSED = {
     "twice": "job.steps() was called a second time",
-    "bare": "step 0 was never begun: the body of the loop belongs into `with step:`",
-    "continue": "step 1 was never begun: the body of the loop belongs into `with step:`",
+    "bare": "step 0 was never entered: put the whole body of the loop into `with step:`",
+    "continue": "step 1 was never entered: put the whole body of the loop into `with step:`",
 }
 
 

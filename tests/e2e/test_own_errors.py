@@ -43,5 +43,5 @@ def test_connections_cut_between_processes_that_live(make_stage, tmp_path):
     reference = run_script_unprotected(SCRIPT, ["--what", "nothing"], 2, tmp_path / "reference")
     assert differences(reference, results) == []
     (told,) = {event["reason"] for event in stage.events("peer_lost")}
-    assert told.startswith("a connection to a peer broke by the end of step 4")
+    assert told.startswith("a connection to a peer broke before the end of step 4")
     assert stage.events("planned")[-1]["step"] == 4

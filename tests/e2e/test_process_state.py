@@ -22,7 +22,7 @@ ONLY_OURS = ("DEADPOOL_", "E2E_", "PYTEST_")
 ONLY_TORCHRUNS = {
     "TORCHELASTIC_USE_AGENT_STORE",  # torchrun serves a store at MASTER_PORT; here nobody does
     "TORCHELASTIC_SIGNALS_TO_HANDLE",  # that torchrun itself handles
-    "TORCHINDUCTOR_CACHE_DIR",  # torch sets it where it first imports some of its parts: here in the fork_server
+    "TORCHINDUCTOR_CACHE_DIR",  # torch sets it where it first imports some of its parts: here in the fork server
     "TORCHELASTIC_ERROR_FILE",  # a file that torchrun reads a failed rank's traceback from
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",  # torchrun's 1 would end survivors: join() sets it where NCCL is used
 }
@@ -43,7 +43,7 @@ def under_torchrun(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, 
 
 @pytest.fixture
 def under_deadpool(tmp_path: Path) -> Callable[..., Path]:
-    """With a fork_server of its own, as `deadpool run` starts it: that of other tests was started otherwise."""
+    """With a fork server of its own, as `deadpool run` starts it: that of other tests was started otherwise."""
 
     def run(during: Callable[[Stage], None] | None = None) -> Path:
         settings = JobConfig(nodes=2, spares=1, **EVERY_STEP).checked()  # type: ignore[arg-type]

@@ -24,21 +24,21 @@ class Series:
         self.hit: list[Record] = []
 
     def at_gate(self, gate: int) -> None:
-        """Everything is committed by then: what a injection finds does not depend on how fast copies travel."""
+        """Everything is committed by then: what an injection finds does not depend on how fast copies travel."""
         reached = self._stage.folder / "gates" / f"reached-{gate}"
         self._stage.trial.await_true(reached.exists, f"the gate of step {gate}", GATE_S)
         self._stage.await_committed(gate)
 
-    def arm_node(self, at: str, step: int) -> None:
+    def inject_on_node(self, at: str, step: int) -> None:
         """The one that holds rank 1 now."""
         self._order({"node": self._nodes_of([1])[0]}, at, step)
         self._await_set()
 
-    def arm_trainer(self, at: str, step: int) -> None:
+    def inject_on_trainer(self, at: str, step: int) -> None:
         self._order({"rank": 1}, at, step)
         self._await_set()
 
-    def arm_the_only_spare(self, at: str) -> None:
+    def inject_on_the_only_spare(self, at: str) -> None:
         (spare,) = self._nodes_of([])
         self._order({"node": spare}, at, None)
 
@@ -53,7 +53,7 @@ class Series:
         self.hit.append(ask(self._stage.trial.job.run_dir, "kill", **place, at=at, step=step))
 
     def check(self) -> None:
-        """Each injection fell, once, where and when it was ordered, and took its whole node if that was meant."""
+        """Each fault was injected once, where and when it was ordered, and took its whole node if that was meant."""
         pending_injections, faults = self._stage.events("injected"), self._stage.events("fault")
         assert self._stage.events("injection_missed") == []
         assert [(a["at"], a.get("step")) for a in pending_injections] == [(s["at"], s["step"]) for s in self.hit]
@@ -86,7 +86,7 @@ def test_node_after_node_struck_at_its_moment(make_stage, play, layout, moments)
     def during():
         for gate, at in zip(gates, moments, strict=True):
             series.at_gate(gate)
-            series.arm_node(at, gate + 1)
+            series.inject_on_node(at, gate + 1)
             stage.open_gate(gate)
 
     results = play(stage, during)
@@ -105,14 +105,14 @@ def test_first_step_ever_then_between_steps_then_right_after_a_recovery(make_sta
 
     def during():
         series.at_gate(2)
-        series.arm_node("between", 2)
+        series.inject_on_node("between", 2)
         stage.open_gate(2)
         series.at_gate(4)
-        series.arm_trainer("reduce", 5)
+        series.inject_on_trainer("reduce", 5)
         stage.open_gate(4)
         series.at_gate(6)
-        series.arm_node("clip", 7)
-        series.arm_the_only_spare("recovered")
+        series.inject_on_node("clip", 7)
+        series.inject_on_the_only_spare("recovered")
         stage.open_gate(6)
         stage.trial.await_event("awaiting_spare")
         stage.trial.job.add_node("n9", spare=True)

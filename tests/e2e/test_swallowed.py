@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +34,23 @@ def coordinator_of(stage: Stage) -> psutil.Process:
     return psutil.Process(process.pid)
 
 
+def has_ended_block(stage: Stage) -> bool:
+    """The script's last line in the block of the step is in its log."""
+    return f'"step": {GATE}' in (stage.trial.out / "rank0.jsonl").read_text()
+
+
+class MainThread:
+    def __init__(self, pid: int) -> None:
+        self._stat = Path(f"/proc/{pid}/task/{pid}/stat")
+        self._used: list[str] = []
+
+    def is_idle(self) -> bool:
+        """It is asleep and has used no CPU time since the last call."""
+        fields = self._stat.read_text().rpartition(")")[2].split()
+        before, self._used = self._used, fields[11:13]
+        return fields[0] == "S" and self._used == before
+
+
 @pytest.mark.parametrize(
     "way",
     [
@@ -58,7 +74,9 @@ def test_peer_that_has_completed_the_step_dies_and_the_survivor_leaves_it_out(ma
             os.kill(int((stage.trial.out / "pid-1").read_text()), signal.SIGKILL)
             stage.open_gate(GATE)
             stage.trial.await_true((stage.trial.out / "swallowed-0").exists, "the survivor's own way", 30.0)
-            time.sleep(0.3)  # for its step to end, where nothing keeps it from ending
+            stage.trial.await_true(lambda: has_ended_block(stage), "the end of the survivor's block", 30.0)
+            survivor = MainThread(int((stage.trial.out / "pid-0").read_text()))
+            stage.trial.await_true(survivor.is_idle, "the survivor to wait for the fence", 30.0)
         finally:
             coordinator.resume()
 

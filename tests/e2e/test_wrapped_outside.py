@@ -11,7 +11,7 @@ from deadpool.config import JobConfig
 from deadpool.errors import JobFailed
 
 SCRIPT = Path(__file__).with_name("wrapped_script.py")
-ITSELF = r"pass the DistributedDataParallel module itself: protect\(model=ddp\)"
+ITSELF = r"pass the DistributedDataParallel module itself, as in protect\(model=ddp\)"
 
 
 def make_stage(folder, fork_server, way):

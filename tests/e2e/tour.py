@@ -1,7 +1,7 @@
-"""One job that is hit again and again, at another moment each time, and the undisturbed run it is held against.
+"""One job that is hit again and again, at another moment each time, and the undisturbed run it is compared with.
 
-Each injection takes a whole node by SIGKILL. Between two injections the job stands at a gate until everything is committed
-and a new spare node is warm; then the next injection is waiting and the gate opened.
+Each injection kills a whole node by SIGKILL. Between two injections the job stands at a gate until everything is
+committed and a new spare node is warm; then the next injection is ordered and the gate is opened.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Itinerary:
     injections: tuple[Injection, ...]  # `first` can only be the first
 
     def gate(self, index: int) -> int:
-        """The step before whose batch a injection is prepared; `first` falls before any gate."""
+        """The step before whose batch an injection is prepared; `first` falls before any gate."""
         return GATE_EVERY * (index + (self.injections[0].moment != "first"))
 
     @property
@@ -179,7 +179,7 @@ class Tour:
         (self.folder / "gates" / f"open-{step}").touch()
 
     def _await_readiness(self, version: int, spares: int = 1) -> None:
-        """What a injection finds must not depend on how fast copies travel or processes start."""
+        """What an injection finds must not depend on how fast copies travel or processes start."""
 
         def ready() -> bool:
             status, warm = self._status(), [spare for spare in self._spares() if _is_warm(spare)]

@@ -112,27 +112,43 @@ def test_begun_in_step_0(kind, way):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["shuffled by the user's generator", "random dataset", "stateful stream"])
 def test_next_epoch_begun_in_a_later_step(kind, way, at):
-    if (way, at) == ("forgotten at the end", PER_EPOCH):
-        pytest.skip("that it has forgotten its iterator is in a variable of the script's, which nobody protects")
-    redo_one_step(kind, way, at)
+    redone, expected = redo_one_step(kind, way, at)
+    if (way, at) == ("forgotten at the end", PER_EPOCH):  # a known limit
+        assert (epoch_ends(redone), epoch_ends(expected)) == ([PER_EPOCH], [0, PER_EPOCH + 1]), (
+            "the script forgot its iterator in a variable that is not protected, so the epoch does not end again"
+        )
+    else:
+        assert redone == expected
 
 
-def redo_one_step(kind: str, way: str, at: int) -> None:
+def redo_one_step(kind: str, way: str, at: int) -> tuple[list[Any], list[Any]]:
+    """Step `at` is cut off and redone: the steps from there on, and the same of an undisturbed run."""
     expected = undisturbed(kind, way, 2 * PER_EPOCH + 3)
     script = Script(kind, way)
     script.steps(at)
     record = script.state.record()
     assert script.steps(1) == expected[at : at + 1]
     script.state.restore_record(record)
-    assert script.steps(2 * PER_EPOCH + 3 - at) == expected[at:]
+    return script.steps(2 * PER_EPOCH + 3 - at), expected[at:]
+
+
+def epoch_ends(steps: list[Any]) -> list[int]:
+    return [number for number, (_, batch, *_) in enumerate(steps) if batch == -1]
 
 
 @pytest.mark.parametrize("way", ["for in a generator", "made when needed", "forgotten at the end"])
 @pytest.mark.parametrize("kind", WITH_WORKERS)
 def test_next_epoch_begun_in_a_later_step_with_workers(kind, way):
-    if (kind, way) == ("persistent workers", "forgotten at the end"):
-        pytest.skip("one iterator for all epochs, so that it is not seen which one the script is about to use")
-    redo_one_step(kind, way, PER_EPOCH + (way == "forgotten at the end"))
+    redone, expected = redo_one_step(kind, way, PER_EPOCH + (way == "forgotten at the end"))
+    if (kind, way) == ("persistent workers", "forgotten at the end"):  # a known limit
+        assert epoch_ends(redone[:1]) == [0], "one iterator serves all epochs, so its last epoch seems to end again"
+        assert batches(redone[1 : PER_EPOCH + 1]) == batches(expected[:PER_EPOCH]), "then the next one comes whole"
+    else:
+        assert redone == expected
+
+
+def batches(steps: list[Any]) -> list[Any]:
+    return [batch for _, batch, *_ in steps]
 
 
 @pytest.mark.parametrize("way", ["generator", "made when needed", "next(iter())"])

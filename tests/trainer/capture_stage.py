@@ -14,19 +14,19 @@ from deadpool.protocol.topology import Layout, Schedule
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.slot import read_seal, seal_slot
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer.injected_fault import PendingInjections
+from deadpool.trainer.injected_fault import InjectionTriggers
 from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.session import Session
-from deadpool.trainer.unwind_watchdog import UnwindWatch
+from deadpool.trainer.unwind_watchdog import UnwindWatchdog
 
 FIRST, SECOND = Generation(1, 1), Generation(1, 2)
 SLOTS = 3
 
 
 class Quiet:
-    """Everything of recording_schedule that a loop calls."""
+    """The part of RecordingSchedule that a loop calls."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
@@ -54,11 +54,11 @@ class SessionTwin:
             unwind_s=1.0,
             in_place="always",
         )
-        self.pending_injections = PendingInjections(self)  # type: ignore[arg-type]
+        self.pending_injections = InjectionTriggers(self)  # type: ignore[arg-type]
         self.registrar = Registrar(self.emit)
         self.recording_schedule = Quiet()
         self.groups = PeersThere()
-        self.unwind_watch = UnwindWatch(lambda _: None)
+        self.unwind_watch = UnwindWatchdog(lambda _: None)
         self.said: list[Any] = []
         self._released: list[int] = []
         self.slots: dict[SlotRef, memoryview] = {}

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
-from deadpool.trainer.step_moments import Watch
+from deadpool.trainer.step_moments import MomentWatch
 
 WIDTH = 8
 Step = Callable[["Trail"], None]
@@ -59,7 +59,7 @@ def run(at: str, step: Step) -> Trail:
     """The second step under watch: the first makes the optimizer's state."""
     step(Trail())
     trail = Trail()
-    with Watch(at, trail.injection) as watch:
+    with MomentWatch(at, trail.injection) as watch:
         step(trail)
         watch.block_ends()
     return trail

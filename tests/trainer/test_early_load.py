@@ -53,8 +53,8 @@ from deadpool.trainer.session import Session
 from deadpool.wire.credentials import Credentials
 
 SECRET = secrets.token_bytes(32)
-BORN, PLANNED, NEXT = Generation(1, 1), Generation(1, 2), Generation(1, 3)
-VERSION = Version(BORN, 5)
+FIRST, PLANNED, NEXT = Generation(1, 1), Generation(1, 2), Generation(1, 3)
+VERSION = Version(FIRST, 5)
 SLOT = SlotRef(segment=1, index=0)
 WAIT_S = 30.0
 ALL_READS, SOME_READS = 1 << 20, 7
@@ -285,7 +285,7 @@ def test_fence_while_a_survivor_loads_and_the_next_plan_succeeds(make_scene):
     """It stood clean at a version that nobody resumes from: with its first portion it stands nowhere."""
     scene = make_scene()
     core = scene.trainer.core
-    core.live, core.clean = Version(BORN, 7), True
+    core.live, core.clean = Version(FIRST, 7), True
     scene.fetch(scene.source(SOME_READS))
     standing = in_thread(lambda: scene.trainer.stand(PLANNED))
     scene.await_first_portion()

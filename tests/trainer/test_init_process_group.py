@@ -22,7 +22,7 @@ def joined():
     groups = Groups(timeout_s=5)
     layout = SimpleNamespace(world_size=2)
     session: Any = SimpleNamespace(rank=0, groups=groups, playing=None, settings=SimpleNamespace(layout=layout))
-    default_group, stock = DefaultGroup(session), dist.init_process_group
+    default_group, original = DefaultGroup(session), dist.init_process_group
     default_group.install()
     groups.install()
     default_group.join("gloo")
@@ -30,7 +30,7 @@ def joined():
     dist.destroy_process_group()
     groups.uninstall()
     default_group.uninstall()
-    assert dist.init_process_group is stock
+    assert dist.init_process_group is original
 
 
 @pytest.mark.parametrize(

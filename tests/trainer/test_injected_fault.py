@@ -1,4 +1,4 @@
-"""A injection that lies in wait in a trainer: when it falls, what has been said by then, and when it is missed."""
+"""A fault that waits for its moment in a trainer: when it is injected, what was reported before, when it is missed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Injected, Injection, Report, Seat
 from deadpool.protocol.topology import Schedule
 from deadpool.trainer import injected_fault
-from deadpool.trainer.injected_fault import PendingInjections
+from deadpool.trainer.injected_fault import InjectionTriggers
 from deadpool.trainer.step import DryStep, Step
 
 
 class SessionTwin:
-    """What an injected needs of a session; what is sent and what is hit goes into one list, in order."""
+    """The part of a session that InjectionTriggers use. Messages and signals go into one list, in order."""
 
     def __init__(self) -> None:
         self.name = "n1.0"
         self.role = Seat(generation=Generation(1, 1), cause="start", rank=3, resume=None, schedule=Schedule())
         self.changed = threading.Condition()
         self.happened: list[Any] = []
-        self.pending_injections = PendingInjections(self)  # type: ignore[arg-type]
+        self.pending_injections = InjectionTriggers(self)  # type: ignore[arg-type]
 
     def send(self, message: Any) -> None:
         words = message.records[0]["what"] if isinstance(message, Report) else message
@@ -33,7 +33,7 @@ class SessionTwin:
 
 
 class JobTwin:
-    """A loop around a model of one layer, as Job calls the pending_injections."""
+    """A loop around a model of one layer, as Job calls InjectionTriggers."""
 
     def __init__(self, session: SessionTwin) -> None:
         self.pending_injections = session.pending_injections
@@ -47,10 +47,10 @@ class JobTwin:
         return False
 
     def enter_dry_step(self, number: int) -> None:
-        """PendingInjections are not told of it."""
+        """A dry step injects no faults."""
 
     def leave_dry_step(self) -> None:
-        """Nor of its end."""
+        """A dry step injects no faults."""
 
     def train(self, number: int, step: type[Step] = Step) -> None:
         with step(self, number):  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def missed(which: Injection) -> list[Any]:
 
 def test_falls_in_its_step_and_no_other(session):
     waiting = injection("backward", 2, signal.SIGSTOP)
-    session.pending_injections.arm(waiting)
+    session.pending_injections.add(waiting)
     job = JobTwin(session)
     job.train(0)
     job.train(1)
@@ -92,7 +92,7 @@ def test_falls_in_its_step_and_no_other(session):
 
 
 def test_steps_without_an_ambush_are_not_watched(session):
-    session.pending_injections.arm(injection("forward", 1))
+    session.pending_injections.add(injection("forward", 1))
     session.pending_injections.enter_step(0)
     assert torch._C._len_torch_dispatch_stack() == 0
     session.pending_injections.enter_step(1)
@@ -102,14 +102,14 @@ def test_steps_without_an_ambush_are_not_watched(session):
 
 
 def test_rehearsal_is_never_struck(session):
-    session.pending_injections.arm(injection("forward", 0))
+    session.pending_injections.add(injection("forward", 0))
     JobTwin(session).train(0, DryStep)
     assert session.happened == ["injection_set"]
 
 
 def test_moment_that_did_not_come_is_told_at_the_end_of_its_step(session):
     waiting = injection("clip", 1)
-    session.pending_injections.arm(waiting)
+    session.pending_injections.add(waiting)
     job = JobTwin(session)
     job.train(0)
     assert session.happened == ["injection_set"]
@@ -119,14 +119,14 @@ def test_moment_that_did_not_come_is_told_at_the_end_of_its_step(session):
 
 def test_step_that_was_over_when_the_order_came_is_told_as_missed(session):
     waiting = injection("between", 1)
-    session.pending_injections.arm(waiting)
+    session.pending_injections.add(waiting)
     JobTwin(session).train(5)
     assert session.happened == missed(waiting)
 
 
 def test_step_that_is_computed_again_is_still_waited_for(session):
     waiting = injection("optimizer", 1)
-    session.pending_injections.arm(waiting)
+    session.pending_injections.add(waiting)
     job = JobTwin(session)
     with pytest.raises(RuntimeError), Step(job, 1):  # type: ignore[arg-type]
         raise RuntimeError("a peer is gone")
@@ -139,29 +139,29 @@ def test_step_that_is_computed_again_is_still_waited_for(session):
 
 def test_order_that_is_told_with_every_seat_counts_once(session):
     waiting = injection("between", 1)
-    session.pending_injections.arm(waiting)
-    session.pending_injections.arm(waiting)
+    session.pending_injections.add(waiting)
+    session.pending_injections.add(waiting)
     session.pending_injections.between(1)
     session.pending_injections.between(1)
     assert session.happened == fell(waiting)
 
 
 def test_two_moments_of_one_step_the_first_falls(session):
-    session.pending_injections.arm(injection("backward", 0))
-    session.pending_injections.arm(injection("forward", 0))
+    session.pending_injections.add(injection("backward", 0))
+    session.pending_injections.add(injection("forward", 0))
     JobTwin(session).train(0)
     assert session.happened[2:5] == fell(injection("forward", 0))[1:]
 
 
 def test_after_the_next_recovery_whichever_step(session):
     waiting = injection("recovered", None)
-    session.pending_injections.arm(waiting)
+    session.pending_injections.add(waiting)
     JobTwin(session).train(0)
     session.pending_injections.recovered()
     assert session.happened == fell(waiting)
 
 
-def copy(pending_injections: PendingInjections, number: int, pieces: int, given_up_at: int = 99) -> list[bool]:
+def copy(pending_injections: InjectionTriggers, number: int, pieces: int, given_up_at: int = 99) -> list[bool]:
     """As the copying thread does it; what it was told before each piece."""
     asked = pending_injections.capturing(number, lambda: len(answers) >= given_up_at)
     answers: list[bool] = []
@@ -175,7 +175,7 @@ def copy(pending_injections: PendingInjections, number: int, pieces: int, given_
 
 def test_capture_is_struck_between_two_pieces(session):
     waiting = injection("capture", 4)
-    session.pending_injections.arm(waiting)
+    session.pending_injections.add(waiting)
     copy(session.pending_injections, 3, pieces=3)
     assert session.happened == ["injection_set"]
     asked = session.pending_injections.capturing(4, lambda: False)
@@ -187,14 +187,14 @@ def test_capture_is_struck_between_two_pieces(session):
 
 def test_capture_of_one_piece_is_struck_before_it_is_declared(session):
     waiting = injection("capture", 4)
-    session.pending_injections.arm(waiting)
+    session.pending_injections.add(waiting)
     copy(session.pending_injections, 4, pieces=1)
     assert session.happened == fell(waiting)
 
 
 def test_capture_that_is_given_up_is_a_miss(session):
     waiting = injection("capture", 4)
-    session.pending_injections.arm(waiting)
+    session.pending_injections.add(waiting)
     assert copy(session.pending_injections, 4, pieces=3, given_up_at=0) == [True]
     session.pending_injections.between(3)
     assert session.happened == ["injection_set"]

@@ -57,7 +57,7 @@ def test_none_makes_an_object_unique_whatever_was_derived(groups, name):
     assert (peers, members) == ((), frozenset())
 
 
-def test_of_two_claims_the_careful_one_counts(groups):
+def test_of_two_claims_about_one_parameter_none_wins(groups):
     for claims in ({"model": groups["mine"], "optimizer": None}, {"optimizer": None, "model": groups["mine"]}):
         assert Script().replicas(claims) == [{()}, {()}]
 
@@ -65,8 +65,8 @@ def test_of_two_claims_the_careful_one_counts(groups):
 @pytest.mark.parametrize(
     ("name", "group", "message"),
     [
-        ("emma", "all", r"'emma': .* names no object of this call: known are model, ema, optimizer, data"),
-        ("data", "all", "its state always travels"),
+        ("emma", "all", r"'emma': .* names no object of this call: model, ema, optimizer, data would be accepted"),
+        ("data", "all", "whose state is always sent"),
         ("ema", "other", "rank 1 is not in"),
     ],
 )

@@ -41,7 +41,7 @@ def test_quiet_training_tells_nothing(told):
 def test_fault_tells_the_steps_before_it(told):
     log = StepLog(told)
     complete(log, range(REMEMBERED + 9))
-    log.tell()
+    log.report()
     (record,) = told.records
     assert (record["what"], record["rank"], record["step"]) == ("step_times", 2, 9)
     assert len(record["seconds"]) == REMEMBERED
@@ -52,7 +52,7 @@ def test_fault_tells_the_steps_before_it(told):
 def test_recovery_tells_the_steps_after_it_once(told):
     log = StepLog(told)
     complete(log, range(7))
-    log.tell()
+    log.report()
     log.resumed()
     complete(log, range(6, 6 + 3 * AFTERWARDS))
     assert [(r["step"], len(r["seconds"])) for r in told.records] == [(0, 7), (6, AFTERWARDS)]

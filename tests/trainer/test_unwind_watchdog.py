@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from deadpool.trainer.unwind_watchdog import STILL_S, UnwindWatch
+from deadpool.trainer.unwind_watchdog import STILL_S, UnwindWatchdog
 
 STUCK, WELL = 75, 0
 PROGRAM = """
 import os, threading, time
 import torch
 from deadpool.protocol.identity import Generation
-from deadpool.trainer.unwind_watchdog import UnwindWatch
+from deadpool.trainer.unwind_watchdog import UnwindWatchdog
 
-watch = UnwindWatch(lambda seconds: os._exit({stuck}))
+watch = UnwindWatchdog(lambda seconds: os._exit({stuck}))
 watch.stepped({step_s})
 fence = Generation(1, 2)
 watch.begin(fence)
@@ -64,7 +64,7 @@ def test_main_thread_that_waits_while_the_device_drains_slow_steps(outcomes):
 
 
 def test_quick_steps_do_not_make_it_impatient():
-    watch = UnwindWatch(lambda seconds: None)
+    watch = UnwindWatchdog(lambda seconds: None)
     assert watch.limit_s == STILL_S
     watch.step_s = 0.001
     assert watch.limit_s == STILL_S
@@ -79,10 +79,10 @@ def begin(main: str, step_s: float = 0.0) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize(("step_s", "silent_s", "tells"), [(1.0, 30.0, True), (1.0, 10.0, False), (10.0, 30.0, False)])
 def test_halt_in_a_step_that_lasts_long_leaves_a_trace_of_every_thread(step_s, silent_s, tells, capfd, monkeypatch):
-    watch, now = UnwindWatch(lambda _: None), time.monotonic()
+    watch, now = UnwindWatchdog(lambda _: None), time.monotonic()
     watch.stepped(step_s)
     monkeypatch.setattr(time, "monotonic", lambda: now + silent_s)
-    watch.tell_where_if_long()
+    watch.dump_stacks_if_step_is_long()
     told = capfd.readouterr().err
     assert ("no step for 30 s" in told) == tells
     assert ("in test_halt_in_a_step_that_lasts_long" in told) == tells

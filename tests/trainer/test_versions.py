@@ -22,9 +22,9 @@ def test_known_versions_recover_in_place(version):
 def test_unknown_versions_restart_and_are_warned_of(version):
     assert not recovers_in_place("auto", version)
     text = warning("auto", version)
-    assert text is not None and version in text and "2.11 to 2.13" in text and "restarting" in text
+    assert text is not None and version in text and "2.11 to 2.13" in text and "restart their processes" in text
 
 
 def test_the_setting_decides_where_it_is_given():
     assert recovers_in_place("always", "2.14.0") and not recovers_in_place("never", "2.13.0")
-    assert "as you forced it" in str(warning("always", "2.14.0"))
+    assert "keep their processes all the same" in str(warning("always", "2.14.0"))

@@ -1,12 +1,12 @@
-"""Takes the backends out of a live process group, so that others can be put in their places.
+"""Takes the backends out of a live process group, so that new ones can be put in their places.
 
-A ProcessGroup of torch keeps the first backend of each type for as long as it lives: registering a second one under the
-same type is ignored. `ProcessGroup::release_resources()` lets go of all of them, and of the group's store. torch's
-library exports that function, but Python cannot call it, so it is called through ctypes here.
+A ProcessGroup of torch keeps the first backend of each type for as long as it lives: it ignores a second one that is
+registered under the same type. `ProcessGroup::release_resources()` releases all backends and the group's store. torch's
+library exports that function but does not bind it to Python, so it is called through ctypes.
 
-Every assumption about the layout of a group is tried out on a group made for that purpose, once per process. Where one
-does not hold, `is_possible()` says so, and the caller gives each new backend a type number of its own (world.py).
-Main thread only.
+Every assumption about the memory layout of a group is tried on a group made for that purpose, once per process. If one
+does not hold, `is_possible()` is False, and the caller gives each new backend a type number of its own (world.py). Main
+thread only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-_TRIED = ("2.11.", "2.12.", "2.13.")  # torch versions in which this was tried: a wrong guess could end the process
+_TESTED_TORCH = ("2.11.", "2.12.", "2.13.")  # with any other a wrong guess could crash the process
 _RELEASE = "_ZN4c10d12ProcessGroup17release_resourcesEv"  # c10d::ProcessGroup::release_resources()
 _VTABLE = "_ZTVN4c10d12ProcessGroupE"
-_VTABLE_HEADER_BYTES = 16  # objects point behind it
+_VTABLE_HEADER_BYTES = 16  # an object's vtable pointer points behind it
 _WORD_BYTES = 8
 _WORDS_SEARCHED = 8
 
@@ -34,7 +34,7 @@ _FakeProcessGroup: Any = _distributed_c10d.FakeProcessGroup
 @functools.cache
 def is_possible() -> bool:
     """Whether groups can be emptied in this process."""
-    if not torch.__version__.startswith(_TRIED):
+    if not torch.__version__.startswith(_TESTED_TORCH):
         return False
     try:
         return _works()
@@ -43,12 +43,12 @@ def is_possible() -> bool:
 
 
 def empty(group: Any, store: dist.Store) -> None:
-    """Afterwards the group has no backend, and `store` is the one that it meets in."""
+    """Leaves the group without a backend, and with `store` as its store."""
     library = _library()
     address = _address_of_group(library, group)
     getattr(library, _RELEASE)(ctypes.c_void_p(address))
-    # The group has no store now. It gets the one of a group that is made for that and goes at once: nobody's count of
-    # references changes.
+    # The group has no store now. It takes the store pointer of a temporary group, by a swap of the two words: so no
+    # reference count has to be changed by hand.
     donor = _ProcessGroup(store, 0, 1)
     _swap_words(address + _store_offset(), _address_of_group(library, donor) + _store_offset())
 
@@ -59,7 +59,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _works() -> bool:
-    """A group is emptied and filled again: does it have the new backend and the new store then?"""
+    """Empties and refills a group twice, and checks that it has the new backend and the new store."""
     device, kind = torch.device("cpu"), _ProcessGroup.BackendType.GLOO
     group, store = _ProcessGroup(dist.HashStore(), 0, 1), dist.HashStore()
     for backend in (_fake(), _fake()):
@@ -76,7 +76,7 @@ def _fake() -> Any:
 
 @functools.cache
 def _store_offset() -> int:
-    """Where in a group the pointer to its store lies."""
+    """The offset of the pointer to the store within a group."""
     library, store = _library(), dist.HashStore()
     group = _ProcessGroup(store, 0, 1)
     address, wanted = _address_of_group(library, group), _address_of(store)
@@ -92,7 +92,7 @@ def _address_of_group(library: ctypes.CDLL, group: Any) -> int:
     address = _address_of(group)
     vtable = ctypes.addressof(ctypes.c_void_p.in_dll(library, _VTABLE)) + _VTABLE_HEADER_BYTES
     if type(group) is not _ProcessGroup or _word(address).value != vtable:
-        raise ValueError(f"{group!r} is not laid out like a process group of a torch that is known")
+        raise ValueError(f"{group!r} does not have the memory layout of a torch process group")
     return address
 
 

@@ -1,7 +1,7 @@
-"""Records a live rank's recording book, and recordings a process that rehearses the rank alone.
+"""Records the small collectives of a live rank, and replays them to a process that rehearses the rank alone.
 
-A result is recorded when its work was waited for; that of a batch when the batch was. Whoever only looks at the future
-of an asynchronous collective is not recorded.
+A result is recorded when its work has been waited for; results of a batch are recorded when the batch has been. A
+script that only reads the future of an asynchronous collective leaves nothing recorded.
 """
 
 from __future__ import annotations
@@ -12,56 +12,56 @@ from typing import Any
 
 import torch
 
+from deadpool.backend.callback_work import CallbackWork
 from deadpool.backend.interception import Interception
-from deadpool.backend.noted_work import NotedWork
-from deadpool.backend.recorded_collectives import Key, RecordedCollectives, can_be_kept, fill
+from deadpool.backend.recorded_collectives import Key, RecordedCollectives, copy_into, is_recordable
 
 Find = Callable[[Key], tuple[bytes, ...] | None]
 
 
 class CollectiveReplay:
-    """Records, recordings, or does nothing. Main thread, except that collectives may come from any."""
+    """Records, replays, or does nothing. Main thread only, but the collectives may come from any thread."""
 
     def __init__(self) -> None:
         self._interception = Interception()
         self._before_loop: tuple[RecordedCollectives, Counter[tuple[str, str]]] | None = None
-        self.book = RecordedCollectives()
+        self.recorded = RecordedCollectives()
         self.is_recording = False
 
     def record(self) -> None:
-        """From the first line of the script."""
+        """Called before the first line of the script of a live rank."""
         self._start_over()
         self.is_recording = True
-        self._interception.begin(self._listen)
+        self._interception.begin(self._record)
 
-    def recording(self, find: Find) -> None:
-        """From the first line of the script, as one who rehearses it: what `find` knows is delivered."""
+    def replay(self, find: Find) -> None:
+        """Called before the first line of the script of a rehearsal: it is given the results that `find` returns."""
         self._start_over()
-        self._interception.begin(_RecordingSchedule(find))
+        self._interception.begin(_ReplayListener(find))
 
     def mark(self) -> None:
-        """The loop begins."""
-        self._before_loop = (self.book.copy(), self._interception.counts.copy())
+        """The loop begins: rewind() comes back to here."""
+        self._before_loop = (self.recorded.copy(), self._interception.counts.copy())
 
     def pause(self) -> None:
-        """The first step is over. Whether it counts is not known yet: after a rewind recording goes on."""
+        """The block of the first step is over. Whether the step counts is not known yet: rewind() records again."""
         self._interception.end()
 
     def rewind(self) -> None:
-        """The first step was cut off, or was only rehearsed, or did not count: it begins anew."""
+        """The first step was cut off, was only rehearsed, or did not count: it begins again."""
         if self._before_loop is not None:
-            book, counts = self._before_loop
-            self.book, self._interception.counts = book.copy(), counts.copy()
+            recorded, counts = self._before_loop
+            self.recorded, self._interception.counts = recorded.copy(), counts.copy()
         if self.is_recording:
-            self._interception.begin(self._listen)
+            self._interception.begin(self._record)
 
-    def record_first_step(self, book: RecordedCollectives) -> None:
-        """From the mark on, by one who was replayed until there: `book` is what the lost rank had recorded."""
+    def record_first_step(self, recorded: RecordedCollectives) -> None:
+        """Called by a newcomer that was replayed until the mark. `recorded` is what the lost rank had recorded."""
         assert self._before_loop is not None
-        self._before_loop = (book, self._before_loop[1])
+        self._before_loop = (recorded, self._before_loop[1])
         self.rewind()
         self.is_recording = True
-        self._interception.begin(self._listen)
+        self._interception.begin(self._record)
 
     def end(self) -> None:
         self._interception.end()
@@ -69,33 +69,33 @@ class CollectiveReplay:
 
     def _start_over(self) -> None:
         self.end()
-        self.book, self._before_loop = RecordedCollectives(), None
+        self.recorded, self._before_loop = RecordedCollectives(), None
         self._interception.counts.clear()
 
-    def _listen(self, key: Key, outputs: list[torch.Tensor], call: Callable[[], Any]) -> Any:
-        work, book = call(), self.book
-        if book.closed is not None or not can_be_kept(outputs):
+    def _record(self, key: Key, outputs: list[torch.Tensor], call: Callable[[], Any]) -> Any:
+        work, recorded = call(), self.recorded
+        if recorded.closed is not None or not is_recordable(outputs):
             return work
 
-        def note() -> None:
-            book.add(key, outputs)
+        def add() -> None:
+            recorded.add(key, outputs)
 
-        if self._interception.put_off(key, note):
+        if self._interception.defer_to_batch(key, add):
             return work
         if work is None:  # torch has waited already
-            note()
+            add()
             return None
-        return NotedWork(work, note)
+        return CallbackWork(work, add)
 
 
-class _RecordingSchedule:
+class _ReplayListener:
     def __init__(self, find: Find) -> None:
         self._find = find
 
     def __call__(self, key: Key, outputs: list[torch.Tensor], call: Callable[[], Any]) -> Any:
-        work = call()  # a fake one: complete at once
-        result = self._find(key) if can_be_kept(outputs) else None
-        if (result is None or not fill(outputs, result)) and key[0].startswith("recv"):
-            for tensor in outputs:  # activations: zeros are as good as any, and no NaN, no index out of range
+        work = call()  # that of a fake group: complete at once
+        result = self._find(key) if is_recordable(outputs) else None
+        if (result is None or not copy_into(outputs, result)) and key[0].startswith("recv"):
+            for tensor in outputs:  # activations: zeros are valid input, with no NaN and no index out of range
                 tensor.data.zero_()
         return work

@@ -1,12 +1,14 @@
-"""Stands where torch.distributed makes gloo and NCCL backends, so that every plain call makes them through us.
+"""Replaces the constructors of gloo and NCCL backends inside torch.distributed, so that every plain call uses ours.
 
-init_process_group, new_group, DeviceMesh and whatever is built on them all go through
+init_process_group, new_group, DeviceMesh and all that is built on them go through
 `distributed_c10d._new_process_group_helper`, which calls `ProcessGroupGloo(store, rank, size, timeout=...)` or
-`ProcessGroupNCCL(store, rank, size, options)` and checks the type of what comes back. These names are replaced there;
-user code and backend names stay stock. `ProcessGroup.split_group` makes its backends in C++, so the method is replaced.
-So is `ProcessGroup.monitored_barrier`, the one operation of gloo that fake backends refuse; a rehearsal passes it by.
-Every destruction of a group passes by here too, before a connection of it can be closed: `_unregister_process_group`
-ends that of one, `_update_default_pg(None)` begins that of all.
+`ProcessGroupNCCL(store, rank, size, options)` and checks the type of the result. These names are replaced there; user
+code and backend names stay the same as in plain torch.
+
+Further replacements: `ProcessGroup.split_group` makes its backends in C++, so the method itself is replaced.
+`ProcessGroup.monitored_barrier` is the one operation of gloo that fake backends refuse; a rehearsal skips it. Every
+destruction of a group is reported before one of its connections can close: `_unregister_process_group` ends the
+destruction of one group, `_update_default_pg(None)` begins that of all.
 """
 
 from __future__ import annotations
@@ -22,14 +24,12 @@ from torch._C import _distributed_c10d
 from deadpool.backend import world
 from deadpool.errors import GroupError
 
-Make = Callable[..., Any]
-Finish = Callable[[Any], None]
-Destroying = Callable[["str | None"], None]
+MakeBackend = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """A call of `parent.split_group(...)`; `ranks` are the parent's. None is what the parent has."""
+class SplitCall:
+    """The arguments of `parent.split_group(...)`; `ranks` are those of the parent. None: the parent's value applies."""
 
     parent: Any
     ranks: list[int]
@@ -37,78 +37,85 @@ class Split:
     name: str | None
     description: str | None
     devices: list[Any] | None
-    call: Callable[[], Any]  # torch's own, which connects the new group
+    original: Callable[[], Any]  # torch's own split_group with these arguments, which connects the new group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupHooks:
+    """What the replacements call."""
+
+    constructors: Mapping[str, MakeBackend]  # by the name of torch's class: each makes a backend
+    on_made: Callable[[Any], None]  # gets each new group that this rank is in, before it is used
+    split: Callable[[SplitCall], Any]  # gives the result of split_group()
+    on_destroy: Callable[[str | None], None]  # gets the name of a group that is destroyed, or None for all groups
 
 
 _c10d: Any = dist.distributed_c10d
 _ProcessGroup: Any = dist.ProcessGroup
 
 
-class Door:
-    """`makers` make the backends, by the name of torch's class; `finish` sees each new group of this rank before
-    anybody uses it; `split` gives what a group's split_group() returns; `destroying` hears the name of each group
-    that is destroyed, or None for all of them."""
+class ConstructorPatch:
+    """Installs the replacements, and puts torch's own functions back."""
 
-    def __init__(
-        self, makers: Mapping[str, Make], finish: Finish, split: Callable[[Split], Any], destroying: Destroying
-    ) -> None:
-        self._makers = {name: make for name, make in makers.items() if hasattr(_distributed_c10d, name)}
-        self._finish, self._split, self._destroying = finish, split, destroying
-        self._stock_helper: Any = None
-        self._stock_methods: dict[str, Any] = {}
-        self._stock_ends: dict[str, Any] = {}
+    def __init__(self, hooks: GroupHooks) -> None:
+        self._hooks = hooks
+        self._constructors = {
+            name: make for name, make in hooks.constructors.items() if hasattr(_distributed_c10d, name)
+        }
+        self._original_functions: dict[str, Any] = {}
+        self._original_methods: dict[str, Any] = {}
+        self.is_installed = False
 
-    @property
-    def is_open(self) -> bool:
-        return self._stock_helper is not None
-
-    def open(self) -> None:
-        for name, make in self._makers.items():
-            stock = getattr(_distributed_c10d, name)
-            if getattr(_c10d, name) is not stock:
+    def install(self) -> None:
+        for name, make in self._constructors.items():
+            original = getattr(_distributed_c10d, name)
+            if getattr(_c10d, name) is not original:
                 raise GroupError(f"torch.distributed's {name} is already replaced in this process")
-            setattr(_c10d, name, _stand_in(stock, make))
-        self._stock_helper = _c10d._new_process_group_helper
-        _c10d._new_process_group_helper = self._new_group
-        self._replace_method("split_group", lambda stock: _splitting(stock, self._split))
-        self._replace_method("monitored_barrier", _monitoring)
-        self._stock_ends = {name: getattr(_c10d, name) for name in ("_unregister_process_group", "_update_default_pg")}
-        _c10d._unregister_process_group = self._unregister
-        _c10d._update_default_pg = self._update_default
+            setattr(_c10d, name, _replacement_class(original, make))
+        self._replace_function("_new_process_group_helper", self._new_group)
+        self._replace_function("_unregister_process_group", self._unregister)
+        self._replace_function("_update_default_pg", self._update_default)
+        self._replace_method("split_group", lambda original: _replaced_split_group(original, self._hooks.split))
+        self._replace_method("monitored_barrier", _replaced_monitored_barrier)
+        self.is_installed = True
 
-    def close(self) -> None:
-        if self.is_open:
-            for name in self._makers:
-                setattr(_c10d, name, getattr(_distributed_c10d, name))
-            _c10d._new_process_group_helper = self._stock_helper
-            self._stock_helper = None
-            for name, stock in self._stock_methods.items():
-                setattr(_ProcessGroup, name, stock)
-            for name, stock in self._stock_ends.items():
-                setattr(_c10d, name, stock)
+    def uninstall(self) -> None:
+        if not self.is_installed:
+            return
+        self.is_installed = False
+        for name in self._constructors:
+            setattr(_c10d, name, getattr(_distributed_c10d, name))
+        for name, original in self._original_methods.items():
+            setattr(_ProcessGroup, name, original)
+        for name, original in self._original_functions.items():
+            setattr(_c10d, name, original)
 
-    def _replace_method(self, name: str, around: Callable[[Any], Any]) -> None:
-        if (stock := getattr(_ProcessGroup, name, None)) is not None:
-            self._stock_methods[name] = stock
-            setattr(_ProcessGroup, name, around(stock))
+    def _replace_function(self, name: str, replacement: Callable[..., Any]) -> None:
+        self._original_functions[name] = getattr(_c10d, name)
+        setattr(_c10d, name, replacement)
+
+    def _replace_method(self, name: str, wrap: Callable[[Any], Any]) -> None:
+        if (original := getattr(_ProcessGroup, name, None)) is not None:
+            self._original_methods[name] = original
+            setattr(_ProcessGroup, name, wrap(original))
 
     def _new_group(self, *arguments: Any, **keywords: Any) -> Any:
-        group, store = self._stock_helper(*arguments, **keywords)
-        if isinstance(group, dist.ProcessGroup):  # a number where this rank is no member
-            self._finish(group)
+        group, store = self._original_functions["_new_process_group_helper"](*arguments, **keywords)
+        if isinstance(group, dist.ProcessGroup):  # torch returns a number if this rank is not in the group
+            self._hooks.on_made(group)
         return group, store
 
     def _unregister(self, name: str) -> Any:
-        self._destroying(name)
-        return self._stock_ends["_unregister_process_group"](name)
+        self._hooks.on_destroy(name)
+        return self._original_functions["_unregister_process_group"](name)
 
     def _update_default(self, group: Any) -> Any:
         if group is None:
-            self._destroying(None)
-        return self._stock_ends["_update_default_pg"](group)
+            self._hooks.on_destroy(None)
+        return self._original_functions["_update_default_pg"](group)
 
 
-def _splitting(stock: Callable[..., Any], split: Callable[[Split], Any]) -> Callable[..., Any]:
+def _replaced_split_group(original: Callable[..., Any], split: Callable[[SplitCall], Any]) -> Callable[..., Any]:
     def split_group(
         parent: Any,
         ranks: Sequence[int],
@@ -118,40 +125,42 @@ def _splitting(stock: Callable[..., Any], split: Callable[[Split], Any]) -> Call
         group_desc: str | None = None,
         **others: Any,
     ) -> Any:
-        def call() -> Any:
-            return stock(parent, ranks, timeout, opts, group_name, group_desc, **others)
+        def call_original() -> Any:
+            return original(parent, ranks, timeout, opts, group_name, group_desc, **others)
 
         return split(
-            Split(
+            SplitCall(
                 parent=parent,
                 ranks=sorted(ranks),
                 timeout=timeout,
                 name=group_name,
                 description=group_desc,
                 devices=others.get("device_types"),  # since torch 2.13
-                call=call,
+                original=call_original,
             )
         )
 
     return split_group
 
 
-def _monitoring(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _replaced_monitored_barrier(original: Callable[..., Any]) -> Callable[..., Any]:
     def monitored_barrier(group: Any, *arguments: Any, **keywords: Any) -> Any:
-        return None if world.is_faked(group) else stock(group, *arguments, **keywords)
+        return None if world.is_faked(group) else original(group, *arguments, **keywords)
 
     return monitored_barrier
 
 
-def _stand_in(stock: type, make: Make) -> type:
-    class StandInType(type):
+def _replacement_class(original: type, make: MakeBackend) -> type:
+    """A class that makes its objects by `make` and in all else passes for the original."""
+
+    class ReplacementType(type):
         def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
             return make(*arguments, **keywords)
 
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, stock)
+            return isinstance(instance, original)
 
         def __getattr__(cls, name: str) -> Any:
-            return getattr(stock, name)
+            return getattr(original, name)
 
-    return StandInType(stock.__name__, (), {})
+    return ReplacementType(original.__name__, (), {})

@@ -1,6 +1,7 @@
-"""Makes gloo backends on one shared device, and their stand-ins for a process that rehearses alone.
+"""Makes gloo backends on one shared device, and the backends that replace them in a rehearsal or a forgotten group.
 
-One device for all of them: whatever peers connect to is one port, and what came in through it is known to be ours.
+All real backends share one device, so peers connect to a single port, and every connection that came in through that
+port is known to belong to a process group.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import Any
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-# Untyped: what we need of them is missing in torch's own stubs.
+# Untyped: torch's own stubs lack the members that are used here.
 FakeProcessGroup: Any = _distributed_c10d.FakeProcessGroup
 ProcessGroupGloo: Any = _distributed_c10d.ProcessGroupGloo
 
 
 THREADS = 2
-"""Per backend, as plain torch has it: a collective that is begun in the callback of another one needs the second."""
+"""Per backend, as in plain torch: a collective that is started in the callback of another one needs the second."""
 
 
 class GlooFactory:
@@ -28,31 +29,31 @@ class GlooFactory:
         self._device: Any = None
 
     def open_device(self) -> None:
-        """Begins to listen; the first thing to be called, once."""
+        """Starts to listen. Has to be called before anything else here; a second call does nothing."""
         if self._device is None:
-            # Lazy connecting would open sockets in the middle of a collective, where nobody records them.
+            # Lazy connecting would open sockets in the middle of a collective, where they could not be registered.
             self._device = ProcessGroupGloo.create_device(hostname=self._hostname, lazy_init=False)
 
-    def real(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
-        """Connects to all peers; blocks until they are there."""
+    def connect(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+        """Returns a backend that is connected to all peers; blocks until they have come."""
         options = ProcessGroupGloo._Options()
         options._devices = [self._device]
         options._threads = THREADS
         options._timeout = timeout
         return ProcessGroupGloo(store, rank, size, options)
 
-    def alone(self, timeout: timedelta) -> Any:
-        """A real one without peers."""
-        return self.real(dist.HashStore(), 0, 1, timeout)
+    def make_single(self, timeout: timedelta) -> Any:
+        """Returns a real backend without peers."""
+        return self.connect(dist.HashStore(), 0, 1, timeout)
 
-    def fake(self, rank: int, size: int, timeout: timedelta) -> Any:
-        """Talks to nobody: every collective completes at once."""
+    def make_fake(self, rank: int, size: int, timeout: timedelta) -> Any:
+        """Returns a backend that communicates with no peer: every collective completes at once."""
         options = FakeProcessGroup.Options()
         options._timeout = timeout
         return FakeProcessGroup._create_internal(rank=rank, world_size=size, options=options)
 
-    def refusing(self) -> Any:
-        """For groups that are gone: whoever still talks to one gets an error, where a fake one would go on silently."""
+    def make_refusing(self) -> Any:
+        """Returns a backend for a forgotten group: every collective raises, where a fake one would pass silently."""
         options = FakeProcessGroup.Options()
         options.error_on_collective = True
         return FakeProcessGroup._create_internal(rank=0, world_size=1, options=options)

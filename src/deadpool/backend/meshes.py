@@ -1,7 +1,7 @@
-"""What torch remembers about meshes and the groups in them: caches that may hold a dead one. Used by world.py only.
+"""Clears torch's caches of device meshes and their groups when groups are forgotten. Used by world.py only.
 
-A recovery needs none of this: groups keep their names and their objects, so whatever a cache holds stays valid. It is
-needed where groups go: when a step that made groups is done again. Main thread only.
+A plain recovery does not need this: groups keep their names and their objects, so cached ones stay valid. It is needed
+when a step that made groups is computed again, because a cache may hold a group of the first attempt. Main thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 
 def forget_groups(names: set[str]) -> None:
-    """A mesh that was flattened remembers the result, and would not make its group again."""
+    """Removes these groups from all meshes: a flattened mesh caches its result and would not make its group again."""
     for mesh in _meshes():
         _forget_flattened(getattr(mesh, "_flatten_mapping", {}), names)
         registry = getattr(mesh, "_pg_registry", {})
@@ -33,7 +33,7 @@ def _forget_flattened(flattened: dict[str, Any], names: set[str]) -> None:
 
 
 def _meshes() -> Iterable[Any]:
-    """torch keeps no list of them. Looked for only when groups were forgotten, which is rare."""
+    """torch keeps no list of meshes, so all objects are searched. This runs only when groups are forgotten: rarely."""
     device_mesh = sys.modules.get("torch.distributed.device_mesh")
     kind = getattr(device_mesh, "DeviceMesh", None)
     return [each for each in gc.get_objects() if type(each) is kind] if kind is not None else []
@@ -44,7 +44,7 @@ def _resources() -> Any:
 
 
 def _clear_caches_everywhere() -> None:
-    """Some are a thread's own, and backward runs in a thread of autograd's where there is a GPU."""
+    """Some caches are thread-local, and with a GPU backward runs in a thread of autograd."""
     _clear_caches()
     if torch.cuda.is_initialized():
         _in_backward(_clear_caches)
@@ -72,7 +72,7 @@ def _clear_caches() -> None:
 
 
 def _call(owner: Any, method: str) -> None:
-    """Calls it where this torch has it: these caches come and go between versions."""
+    """Calls the method if this torch has it: the caches differ between versions of torch."""
     found: Callable[[], object] | None = getattr(owner, method, None)
     if found is not None:
         found()

@@ -1,7 +1,7 @@
-"""A process group that talks to nobody and whose works carry proper futures.
+"""A process group that communicates with no peer and whose works carry futures with results.
 
-For the reducer of DistributedDataParallel while a spare rehearses: it reads the result out of the future of each
-all-reduce, and the future of torch's own fake work holds nothing. Only what the reducer calls is here.
+The reducer of DistributedDataParallel uses it while a spare rehearses: the reducer reads the result out of the future
+of each all-reduce, and the future of torch's own fake work holds nothing. Only what the reducer calls is implemented.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch._C._distributed_c10d import Work
 
 
 class _DoneWork(Work):
-    """Completed from the start; its result is what went in."""
+    """Is completed from the start; its result is its input."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
-        devices = {tensor.device for tensor in tensors if tensor.is_cuda}  # a future has to know them in advance
+        devices = {tensor.device for tensor in tensors if tensor.is_cuda}  # a future has to be told them in advance
         self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=[*devices])
         self._future.set_result(tensors)
 

@@ -1,12 +1,13 @@
-"""Whether every connection of every gloo group is still there: tells a lost peer from an error of the script's own.
+"""Checks whether every connection of every gloo group is intact, which tells a lost peer from an error of the script.
 
-Any loss of a peer's process shows here before anything else can fail because of it: the default group connects every
-rank with every other one. Gloo closes its descriptor as soon as a connection ends, so one that is gone is broken too.
+The loss of a peer's process shows here before anything else can fail because of it, since the default group connects
+every rank with every other one. Gloo closes its descriptor as soon as a connection ends, so a closed descriptor counts
+as broken too.
 
-Connections are known by group as far as they can be. What came in through gloo's port does not say for which group; a
-peer that is ahead may have connected for its next one already. So a group claims what nobody else has claimed, and two
-groups share a pool where that was more than one of them needs. What counts is whether a pool has as many whole ones
-left as the groups need that are not destroyed. Used by backend/supervisor.py, under its lock.
+A connection that came in through gloo's port does not say which group it is for, and a peer that is ahead may already
+have connected for its next group. So a group claims all connections that no group has claimed yet; if these are more
+than it needs, the next group shares a pool with it. A pool is complete while it has as many intact connections as its
+groups need, destroyed groups not counted. Used by backend/supervisor.py, under its lock.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _BROKEN = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 class _Pool:
     sockets: set[OpenSocket]
     needs: dict[str, int] = field(default_factory=dict)  # by group
-    unnamed: int = 0  # needed by a group that is being made
+    unnamed: int = 0  # how many a group needs that has no name yet
 
 
 class PeerConnections:
-    """Pools of connections, one for each group as a rule."""
+    """Holds the pools of connections: one for each group, except where two groups have to share one."""
 
     def __init__(self) -> None:
         self._pools: list[_Pool] = []
@@ -42,9 +43,11 @@ class PeerConnections:
         return frozenset(each for pool in self._pools for each in pool.sockets)
 
     def add(self, found: Iterable[OpenSocket], need: int) -> None:
-        """A group was made that needs so many of these; the next name is its name. Those of an aborted generation may
-        be among them, and have ended."""
-        found = _whole(set(found) - self.claimed)
+        """Registers the connections of a new group that needs `need` of them; name() names the group afterwards.
+
+        Connections of an aborted generation may be among those found; they are broken and left out.
+        """
+        found = _intact(set(found) - self.claimed)
         last = self._pools[-1] if self._pools else None
         if last is None or len(last.sockets) <= sum(last.needs.values()):
             last = _Pool(set())
@@ -60,7 +63,7 @@ class PeerConnections:
             last.needs[group], last.unnamed = last.unnamed, 0
 
     def forget(self, group: str) -> None:
-        """It was destroyed: its connections may end, now or whenever the last who holds it lets go of it."""
+        """The group was destroyed: its connections may close at any time, when the last reference to it is dropped."""
         for pool in self._pools:
             pool.needs.pop(group, None)
 
@@ -69,8 +72,8 @@ class PeerConnections:
         self._watch()
 
     def missing(self) -> dict[tuple[str, ...], int]:
-        """How many connections are broken, by the groups of which they may be; {} if none is."""
-        if self._all_whole() or not (broken := self._broken()):
+        """How many connections are missing in each pool, by the names of the groups that share it."""
+        if self._are_all_intact() or not (broken := self._broken()):
             return {}
         found: dict[tuple[str, ...], int] = {}
         for pool in self._pools:
@@ -81,14 +84,14 @@ class PeerConnections:
             self._drop(broken)
         return found
 
-    def accept(self, group: str, count: int) -> None:
-        """So many are missing because peers have destroyed the group, and this process has not."""
+    def excuse(self, group: str, count: int) -> None:
+        """`count` connections are missing because peers have destroyed the group and this process has not yet."""
         for pool in self._pools:
             if group in pool.needs:
                 pool.needs[group] = max(0, pool.needs[group] - count)
 
-    def _all_whole(self) -> bool:
-        """Asked at the end of every step: one call for all, and a short one for each."""
+    def _are_all_intact(self) -> bool:
+        """Runs at the end of every step, so it is cheap: one poll for all connections and one fstat for each."""
         try:
             return not self._poll.poll(0) and [each.st_ino for each in map(os.fstat, self._fds)] == self._inodes
         except OSError:
@@ -100,11 +103,11 @@ class PeerConnections:
         self._poll = _poll_of(claimed)
 
     def _broken(self) -> set[OpenSocket]:
-        said = {fd for fd, _ in self._poll.poll(0)}
-        return {each for pool in self._pools for each in pool.sockets if each.fd in said or not _is_there(each)}
+        polled = {fd for fd, _ in self._poll.poll(0)}
+        return {each for pool in self._pools for each in pool.sockets if each.fd in polled or not _is_open(each)}
 
     def _drop(self, broken: set[OpenSocket]) -> None:
-        """Of destroyed groups. A descriptor may be another one's by now, also another one's of ours."""
+        """Forgets broken connections of destroyed groups: their descriptors may be reused, also by another group."""
         for pool in self._pools:
             pool.sockets -= broken
         self._pools = [pool for pool in self._pools if pool.sockets or pool.unnamed]
@@ -118,12 +121,12 @@ def _poll_of(sockets: Iterable[OpenSocket]) -> select.poll:
     return poll
 
 
-def _whole(sockets: set[OpenSocket]) -> set[OpenSocket]:
+def _intact(sockets: set[OpenSocket]) -> set[OpenSocket]:
     ended = {fd for fd, _ in _poll_of(sockets).poll(0)}
     return {each for each in sockets if each.fd not in ended}
 
 
-def _is_there(remembered: OpenSocket) -> bool:
+def _is_open(remembered: OpenSocket) -> bool:
     try:
         return os.fstat(remembered.fd).st_ino == remembered.inode
     except OSError:

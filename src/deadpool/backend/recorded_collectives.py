@@ -1,7 +1,7 @@
-"""What collectives gave one live rank, from the first line of its script to the end of its first step.
+"""Results of the small collectives of one live rank, from the first line of its script to the end of its first step.
 
-Small results only: sizes, votes, shapes, the user's configuration. Whoever rehearses the rank alone is given the same.
-What object collectives carry are bytes that torch pickled; here they are bytes and nothing else.
+Only small results are kept: sizes, votes, shapes, the user's configuration. A process that rehearses the rank alone is
+given the same results. Object collectives carry bytes that torch pickled; they are kept as bytes and never unpickled.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import msgpack
 import torch
 
 TENSOR_LIMIT_BYTES = 64 * 1024
-BOOK_LIMIT_BYTES = 1024 * 1024
+TOTAL_LIMIT_BYTES = 1024 * 1024
 
 Key = tuple[str, str, int]
-"""Operation, group, and how many of this operation the group had done before."""
+"""The operation, the group, and how many of this operation the group had done before."""
 
 
 class RecordedCollectives:
-    """Results by key, each the bytes of the tensors that the operation filled."""
+    """Results by key. Each result is the bytes of the tensors that the operation filled."""
 
-    def __init__(self, *, limit_bytes: int = BOOK_LIMIT_BYTES) -> None:
+    def __init__(self, *, limit_bytes: int = TOTAL_LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._results: dict[Key, tuple[bytes, ...]] = {}
         self.size_bytes = 0
-        self.closed: str | None = None  # why nothing more is taken
+        self.closed: str | None = None  # the reason why nothing more is recorded
 
     def __len__(self) -> int:
         return len(self._results)
@@ -34,7 +34,7 @@ class RecordedCollectives:
         return self._results.get(key)
 
     def add(self, key: Key, tensors: Sequence[torch.Tensor]) -> None:
-        """Never raises: what cannot be kept closes the book, so that all of it up to there is whole."""
+        """Never raises. A result that cannot be kept closes the recording, so that it has no gap up to there."""
         size_bytes = self.size_bytes + sum(tensor.nbytes for tensor in tensors)
         if size_bytes > self._limit_bytes:
             self.closed = self.closed or f"more than {self._limit_bytes} bytes"
@@ -57,21 +57,21 @@ class RecordedCollectives:
 
     @classmethod
     def unpack(cls, data: bytes) -> RecordedCollectives:
-        """No bytes at all are a book in which nothing was written."""
-        book = cls()
+        """Empty `data` gives an empty recording."""
+        recorded = cls()
         for operation, group, number, result in msgpack.unpackb(data) if data else ():
-            book._results[operation, group, number] = tuple(result)
-            book.size_bytes += sum(len(each) for each in result)
-        return book
+            recorded._results[operation, group, number] = tuple(result)
+            recorded.size_bytes += sum(len(each) for each in result)
+        return recorded
 
 
-def can_be_kept(tensors: Sequence[torch.Tensor]) -> bool:
-    """The same answer for who records and for who rehearses: both see tensors of the same size."""
+def is_recordable(tensors: Sequence[torch.Tensor]) -> bool:
+    """Depends on sizes only, so the live rank and a rehearsal of it get the same answer."""
     return bool(tensors) and all(tensor.nbytes <= TENSOR_LIMIT_BYTES for tensor in tensors)
 
 
-def fill(tensors: Sequence[torch.Tensor], result: tuple[bytes, ...]) -> bool:
-    """Puts a result where the collective would have put it. False: it is of another size, nothing was touched."""
+def copy_into(tensors: Sequence[torch.Tensor], result: tuple[bytes, ...]) -> bool:
+    """Puts a result where the collective would have put it. False: the sizes differ, and no tensor was touched."""
     if [tensor.nbytes for tensor in tensors] != [len(each) for each in result]:
         return False
     for tensor, data in zip(tensors, result, strict=True):
@@ -82,6 +82,6 @@ def fill(tensors: Sequence[torch.Tensor], result: tuple[bytes, ...]) -> bool:
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
-    # Not contiguous(): what has one element counts as contiguous whatever its stride, and cannot be viewed as bytes.
+    # Not contiguous(): a tensor of one element counts as contiguous whatever its stride, and cannot be viewed as bytes.
     flat = tensor.detach().cpu().reshape(-1).clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

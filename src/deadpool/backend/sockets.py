@@ -1,7 +1,7 @@
-"""Which sockets this process has open, and how to end one from another thread.
+"""Lists the open sockets of this process, and shuts one down from another thread.
 
-Gloo cannot be aborted, but its sockets can be shut down under it: whoever waits on one then raises. A socket is
-remembered by descriptor AND inode, because a descriptor number is reused as soon as gloo closes it. Used by
+Gloo has no abort, but its sockets can be shut down under it: a thread that waits on one then raises. A socket is
+remembered by descriptor and inode, because a descriptor number is reused as soon as gloo closes it. Used by
 backend/supervisor.py only.
 """
 
@@ -34,7 +34,7 @@ class _Tcp:
 
 
 def open_sockets() -> frozenset[OpenSocket]:
-    """Every socket that is open now, of any kind."""
+    """All sockets of any kind that are open now."""
     found = (_socket_at(int(entry.name)) for entry in _DESCRIPTORS.iterdir())
     return frozenset(each for each in found if each is not None)
 
@@ -45,23 +45,23 @@ def listening_ports(sockets: Iterable[OpenSocket]) -> frozenset[int]:
 
 
 def accepted_on(sockets: Iterable[OpenSocket], ports: frozenset[int]) -> frozenset[OpenSocket]:
-    """Those among the sockets that came in through one of these ports."""
+    """The sockets that were accepted on one of these ports, and the listeners themselves."""
     return frozenset(each for each in sockets if (seen := _describe(each)) is not None and seen.port in ports)
 
 
 def connected(sockets: Iterable[OpenSocket]) -> frozenset[OpenSocket]:
-    """The TCP connections among the sockets, coming or going."""
+    """The TCP connections among the sockets, incoming and outgoing."""
     return frozenset(each for each in sockets if (seen := _describe(each)) is not None and not seen.listens)
 
 
 def owned_by_python(sockets: Iterable[OpenSocket]) -> frozenset[OpenSocket]:
-    """Those that a socket object of this interpreter would close."""
+    """The sockets that belong to a socket object of this interpreter."""
     owned = {each.fileno() for each in gc.get_objects() if issubclass(type(each), socket.socket)}
     return frozenset(each for each in sockets if each.fd in owned)
 
 
 def shut_all(sockets: Iterable[OpenSocket]) -> int:
-    """Shuts those that are connected TCP sockets and still open; returns how many."""
+    """Shuts down the TCP connections among them that are still open; returns how many."""
     return sum(_shut(each) for each in sockets)
 
 
@@ -75,7 +75,7 @@ def _socket_at(fd: int) -> OpenSocket | None:
 
 def _shut(remembered: OpenSocket) -> bool:
     with _borrowed(remembered) as end:
-        # Gloo ends the process when its listening socket is shut.
+        # Gloo ends the process when its listening socket is shut down.
         return end is not None and not _listens(end) and _shutdown(end)
 
 
@@ -86,13 +86,13 @@ def _describe(remembered: OpenSocket) -> _Tcp | None:
 
 @contextmanager
 def _borrowed(remembered: OpenSocket) -> Iterator[socket.socket | None]:
-    """The socket if it is still there and speaks TCP; its owner keeps it."""
+    """Yields a duplicate of the socket, or None if it is closed by now or is not TCP. The owner's socket stays open."""
     try:
         duplicate = os.dup(remembered.fd)
     except OSError:
         yield None
         return
-    # The duplicate pins what it points to, so that a close cannot come between the comparison and the use.
+    # The duplicate keeps the socket alive, so that its owner cannot close it between the comparison and the use.
     if _socket_at(duplicate) != OpenSocket(duplicate, remembered.inode):
         os.close(duplicate)
         yield None

@@ -1,7 +1,7 @@
-"""A rendezvous store that can be let go.
+"""The rendezvous store of this process's groups, whose connection can be closed while a backend still holds the store.
 
-A replaced gloo backend may live on for a while, and keeps the store it was made with: with a plain TCPStore that is
-one connection per recovery. This store forwards to a client of its own, and release() closes that client.
+A replaced gloo backend may live on for a while and keeps the store that it was made with: with a plain TCPStore each
+recovery would leave one connection open. ReleasableStore forwards to a client of its own, and release() drops it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Any
 
 import torch.distributed as dist
 
+from deadpool.backend.supervisor import Supervisor
 from deadpool.errors import GroupError
 
 
 class ReleasableStore(dist.Store):
     """Forwards every call to `inner` until it is released.
 
-    What C++ clones is kept here: it holds the C++ half of a store only, and the half with these methods would go.
+    A clone that C++ asks for is also kept here: C++ holds only the C++ half of it, and Python would free the half that
+    has these methods.
     """
 
     def __init__(self, inner: dist.Store) -> None:
@@ -27,7 +29,7 @@ class ReleasableStore(dist.Store):
         self._clones: list[ReleasableStore] = []
 
     def release(self) -> None:
-        """Lets go of the client; whoever still asks gets a GroupError."""
+        """Drops the client; every later call raises GroupError."""
         self._inner = None
         for clone in self._clones:
             clone.release()
@@ -56,7 +58,7 @@ def _forwarding(method: str) -> Callable[..., Any]:
     return forward
 
 
-# torch looks some of these up under their C++ name when it is the one who calls.
+# When C++ calls the store, it looks some of these methods up under their C++ names.
 _CPP_NAMES = {"delete_key": "deleteKey", "num_keys": "getNumKeys", "compare_set": "compareSet"}
 
 for _method in (
@@ -65,3 +67,25 @@ for _method in (
 ):
     setattr(ReleasableStore, _method, _forwarding(_method))
     setattr(ReleasableStore, _CPP_NAMES.get(_method, _method), _forwarding(_method))
+
+
+class StoreConnection:
+    """This process's own client of the rendezvous store, replaced at every rebuild.
+
+    With a client of its own an abort can end a wait in the store without cutting any other process off from it.
+    """
+
+    def __init__(self, supervisor: Supervisor, timeout_s: float) -> None:
+        self._supervisor, self._timeout_s = supervisor, timeout_s
+        self.current: ReleasableStore | None = None
+
+    def connect(self, store: Any) -> ReleasableStore:
+        self._release()
+        client = self._supervisor.run("connecting to the store", store.clone, wait_s=self._timeout_s)
+        self.current = ReleasableStore(client)
+        return self.current
+
+    def _release(self) -> None:
+        if self.current is not None:
+            self.current.release()
+            self.current = None

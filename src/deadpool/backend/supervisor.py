@@ -1,17 +1,21 @@
-"""Runs the calls that open sockets, so that they can be given up at any moment.
+"""Runs the calls that open sockets for process groups, so that an abort can end them at any moment.
 
-Owns which sockets belong to the process groups of this process, and the abort flag. Making a gloo group may wait for a
-peer that never comes, in the store or in accept(), where no socket exists that could be shut. So the call runs in a
-thread of its own and the caller waits for the call OR the abort, whichever comes first. A call that was given up finds
-its sockets shut, fails and takes its half-made group with it; where it waits for a connection, that happens at the
-group's own timeout.
+Owns the set of sockets that belong to the process groups of this process, and the abort flag. Making a gloo group may
+wait for a peer that never comes, in the store or in accept(), where there is no socket yet that could be shut down. So
+each call runs in a thread of its own, and the caller waits for the end of the call or for the abort. A call that was
+given up finds its sockets shut down, fails, and frees its half-made group; if it waits in accept(), that happens only
+at the group's own timeout.
 
-Whatever came in through gloo's port is ours, whenever it came: a peer that is ahead connects for its next group before
-we have begun to make ours. A connection to somebody else counts as the call's when it was opened while the call ran.
-Where more are found than the group has peers, an unrelated thread was busy too, and those that belong to a Python
-object are its own: gloo's never do. What is left is a connection that somebody else's native code makes in those
-milliseconds, or any at all in a call that is given up: it is taken for one of ours and shut with them, which looks like
-a peer that hung up.
+Which sockets belong to a group:
+
+- A connection that was accepted on gloo's port always does, whenever it came: a peer that is ahead connects for its
+  next group before this process has begun to make that group.
+- An outgoing connection does if it was opened while the call ran. If more are found than the group has peers, another
+  thread opened some too, and those that belong to a Python object are left out, since gloo's never do.
+
+A mistake is possible where native code of another library connects during those milliseconds, and for every connection
+opened during a call that is given up: it is shut down with the group's, which looks to its owner like a peer that
+closed.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """One supervised call. `settled` is set by its end or by whoever gives it up."""
+    """One supervised call. `settled` is set when it ends or is given up."""
 
     what: str
     before: frozenset[OpenSocket]
@@ -51,7 +55,7 @@ class _Call:
 
 
 class Supervisor:
-    """Makes calls that can be aborted, and remembers the sockets that they opened."""
+    """Runs calls that can be aborted, one at a time, and remembers the sockets that they opened. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,21 +68,21 @@ class Supervisor:
 
     @property
     def abort_count(self) -> int:
-        """How often abort() was called: lets a caller tell an abort it knows of from a newer one."""
+        """How often abort() was called: a caller can tell an abort that it knows of from a newer one."""
         return self._abort_count
 
     @property
     def is_aborted(self) -> bool:
         return self._aborted
 
-    def listen_through(self, open_ports: Callable[[], object]) -> None:
-        """What comes in through the ports that `open_ports` opens is ours."""
+    def claim_ports(self, open_ports: Callable[[], object]) -> None:
+        """Runs `open_ports`; connections accepted on the ports that it opens belong to process groups from now on."""
         before = open_sockets()
         open_ports()
         self._own_ports |= listening_ports(open_sockets() - before)
 
     def abort(self) -> int:
-        """Any thread. Ends every connection and the call that runs now; new calls fail until allow()."""
+        """Shuts down every connection and gives up the call that runs now; new calls fail until allow()."""
         with self._lock:
             self._aborted = True
             self._abort_count += 1
@@ -86,9 +90,9 @@ class Supervisor:
             return self._shut_everything() + shut_all(incoming)
 
     def allow(self, *, after_abort: int | None = None) -> None:
-        """Calls may be made again. Refused when there was an abort that the caller does not know of.
+        """Permits calls again. GroupError: there was an abort that the caller does not know of.
 
-        What came in since is not touched: a peer that is ahead may have begun to connect for what is made next.
+        Connections that came in since the abort stay open: a peer that is ahead may have made them for its next group.
         """
         with self._lock:
             if after_abort is not None and after_abort != self._abort_count:
@@ -96,24 +100,25 @@ class Supervisor:
             self._shut_everything()
             self._aborted = False
 
-    def name_newest(self, group: str) -> None:
-        """The group that was made last is this one."""
+    def name_last_made(self, group: str) -> None:
+        """The connections of the last call belong to this group."""
         with self._lock:
             self._peers.name(group)
 
     def forget(self, group: str) -> None:
-        """Its connections are not expected to last any longer."""
+        """The group was destroyed, so its connections may close."""
         with self._lock:
             self._peers.forget(group)
 
-    def missing(self) -> dict[tuple[str, ...], int]:
-        """How many connections have ended, by the groups they may have been of. Nothing while groups are aborted."""
+    def missing_connections(self) -> dict[tuple[str, ...], int]:
+        """How many connections have closed, by the groups that they may have belonged to. {} while aborted."""
         with self._lock:
             return self._peers.missing()
 
-    def accept_missing(self, group: str, count: int) -> None:
+    def excuse_missing(self, group: str, count: int) -> None:
+        """`count` missing connections of the group are explained: peers have destroyed it."""
         with self._lock:
-            self._peers.accept(group, count)
+            self._peers.excuse(group, count)
 
     def run(
         self,
@@ -124,10 +129,10 @@ class Supervisor:
         keep: bool = True,
         wait_s: float | None = None,
     ) -> T:
-        """Returns what `work` returns, or raises GroupError: it failed, it was aborted, or wait_s passed.
+        """Returns the result of `work`. GroupError: it failed, it was aborted, or wait_s passed.
 
-        `connections`: how many native ones the work makes when it succeeds; None if that is not known. `keep`: False
-        where somebody else ends them once the call has succeeded.
+        `connections` is how many native connections the work makes when it succeeds; None: unknown. `keep` is False if
+        an abort need not shut them down once the call has succeeded, because their owner does.
         """
         call = self._begin(what, connections, keep)
         threading.Thread(target=self._work, args=(call, work), name=f"deadpool {what}", daemon=True).start()
@@ -166,7 +171,7 @@ class Supervisor:
             raise GroupError(f"{call.what}: aborted")
         if in_time and call.error is None:
             if call.keep:
-                self._keep(_without_strangers(connected(made), call.connections), call.connections)
+                self._keep(_without_unrelated(connected(made), call.connections), call.connections)
             return call.result
         call.given_up = True
         shut_all(made)
@@ -181,7 +186,7 @@ class Supervisor:
             self._peers.add(made | connected(unclaimed), connections)
 
     def _made_by(self, call: _Call) -> frozenset[OpenSocket]:
-        """What it connected to others. What came in is no call's: gloo's own is known by its port."""
+        """The outgoing connections that were opened since the call began. Accepted ones are known by their port."""
         now = open_sockets()
         made = now - call.before
         return made - accepted_on(made, listening_ports(now))
@@ -198,7 +203,7 @@ class Supervisor:
         return shut_all(ended)
 
 
-def _without_strangers(found: frozenset[OpenSocket], expected: int | None) -> frozenset[OpenSocket]:
-    if expected is None or len(found) <= expected:  # the usual case: no need to look at every object there is
+def _without_unrelated(found: frozenset[OpenSocket], expected: int | None) -> frozenset[OpenSocket]:
+    if expected is None or len(found) <= expected:  # the usual case, which spares a search through all objects
         return found
     return found - owned_by_python(found)

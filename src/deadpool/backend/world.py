@@ -1,4 +1,4 @@
-"""Everything we know about torch.distributed's module state: which groups exist, how to swap one, how to forget some.
+"""Reads and changes torch.distributed's module state: lists the groups, swaps the backends of one, forgets some.
 
 The only file that touches `distributed_c10d._world`. Main thread only.
 """
@@ -20,39 +20,40 @@ _c10d: Any = dist.distributed_c10d
 
 _BACKEND_TYPE: Any = dist.ProcessGroup.BackendType
 
-# Where a group can be emptied (refill.py), a new backend takes the type of the old one. Where it cannot, torch would
-# keep the old one: then each swap takes a number of its own, above those that torch has names for. A type is one byte,
-# so these run out. The first is for the fake backend of a rehearsal, the last for that of a forgotten group.
+# If a group can be emptied (backend_release.py), a new backend takes the type of the old one. If not, torch would keep
+# the old one, so each swap uses a type number of its own, above those that torch has names for. A type is one byte, so
+# the numbers run out. The first is for the fake backend of a rehearsal, the last for that of a forgotten group.
 _TYPES = {"gloo": _BACKEND_TYPE.GLOO, "nccl": _BACKEND_TYPE.NCCL}
 _FAKE_TYPE = max(int(each) for each in _BACKEND_TYPE.__members__.values()) + 1
 _FORGOTTEN_TYPE = 255
 SWAP_LIMIT = _FORGOTTEN_TYPE - 1 - _FAKE_TYPE
 
 FAKE = "fake"
-OURS = frozenset(_TYPES)
-"""Backends that can be aborted and made anew."""
+ABORTABLE = frozenset(_TYPES)
+"""The backends that can be aborted and made anew."""
 
 _RANKS_SHOWN = 16
 _REGISTRIES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "pg_coalesce_state")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A process group that this rank belongs to."""
+class JoinedGroup:
+    """A process group that this rank is in."""
 
     name: str
-    group: Any
-    # Of a group that was split off: the registered one it came from, which says what its backends are, and its ranks.
+    process_group: Any
+    # For a group that was split off: its ranks, and the registered group it came from, which says what its backends
+    # are.
     parent: Any = None
     split_ranks: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:
-        return int(self.group.rank())
+        return int(self.process_group.rank())
 
     @property
     def size(self) -> int:
-        return int(self.group.size())
+        return int(self.process_group.size())
 
     @property
     def timeout(self) -> timedelta:
@@ -60,65 +61,66 @@ class Member:
 
     @property
     def transports(self) -> dict[str, list[Any]]:
-        """Name of each backend of ours -> the devices it serves, as the group was made: what is there now may be fake.
+        """The name of each abortable backend -> the devices it serves, as the group was made: the current backend may
+        be fake.
 
-        Empty for a group of the script's own that talks to nobody, such as one of torch's "fake" ones.
+        Empty for a group that the script made with a backend that communicates with no peer, such as torch's "fake".
         """
-        names = self._names_by_device()
+        names = self._backend_by_device()
         found: dict[str, list[Any]] = {}
-        for device in self.group._device_types:
-            if names[device.type] in OURS:
+        for device in self.process_group._device_types:
+            if names[device.type] in ABORTABLE:
                 found.setdefault(names[device.type], []).append(device)
         return found
 
     @property
     def backend_names(self) -> set[str]:
-        return set(self._names_by_device().values())
+        return set(self._backend_by_device().values())
 
-    def _names_by_device(self) -> dict[str, str]:
-        """As the group's registration has them: "cpu:gloo,cuda:nccl"."""
-        config = str(_c10d._world.pg_backend_config[self.parent or self.group])
+    def _backend_by_device(self) -> dict[str, str]:
+        """Parses the group's registration, such as "cpu:gloo,cuda:nccl"."""
+        config = str(_c10d._world.pg_backend_config[self.parent or self.process_group])
         return dict(part.split(":") for part in config.split(","))
 
     def backend(self, transport: str) -> Any:
-        """What is there now."""
-        return self.group._get_backend(self.transports[transport][0])
+        """The current backend, which may be fake."""
+        return self.process_group._get_backend(self.transports[transport][0])
 
     @property
     def global_ranks(self) -> list[int]:
-        return dist.get_process_group_ranks(self.group) if self.parent is None else list(self.split_ranks)
+        return dist.get_process_group_ranks(self.process_group) if self.parent is None else list(self.split_ranks)
 
     @property
     def ranks(self) -> str:
-        """For people, and to tell groups apart that bear the same name by accident."""
+        """For messages, and to tell apart groups that have the same name by accident."""
         listed = ", ".join(map(str, self.global_ranks))
         short = self.size <= _RANKS_SHOWN
         return f"ranks {listed}" if short else f"{self.size} ranks, {zlib.crc32(listed.encode()):08x}"
 
 
-_split_off: dict[Any, Member] = {}
-"""Groups that torch's registry does not know, made by `group.split_group(...)`; void once their parent is destroyed."""
+_split_off: dict[Any, JoinedGroup] = {}
+"""Groups made by `group.split_group(...)`, which torch's registry lacks; void once their parent is destroyed."""
 
 
-def note_split(member: Member) -> None:
-    _split_off[member.group] = member
+def register_split(group: JoinedGroup) -> None:
+    _split_off[group.process_group] = group
 
 
-def members() -> list[Member]:
+def joined_groups() -> list[JoinedGroup]:
     """In order of creation, which is the same on all ranks because making a group is collective."""
     known = _c10d._world.pg_names
     return [
-        *(Member(str(name), group) for group, name in known.items()),
-        *(member for group, member in _split_off.items() if group not in known and member.parent in known),
+        *(JoinedGroup(str(name), process_group) for process_group, name in known.items()),
+        *(group for handle, group in _split_off.items() if handle not in known and group.parent in known),
     ]
 
 
-def member(group: Any) -> Member:
-    return Member(str(group.group_name), group)
+def joined(process_group: Any) -> JoinedGroup:
+    return JoinedGroup(str(process_group.group_name), process_group)
 
 
 def made_count() -> int:
-    """How many groups were made under a number so far, also those this rank is no member of: names the next one."""
+    """How many numbered groups were made so far, also those this rank is not in: torch names the next group by it."""
     return int(_c10d._world.group_count)
 
 
@@ -126,97 +128,99 @@ def set_made_count(count: int) -> None:
     _c10d._world.group_count = count
 
 
-def is_faked(group: Any) -> bool:
-    return isinstance(group._get_backend(group._device_types[0]), FakeProcessGroup)
+def is_faked(process_group: Any) -> bool:
+    return isinstance(process_group._get_backend(process_group._device_types[0]), FakeProcessGroup)
 
 
-def fake(group: Any, backend: FakeProcessGroup) -> None:
+def put_fake(process_group: Any, backend: FakeProcessGroup) -> None:
     """Puts a fake backend over the real one of a new group.
 
-    The real one stays beneath as the group's default backend, because the logger of DDP takes it for a
-    ProcessGroupGloo without asking.
+    The real one stays beneath it as the group's default backend, because the logger of DDP casts that to
+    ProcessGroupGloo without a check.
     """
-    _put(member(group), {device: (backend, _BACKEND_TYPE(_FAKE_TYPE)) for device in group._device_types})
+    placed = {device: (backend, _BACKEND_TYPE(_FAKE_TYPE)) for device in process_group._device_types}
+    _register_backends(joined(process_group), placed)
 
 
-def furnish(group: Any, transport: str, backend: Any, devices: Iterable[Any]) -> None:
-    """A new group that has no backend yet, and that torch's registry does not know."""
+def put_first(process_group: Any, transport: str, backend: Any, devices: Iterable[Any]) -> None:
+    """Gives a backend to a new group that has none yet and that torch's registry does not know."""
     kind = _BACKEND_TYPE(_FAKE_TYPE) if transport == FAKE else _TYPES[transport]
     for device in devices:
-        group._register_backend(device, kind, backend)
+        process_group._register_backend(device, kind, backend)
 
 
-def swap(member: Member, backends: dict[str, Any], store: dist.Store, swap_number: int) -> list[Any]:
-    """Puts new backends, by transport, into a live group; everybody who holds the group or its name goes on with it.
+def swap(group: JoinedGroup, backends: dict[str, Any], store: dist.Store, swap_number: int) -> list[Any]:
+    """Puts new backends, by transport, into a live group; all code that holds the group or its name goes on with it.
 
-    Returns what was there before, for the caller to let go of. `swap_number` counts from 1 to SWAP_LIMIT; it and as
-    many after it as there are further backends are never used twice for one group.
+    Returns the backends that were replaced, for the caller to release. `swap_number` counts from 1 to SWAP_LIMIT; it
+    and as many numbers after it as there are further backends are never used twice for one group.
     """
-    group = member.group
-    before = {device: group._get_backend(device) for device in group._device_types}
-    placed = {device: (backend, _BACKEND_TYPE.CUSTOM) for device, backend in before.items()}  # what is not ours stays
+    process_group = group.process_group
+    before = {device: process_group._get_backend(device) for device in process_group._device_types}
+    placed = {device: (backend, _BACKEND_TYPE.CUSTOM) for device, backend in before.items()}  # the script's own stay
     can_empty = backend_release.is_possible()
-    for index, (transport, devices) in enumerate(member.transports.items()):
+    for index, (transport, devices) in enumerate(group.transports.items()):
         kind = _TYPES[transport] if can_empty else _BACKEND_TYPE(_FAKE_TYPE + swap_number + index)
         placed.update(dict.fromkeys(devices, (backends[transport], kind)))
-    _describe(member, backends.values(), member.global_ranks)
+    _set_options(group, backends.values(), group.global_ranks)
     if can_empty:
-        backend_release.empty(group, store)
-    _put(member, placed)
-    # Groups made from now on meet in the store of the default group: the old one may have died with its node.
-    if member.parent is None:
-        backend_name, _ = _c10d._world.pg_map[group]
-        _c10d._world.pg_map[group] = (backend_name, store)
+        backend_release.empty(process_group, store)
+    _register_backends(group, placed)
+    # Groups that are made later meet in the store of the default group: the old store may have died with its node.
+    if group.parent is None:
+        backend_name, _ = _c10d._world.pg_map[process_group]
+        _c10d._world.pg_map[process_group] = (backend_name, store)
     return [old for device, old in before.items() if placed[device][0] is not old]
 
 
-def fill_in_ranks(member: Member) -> None:
-    """torch leaves the ranks of a default group out. Only the first backend of a process can do without: a group that
-    is split off any other one would crash."""
-    for backend in (member.backend(transport) for transport in member.transports):
+def fill_in_ranks(group: JoinedGroup) -> None:
+    """Sets the ranks of a default group, which torch leaves out. Only the first backend of a process works without
+    them: splitting a group off any other one would crash."""
+    for backend in (group.backend(transport) for transport in group.transports):
         if not backend.options.global_ranks_in_group:
-            backend.options.global_ranks_in_group = list(member.split_ranks or range(member.size))
+            backend.options.global_ranks_in_group = list(group.split_ranks or range(group.size))
 
 
-def _describe(member: Member, backends: Iterable[Any], ranks: list[int]) -> None:
+def _set_options(group: JoinedGroup, backends: Iterable[Any], ranks: list[int]) -> None:
     for backend in backends:
         backend.options.global_ranks_in_group = ranks
-        backend.options.group_name = member.name
+        backend.options.group_name = group.name
 
 
-def _put(member: Member, placed: dict[Any, tuple[Any, Any]]) -> None:
-    """By device: a backend and the type under which it is registered."""
-    group, description = member.group, member.group.group_desc
+def _register_backends(group: JoinedGroup, placed: dict[Any, tuple[Any, Any]]) -> None:
+    """`placed` gives, by device, a backend and the type under which it is registered."""
+    process_group, description = group.process_group, group.process_group.group_desc
     for device, (backend, kind) in placed.items():
-        group._register_backend(device, kind, backend)
-    group._set_group_name(member.name)  # name and description live in the backend
-    group._set_group_desc(description)
+        process_group._register_backend(device, kind, backend)
+    process_group._set_group_name(group.name)  # name and description are kept in the backend
+    process_group._set_group_desc(description)
 
 
 def end_batches() -> bool:
-    """Forgets batches that an exception cut off half-made. Whether there were any."""
+    """Forgets batches that an exception cut off half-made. Returns whether there were any."""
     cut_off = bool(_c10d._world.pg_coalesce_state)
     _c10d._world.pg_coalesce_state.clear()
     return cut_off
 
 
-def forget(members: list[Member], make_refusing: Callable[[], FakeProcessGroup]) -> None:
-    """As if these groups had never been made: their names are free again. Who still uses one gets an error at once."""
-    for each in members:
+def forget(groups: list[JoinedGroup], make_refusing: Callable[[], FakeProcessGroup]) -> None:
+    """Removes the groups as if they had never been made: their names are free, and a use of one raises at once."""
+    for each in groups:
         refusing = make_refusing()
-        _put(each, {device: (refusing, _BACKEND_TYPE(_FORGOTTEN_TYPE)) for device in each.group._device_types})
-        _drop(each)
-    if members:
-        meshes.forget_groups({each.name for each in members})
+        devices = each.process_group._device_types
+        _register_backends(each, {device: (refusing, _BACKEND_TYPE(_FORGOTTEN_TYPE)) for device in devices})
+        _unregister(each)
+    if groups:
+        meshes.forget_groups({each.name for each in groups})
 
 
-def _drop(member: Member) -> None:
+def _unregister(group: JoinedGroup) -> None:
     world = _c10d._world
     for registry in _REGISTRIES:
-        getattr(world, registry).pop(member.group, None)
-    _split_off.pop(member.group, None)
+        getattr(world, registry).pop(group.process_group, None)
+    _split_off.pop(group.process_group, None)
     for tagged in world.tags_to_pg.values():
-        if member.group in tagged:
-            tagged.remove(member.group)
-    if member.parent is None:
-        _c10d._unregister_process_group(member.name)
+        if group.process_group in tagged:
+            tagged.remove(group.process_group)
+    if group.parent is None:
+        _c10d._unregister_process_group(group.name)

@@ -1,4 +1,4 @@
-"""The process groups as a part of the boundary record: whoever comes back to a version has the groups it had then."""
+"""Makes the process groups a part of the boundary record: a rank that resumes at a version has the groups of then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deadpool.trainer.session import Session
 
 
 class BoundaryGroups:
-    """Restored like any object with a state, before the groups are rebuilt."""
+    """Is captured and restored like any object with a state dict; the restore comes before the groups are rebuilt."""
 
     def __init__(self, session: Session, default_group: DefaultGroup) -> None:
         self._session, self._default_group = session, default_group
@@ -23,13 +23,13 @@ class BoundaryGroups:
         forgotten = self._session.groups.return_to(mark)
         if forgotten:
             self._session.emit("groups_forgotten", names=list(forgotten))
-            if not self._session.groups.detached:  # what a rehearsal made is nobody's loss
+            if not self._session.groups.detached:  # no code of a live rank holds what a rehearsal made
                 note(_advice(forgotten))
 
 
 def _advice(names: tuple[str, ...]) -> str:
     return (
-        f"process groups {', '.join(names)} were made after the step boundary to which the job came back: they are "
-        "forgotten, and the step makes them again. Code that keeps one from before the fault gets an error from it: "
-        "make groups before the loop over steps"
+        f"process groups {', '.join(names)} were made after the step boundary from which the job resumes: they are "
+        "forgotten, and the step makes them again. Code that still holds one from before the fault gets an error when "
+        "it uses it: make groups before the loop over steps"
     )

@@ -1,6 +1,7 @@
-"""A stop between two steps that the coordinator asked for, so that ranks change their node with nothing done twice.
+"""Stops this rank between two steps when the coordinator asks for it, so that ranks can move to another node without
+any step being computed twice.
 
-All ranks capture the version at which they stop. How it goes on, with a fence or with the next step, is said by others.
+All ranks capture the version at which they stop. Afterwards the coordinator either fences the job or lets it go on.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
     from deadpool.trainer.job import Job
 
 SLOT_WAIT_S = 30.0
-"""For a slot: versions on their way to holders keep slots, and free them as soon as they are there."""
+"""Limit for the wait for a slot: versions on their way to holders occupy slots and free them when they have arrived."""
 
 
 def await_slot(job: Job) -> None:
-    """A version that is passed over for want of a slot could not be handed over; and nobody is in a hurry here."""
+    """Waits for a slot if this version has to be handed over, which is impossible without a capture of it."""
     core = job.session.core
     if core.captures_to_stand:
         job.session.wait(
@@ -25,13 +26,13 @@ def await_slot(job: Job) -> None:
         )
 
 
-def stood(job: Job) -> bool:
-    """Whether this rank had to stop here; then everything has to be looked at anew."""
+def stop_if_asked(job: Job) -> bool:
+    """Whether this rank had to stop here. Then the caller has to check the abort flag and all else again."""
     session, core = job.session, job.session.core
     if not core.must_stand:
         return False
     number = job.number
-    job.capturer.finish()  # what was captured is declared, and the version itself was seen complete
+    job.capturer.finish()  # the captured version is declared, and was observed to be complete
     session.send(Standing(generation=core.generation, rank=session.rank, number=number))
     session.wait(lambda: core.is_aborted or not core.must_stand or None)
     return True

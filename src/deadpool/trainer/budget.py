@@ -1,8 +1,9 @@
-"""What captures may cost this rank's training, and what they did cost. Without clocks: times are arguments.
+"""The overhead budget of this rank: how much time captures may cost its training. It has no clock: times are arguments.
 
-Every completed step earns a share of its time; a capture may make a step wait for as long as has been saved up, and is
-given up else. So the time lost stays within the budget, whatever the interval is. The interval is the coordinator's:
-it learns from here how long a capture makes a step wait, also by estimate of one that was given up.
+Every completed step earns a share of its time. A capture may make a step wait for as long as has been saved up, and is
+given up if it would take longer. So the lost time stays within the budget at any capture interval. The coordinator
+chooses the interval; this rank reports to it how long captures make steps wait, as an estimate for one that was given
+up.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 from deadpool.protocol.capture_schedule import MAX_EVERY
 
 WARM_UP_STEPS = 2
-"""The first steps are like no other: state appears, code is compiled, memory is touched for the first time. Their
-captures are waited for, since without them a job has nothing to go back to, and neither cost nor earn anything."""
+"""The first steps are slower than later ones: optimizer state appears, code is compiled, memory is touched first. Their
+captures have no time limit, since without them the job has no version to resume from, and these steps neither earn nor
+spend anything."""
 
 
 class Budget:
-    """Seconds saved up for captures. `share` 0: no limit."""
+    """The seconds saved up for captures. With `share` 0 there is no limit."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -23,22 +25,22 @@ class Budget:
         self._saved_s = 0.0
 
     def earn(self, step_s: float) -> None:
-        """A step was completed. Not more is kept than the widest interval would bring."""
+        """A step was completed. At most as much is saved as steps of the widest interval would earn."""
         self._steps += 1
         if self._steps >= WARM_UP_STEPS:
             earned_s = self._share * step_s
             self._saved_s = min(self._saved_s + earned_s, MAX_EVERY * earned_s)
 
     def allowance_s(self, every: int = 1) -> float | None:
-        """How long a step may wait for its capture; None: as long as it takes.
+        """How long a step may wait for its capture; None: without limit.
 
-        At the widest interval there is no limit: beyond it a job would have no snapshots at all.
+        At the widest interval there is no limit, because the job would otherwise get no snapshots at all.
         """
         if not self._share or self._steps < WARM_UP_STEPS or every >= MAX_EVERY:
             return None
         return max(0.0, self._saved_s)
 
     def spend(self, stall_s: float, every: int = 1) -> None:
-        """What a wait without a limit took is not held against later ones."""
+        """A wait that had no limit is not charged."""
         if self.allowance_s(every) is not None:
             self._saved_s -= stall_s

@@ -1,9 +1,9 @@
-"""The thread that watches versions come true on the device and copies them into slots while the next step runs.
+"""A thread that observes when the device has reached a version, and copies it into a slot during the next step.
 
-Two kinds of tasks, in order: a version whose work was enqueued is *observed* when the device has come that far, and a
-capture is advanced until its copy is whole or was given up. The main thread waits for neither. When the optimizer is
-next it decides at once whether the copy may go on, by what the optimizer would have to wait for it (settle); that
-waiting is the device's.
+The thread works off two kinds of tasks in order. A version whose work was enqueued is *observed* when the device has
+got that far. A capture is advanced until its copy is complete or was given up. The main thread waits for neither. Right
+before the optimizer steps, it decides at once whether the copy may go on, by how long the optimizer would have to wait
+for it (settle); only the device does that waiting.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.slot import clear_seal
 from deadpool.snapshot.slot_copy import SlotCopy
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer.injected_fault import PendingInjections
+from deadpool.trainer.injected_fault import InjectionTriggers
 
 _LATE = "the copy was not done when the optimizer began"
 _WRITTEN = (
     "parameters or optimizer state were written to before an optimizer stepped, while they were copied: from now on "
-    "copies are made at the end of a step, not beside the next one"
+    "they are copied at the end of a step, not during the next one"
 )
 _REMEMBERED_COSTS = 8
 
@@ -43,18 +43,18 @@ class Observation:
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
-    """A capture on its way."""
+class OngoingCapture:
+    """A capture that has begun and whose copy is not declared yet."""
 
     capture: Capture
     slot: memoryview
     geometry: Geometry
     record: bytes
     copy: SlotCopy
-    settled: bool = False  # all issued or given up: nothing is decided any more
-    torn: bool = False  # the script wrote while it was copied
+    settled: bool = False  # the copy was fully issued or given up: there is nothing left to decide
+    torn: bool = False  # the script wrote to the state while it was copied
     reason: str = _LATE
-    stall_s: float | None = None  # that it would have cost, had it not been given up for that
+    stall_s: float | None = None  # the wait for which the copy was given up, as predicted
 
     def await_device(self) -> None:
         self.copy.await_end()
@@ -66,7 +66,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the capture of a version cost. One that was given up has cost less than it would have."""
+    """The cost of one capture. A capture that was given up has cost less than a complete one."""
 
     number: int
     figures: Figures
@@ -74,13 +74,13 @@ class Cost:
 
 
 class Capturer:
-    """A copy is declared before the thread is idle again, so that whoever has waited for it to be idle knows that
-    nothing more will be said of it."""
+    """Observes and captures versions. A copy is declared before the thread becomes idle, so that after a wait for an
+    idle thread no further message about the copy can come."""
 
     def __init__(
         self,
         state: ProtectedState,
-        pending_injections: PendingInjections,
+        pending_injections: InjectionTriggers,
         *,
         allowance_s: Callable[[], float | None],
         on_observed: Callable[[Version], None],
@@ -88,14 +88,14 @@ class Capturer:
         on_given_up: Callable[[Capture, str, float | None], None],
         on_error: Callable[[Exception], None],
     ) -> None:
-        """`allowance_s`: how long the next optimizer may be made to wait; None is for ever."""
+        """`allowance_s` gives how long the next optimizer step may be made to wait; None: without limit."""
         self._state, self._pending_injections, self._allowance_s = state, pending_injections, allowance_s
         self._on_observed, self._on_copied = on_observed, on_copied
         self._on_given_up, self._on_error = on_given_up, on_error
-        self._tasks: deque[Observation | Flight | None] = deque()  # the first is being worked at; None: the end
-        self._open: Flight | None = None
-        self._at_once = False  # the script writes before its optimizer steps: no copy can be made beside a step
-        self._unread: deque[Flight] = deque()  # settled, but the device has not told yet what they cost
+        self._tasks: deque[Observation | OngoingCapture | None] = deque()  # the first is in work; None ends the thread
+        self._open: OngoingCapture | None = None
+        self._at_once = False  # the script writes before its optimizer steps, so no copy can be made during a step
+        self._unread: deque[OngoingCapture] = deque()  # settled, but the device has not got far enough to tell the cost
         self._costs: deque[Cost] = deque(maxlen=_REMEMBERED_COSTS)
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -103,14 +103,14 @@ class Capturer:
     # --- the main thread ---------------------------------------------------------------------------------------------
 
     def reached(self, version: Version, boundary: Boundary) -> None:
-        """All work that makes `version` is enqueued. Where it is done already, this is said here and now."""
+        """All work that makes `version` is enqueued. If it is done already, `on_observed` is called here."""
         if boundary.done():
             self._on_observed(version)
         else:
             self._enqueue(Observation(version, boundary))
 
     def begin(self, capture: Capture, slot: memoryview, geometry: Geometry, record: bytes) -> None:
-        """Of the state that the last record() found. A copy that fails is a version this rank missed."""
+        """Copies the state that the last record() found. If the copy fails, this rank has missed the version."""
         self.settle()
         try:
             clear_seal(slot)
@@ -119,49 +119,49 @@ class Capturer:
             traceback.print_exc()
             self._on_given_up(capture, f"{type(error).__name__}: {error}", None)
             return
-        self._open = Flight(capture, slot, geometry, record, copy)
+        self._open = OngoingCapture(capture, slot, geometry, record, copy)
         self._enqueue(self._open)
         if self._at_once:
             self._settle(self._open, self._commit)
 
     def settle(self) -> None:
-        """Before anything of the state is overwritten, by the optimizer or by the next boundary's clones."""
-        flight = self._open
-        if flight is None:
+        """Decides about the copy before the optimizer or the next boundary's clones overwrite the state."""
+        ongoing = self._open
+        if ongoing is None:
             return
-        if not flight.settled:
-            self._settle(flight, self._decide)
-        flight.copy.hold()
+        if not ongoing.settled:
+            self._settle(ongoing, self._decide)
+        ongoing.copy.hold()
 
-    def _settle(self, flight: Flight, decide: Callable[[Flight], None]) -> None:
-        self._read_costs()  # what the last ones took is what this one will take
+    def _settle(self, ongoing: OngoingCapture, decide: Callable[[OngoingCapture], None]) -> None:
+        self._read_costs()  # this copy is predicted to take as long as the last ones
         if self._state.is_untouched:
-            decide(flight)
+            decide(ongoing)
         else:
-            self._give_up_torn(flight)
-        self._unread.append(flight)
+            self._give_up_torn(ongoing)
+        self._unread.append(ongoing)
 
-    def _give_up_torn(self, flight: Flight) -> None:
+    def _give_up_torn(self, ongoing: OngoingCapture) -> None:
         self._at_once = True
-        flight.reason, flight.torn, flight.settled = _WRITTEN, True, True
-        flight.copy.give_up()
+        ongoing.reason, ongoing.torn, ongoing.settled = _WRITTEN, True, True
+        ongoing.copy.give_up()
 
     def costs(self) -> Iterator[Cost]:
-        """Of each capture once, as soon as the device has told."""
+        """Yields the cost of each capture once, as soon as it is known."""
         self._read_costs()
         while self._costs:
             yield self._costs.popleft()
 
     def finish(self) -> None:
-        """Waits until everything that began is declared."""
+        """Waits until every capture that has begun is declared."""
         if self._open is not None and not self._open.settled:
             self._commit(self._open)
         self._await_idle()
 
     def cancel(self) -> None:
-        """Ends a capture at once and waits for devices and thread to let go of slot and state."""
+        """Gives up every capture at once and waits until devices and thread no longer use its slot and the state."""
         for task in self._pending():
-            if isinstance(task, Flight):
+            if isinstance(task, OngoingCapture):
                 task.settled = True
                 task.copy.give_up()
         self._await_idle()
@@ -169,7 +169,7 @@ class Capturer:
         self._unread.clear()
 
     def close(self) -> None:
-        """Ends the thread. Nothing may be in work."""
+        """Ends the thread. No task may be in work."""
         if self._thread is not None:
             self._enqueue(None)
             self._thread.join()
@@ -177,44 +177,44 @@ class Capturer:
 
     def _read_costs(self) -> None:
         while self._unread and (figures := self._unread[0].copy.figures()) is not None:
-            flight = self._unread.popleft()
-            self._costs.append(Cost(flight.capture.version.number, figures, flight.stall_s is not None))
+            ongoing = self._unread.popleft()
+            self._costs.append(Cost(ongoing.capture.version.number, figures, ongoing.stall_s is not None))
 
-    def _decide(self, flight: Flight) -> None:
+    def _decide(self, ongoing: OngoingCapture) -> None:
         allowed_s = self._allowance_s()
-        stall_s = flight.copy.predict_stall_s()
+        stall_s = ongoing.copy.predict_stall_s()
         if allowed_s is None or stall_s <= allowed_s:
-            self._commit(flight)
+            self._commit(ongoing)
         else:
-            flight.stall_s = stall_s
-            flight.reason = (
+            ongoing.stall_s = stall_s
+            ongoing.reason = (
                 f"the optimizer would have waited {stall_s:.4f} s for the copy, {allowed_s:.4f} s are allowed"
             )
-            flight.settled = True
-            flight.copy.give_up()
+            ongoing.settled = True
+            ongoing.copy.give_up()
 
-    def _commit(self, flight: Flight) -> None:
-        flight.settled = True
+    def _commit(self, ongoing: OngoingCapture) -> None:
+        ongoing.settled = True
         try:
-            flight.copy.commit()
+            ongoing.copy.commit()
         except Exception as error:
             traceback.print_exc()
-            flight.reason = f"{type(error).__name__}: {error}"
-            flight.copy.give_up()
+            ongoing.reason = f"{type(error).__name__}: {error}"
+            ongoing.copy.give_up()
 
     def _await_idle(self) -> None:
-        """First for the devices, inside torch, where a main thread that stands still is found (stuck.py)."""
+        """Waits first for the devices, inside torch, where unwind_watchdog.py finds a main thread that is stuck."""
         for task in self._pending():
-            with contextlib.suppress(RuntimeError):  # the thread meets the same error, and says so
+            with contextlib.suppress(RuntimeError):  # the thread gets the same error and reports it
                 task.await_device()
         with self._changed:
             self._changed.wait_for(lambda: not self._tasks)
 
-    def _pending(self) -> list[Observation | Flight]:
+    def _pending(self) -> list[Observation | OngoingCapture]:
         with self._changed:
             return [task for task in self._tasks if task is not None]
 
-    def _enqueue(self, task: Observation | Flight | None) -> None:
+    def _enqueue(self, task: Observation | OngoingCapture | None) -> None:
         with self._changed:
             self._tasks.append(task)
             self._changed.notify_all()
@@ -232,10 +232,10 @@ class Capturer:
             match task:
                 case Observation():
                     self._observe(task)
-                case Flight():
+                case OngoingCapture():
                     self._capture(task)
             is_end = task is None
-            del task  # or what it copied would be kept until the next one
+            del task  # otherwise its copy would be kept until the next task
             with self._changed:
                 self._tasks.popleft()
                 self._changed.notify_all()
@@ -243,7 +243,7 @@ class Capturer:
                 return
 
     def _observe(self, task: Observation) -> None:
-        """First the device is seen to be that far, then the abort flag is looked at (by whom this is told)."""
+        """Waits until the device has got that far; only then is the abort flag checked (by on_observed)."""
         try:
             task.boundary.wait()
         except Exception as error:
@@ -252,26 +252,25 @@ class Capturer:
             return
         self._on_observed(task.version)
 
-    def _capture(self, flight: Flight) -> None:
-        """A copy that fails is a version this rank missed; training goes on."""
-        number = flight.capture.version.number
+    def _capture(self, ongoing: OngoingCapture) -> None:
+        """If the copy fails, this rank has missed the version, and training goes on."""
+        number = ongoing.capture.version.number
+        cancelled = self._pending_injections.capturing(number, lambda: False)
         try:
-            flight.write_record()
-            whole = flight.copy.advance(self._pending_injections.capturing(number, lambda: False)) and self._is_one(
-                flight
-            )
+            ongoing.write_record()
+            complete = ongoing.copy.advance(cancelled) and self._is_consistent(ongoing)
         except Exception as error:
             traceback.print_exc()
-            whole, flight.reason = False, f"{type(error).__name__}: {error}"
-        if whole:
+            complete, ongoing.reason = False, f"{type(error).__name__}: {error}"
+        if complete:
             self._pending_injections.captured(number)
-            self._on_copied(flight.capture, len(flight.record))
+            self._on_copied(ongoing.capture, len(ongoing.record))
         else:
-            self._on_given_up(flight.capture, flight.reason, flight.stall_s)
+            self._on_given_up(ongoing.capture, ongoing.reason, ongoing.stall_s)
 
-    def _is_one(self, flight: Flight) -> bool:
-        """All of it is of the same moment. Once settled, the main thread has looked: an optimizer writes after that."""
-        if not flight.settled and not self._state.is_untouched:
+    def _is_consistent(self, ongoing: OngoingCapture) -> bool:
+        """Whether the copy is of one moment. After settle() has checked it, the optimizer may write to the state."""
+        if not ongoing.settled and not self._state.is_untouched:
             self._at_once = True
-            flight.reason, flight.torn = _WRITTEN, True
-        return not flight.torn
+            ongoing.reason, ongoing.torn = _WRITTEN, True
+        return not ongoing.torn

@@ -1,7 +1,7 @@
-"""A snapshot from this node's own memory is checked while it is loaded: memory may change with nobody writing to it.
+"""Checks a snapshot from this node's own memory while it is loaded, because memory may change without being written.
 
-What came over the network was checked by the agent as it arrived. What has lain here was checked when it was captured,
-and since then nobody has looked at it.
+A snapshot that came over the network was checked by the agent as it arrived. A snapshot of this node was hashed when it
+was captured and has not been checked since.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ if TYPE_CHECKING:
 
 
 def load_checked(state: ProtectedState, slot: memoryview, geometry: Geometry, seal: Seal) -> Region | None:
-    """Loads it. Which region is not as sealed, if any: then what was loaded is not to be used.
+    """Loads the snapshot. Returns the region that differs from its seal, if any: the loaded state is then unusable.
 
-    The record first, since everything is placed by it; the bulk beside the load, which takes about as long.
+    The record is checked first, since it says where everything goes; the bulk is checked in parallel with the load,
+    which takes about as long.
     """
     if not _is_as_sealed(slot, geometry, seal, "record", None):
         return "record"
     with ThreadPoolExecutor(1 + HASHING_THREADS, "check") as threads:
-        bulk = threads.submit(_find_spoilt, slot, geometry, seal, threads if HASHING_THREADS > 1 else None)
+        bulk = threads.submit(_find_corrupt, slot, geometry, seal, threads if HASHING_THREADS > 1 else None)
         state.restore(slot, geometry, seal.extent)
         return bulk.result()
 
 
-def _find_spoilt(slot: memoryview, geometry: Geometry, seal: Seal, threads: ThreadPoolExecutor | None) -> Region | None:
+def _find_corrupt(
+    slot: memoryview, geometry: Geometry, seal: Seal, threads: ThreadPoolExecutor | None
+) -> Region | None:
     bulk: list[Region] = [name for name in REGIONS if name != "record"]
     return next((name for name in bulk if not _is_as_sealed(slot, geometry, seal, name, threads)), None)
 

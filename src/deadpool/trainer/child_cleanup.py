@@ -1,6 +1,6 @@
-"""Processes that the script forks, such as the workers of a data loader: they end with the trainer, however it ends.
+"""Ends the processes that the script forks, such as the workers of a data loader, when the trainer ends in any way.
 
-Left to themselves they would look for their parent every few seconds, and meanwhile hold its sockets and its memory.
+Otherwise they would notice the end of their parent only after seconds, and hold its sockets and memory until then.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _fork = threading.local()
 
 
 def end_children_with_this_process() -> None:
-    os.register_at_fork(before=_prepare, after_in_child=_arm)
+    os.register_at_fork(before=_prepare, after_in_child=_bind_to_parent)
 
 
 def _prepare() -> None:
-    # The kernel means the thread that forked: a child of any other thread than the main one would end with that.
-    _fork.arm = end_with_parent() if threading.current_thread() is threading.main_thread() else None
+    # The kernel binds a child to the thread that forked it, so a child of another thread would end with that thread.
+    _fork.bind = end_with_parent() if threading.current_thread() is threading.main_thread() else None
 
 
-def _arm() -> None:
-    if _fork.arm is not None:
-        _fork.arm()
+def _bind_to_parent() -> None:
+    if _fork.bind is not None:
+        _fork.bind()

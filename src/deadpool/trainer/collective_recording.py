@@ -1,11 +1,11 @@
-"""When a trainer records its recording book, when it sends it, and when it rehearses with another's.
+"""When a trainer records its small collectives, when it sends the recording, and when it replays that of another.
 
-    live       record from the first line; send at the loop's beginning, and for good when the first step is completed
-    newcomer   rehearse with the rank's book, not before there is one (main.py); wait for a part that the live rank has
-               not come to yet
-               seated at step 0, go on recording where the lost rank's book ends
+    live       records from the first line of the script; sends the recording when its loop begins, and again, complete,
+               when its first step is completed
+    newcomer   rehearses with the recording of the live rank, once there is one (main.py); waits for results that the
+               live rank has not recorded yet; if it is seated at step 0, goes on recording where the lost rank stopped
 
-The book goes out before the capture of the version that it belongs to: whoever can resume from a version finds it.
+The recording is sent before the version that it belongs to is captured, so it exists wherever that version is resumed.
 """
 
 from __future__ import annotations
@@ -22,49 +22,47 @@ if TYPE_CHECKING:
 
 
 class RecordingSchedule:
-    """Main thread, except for what the session's monitor puts into `session.recordings`."""
+    """Main thread only; the monitor thread of the session puts messages into `session.recordings`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._replay = CollectiveReplay()
-        self._start: Generation | None = None  # of what is recorded, or of the recordings that were used
-        self._book: tuple[Recording, RecordedCollectives] | None = (
-            None  # the recordings last looked at, and what is in them
-        )
+        self._start: Generation | None = None  # the generation in which the recording began that is made or replayed
+        self._unpacked: tuple[Recording, RecordedCollectives] | None = None  # the message read last, and its content
         self._is_replayed = False
         self._has_waited = False
 
     def begin(self) -> None:
-        """Before the first line of the script."""
+        """Called before the first line of the script."""
         match self._session.playing:
             case Seat(resume=None, generation=generation):
                 self._start = generation
                 self._replay.record()
             case _:
                 self._is_replayed = True
-                self._replay.recording(self._find)
+                self._replay.replay(self._find)
 
     def enter_loop(self) -> None:
         self._replay.mark()
         if self._replay.is_recording:
-            self._send(self._replay.book, complete=False)
+            self._send(self._replay.recorded, complete=False)
 
     def block_ended(self) -> None:
-        """A rehearsal need not do what the script does between two steps."""
+        """Nothing is recorded between two steps, because a rehearsal does not run that code."""
         if self._replay.is_recording:
             self._replay.pause()
 
     def step_completed(self) -> None:
         if self._replay.is_recording:
             self._replay.end()
-            self._send(self._replay.book, complete=True)
+            self._send(self._replay.recorded, complete=True)
 
     def unwound(self) -> None:
         if self._replay.is_recording:
             self._replay.rewind()
 
     def attached(self, step: int) -> None:
-        """Real groups from here on. Work begins at `step`; in step 0 there is more to record."""
+        """The groups are real from here on, and work begins at `step`. In step 0 there is more to record."""
         if not self._is_replayed:
             return
         self._is_replayed = False
@@ -76,26 +74,26 @@ class RecordingSchedule:
         if step == 0:
             self._replay.record_first_step(self._read(recordings).copy())
         else:
-            self._send(self._read(recordings), complete=True)  # nobody is left who could add to it
+            self._send(self._read(recordings), complete=True)  # no process is left that could add to it
 
     def _lost_recordings(self) -> Recording:
-        """Nobody has them any more. Said, so that whoever rehearses this rank does not wait for them for ever."""
+        """No node has the recording any more. An empty one is sent, so that no rehearsal of this rank waits for it."""
         session = self._session
         self._start = session.core.generation
         self._send(RecordedCollectives(), complete=True)
         return Recording(rank=session.rank, start=self._start, complete=True, book=b"")
 
-    def _send(self, book: RecordedCollectives, *, complete: bool) -> None:
+    def _send(self, recorded: RecordedCollectives, *, complete: bool) -> None:
         session = self._session
         assert self._start is not None
-        session.send(Recording(rank=session.rank, start=self._start, complete=complete, book=book.pack()))
-        if book.closed is not None:
-            session.emit("recordings_cut", reason=book.closed)
+        session.send(Recording(rank=session.rank, start=self._start, complete=complete, book=recorded.pack()))
+        if recorded.closed is not None:
+            session.emit("recordings_cut", reason=recorded.closed)
 
-    # --- as one who rehearses ----------------------------------------------------------------------------------------
+    # --- in a rehearsal ----------------------------------------------------------------------------------------------
 
     def _find(self, key: Key) -> tuple[bytes, ...] | None:
-        """May wait, for as long as this is a rehearsal and the live rank has not completed its first step."""
+        """Waits for the result while this process rehearses and the live rank has not completed its first step."""
         found = self._look_up(key)
         if found is None:
             if not self._has_waited:
@@ -105,7 +103,7 @@ class RecordingSchedule:
         return found or None
 
     def _look_up(self, key: Key) -> tuple[bytes, ...] | None:
-        """None: wait for it. Empty: there is no such entry and there will be none, or nobody can wait."""
+        """None: wait for the result. Empty: there will never be one, or survivors wait for this process."""
         recordings = self._recordings()
         if recordings is not None:
             self._start = self._start or recordings.start
@@ -121,6 +119,6 @@ class RecordingSchedule:
         return self._session.recordings.get(self._session.rank)
 
     def _read(self, recordings: Recording) -> RecordedCollectives:
-        if self._book is None or self._book[0] is not recordings:
-            self._book = (recordings, RecordedCollectives.unpack(recordings.book))
-        return self._book[1]
+        if self._unpacked is None or self._unpacked[0] is not recordings:
+            self._unpacked = (recordings, RecordedCollectives.unpack(recordings.book))
+        return self._unpacked[1]

@@ -1,4 +1,4 @@
-"""The one session, default group and job of this process. Set by main.py and pool.py; None without DeadPool."""
+"""The session, default group and job of this process. main.py and pool.py set them; None without DeadPool."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which device this process uses, whether it still works, and when it is done. Who asks decides what follows.
+"""Chooses the device of this process, checks whether it still works, and waits for its work. Callers act on the answer.
 
-An illegal access or a failed assert on the device poisons the CUDA context of the process: from then on every call
-gives the error, and only another process can use the device again. So the device itself is asked, not the words of an
-exception, which may be a peer's doing, the script's, or a lack of memory that can be survived.
+After an illegal access or a failed assert on the device, every call of this process to CUDA raises the error, and only
+another process can use the device again. So the device itself is queried. The text of an exception would not tell: a
+lost peer, the script itself, or a lack of memory that the process can survive may have caused it.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ import torch
 from deadpool.errors import ConfigError
 
 
-class Stream(Protocol):
+class DeviceStream(Protocol):
     def query(self) -> bool: ...
 
 
 class Device(Protocol):
-    """What is needed of torch.cuda."""
+    """The part of torch.cuda that is used here."""
 
     def is_initialized(self) -> bool: ...
-    def current_stream(self) -> Stream: ...
+    def current_stream(self) -> DeviceStream: ...
 
 
 def what_broke(device: Device = torch.cuda) -> str | None:
-    """The error that every call gives; None: the device works, or was never used. Waits for nothing."""
+    """The error that every call raises; None: the device works, or was never used. Returns at once."""
     if not device.is_initialized():
         return None
     try:
-        device.current_stream().query()  # busy is no error
+        device.current_stream().query()  # a busy device is no error
     except RuntimeError as error:  # torch.AcceleratorError, where torch has it, is one
-        return str(error).strip().partition("\n")[0]  # what follows is advice
+        return str(error).strip().partition("\n")[0]  # the lines that follow are advice
     return None
 
 
 def drain() -> None:
-    """What was enqueued before an abort ends, as garbage, before anything is put in its place."""
+    """Waits until work that was enqueued before an abort has ended: its garbage must not overwrite restored state."""
     if torch.cuda.is_initialized():
-        with contextlib.suppress(RuntimeError):  # broken: whoever asks will be told
+        with contextlib.suppress(RuntimeError):  # a broken device is reported by what_broke()
             torch.cuda.synchronize()
 
 
 def use_device(given: torch.device | int) -> None:
-    """Makes it the current one of this thread, if it is one of CUDA's and says which."""
+    """Makes it the current device of this thread, if it is a CUDA device with an index."""
     device = torch.device("cuda", given) if isinstance(given, int) else torch.device(given)
     if device.type == "cuda" and device.index is not None and torch.cuda.is_available():
         torch.cuda.set_device(device.index)
 
 
 def require_current_device(devices: Iterable[torch.device]) -> None:
-    """ConfigError: all that is on CUDA is on another device than the current one, on which copies would be made."""
+    """ConfigError: all CUDA tensors are on one device, and it is not the current one, which would make the copies."""
     used = {device.index for device in devices if device.type == "cuda"}
     if len(used) == 1 and used != {current := torch.cuda.current_device()}:
         [index] = used

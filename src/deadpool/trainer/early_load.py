@@ -1,11 +1,12 @@
-"""A snapshot is loaded while it arrives, so that the way from its holder to the device takes as long as the slower part
-of it. On the script's thread, between rest and Restore.
+"""Loads a snapshot while it arrives, so that the way from holder to device takes only as long as its slower half.
 
-At the trainer's own risk: what it stood at is gone from the first portion on, and what it has loaded is nothing before
-Restore says that the agent has verified the whole. When a source fails there is another attempt, and the load begins
-again. A fence ends it: the slot is let go before the trainer says that it rests. A newcomer is not asked to rest. Until
-it hears of its next seat it may read a slot that is being written for that one already, in vain and to nobody's harm:
-whatever it has loaded belongs to a walk that does not come to Prepared.
+Runs on the script's thread, between rest and Restore.
+
+The first loaded bytes destroy the version that the trainer stood at, and the loaded state is not valid before Restore,
+which means that the agent has verified the whole snapshot. If a source fails, the next attempt begins from the start. A
+fence ends the load: a survivor releases the slot before it reports that it rests. A newcomer is not asked to rest:
+until it learns of its next seat it may read a slot that is already being written for that seat. This is harmless,
+because a recovery whose load was superseded never reports Prepared.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from deadpool.trainer.job import Job
 
 WORTH_BYTES = 8 << 20
-"""A smaller snapshot is loaded when it is there."""
+"""A smaller snapshot is loaded after it has arrived."""
 
-_LOOK_S, _LOOK_RARELY_S = 0.001, 0.016
+_POLL_S, _SLOWEST_POLL_S = 0.001, 0.016
 
 
 def load_what_arrives(job: Job, generation: Generation) -> EarlyLoad | None:
-    """Until Restore has come. None: nothing was loaded. Superseded: it will not come, and no slot is read any more."""
+    """Loads until Restore has come. None: nothing was loaded. Superseded: Restore will not come; no slot is in use."""
     session = job.session
     news = session.wait(lambda: session.look_for(Restore, generation) or session.look_for(Arriving, generation))
     if not isinstance(news, Arriving) or _bulk_bytes(news.seal) < WORTH_BYTES:
@@ -46,10 +47,10 @@ def load_what_arrives(job: Job, generation: Generation) -> EarlyLoad | None:
 
 
 def _follow(job: Job, generation: Generation, early: EarlyLoad) -> None:
-    """Looks often while bytes come, and never longer than Restore takes to be heard."""
+    """Polls often while bytes arrive, and waits for Restore between two polls."""
     session, pause_s = job.session, 0.0
     while session.wait(lambda: session.look_for(Restore, generation), timeout_s=pause_s) is None:
-        pause_s = 0.0 if early.advance() else min(max(_LOOK_S, 2 * pause_s), _LOOK_RARELY_S)
+        pause_s = 0.0 if early.advance() else min(max(_POLL_S, 2 * pause_s), _SLOWEST_POLL_S)
 
 
 class EarlyLoad:
@@ -67,7 +68,7 @@ class EarlyLoad:
         return (ref, seal.rank, seal.version) == (self._ref, self._seal.rank, self._seal.version)
 
     def advance(self) -> bool:
-        """Does a little, if there is something to do. Waits for nothing."""
+        """Loads what has arrived since the last call; returns whether there was anything. Does not wait."""
         if self._restoring is None:
             return self._begin()
         return self._restoring.load.advance(self._progress)
@@ -78,7 +79,7 @@ class EarlyLoad:
         return self._job.state.finish_restore(self._restoring, self._progress)
 
     def _begin(self) -> bool:
-        """Not before the memory is registered: that is soon over, and copies from it are many times as fast then."""
+        """Begins only once the memory is registered: that takes little time and makes copies many times as fast."""
         if not self._job.session.registrar.is_ready(self._ref.segment):
             return False
         record = self._record()
@@ -90,7 +91,7 @@ class EarlyLoad:
         return True
 
     def _record(self) -> bytes | None:
-        """It says where everything goes, so it is checked here: the agent does so only when all is there."""
+        """The boundary record says where everything goes, so it is checked here: the agent checks only the whole."""
         if self._progress.look("record").leading_bytes != self._seal.extent.record_bytes:
             return None
         record = bytes(region(self._slot, self._geometry, self._seal.extent, "record"))

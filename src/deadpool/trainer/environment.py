@@ -1,4 +1,4 @@
-"""The environment a script finds: what torchrun would give it, for whichever rank it runs as now."""
+"""Sets the environment variables that torchrun would set for this rank."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import zlib
 
 from deadpool.protocol.topology import Layout
 
-_FIRST_PORT, _PORT_COUNT = 20_000, 10_000  # below what the kernel gives away on its own
+_FIRST_PORT, _PORT_COUNT = 20_000, 10_000  # below the ports that the kernel assigns by itself
 
 
 def set_environment(rank: int, layout: Layout, master: str, secret: bytes) -> None:
-    """MASTER_PORT is free for the script: rank 0 of one that calls init_process_group itself listens there."""
+    """DeadPool does not use MASTER_PORT, so a script that makes a store of its own can listen there."""
     local, position = layout.local_rank(rank), layout.position_of(rank)
     os.environ.update(
         RANK=str(rank),

@@ -1,8 +1,8 @@
-"""A generator that a fault's exception has passed through is finished: whoever asks it for more gets StopIteration.
+"""Finds a generator that the exception of a fault has ended: from then on it only raises StopIteration.
 
-A script may read its batches from one (`batches = cycle(loader)`) and keep it for all steps. If the exception came out
-of it, because a collective failed inside of it, the step cannot be redone with it, and a script that takes
-StopIteration for the end of an epoch would go on wrongly. A fresh process makes its own.
+A script may read its batches from a generator (`batches = cycle(loader)`) and keep it for all steps. If a collective
+fails inside the generator, the exception ends it. The step cannot be redone with it, and a script that takes
+StopIteration for the end of an epoch would go on with wrong data. A fresh process makes a new generator.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from types import CodeType, GeneratorType
 
 
 def exhausted_generator(error: BaseException) -> str | None:
-    """Why the step cannot be redone in this process, if some generator that still lives was ended by the exception."""
+    """The reason why the step cannot be redone in this process, if the script still holds a generator that ended."""
     codes = set(_generator_codes(error))
-    if not codes:  # nearly always: looking at every object there is takes its time
+    if not codes:  # nearly always, and a search through all objects takes long
         return None
     for each in gc.get_objects():
         if isinstance(each, GeneratorType) and each.gi_frame is None and each.gi_code in codes:

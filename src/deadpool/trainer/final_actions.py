@@ -1,6 +1,7 @@
-"""What waits in `job.on_final` until its step is final: closures of this process, which end with it.
+"""The actions that wait in `job.on_final` until their step is final. They are closures, so they end with the process.
 
-The boundary record carries how many wait per step, so that whoever takes the rank can say which ones are gone.
+The boundary record carries how many actions wait for each step, so that a process that takes over the rank can report
+which ones were lost.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ Action = Callable[[], None]
 class FinalActions:
     def __init__(self) -> None:
         self._waiting: list[tuple[int, Action]] = []
-        self._settled = 0  # what was registered for earlier steps has run
-        self._redone = range(0)  # steps that are done again although they were final
-        self._recorded: dict[int, int] = {}  # how many waited at the version that was restored
+        self._settled = 0  # actions of steps below this one have run
+        self._redone = range(0)  # steps that are computed again although they were final
+        self._recorded: dict[int, int] = {}  # by step: how many actions waited at the version that was restored
 
     def add(self, step: int, action: Action) -> None:
         if step not in self._redone:
             self._waiting.append((step, action))
 
     def settle(self, final: int) -> None:
-        """Runs what was registered for steps below `final`. Those after one that raises wait for the next time."""
+        """Runs the actions of steps below `final`. If one raises, those after it run at the next call."""
         self._settled = max(self._settled, final)
         for due in [each for each in self._waiting if each[0] < final]:
             self._waiting.remove(due)
@@ -36,8 +37,8 @@ class FinalActions:
         self._recorded = counts
 
     def resume(self, number: int) -> list[int]:
-        """Steps from `number` on are done again. Returns the steps whose actions were not in this process and may never
-        have run."""
+        """Steps from `number` on are computed again. Returns the steps whose actions are not in this process and may
+        never have run."""
         self._waiting = [(step, action) for step, action in self._waiting if step < number]
         self._redone = range(number, self._settled)
         own, recorded, self._recorded = self.counts(), self._recorded, {}

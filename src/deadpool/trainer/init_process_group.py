@@ -1,8 +1,8 @@
-"""The default process group of this process, whoever asks for it: deadpool.join() or torch's own init_process_group.
+"""Makes the default process group of this process, for deadpool.join() and for torch's own init_process_group.
 
-Scripts, and frameworks that they use, make it by init_process_group. Inside a trainer that means the same as join: the
-group is one that can be aborted and rebuilt, and in a rehearsal a fake one that talks to nobody. So the function is
-replaced before the script's first line, wherever a module has it by then.
+Scripts and frameworks call init_process_group. In a trainer it does the same as join: it makes a group that can be
+aborted and rebuilt, and in a rehearsal a fake one that communicates with no peer. So the function is replaced before
+the script's first line, in every module that has imported it by then.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ _NAME = "init_process_group"
 
 
 class DefaultGroup:
-    """Main thread only."""
+    """The default group of this process. Main thread only."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._stock: Any = getattr(dist, _NAME)
-        self.made_count = 0  # in this job, as of the boundary that this process stands at: all ranks count alike
-        self._joined: str | None = None  # backend of the group that join() made: init_process_group may follow, once
-        self._wishes: dict[str, Any] | None = None  # for the group that is being made
-        self._ours: Any = None
+        self._original: Any = getattr(dist, _NAME)
+        self.made_count = 0  # in this job, up to the boundary that this process stands at; the same on all ranks
+        self._joined: str | None = None  # the backend of the group that join() made: one init_process_group may follow
+        self._options: dict[str, Any] | None = None  # the user's options for the group that is being made
+        self._replacement: Any = None
 
     def install(self) -> None:
-        """Also in modules that have imported the function by name, such as torch's own meshes."""
+        """Replaces the function also in modules that have imported it by name, such as torch's device meshes."""
 
-        @functools.wraps(self._stock)
-        def ours(*arguments: Any, **keywords: Any) -> None:
+        @functools.wraps(self._original)
+        def replacement(*arguments: Any, **keywords: Any) -> None:
             self._init_process_group(*arguments, **keywords)
 
-        self._ours = ours
-        _replace(self._stock, ours)
+        self._replacement = replacement
+        _replace(self._original, replacement)
 
     def uninstall(self) -> None:
-        _replace(self._ours, self._stock)
+        _replace(self._replacement, self._original)
 
     def join(self, backend: str | None) -> None:
         if not dist.is_initialized():
-            self._joined = _plain(backend or "gloo")
+            self._joined = _normalized(backend or "gloo")
             self._make(self._joined, {})
 
     def _init_process_group(
@@ -66,11 +66,11 @@ class DefaultGroup:
         device_id: torch.device | int | None = None,
         **more: Any,
     ) -> None:
-        """Where and how ranks meet is ours to say, so `init_method` and `store` are not used. `device_id` becomes the
-        current device of this thread, and no communicator connects before it is needed."""
-        if self._wishes is not None:  # from within: this is the call that makes it
-            stock = {"timeout": timeout, "world_size": world_size, "rank": rank, "store": store}
-            self._stock(backend, **{**stock, **self._wishes})
+        """`init_method` and `store` are ignored, because DeadPool decides where ranks meet. `device_id` becomes the
+        current device of this thread, and no communicator connects before its first use."""
+        if self._options is not None:  # the call of session.groups.init() within _make()
+            given = {"timeout": timeout, "world_size": world_size, "rank": rank, "store": store}
+            self._original(backend, **{**given, **self._options})
             return
         self._check_place(rank, world_size)
         if device_id is not None:
@@ -81,24 +81,24 @@ class DefaultGroup:
             return
         if dist.is_initialized():
             raise ValueError("trying to initialize the default process group twice!")  # as torch does
-        backend = _plain(backend)
-        wishes = {"timeout": timeout, "pg_options": pg_options if "nccl" in backend else None}
-        self._make(backend, {name: value for name, value in wishes.items() if value is not None})
+        backend = _normalized(backend)
+        options = {"timeout": timeout, "pg_options": pg_options if "nccl" in backend else None}
+        self._make(backend, {name: value for name, value in options.items() if value is not None})
 
     def _check_place(self, rank: int, world_size: int) -> None:
         assert self._session.settings is not None
-        ours = {"rank": self._session.rank, "world_size": self._session.settings.layout.world_size}
+        actual = {"rank": self._session.rank, "world_size": self._session.settings.layout.world_size}
         for name, given in (("rank", rank), ("world_size", world_size)):
-            if given not in (-1, ours[name]):
+            if given not in (-1, actual[name]):
                 raise ConfigError(
-                    f"init_process_group({name}={given}) cannot be used: in this job it is {ours[name]}; leave it out, "
-                    f"or take it from {name.upper()}"
+                    f"init_process_group({name}={given}) cannot be used: in this job {name} is {actual[name]}; leave "
+                    f"the argument out, or take it from the environment variable {name.upper()}"
                 )
 
-    def _make(self, backend: str, wishes: dict[str, Any]) -> None:
+    def _make(self, backend: str, options: dict[str, Any]) -> None:
         session, is_live = self._session, self._is_live()
         assert session.settings is not None
-        self._wishes = wishes
+        self._options = options
         try:
             session.groups.init(
                 backend=backend,
@@ -108,19 +108,20 @@ class DefaultGroup:
                 detached=not is_live,
             )
         finally:
-            self._wishes = None
+            self._options = None
         self.made_count += 1
 
     def _is_live(self) -> bool:
-        """The first group of a rehearsal is fake. A later one is what the last one has become."""
+        """The first group of a rehearsal is fake. A later one is fake only while this process is still detached."""
         playing = self._session.playing
         begins_live = isinstance(playing, Seat) and playing.resume is None
         return begins_live or (self.made_count > 0 and not self._session.groups.detached)
 
     def _store(self) -> dist.Store:
-        """A group that is made after another one was destroyed bears the same name, so it meets elsewhere."""
+        """A default group that is made after another one was destroyed has the same name, so its ranks meet in another
+        part of the store."""
         session = self._session
-        connect = session.expect(Connect, session.core.generation)  # heard before the script began
+        connect = session.expect(Connect, session.core.generation)  # it came before the script began
         part = f"again-{self.made_count}" if self.made_count else ""
         return session.rendezvous(connect.store, connect.generation, part)
 
@@ -132,23 +133,23 @@ def _replace(old: Any, new: Any) -> None:
 
 
 def _check_joined(joined: str, backend: str | None, timeout: timedelta | None, options: Any) -> None:
-    """ConfigError: the group that join() has made is another one."""
-    there = world.members()[0].timeout
+    """ConfigError: init_process_group asks for another group than the one that join() has made."""
+    actual = world.joined_groups()[0].timeout
     differs = {
-        f"backend={backend!r}": backend is not None and _plain(backend) != joined,
-        f"timeout={timeout}": timeout not in (None, there),
+        f"backend={backend!r}": backend is not None and _normalized(backend) != joined,
+        f"timeout={timeout}": timeout not in (None, actual),
         f"pg_options={options!r}": options is not None,
     }
     for asked, is_other in differs.items():
         if is_other:
             raise ConfigError(
                 f"init_process_group({asked}) cannot be used: join() has made the default group, with {joined} and a "
-                f"timeout of {there}; call init_process_group first, and join() takes what it made"
+                f"timeout of {actual}; call init_process_group first, and then join(), which uses that group"
             )
 
 
-def _plain(backend: str | None) -> str:
-    """As torch would choose where nothing is said, and whatever way it is written."""
+def _normalized(backend: str | None) -> str:
+    """The backend in lower case and in a fixed order of devices; the one that torch would choose if none is given."""
     if backend is None:
         return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     return ",".join(sorted(part.strip() for part in str(backend).lower().split(",")))

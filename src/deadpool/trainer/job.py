@@ -1,7 +1,7 @@
-"""A protected training loop: steps that survive, snapshots at their boundaries, the way back after a fault.
+"""A protected training loop: it yields steps, captures a snapshot at each step boundary, and comes back after a fault.
 
-Four parts: here the boundary of a step; in recovery.py the walk from rest to Go; in rehearsal.py what a spare does; in
-standing.py a stop between two steps that somebody asked for.
+This file has the loop and the boundary of a step. The way from rest to Go after a fault is in recovery.py, a spare's
+rehearsal in rehearsal.py, and a stop between two steps that the coordinator asked for in boundary_stop.py.
 """
 
 from __future__ import annotations
@@ -39,26 +39,32 @@ from deadpool.trainer.step_log import StepLog
 from deadpool.trainer.wait_meter import WaitMeter
 
 SLOT_WAIT_S = 30.0
-"""For new slots when the state has grown: once before the first step and once after it, as Adam's state appears."""
+"""Limit for the wait for larger slots when the state has grown: before the first step, and after it, when the state of
+an optimizer such as Adam has appeared."""
 
 
 class Job:
+    """A protected training loop, made by `pool.protect`.
+
+    Scripts use `steps`, `log`, `log_to`, `on_final`, `pause`, `durable` and `digest`; the rest is for DeadPool itself.
+    """
+
     def __init__(self, session: Session, state: ProtectedState, adapters: list[Adapter], journal: JobJournal) -> None:
-        """`journal` is a companion of `state`."""
+        """`journal` is among the companions of `state`, so the boundary record carries it."""
         assert session.settings is not None
         self._journal = journal
         self.session, self.state, self.adapters = session, state, adapters
         self.in_place = versions.recovers_in_place(session.settings.in_place)
-        self.enabled = True  # False on all ranks alike: versions are passed over, to measure what protection costs
-        self.record = b""  # the boundary record of the version this rank stands at
+        self.enabled = True  # set to False on all ranks, no version is captured: to measure what protection costs
+        self.record = b""  # the boundary record of the version that this rank stands at
         self.capturer = Capturer(
             state,
             session.pending_injections,
             allowance_s=self._allowance_s,
-            on_observed=self._observed,
-            on_copied=self._copied,
-            on_given_up=self._given_up,
-            on_error=self._device_failed,
+            on_observed=self._on_observed,
+            on_copied=self._on_copied,
+            on_given_up=self._on_given_up,
+            on_error=self._on_device_error,
         )
         self._device_error: Exception | None = None
         self.step_log = StepLog(session)
@@ -66,10 +72,10 @@ class Job:
         self._dry = False
         self._rules = LoopRules()
         self._kept_gradients = KeptGradients(ddp_modules(state.modules))
-        self._is_in_loop = False  # from its beginning to the end of its last step; for ever if it was left early
-        self.cannot_redo: str | None = None  # why this process cannot redo the step that was cut off
+        self._is_in_loop = False  # stays True if the script left its loop early
+        self.cannot_redo: str | None = None  # the reason why this process cannot redo the step that was cut off
         self._step_began = time.monotonic()
-        self._block_s: float | None = None  # how long the step's block took; None: it has not come to its end
+        self._block_s: float | None = None  # how long the step's block took; None: it has not ended, or was cut off
         self.budget = Budget(session.settings.overhead_budget)
         self._resumed_from: int | None = None
         self._pause: str | None = None
@@ -81,7 +87,10 @@ class Job:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     def steps(self, count: int) -> Iterator[Step]:
-        """Yields each step to be done, the same one again after a fault, until `count` are completed by every rank."""
+        """Yields one step after the other, and a step again after a fault, until every rank has completed `count`.
+
+        Put the whole body of the loop into `with step:`. A job has one loop, over the steps of all epochs.
+        """
         self._rules.begin_loop()
         return self._loop(count)
 
@@ -92,19 +101,19 @@ class Job:
             self._begin()
         self._is_in_loop = True
         try:
-            while not (self._done(count) and self._everybody_done()):
+            while not (self._done(count) and self._finish_with_all_ranks()):
                 if self.session.core.is_aborted:
                     recovery.come_back(self)
-                elif not self._done(count) and not boundary_stop.stood(self):
-                    yield from self._turn()
-        except GeneratorExit:  # by a break or by an exception: which, only the end of the script will tell
-            self._say_paused("left its loop")  # what it does now may take as long as it likes
+                elif not self._done(count) and not boundary_stop.stop_if_asked(self):
+                    yield from self._one_step()
+        except GeneratorExit:  # after a break or an exception: the end of the script will tell which
+            self._report_pause("left its loop")  # the code after the loop is under no hang timeout
             return
         self._is_in_loop = False
 
-    def _turn(self) -> Iterator[Step]:
-        """The step counts when the script asks for the next one. What it does after the block, if it breaks out of the
-        loop there too, is part of the step: whoever has to come back to the version before does it all again."""
+    def _one_step(self) -> Iterator[Step]:
+        """The step counts only when the script asks for the next one. Code after the block, a `break` included, is
+        therefore part of the step: a rank that comes back to the version before runs it again."""
         self._step_began, self._block_s = time.monotonic(), None
         step = Step(self, self.number)
         yield step
@@ -113,67 +122,82 @@ class Job:
         self.complete_step()
 
     def leave(self) -> None:
-        """The script has ended well. If it left its loop early, it leaves the job together with the others."""
-        if self._is_in_loop and not self._everybody_done():
+        """The script has ended without an error. If it left its loop early, it ends together with the other ranks."""
+        if self._is_in_loop and not self._finish_with_all_ranks():
             recovery.restart(self, "a fault came before every rank had ended its script")
 
     def fail(self) -> None:
-        """The script has ended otherwise: what is final by now is still delivered."""
+        """The script has failed: journal entries that are final by now are still delivered."""
         self._journal.close(FAILURE_S)
 
     @property
     def number(self) -> int:
-        """The step to be done next, which is the number of completed ones."""
+        """The number of completed steps, which is the number of the next step."""
         live = self.session.core.live
         assert live is not None
         return live.number
 
     @contextlib.contextmanager
     def pause(self, reason: str) -> Iterator[None]:
-        """`with job.pause("evaluation"):` around what takes long on purpose, in a step or between two: an evaluation, a
-        checkpoint. No step is expected of any rank while one of them is in it, so that it is not taken for a hang. A
-        hang inside it is not found."""
+        """`with job.pause("evaluation"):` marks code that takes long on purpose, such as an evaluation or a checkpoint,
+        in a step or between two.
+
+        While a rank is in a pause, the job expects no step of any rank, so the hang timeout does not run. A real hang
+        inside the pause is therefore not detected.
+        """
         outer = self._pause
-        self._say_paused(reason)
+        self._report_pause(reason)
         try:
             yield
         finally:
-            self._say_paused(outer)
+            self._report_pause(outer)
 
-    def _say_paused(self, reason: str | None) -> None:
+    def _report_pause(self, reason: str | None) -> None:
         self._pause = reason
         self.session.send(Paused(reason=reason))
 
     def log(self, step: SupportsIndex, /, **values: Any) -> None:
-        """Inside the block of `with step:`, as often as you like: small values, which are delivered once per step, in
-        order and without gaps, whoever dies. A key that is logged again in a step gets the later value. A tensor of one
-        element is waited for, as by .item(). They go where `log_to` says, else to the run folder: docs/journal.md."""
+        """Logs small values of this step, such as a loss. Call it inside `with step:`, as often as you like.
+
+        The values of each step are delivered exactly once, in order and without gaps, whichever machines die: to the
+        sinks of `log_to`, or by default to the run folder (docs/journal.md). A key that is logged again in the same
+        step gets the later value. A tensor of one element is read as by .item(), which waits for the device.
+        """
         self._journal.log(operator.index(step), values)
 
     def log_to(self, *sinks: Sink) -> None:
-        """Before the loop: where this rank's values go (`deadpool.journal`). Without it they go to the run folder."""
+        """Sets the sinks (`deadpool.journal`) that this rank's values go to. Call it before the loop.
+
+        Without it the values go to the run folder.
+        """
         self._journal.log_to(sinks)
 
     def on_final(self, step: SupportsIndex, action: Callable[[], None]) -> None:
-        """Runs `action` in this process once it is certain that `step` will never be computed again. It is lost if the
-        process ends before that, which is told (`actions_lost`): what must not have gaps goes into `log`."""
+        """Runs `action` in this process once it is certain that `step` will never be computed again.
+
+        If the process ends before that, the action is lost, and the event `actions_lost` names its step. Use `log` for
+        values that must have no gaps.
+        """
         self._journal.on_final(operator.index(step), action)
 
     def durable(self, step: int, path: str | os.PathLike[str]) -> None:
-        """Says that the script has saved a checkpoint of its own after `step` completed steps, complete and readable at
-        `path`. One rank is enough. Should the job ever lose every copy of some rank, it names the newest one."""
+        """Tells the job that the script has saved a complete checkpoint of its own, after `step` steps, at `path`.
+
+        It is enough that one rank calls it. If the job ever loses every copy of a rank's state, its error names the
+        newest such checkpoint.
+        """
         if not self._dry:
             self.session.send(Durable(step=int(step), path=os.fspath(path)))
 
     def digest(self) -> str:
-        """Of the protected state as it is now: equal digests mean bit-identical state."""
+        """A digest of the protected state as it is now: equal digests mean bit-identical state."""
         return self.state.digest()
 
     def _done(self, count: int) -> bool:
         return self.number >= count
 
-    def _everybody_done(self) -> bool:
-        """False: a fault came first, and some rank has to redo something."""
+    def _finish_with_all_ranks(self) -> bool:
+        """Waits until every rank has finished. False: a fault came first, and some rank has to redo a step."""
         self.capturer.finish()
         self.step_log.close()
         self.waits.close()
@@ -187,7 +211,7 @@ class Job:
         return True
 
     def _count_last_step(self) -> int:
-        """Of a loop that was left early, after the block: nobody has asked for the next step."""
+        """Counts the step whose block ended before the script left its loop: the script asked for no further step."""
         if self._block_s is None:
             return self.number
         self._journal.complete_step()
@@ -196,12 +220,12 @@ class Job:
     # --- the boundary of a step --------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        require_wrappers(self.state.modules)  # some may have been made since protect()
+        require_wrappers(self.state.modules)  # the script may have made wrappers since protect()
         if self.session.rank == 0:
             self._warn_of_torch()
         with self.session.changed:
             self.session.core.begin()
-        self._reached(self.state.mark())
+        self._observe(self.state.mark())
         self._journal.begin()
         self.session.recording_schedule.enter_loop()
         self.record = self.state.record()
@@ -220,15 +244,15 @@ class Job:
         self._journal.leave_step()
 
     def _warn_of_torch(self) -> None:
-        """At the start of the job, so once."""
+        """Called by rank 0 at the start of the job, so once per job."""
         assert self.session.settings is not None
         if text := versions.warning(self.session.settings.in_place):
             note(text)
             self.session.emit("unknown_torch", reason=text)
 
     def leave_step(self, error: BaseException | None) -> bool:
-        """Whether the step counts is not known yet. True: the exception was the fault's doing, and the step will be
-        yielded again."""
+        """The block has ended; whether the step counts is not known yet. Returns whether to suppress the exception: a
+        fault caused it, and the step will be yielded again."""
         self._journal.leave_step()
         self.waits.end_step()
         self.session.pending_injections.leave_step(completed=error is None)
@@ -238,23 +262,24 @@ class Job:
             return True
         if isinstance(error, Exception):
             self.session.leave_if_device_broke()
-        ours = isinstance(error, Unwind) or (
+        by_fault = isinstance(error, Unwind) or (
             isinstance(error, Exception) and lost_peer.was_caused_by_fault(self, error)
         )
-        if not (ours and self.session.core.is_aborted):
+        if not (by_fault and self.session.core.is_aborted):
             return False
         self.cannot_redo = exhausted_generator(error)
         return True
 
     def complete_step(self) -> None:
-        """The step's work was enqueued; only then is the flag looked at (inside end_step). A step whose block was cut
-        off does not count."""
+        """Counts the step, unless its block was cut off or a fault came. The abort flag is checked (in core.end_step)
+        only after all work of the step was enqueued."""
         if self._block_s is None:
             return
         session, began, block_s = self.session, time.monotonic(), self._block_s
         self._block_s = None
-        self._stay_close()
-        self.capturer.settle()  # an optimizer may not have been stepped: the next boundary's clones would be too early
+        self._await_device()
+        # Normally optimizer.step() has settled it. If not, the next boundary's clones would overwrite what is copied.
+        self.capturer.settle()
         boundary = self.state.mark()
         lost_peer.await_fence_if_peer_lost(self)
         with session.changed:
@@ -262,11 +287,11 @@ class Job:
         if not counts:
             return
         self._journal.complete_step()
-        self._reached(boundary)
+        self._observe(boundary)
         step_s = block_s + time.monotonic() - began
         session.unwind_watch.stepped(step_s)
         self.step_log.completed(self.number - 1, step_s)
-        self._tell_costs(step_s)
+        self._report_costs(step_s)
         session.recording_schedule.step_completed()
         if self._resumed_from is not None:
             session.emit("resumed", step=self._resumed_from)
@@ -275,12 +300,12 @@ class Job:
             self.record = self.state.record()
             self.take_snapshot()
         else:
-            self._pass_over()
+            self._skip_capture()
         self._journal.settle(session.final_number)
         session.pending_injections.between(self.number - 1)
 
-    def _stay_close(self) -> None:
-        """At most one step ahead of the device: the version reached last must be seen before the next one is."""
+    def _await_device(self) -> None:
+        """Keeps the host at most one step ahead: the last version has to be observed before the next one is reached."""
         core = self.session.core
         with self.waits.waiting():
             self.session.wait(
@@ -289,13 +314,13 @@ class Job:
         if self._device_error is not None:
             raise self._device_error
 
-    def _reached(self, boundary: Boundary) -> None:
+    def _observe(self, boundary: Boundary) -> None:
         live = self.session.core.live
         assert live is not None
         self.capturer.reached(live, boundary)
 
-    def _tell_costs(self, step_s: float) -> None:
-        """What captures cost is known when the device has come that far: of the last one, or the one before."""
+    def _report_costs(self, step_s: float) -> None:
+        """The cost of a capture is known only when the device has got that far: one or two steps later."""
         costs = list(self.capturer.costs())
         for cost in costs:
             self.budget.spend(cost.figures.cost_s, self.session.core.every)
@@ -318,7 +343,7 @@ class Job:
     def take_snapshot(self) -> None:
         """Starts the capture of the version just reached, and returns at once."""
         self.session.let_go_of_segments(self.state.release_slots)
-        self._see_to_room()
+        self._ensure_slots()
         boundary_stop.await_slot(self)
         with self.session.changed:
             decision = self.session.core.plan_capture()
@@ -329,8 +354,8 @@ class Job:
             case Missed():
                 self.session.send(decision)
 
-    def _pass_over(self) -> None:
-        """Without a boundary record the live state is nothing to come back to."""
+    def _skip_capture(self) -> None:
+        """Without a boundary record no plan may keep this rank's live state."""
         core = self.session.core
         with self.session.changed:
             core.restoring()
@@ -338,8 +363,8 @@ class Job:
         if missed is not None:
             self.session.send(missed)
 
-    def _see_to_room(self) -> None:
-        """Tells the agent when the state has outgrown its slots, and waits for others: that happens twice in a job."""
+    def _ensure_slots(self) -> None:
+        """Asks the agent for larger slots if the state has outgrown them, and waits: that happens twice in a job."""
         session = self.session
         if _fits(self.state.extent(self.record), session.core.geometry):
             return
@@ -358,7 +383,7 @@ class Job:
         )
 
     def _before_optimizer(self, *_: Any) -> None:
-        """The last moment at which the state of the version is whole, and at which garbage can be kept out of it."""
+        """The optimizer is about to change the state: the copy is decided now, and garbage gradients are kept out."""
         if self._dry:
             return
         self.capturer.settle()
@@ -370,23 +395,23 @@ class Job:
     def _allowance_s(self) -> float | None:
         return self.budget.allowance_s(self.session.core.every)
 
-    def _observed(self, version: Version) -> None:
+    def _on_observed(self, version: Version) -> None:
         with self.session.changed:
             self.session.core.observed(version)
             self.session.changed.notify_all()
 
-    def _device_failed(self, error: Exception) -> None:
+    def _on_device_error(self, error: Exception) -> None:
         with self.session.changed:
             self._device_error = error
             self.session.changed.notify_all()
 
-    def _copied(self, capture: Capture, record_bytes: int) -> None:
+    def _on_copied(self, capture: Capture, record_bytes: int) -> None:
         with self.session.changed:
             captured = self.session.core.copied(capture, record_bytes)
         if captured is not None:
             self.session.send(captured)
 
-    def _given_up(self, capture: Capture, reason: str, stall_s: float | None) -> None:
+    def _on_given_up(self, capture: Capture, reason: str, stall_s: float | None) -> None:
         self.session.leave_if_device_broke()
         with self.session.changed:
             missed = self.session.core.gave_up(capture, reason, stall_s)
@@ -396,7 +421,7 @@ class Job:
     # --- for recovery and rehearsal ----------------------------------------------------------------------------------
 
     def resume(self, number: int) -> None:
-        """Steps from here on are computed again."""
+        """Steps from `number` on are computed again."""
         self._journal.resume(number)
         self._resumed_from = number
         self.step_log.resumed()

@@ -1,7 +1,7 @@
 """The journal of a protected job: `job.log`, `job.log_to` and `job.on_final`, as a part of the boundary record.
 
-The script's thread logs and completes steps; a thread of its own hands what is final to the sinks, so that no step
-waits for a disk or a server. A rehearsal keeps nothing and opens nothing.
+The script's thread logs values and completes steps; a separate thread delivers final entries to the sinks, so that no
+step waits for a disk or a server. A rehearsal keeps no entries and opens no sinks.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from deadpool.trainer.final_actions import Action, FinalActions
 from deadpool.trainer.session import Session
 
 END_S = 30.0
-"""For sinks to take the last entries when the job ends."""
+"""Limit for the delivery of the last entries when the job ends."""
 FAILURE_S = 2.0
-"""The same when the script has failed: the others wait for this process to end."""
-_GATHER_S = 0.1  # between two deliveries: each is a write to a disk, and steps may be short
+"""The same limit after the script has failed, when the other ranks wait for this process to end."""
+_GATHER_S = 0.1  # minimum between two deliveries: each is a write to a disk, and steps may be short
 
 
 class JobJournal:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._values = StepValues()
-        self._undelivered = Undelivered(self._tell_dropped)
+        self._undelivered = Undelivered(self._report_dropped)
         self._actions = FinalActions()
         self._run_id = ""
-        self._ended: StepDraft | None = None  # of the step that was left last
+        self._ended: StepDraft | None = None  # the values of the step whose block ended last
         self._dry = False
         self._delivery_thread: DeliveryThread | None = None
 
@@ -47,25 +47,25 @@ class JobJournal:
         self._values.log_to(sinks)
 
     def on_final(self, step: int, action: Action) -> None:
-        """What a rehearsal registers, in its dry steps or before them, the rank that is rehearsed has registered."""
+        """Ignores an action that a rehearsal registers: the live rank has registered it too."""
         if not self._dry and not self._session.groups.detached:
             self._actions.add(step, action)
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The script starts from its first line: nothing of an earlier start was ever final."""
-        self._run_id, self._undelivered = new_run_id(), Undelivered(self._tell_dropped)
+        """The script starts from its first line: no step of an earlier start was ever final."""
+        self._run_id, self._undelivered = new_run_id(), Undelivered(self._report_dropped)
 
     def enter_step(self, number: int) -> None:
         self._values.enter_step(number)
 
     def leave_step(self) -> None:
-        """Whether it counts is not known yet."""
+        """The step's block has ended; whether the step counts is not known yet."""
         self._ended = self._values.leave_step()
 
     def complete_step(self) -> None:
-        """It counts: before the record of the next version is taken."""
+        """The step counts. Called before the boundary record of the next version is taken."""
         entry = finished(self._ended)
         if entry is not None:
             self._undelivered.add(entry)
@@ -74,36 +74,36 @@ class JobJournal:
         self._dry = dry
 
     def settle(self, final: int) -> None:
-        """At the boundary of a step, after its record: what waited for these steps may happen."""
+        """Steps below `final` are final: their actions run. Called at a step boundary, after its record was taken."""
         self._start()
         self._actions.settle(final)
 
     def resume(self, number: int) -> None:
-        """Steps from here on are computed again: what waited for their finality waits anew."""
+        """Steps from `number` on are computed again, and their actions wait again."""
         lost = self._actions.resume(number)
         if lost:
             self._session.emit("actions_lost", step=number, steps=lost)
             note(
-                f"what waited in job.on_final for step {ranges(lost)} of rank {self._session.rank} was lost with the "
-                "process that held the rank, and may not have run; job.log has no gaps"
+                f"actions in job.on_final for step {ranges(lost)} of rank {self._session.rank} were lost with the "
+                "process that had this rank, and may not have run; values in job.log are complete"
             )
         self._start()
 
     def finish(self, final: int) -> None:
-        """Every rank has completed its last step: all is final."""
+        """Every rank has completed its last step, so all steps below `final` are final."""
         self._actions.settle(final)
         self.close(END_S, final)
 
     def close(self, timeout_s: float, final: int | None = None) -> None:
-        """What is final is delivered, and the sinks are closed. Without `final`: as far as this process has heard."""
-        courier, self._delivery_thread = self._delivery_thread, None
-        if courier is None:
+        """Delivers the final entries and closes the sinks. Without `final`, the last known final step counts."""
+        delivery_thread, self._delivery_thread = self._delivery_thread, None
+        if delivery_thread is None:
             return
         end = self._session.final_number if final is None else final
-        courier.close(end, timeout_s)
+        delivery_thread.close(end, timeout_s)
         left = [entry.step for entry in self._undelivered.final(0, end)]
         if left:
-            self._tell_dropped(left)
+            self._report_dropped(left)
 
     # --- a part of the boundary record -------------------------------------------------------------------------------
 
@@ -118,32 +118,32 @@ class JobJournal:
     # --- delivery ----------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """On first use, in the process that holds the rank."""
+        """Starts the delivery at the first entry. A rehearsal never gets here."""
         if self._delivery_thread is None and not self._undelivered.is_empty:
             run = Run(self._run_id, self._session.rank)
             sinks = self._values.sinks or (default_sink(run.rank),)
             self._delivery_thread = DeliveryThread(
-                self._session, Delivery(self._undelivered, run, sinks, self._tell_failed)
+                self._session, Delivery(self._undelivered, run, sinks, self._report_failed)
             )
             self._delivery_thread.start()
 
-    def _tell_failed(self, sink: str, error: Exception) -> None:
+    def _report_failed(self, sink: str, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         self._session.emit("journal_failed", sink=sink, reason=reason)
-        note(f"the journal cannot be written to {sink}: {reason}; training goes on, entries wait")
+        note(f"the journal cannot be written to {sink}: {reason}; training goes on, and the entries are kept for later")
 
-    def _tell_dropped(self, steps: list[int]) -> None:
+    def _report_dropped(self, steps: list[int]) -> None:
         self._session.emit("journal_dropped", steps=ranges(steps), count=len(steps))
         rank = self._session.rank
-        note(f"journal entries of rank {rank}, step {ranges(steps)}, were given up: not every sink has them")
+        note(f"journal entries of rank {rank}, step {ranges(steps)}, were dropped: not every sink has them")
 
 
 class DeliveryThread:
-    """The thread that delivers. It waits where the news of final steps arrives."""
+    """Delivers entries as their steps become final."""
 
     def __init__(self, session: Session, delivery: Delivery) -> None:
         self._session, self._delivery = session, delivery
-        self._end: int | None = None  # the steps below this one are the last to be delivered
+        self._end: int | None = None  # once set: entries of steps below this one are delivered, then the thread ends
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._deliver, name="deadpool-journal", daemon=True)
 
@@ -154,7 +154,7 @@ class DeliveryThread:
         with self._session.changed:
             self._end, self._deadline = end, time.monotonic() + timeout_s
             self._session.changed.notify_all()
-        self._thread.join(timeout_s + 1.0)  # a sink that does not return is left behind
+        self._thread.join(timeout_s + 1.0)  # a sink that does not return is abandoned
 
     def _deliver(self) -> None:
         session, delivery = self._session, self._delivery

@@ -1,5 +1,5 @@
-"""What a script may do with the steps of its loop. The same with and without DeadPool around it: a script that works
-under torchrun works here."""
+"""The rules of the loop over steps. They hold with and without protection, so that a script that runs under torchrun
+also runs under DeadPool."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class LoopRules:
         if self._has_begun:
             raise ConfigError(
                 "job.steps() was called a second time: a job has one loop, and what comes after it is not protected. "
-                "Make it one loop over all steps, with the epochs inside: for step in job.steps(epochs * per_epoch): "
-                "epoch, index = divmod(step.number, per_epoch)"
+                "Use one loop over the steps of all epochs: for step in job.steps(epochs * steps_per_epoch): "
+                "epoch, index = divmod(step.number, steps_per_epoch)"
             )
         self._has_begun = True
 
     def check(self, step: OfferedStep) -> None:
-        """When the script asks for the next step. Whoever breaks out of the loop does not ask."""
+        """Called when the script asks for the next step, so not after a `break`."""
         if not step.entered:
             raise ConfigError(
-                f"step {step.number} was never begun: the body of the loop belongs into `with step:`, also where "
-                "nothing is to be done in a step (`continue` belongs into the block)"
+                f"step {step.number} was never entered: put the whole body of the loop into `with step:`, also for a "
+                "step in which there is nothing to do (put `continue` inside the block)"
             )

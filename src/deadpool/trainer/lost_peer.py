@@ -1,14 +1,14 @@
-"""A peer is lost and the fence that says so has not come yet: what the script's thread does about it.
+"""Handles the time between the loss of a peer and the fence that announces it, on the script's thread.
 
-Two things can go wrong in that gap. An exception that a broken connection caused may be taken for the script's own, or
-the other way round: what tells them apart is whether a connection of ours is broken, since no collective fails because
-of a peer while all of them are whole. And a script may swallow that exception (`except Exception: continue`) and end
-its step as if nothing had happened; the step must not count, on this rank, or others that have completed it would go
-on from a version in which this rank's part is missing.
+Two things can go wrong in that time. First, an exception that a broken connection caused may be taken for an error of
+the script, or the other way round. They are told apart by whether a connection is broken, since no collective fails
+because of a peer while all connections are intact. Second, a script may swallow that exception (`except Exception:
+continue`) and end its step as if nothing had happened. Such a step must not count: other ranks that have completed it
+would go on from a version that lacks this rank's part.
 
-Both wait for the fence, for as long as a dead node needs to be found. Where none follows, connections have broken
-between processes that live: nobody else will find that, and what the step has computed cannot be trusted. So this
-process ends, and another takes its rank, which is a fault like any other.
+In both cases this rank waits for the fence, for as long as it takes to detect a dead node. If no fence comes, the
+connection has broken between two live processes: no other process will detect that, and the results of the step cannot
+be trusted. So this process ends and another one takes its rank, as after any fault.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
     from deadpool.trainer.job import Job
 
 FENCE_BEATS = 10
-"""Heartbeats to wait for the fence: two node timeouts."""
+"""How many heartbeat intervals to wait for the fence: two node timeouts."""
 
 
 def was_caused_by_fault(job: Job, error: Exception) -> bool:
-    """By the flag in the end. It is waited for where a peer's loss may have been felt before the fence came."""
+    """Whether the abort flag is up. If the loss of a peer may have caused the error, the flag is waited for."""
     session = job.session
     suspected = _may_be_a_peers_doing(job, error)
     return session.core.is_aborted or (suspected and _await_fence(job))
 
 
 def await_fence_if_peer_lost(job: Job) -> None:
-    """Before a step counts. Asked after its block has ended: whatever was swallowed inside it had its cause before."""
+    """Called after a step's block and before the step counts: the cause of a swallowed exception shows by then."""
     session = job.session
     if session.groups.has_lost_a_peer() and not session.core.is_aborted and not _await_fence(job):
-        _leave(job)
+        _end_process(job)
 
 
 def _may_be_a_peers_doing(job: Job, error: Exception) -> bool:
     groups = job.session.groups
-    if groups.has_lost_a_peer() or isinstance(error, (GroupError, dist.DistError)):  # also of the rendezvous store
+    if groups.has_lost_a_peer() or isinstance(error, (GroupError, dist.DistError)):  # also errors of the store
         return True
-    return not groups.shows_losses and not isinstance(error, StopIteration)  # which no collective raises
+    return not groups.shows_losses and not isinstance(error, StopIteration)  # no collective raises StopIteration
 
 
 def _await_fence(job: Job) -> bool:
@@ -58,8 +58,8 @@ def _await_fence(job: Job) -> bool:
         return session.await_halt(FENCE_BEATS * session.settings.heartbeat_s)
 
 
-def _leave(job: Job) -> None:
-    reason = f"a connection to a peer broke by the end of step {job.number}, and no fault was found that explains it"
+def _end_process(job: Job) -> None:
+    reason = f"a connection to a peer broke before the end of step {job.number}, and no fault explains it"
     note(f"{reason}: the step does not count, and another process takes this rank")
     job.session.emit("peer_lost", step=job.number, reason=reason)
     sys.stdout.flush()

@@ -1,11 +1,11 @@
-"""Runs a user's script as a trainer: waits for a rank, sets the environment, runs the script. Once.
+"""Runs a user's script as a trainer: waits for a rank, sets the environment, runs the script once.
 
-Whatever a script leaves in its process depends on the rank it ran as: singletons of packages, threads, handlers. So a
-process that has begun the script never becomes another rank, and never begins it again: its agent ends it and takes a
+A script leaves things in its process that depend on the rank it ran as: singletons of packages, threads, handlers. So a
+process that has begun the script never becomes another rank and never begins it again: its agent ends it and starts a
 fresh one.
 
-A spare begins the script only when the rank it rehearses has come to its protected loop. A script that never gets there
-does not ask for protection, and what it does would be done twice.
+A spare begins the script only when the rank that it rehearses has reached its protected loop. A script that never gets
+there is unprotected, and a rehearsal would only repeat its side effects.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from deadpool.trainer.child_cleanup import end_children_with_this_process
 from deadpool.trainer.control_flow import CODE_RESTART, Restart, Superseded
 from deadpool.trainer.environment import set_environment
 from deadpool.trainer.init_process_group import DefaultGroup
-from deadpool.trainer.pool import join as _  # noqa: F401 (with all it needs: a fork has it, and need not import it)
+from deadpool.trainer.pool import join as _  # noqa: F401 (imported here so that a forked trainer need not)
 from deadpool.trainer.run_main import run_program
 from deadpool.trainer.session import Session
 
@@ -50,7 +50,7 @@ def main() -> None:
     session.start()
     current.session, current.default_group = session, DefaultGroup(session)
     current.default_group.install()
-    gc.freeze()  # what is imported stays
+    gc.freeze()  # imported modules stay, so no collection need visit them
     store = _take_role(session)
     assert session.settings is not None
     set_environment(session.rank, session.settings.layout, store.host, session.credentials.secret)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _take_role(session: Session) -> Address:
-    """Blocks until this process is told which rank to be, for real or in rehearsal. Until then that may change."""
+    """Waits for the rank that this process is to run as, live or in a rehearsal. It may change until then."""
     while True:
         session.wait(lambda: _role_to_play(session))
         role = session.playing = session.role
@@ -75,7 +75,8 @@ def _take_role(session: Session) -> Address:
 
 
 def _role_to_play(session: Session) -> Seat | Rehearse | None:
-    """None: not yet. The agent reckons by the same rule who has begun (protocol/agent/recorded_collectives.py)."""
+    """None: not yet. The agent applies the same rule to know which trainers have begun the script
+    (protocol/agent/recorded_collectives.py)."""
     role = session.role
     if isinstance(role, Rehearse):
         recordings = session.recordings.get(role.rank)
@@ -103,7 +104,7 @@ def _run(session: Session, command: list[str]) -> int:
 
 
 def _run_to_exit(session: Session, command: list[str]) -> int:
-    """Many scripts end in sys.exit(main()), and that is a good end too."""
+    """Many scripts end with sys.exit(main()), which is no error if the code is 0 or None."""
     try:
         run_program(command)
         return 0
@@ -115,9 +116,9 @@ def _end_well(session: Session) -> None:
     if current.job is not None:
         current.job.leave()
         return
-    session.emit("unprotected")  # a fault would have cost this job everything, and nobody might have noticed
+    session.emit("unprotected")  # otherwise it might go unnoticed that a fault would have lost all work
     if session.rank == 0:
-        note("the script ended without ever calling protect(): nothing of this job was protected")
+        note("the script ended without calling protect(): this job was not protected, and a fault would have ended it")
 
 
 def _fail_job() -> None:
@@ -134,7 +135,7 @@ def _exit_code(session: Session, stop: SystemExit) -> int:
 
 
 def _leave(code: int) -> None:
-    """Exit handlers run, but no destructor can hang the end of a process whose groups may be broken."""
+    """Runs exit handlers but no destructors: one of a broken group could hang the exit."""
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()
     sys.stdout.flush()

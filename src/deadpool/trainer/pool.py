@@ -1,4 +1,4 @@
-"""`deadpool.join` and `pool.protect`: what a training script calls instead of init_process_group, and for its loop."""
+"""`deadpool.join`, which replaces init_process_group in a training script, and `pool.protect`, which gives its loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deadpool.trainer.unprotected import UnprotectedPool
 
 
 class Pool:
-    """This process's place in a protected job."""
+    """The place of this process in a protected job: its rank, the number of ranks, and its rank on its node."""
 
     def __init__(self, session: Session) -> None:
         assert session.settings is not None
@@ -34,10 +34,18 @@ class Pool:
         self.local_rank = self._layout.local_rank(self.rank)
 
     def protect(self, *, replicated: Claims | None = None, **objects: object) -> Job:
-        """Everything whose state the loop changes: model=, optimizer=, scheduler=, data=, ... under any names.
+        """Protects the given objects and returns the job, whose `steps` is the training loop. Call it once.
 
-        What other ranks hold identically, and need not be sent, is derived. `replicated` overrides that per object: a
-        process group on all of whose ranks it is identical, or None for an object that is to be sent in any case.
+        Pass every object whose state the loop changes, under any keywords: model=, optimizer=, scheduler=, data=, and
+        so on. Modules, optimizers and all objects with `state_dict` and `load_state_dict` are accepted. The state of
+        random number generators is captured without being passed.
+
+        State that several ranks hold identically (DDP, HSDP, replicated DTensors) is recognised and not sent.
+        `replicated` overrides that per object, as in `replicated={"ema": group}`: the object's parameters, with their
+        optimizer state, are identical on all ranks of that process group. None instead of a group means that no other
+        rank holds them, so they are always sent.
+
+        ConfigError: the objects cannot be protected; the message names the object and says what would be accepted.
         """
         if current.job is not None:
             raise ConfigError("protect() was called twice: pass all objects to one call")
@@ -64,13 +72,16 @@ class Pool:
 
 
 def join(backend: str | None = None) -> Pool | UnprotectedPool:
-    """Makes the default process group of this rank and gives its place in the job.
+    """Makes the default process group and returns the place of this process in the job.
 
-    Where there is a default group already, by init_process_group, it stays as it is. In a script that was not started
-    by DeadPool this is init_process_group, by default with gloo, and nothing is protected.
+    `backend` is "gloo" (the default), "nccl", or one for each device, as in "cpu:gloo,cuda:nccl". A default group that
+    init_process_group has already made is used as it is, and `backend` is ignored.
+
+    In a script that DeadPool did not start, this calls torch's init_process_group. The same loop then trains without
+    protection, and a note on stderr says so.
     """
     if current.session is None or current.default_group is None:
-        note("not started by `deadpool run`: this job is not protected")
+        note("this script was not started by DeadPool, so it is not protected: start it with `deadpool run`")
         return UnprotectedPool() if dist.is_initialized() else UnprotectedPool.join(backend or "gloo")
     current.default_group.join(backend)
     return Pool(current.session)

@@ -37,7 +37,7 @@ def come_back(job: Job) -> None:
     """From an aborted step to the next one that counts."""
     session = job.session
     session.emit("unwound")
-    job.step_log.tell()
+    job.step_log.report()
     job.capturer.cancel()
     drain()
     session.leave_if_device_broke()  # before a plan counts on anything that lies on the device

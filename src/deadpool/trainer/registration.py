@@ -1,7 +1,7 @@
-"""Slot memory registered with CUDA, so that copies run beside the script's work and at the link's full speed.
+"""Registers slot memory with CUDA, so that copies run in parallel with the script's work and at the link's full speed.
 
-Registering takes tens of milliseconds per GiB, so it is done in threads of its own: as soon as a segment is attached,
-while a newcomer's snapshot is still on its way. Without it copies work all the same, slower and not beside the script.
+Registering takes tens of milliseconds per GiB, so it runs in separate threads as soon as a segment is attached, while a
+newcomer's snapshot is still arriving. Copies also work without it, but slower and not in parallel with the script.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from deadpool.snapshot.cuda import runtime
 
 
 class Registrar:
-    """Segments stay registered as long as they are mapped."""
+    """Keeps segments registered for as long as they are mapped."""
 
     def __init__(self, emit: Callable[..., None]) -> None:
         self._emit = emit
         self._lock = threading.Lock()
-        self._device: int | None = None  # None: nothing in this process is on a device
+        self._device: int | None = None  # None: this process has no state on a device
         self._segments: dict[int, Segment] = {}
         self._threads: dict[int, threading.Thread] = {}
         self._has_failed = False
 
     def enable(self) -> None:
-        """There is state on a device: every segment is registered from now on. Main thread, whose device counts."""
+        """Registers every segment from now on, because there is state on a device. Main thread: its device is used."""
         with self._lock:
             self._device = torch.cuda.current_device()
             for number in self._segments:
@@ -42,20 +42,20 @@ class Registrar:
             self._start(number)
 
     def await_ready(self, number: int) -> None:
-        """Until the segment is registered, or will not be."""
+        """Waits until the segment is registered, or registering it has failed."""
         with self._lock:
             thread = self._threads.get(number)
         if thread is not None:
             thread.join()
 
     def is_ready(self, number: int) -> bool:
-        """The segment is registered, or will not be."""
+        """Whether the segment is registered, or registering it has failed."""
         with self._lock:
             thread = self._threads.get(number)
         return thread is None or not thread.is_alive()
 
     def remove(self, number: int) -> None:
-        """Before the segment is unmapped."""
+        """Unregisters the segment. Has to be called before it is unmapped."""
         self.await_ready(number)
         with self._lock:
             segment, registered = self._segments.pop(number, None), self._threads.pop(number, None)
@@ -77,7 +77,7 @@ class Registrar:
     def _register(self, segment: Segment) -> None:
         assert self._device is not None
         try:
-            torch.cuda.set_device(self._device)  # or this thread would wake another one
+            torch.cuda.set_device(self._device)  # otherwise this thread would initialise device 0 too
             found = runtime()
             if found is None:
                 raise DeviceError("the CUDA runtime that torch uses was not found in this process")
@@ -86,7 +86,7 @@ class Registrar:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Said once: it is the same for all."""
+        """Reports the first failure only: the reason is the same for all segments."""
         if not self._has_failed:
             self._has_failed = True
             note(f"slot memory is not registered with CUDA, captures will be slow: {error}")

@@ -1,4 +1,4 @@
-"""The client of an agent's rendezvous store, in the shape torch wants: a Store."""
+"""The client of an agent's rendezvous store, as a torch.distributed Store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _CONNECT_S = 10.0
 
 
 class RendezvousStore(dist.Store):
-    """Keys lie under `prefix`, so that generations do not see each other's. Waits end with the timeout or the peer."""
+    """Keeps its keys under `prefix`, so that generations do not see each other's. A wait ends at the timeout, or when
+    the agent is lost."""
 
     def __init__(self, address: Address, credentials: Credentials, prefix: str, timeout: timedelta) -> None:
         super().__init__()
@@ -27,8 +28,8 @@ class RendezvousStore(dist.Store):
         self._link = BlockingLink(address, credentials, "rendezvous", timeout_s=_CONNECT_S)
 
     def __del__(self) -> None:
-        """Whoever drops a store need not know that there is a connection in it: the script may take that for a leak."""
-        link = getattr(self, "_link", None)  # None: it did not come to be
+        """Closes the connection with the last reference: torch does not close its stores, and it would leak."""
+        link = getattr(self, "_link", None)  # None: the constructor failed
         if link is not None:
             link.close()
 
@@ -43,7 +44,7 @@ class RendezvousStore(dist.Store):
         self._timeout = timeout
 
     def set(self, key: str, value: bytes | str) -> None:
-        self._ask("set", self._name(key), _bytes(value))
+        self._request("set", self._name(key), _bytes(value))
 
     def get(self, key: str) -> bytes:
         return self.multi_get([key])[0]
@@ -59,39 +60,39 @@ class RendezvousStore(dist.Store):
         self._wait(keys, timeout or self._timeout)
 
     def add(self, key: str, amount: int) -> int:
-        return self._ask("add", self._name(key), amount)
+        return self._request("add", self._name(key), amount)
 
     def append(self, key: str, value: bytes | str) -> None:
-        self._ask("append", self._name(key), _bytes(value))
+        self._request("append", self._name(key), _bytes(value))
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        return self._ask("compare_set", self._name(key), _bytes(expected), _bytes(desired))
+        return self._request("compare_set", self._name(key), _bytes(expected), _bytes(desired))
 
     def check(self, keys: list[str]) -> bool:
-        return self._ask("check", [self._name(key) for key in keys])
+        return self._request("check", [self._name(key) for key in keys])
 
     def delete_key(self, key: str) -> bool:
-        return self._ask("delete", self._name(key))
+        return self._request("delete", self._name(key))
 
     def num_keys(self) -> int:
-        return self._ask("count")
+        return self._request("count")
 
     def has_extended_api(self) -> bool:
         return True
 
     def _wait(self, keys: list[str], timeout: timedelta) -> list[bytes]:
-        return self._ask("wait", [self._name(key) for key in keys], timeout_s=timeout.total_seconds())
+        return self._request("wait", [self._name(key) for key in keys], timeout_s=timeout.total_seconds())
 
     def _name(self, key: str) -> str:
         return f"{self._prefix}/{key}"
 
-    def _ask(self, *request: Any, timeout_s: float = _CONNECT_S) -> Any:
+    def _request(self, *request: Any, timeout_s: float = _CONNECT_S) -> Any:
         with self._lock:
             try:
                 self._link.send(bytes(msgpack.packb(request)))
                 return msgpack.unpackb(self._link.receive(timeout_s))
             except (OSError, WireError) as error:
-                self._link.close()  # an answer that comes late must not be taken for the next one's
+                self._link.close()  # a late answer must not be taken for that of the next request
                 raise dist.DistStoreError(f"rendezvous at {self._address}, {request[0]}: {error}") from error
 
 

@@ -1,7 +1,7 @@
-"""What a user says about replication, over what was derived from DTensor placements, DDP and the mesh.
+"""Applies the user's claims about replication over what was derived from DTensor placements, DDP and the mesh.
 
-A claim is about an object's parameters, and with them about their optimizer state. It is checked while the job runs:
-ranks that claim to be replicas of each other and are not are named by the coordinator (event `replicas_differ`).
+A claim covers an object's parameters and, with them, their optimizer state. The coordinator checks it while the job
+runs: the event `replicas_differ` names ranks that were claimed to be replicas of each other and are not.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from deadpool.errors import ConfigError
 from deadpool.snapshot.optimizers import optimizers_in
 
 Claims = Mapping[str, "dist.ProcessGroup | None"]
-"""Keyword of protect() -> the group on all of whose ranks the object is identical; None: on no other rank."""
+"""A keyword of protect() -> the group on whose ranks the object is identical; None: no other rank has the same."""
 
 
 def apply_claims(
     derived: Mapping[int, tuple[int, ...]], objects: Mapping[str, object], claims: Claims, rank: int
 ) -> dict[int, tuple[int, ...]]:
-    """id(parameter) -> ranks with the same values. Of two claims about one parameter the careful one counts."""
+    """id(parameter) -> ranks with the same values. If two claims name the same parameter, a None wins: it is sent."""
     replicas = dict(derived)
     for name, group in sorted(claims.items(), key=lambda claim: claim[1] is None):
         ranks = () if group is None else _ranks_of(name, group, rank)
@@ -33,15 +33,17 @@ def apply_claims(
 
 def _params_of(name: str, objects: Mapping[str, object]) -> list[Tensor]:
     if name not in objects:
-        raise ConfigError(f"replicated={{{name!r}: ...}} names no object of this call: known are {', '.join(objects)}")
+        raise ConfigError(
+            f"replicated={{{name!r}: ...}} names no object of this call: {', '.join(objects)} would be accepted"
+        )
     value: Any = objects[name]
     if isinstance(value, nn.Module):
         return list(value.parameters())
     if found := optimizers_in(value):
         return [param for each in found.values() for group in each.param_groups for param in group["params"]]
     raise ConfigError(
-        f"replicated={{{name!r}: ...}} names a {type(value).__name__}: its state always travels, with the boundary "
-        "record; name modules or optimizers"
+        f"replicated={{{name!r}: ...}} names a {type(value).__name__}, whose state is always sent: name a module or an "
+        "optimizer"
     )
 
 
@@ -50,7 +52,7 @@ def _ranks_of(name: str, group: Any, rank: int) -> tuple[int, ...]:
         raise ConfigError(f"replicated={{{name!r}: ...}} is a group that rank {rank} is not in: give one that it is in")
     if not isinstance(group, dist.ProcessGroup):
         raise ConfigError(
-            f"replicated={{{name!r}: {group!r}}} cannot be used: give a process group, or None for no replica at all"
+            f"replicated={{{name!r}: {group!r}}} cannot be used: give a process group, or None if there is no replica"
         )
     ranks = tuple(sorted(dist.get_process_group_ranks(group)))
     if rank not in ranks:

@@ -51,10 +51,10 @@ from deadpool.snapshot.arena import Segment
 from deadpool.trainer import device
 from deadpool.trainer.collective_recording import RecordingSchedule
 from deadpool.trainer.control_flow import CODE_RESTART, Superseded
-from deadpool.trainer.injected_fault import PendingInjections
+from deadpool.trainer.injected_fault import InjectionTriggers
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.rendezvous import RendezvousStore
-from deadpool.trainer.unwind_watchdog import UnwindWatch
+from deadpool.trainer.unwind_watchdog import UnwindWatchdog
 from deadpool.wire.credentials import read_credentials
 from deadpool.wire.trainer_link import TrainerEnd
 
@@ -83,8 +83,8 @@ class Session:
         self.final_number = 0
         self._cause: str | None = None
         self.credentials = read_credentials()
-        self.unwind_watch = UnwindWatch(self._stuck)
-        self.pending_injections = PendingInjections(self)
+        self.unwind_watch = UnwindWatchdog(self._stuck)
+        self.pending_injections = InjectionTriggers(self)
         self.registrar = Registrar(self.emit)
 
     @classmethod
@@ -148,7 +148,7 @@ class Session:
                 case Settings():
                     self.settings = message
                 case Injection():
-                    self.pending_injections.arm(message)
+                    self.pending_injections.add(message)
                 case Recording(rank=rank):
                     self.recordings[rank] = message
                 case End():
@@ -159,7 +159,7 @@ class Session:
         for missed in overlooked:
             self.send(missed)
         if isinstance(message, Halt):
-            self.unwind_watch.tell_where_if_long()
+            self.unwind_watch.dump_stacks_if_step_is_long()
             shut = self.groups.abort()
             self.emit("aborted", sockets=shut)
             self.unwind_watch.begin(message.generation)

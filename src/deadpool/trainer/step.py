@@ -1,4 +1,4 @@
-"""One step of training as a context: what happens when its block is left, by its end or by an exception."""
+"""One step of training as a context manager: its exit tells the job how the block ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ if TYPE_CHECKING:
 
 
 class Step:
-    """`with step:` around one whole step. On a fault the block ends early and the same step is yielded again."""
+    """One training step, for `with step:` around the whole of it: forward, backward and optimizer.
+
+    After a fault the block ends early, without an exception, and the loop yields the same step again. `step.number`
+    counts from 0; `int(step)` is the same. `step.dry` is True in a spare's rehearsal, whose results are garbage.
+    """
 
     def __init__(self, job: Job, number: int) -> None:
         self._job = job
@@ -39,7 +43,7 @@ class Step:
 
 
 class DryStep(Step):
-    """A spare's rehearsal of a step: nothing it computes counts, so nothing that goes wrong in it matters."""
+    """A step that a spare rehearses. Its results are discarded, so an exception in its block is suppressed."""
 
     def __init__(self, job: Job, number: int) -> None:
         super().__init__(job, number)

@@ -1,6 +1,6 @@
-"""How long steps took before and after a fault, as events: what a picture of it is drawn from. Main thread only.
+"""Reports how long steps took before and after a fault, as events that `deadpool picture` draws. Main thread only.
 
-In quiet times nothing is told: only the last steps are remembered, for the case that a fault comes.
+Without a fault nothing is reported: only the durations of the last steps are remembered.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ class StepLog:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._first = 0  # number of the oldest step remembered
-        self._ends: deque[float] = deque(maxlen=REMEMBERED + 1)  # its beginning, then the end of each
+        self._ends: deque[float] = deque(maxlen=REMEMBERED + 1)  # when that step began, then when each step ended
         self._resumed_at: float | None = None
 
     def completed(self, number: int, seconds: float) -> None:
-        """`seconds`: since this step began, in the loop's eyes."""
+        """`seconds` is how long the step took in the loop."""
         now = time.time()
         if not self._ends:
             self._ends.append(now - seconds)
         self._ends.append(now)
         self._first = number + 2 - len(self._ends)
         if self._resumed_at is not None and self._is_enough(now):
-            self.tell()
+            self.report()
 
     def resumed(self) -> None:
         self._ends.clear()
         self._resumed_at = time.time()
 
     def close(self) -> None:
-        """The loop ends: what is owed is told now."""
+        """The loop ends: steps after a fault that were not reported yet are reported now."""
         if self._resumed_at is not None:
-            self.tell()
+            self.report()
 
-    def tell(self) -> None:
-        """What is remembered, and is forgotten then. Not part of a fault's story: nobody decided anything."""
+    def report(self) -> None:
+        """Sends the remembered durations and forgets them. The event has no cause, because it records no decision."""
         self._resumed_at = None
         if len(self._ends) < 2:
             return

@@ -1,8 +1,8 @@
-"""Recognises the named moments of one training step from the ops it runs, whatever script and framework run them.
+"""Recognises the named moments of one training step by its ops, in any script and framework.
 
-A Watch is entered around the block of one step, only while a injection waits for a moment in it. It sees every op that
-reaches torch's dispatcher: those of the autograd engine and of DDP's reducer too, and, by letting DTensor go first,
-the ops on local shards and the collectives behind a DTensor. It changes none of them.
+A MomentWatch is entered around the block of one step, and only if an injection waits for a moment in it. It sees every
+op that reaches torch's dispatcher, those of the autograd engine and of DDP's reducer included. It lets DTensor go
+first, so it also sees the ops on local shards and the collectives behind a DTensor. It changes none of them.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 WATCHED = ("forward", "backward", "reduce", "clip", "optimizer")
-"""The moments that lie inside a step's block, in the order in which they come."""
+"""The moments inside a step's block, in the order in which they come."""
 
 _ENOUGH = {"forward": 10, "backward": 10, "reduce": 1, "clip": 1, "optimizer": 2}
-"""Ops into the moment. Two of an optimizer: steps counted, nothing else updated yet, or some parameters but not all; of
-a fused one all, but step() has not returned."""
+"""After how many ops of a moment the fault is injected. After two of an optimizer, either its step counters or some of
+the parameters are updated; a fused optimizer has updated all, but step() has not returned."""
 
 _CLIPPING = {"_foreach_norm", "linalg_vector_norm", "norm", "_foreach_clamp_min_", "_foreach_clamp_max_", "clamp_"}
 _MADE_OF_OPS = (DTensor, AsyncCollectiveTensor)
 _COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
 
 
-class Watch(TorchDispatchMode):
-    """Calls `inject` once, when the step is inside the moment `at`: after so many ops of it, at the latest when it is
-    left. If the moment does not come, never."""
+class MomentWatch(TorchDispatchMode):
+    """Calls `inject` once, when the step is inside the moment `at`: after some ops of it, or when it ends before that.
+    If the moment does not come, `inject` is never called."""
 
     def __init__(self, at: str, inject: Callable[[], None]) -> None:
         super().__init__()
         self._at, self._inject = at, inject
         self._ops = 0  # of the awaited moment, so far
-        self._reading = False  # a parameter was read: what came before is the making of a batch
-        self._backward_ran = False  # since the last forward: gradients are there, or coming
+        self._reading = False  # a parameter was read: the ops before that only made the batch
+        self._backward_ran = False  # since the last forward: gradients exist, or are being computed
         self._clipping = False
         self._optimizing = False
         self._injected = False
         self._hooks: list[Any] = []
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> MomentWatch:
         self._hooks = [
             register_optimizer_step_pre_hook(self._optimizer_begins),
             register_optimizer_step_post_hook(self._optimizer_ends),
@@ -55,24 +55,24 @@ class Watch(TorchDispatchMode):
         return self
 
     def close(self) -> None:
-        """At the end of the block, or on the way out of it."""
+        """Stops watching, at the end of the block or when an exception leaves it."""
         for hook in self._hooks:
             hook.remove()
         super().__exit__(None, None, None)
 
     def block_ends(self) -> None:
-        """The last chance of a moment that was reached, with nothing after it in the block."""
+        """Injects the fault if its moment was the last one of the block."""
         if self._ops:
             self._reached()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "profiler" or FakeTensor in types:
-            return func(*args, **(kwargs or {}))  # nothing is computed: how DTensor finds out about shapes
+            return func(*args, **(kwargs or {}))  # nothing is computed: DTensor infers shapes this way
         moment = self._moment_of(func, args, kwargs)
         if self._ops and moment != self._at:
             self._reached()
         if any(kind in _MADE_OF_OPS for kind in types):
-            return NotImplemented  # what it does with its local tensors comes by here in turn
+            return NotImplemented  # its ops on local tensors come here in turn
         result = func(*args, **(kwargs or {}))
         if moment == self._at and (moment != "optimizer" or func._schema.is_mutable):
             self._ops += 1
@@ -92,7 +92,7 @@ class Watch(TorchDispatchMode):
             self._reading, self._backward_ran = True, False  # also between two backwards: microbatches, pipelines
         if not self._backward_ran:
             return "forward" if self._reading else None
-        self._clipping = self._clipping or name in _CLIPPING  # from here on it is norms that are reduced
+        self._clipping = self._clipping or name in _CLIPPING  # reductions after this are those of norms
         if reduces and not self._clipping:
             return "reduce"
         return "clip" if name in _CLIPPING else None

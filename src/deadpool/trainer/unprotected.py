@@ -1,4 +1,4 @@
-"""The same calls without DeadPool around them: under plain python or torchrun a script still trains."""
+"""The public calls for a script that DeadPool did not start: under plain python or torchrun it trains unprotected."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from deadpool.trainer.loop_rules import LoopRules
 
 
 class UnprotectedStep:
+    """One training step that is computed once. It has the attributes of a protected Step."""
+
     dry = False
 
     def __init__(self, number: int, journal: UnprotectedJournal) -> None:
@@ -41,6 +43,8 @@ class UnprotectedStep:
 
 
 class UnprotectedJob:
+    """A training loop without protection. It has the methods of a protected Job."""
+
     enabled = False
 
     def __init__(self, objects: dict[str, object], rank: int) -> None:
@@ -51,6 +55,7 @@ class UnprotectedJob:
         self._rules = LoopRules()
 
     def steps(self, count: int) -> Iterator[UnprotectedStep]:
+        """Yields steps 0 to `count` - 1, each once. A job has one loop."""
         self._rules.begin_loop()
         return self._loop(count)
 
@@ -64,26 +69,32 @@ class UnprotectedJob:
             self._journal.close()
 
     def pause(self, reason: str) -> contextlib.AbstractContextManager[None]:
+        """Does nothing: no hang timeout applies."""
         return contextlib.nullcontext()
 
     def log(self, step: SupportsIndex, /, **values: Any) -> None:
-        """Written at the end of the step: nothing of it will be computed again."""
+        """Logs small values of this step. They are written when its block ends, because no step is computed again."""
         self._journal.log(operator.index(step), values)
 
     def log_to(self, *sinks: Sink) -> None:
+        """Sets, before the loop, the sinks that this rank's values go to."""
         self._journal.log_to(sinks)
 
     def on_final(self, step: SupportsIndex, action: Callable[[], None]) -> None:
+        """Runs `action` at once: without recovery a step is final as soon as it is computed."""
         action()
 
     def durable(self, step: int, path: str | os.PathLike[str]) -> None:
-        """Nobody has to know."""
+        """Does nothing: there is no job that could name the checkpoint."""
 
     def digest(self) -> str:
+        """A digest of the protected objects' state: equal digests mean bit-identical state."""
         return self._state.digest()
 
 
 class UnprotectedPool:
+    """The place of this process in a job without protection. It has the attributes and methods of Pool."""
+
     def __init__(self) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
@@ -98,5 +109,5 @@ class UnprotectedPool:
         return cls()
 
     def protect(self, *, replicated: object = None, **objects: object) -> UnprotectedJob:
-        """Nothing is sent anywhere, so what others hold too makes no difference."""
+        """Returns a job that trains the objects unprotected. `replicated` is ignored, because no state is sent."""
         return UnprotectedJob(objects, self.rank)

@@ -1,11 +1,12 @@
-"""How much of its steps a rank spends waiting for others: a thread looks at the main thread now and then.
+"""Measures how much of its steps a rank spends waiting for other ranks: a thread samples the main thread now and then.
 
-In synchronous training the time of a step is everybody's; only what a rank does not wait tells how fast it is. The main
-thread waits if it stands inside torch, and not for data, uses no CPU time while it is looked at, and the system has it
-asleep. Whatever else holds it up is its own: computing, reading, sleeping, waiting for a processor.
+In synchronous training all ranks have the same step time; only the part that a rank does not wait tells how fast it is.
+The main thread counts as waiting if it is inside torch but not in a data loader, uses no CPU time during the sample,
+and is asleep according to the system. All other time is the rank's own: computing, reading, sleeping, waiting for a
+CPU.
 
-Where that is blind: work on a GPU. The host of a slow device and the host of one that waits for its peers stand in the
-same calls. What can be told apart there is a host that is late, since the others wait for their devices (`waiting`).
+This cannot tell apart a slow GPU and a GPU that waits for its peers, because their hosts wait in the same calls. It
+does show a host that is late, since the other hosts then wait for their devices (`waiting`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from pathlib import Path
 from deadpool.trainer.unwind_watchdog import is_inside_torch
 
 PERIOD_S = 0.1
-"""Between two looks, on average. By chance: steps are regular, and looks that are would see the same part of each."""
-LOOK_S = 0.002
+"""The mean time between two samples. It varies at random: regular samples would see the same part of each step."""
+SAMPLE_S = 0.002
 _IDLE_SHARE = 0.1
 
 
 class WaitMeter:
-    """Of the main thread, which is the one that calls everything but `_run`."""
+    """Measures the main thread, which calls all methods but `_run`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +48,7 @@ class WaitMeter:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """For what others have to do first: this is known, and need not be sampled."""
+        """Marks a known wait for other ranks, which is measured and not sampled."""
         began, in_step, self._in_step = time.monotonic(), self._in_step, False
         try:
             yield
@@ -56,7 +57,7 @@ class WaitMeter:
             self._add(time.monotonic() - began)
 
     def take(self) -> float:
-        """Seconds waited since the last time. Of few steps this is a rough estimate, of many a good one."""
+        """The seconds waited since the last call: a rough estimate over few steps, a good one over many."""
         with self._lock:
             waited_s, self._waited_s = self._waited_s, 0.0
         return waited_s
@@ -74,28 +75,29 @@ class WaitMeter:
     def _run(self) -> None:
         main = threading.main_thread().ident
         assert main is not None
-        looked = time.monotonic()
-        chance = random.Random()  # the global generator is the script's
+        sampled = time.monotonic()
+        chance = random.Random()  # the global generator belongs to the script
         while not self._ended.wait(PERIOD_S * chance.uniform(0.5, 1.5)):
             began = time.monotonic()
             if self._in_step and _waits(main) and self._in_step:
-                self._add(began - looked)  # as if it had been so since the last look
-            looked = began
+                self._add(began - sampled)  # counts for all of the time since the last sample
+            sampled = began
 
 
 def _waits(thread: int) -> bool:
-    """While we look we do not hold the interpreter's lock, so that a thread which could run does."""
+    """Sleeps during the sample, which releases the interpreter's lock, so that a thread that can run does run."""
     if not is_inside_torch(thread):
         return False
     clock = time.pthread_getcpuclockid(thread)
     used_s, began = time.clock_gettime(clock), time.monotonic()
-    time.sleep(LOOK_S)
+    time.sleep(SAMPLE_S)
     used_s, took_s = time.clock_gettime(clock) - used_s, time.monotonic() - began
     return used_s < _IDLE_SHARE * took_s and _is_main_asleep() and is_inside_torch(thread)
 
 
 def _is_main_asleep() -> bool:
-    """And not waiting for a processor. Where the system does not tell, nobody ever waits, and nobody is called slow."""
+    """Whether the main thread sleeps and is not waiting for a CPU. Without /proc no wait is ever found, so no rank
+    counts as slow."""
     try:
         fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")  # of the process's first thread
     except OSError:

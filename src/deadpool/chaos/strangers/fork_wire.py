@@ -1,4 +1,4 @@
-"""What goes through the pipe of a forked process: its id, then its exit code."""
+"""The format of the pipe from a fork server to the owner of a forked process: a process id, then an exit code."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""What each framework needs around a recovery: cleaned after unwinding, rehearsed by a spare, seated at a step.
+"""What each framework needs around a recovery: a reset after unwinding, a rehearsal by a spare, a seat at a step.
 
-One file per framework. The life of an adapter, on the main thread, and never with communication:
+One file per framework. The calls of an adapter, on the main thread, and always without communication:
 
     survivor   reset()                                  after the exception, groups aborted
                seated(step)                             once the plan says from which step work resumes
     newcomer   with rehearsing(): dry_steps steps       under detached groups
                seated(step)                             once it has a rank
 
-seated() may come before or after Groups.rebuild(), but before the first forward. Whoever is told the same step ends in
-the same state, whatever he has been through: that is what makes the redone step exact.
+seated() may come before or after Groups.rebuild(), but before the first forward. All ranks that are seated at the same
+step end in the same state, whatever happened to them before: that makes the redone step exact.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ class Adapter(Protocol):
     """Knows the per-step state of one framework."""
 
     name: str
-    dry_steps_change_numerics: bool  # False: dry steps only warm, and a newcomer whom others wait for may skip them
+    dry_steps_change_numerics: bool  # False: dry steps only warm up, and may be skipped while survivors wait
 
     @property
     def dry_steps(self) -> int:
-        """How many steps (forward, backward, optimizer) a spare rehearses; of several adapters the most counts."""
+        """How many steps (forward, backward, optimizer) a spare rehearses; of several adapters the highest counts."""
 
     def reset(self) -> None:
-        """Drops what a half-done step left behind."""
+        """Drops what a step that was cut off left behind."""
 
     def rehearsing(self) -> AbstractContextManager[None]:
-        """Around a spare's dry steps."""
+        """A context around a spare's dry steps."""
 
     def seated(self, resume_step: int) -> None:
-        """Brings the framework to where it stands at the start of `resume_step` in an undisturbed run."""
+        """Brings the framework into the state that it has at the start of `resume_step` in an undisturbed run."""
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
-        """id(parameter) -> global ranks with identical values and optimizer state, where there are several."""
+        """id(parameter) -> global ranks with identical values and optimizer state; only where there are several."""
 
 
 @runtime_checkable
 class Negotiator(Protocol):
-    """The adapter of a framework whose ranks agree on something in their first step and take it for granted later.
+    """The adapter of a framework whose ranks agree on something in their first step and rely on it later.
 
-    Asked between seated() and the first forward. Where all ranks stand alike nobody has to speak of it again; where
-    they do not, all forget it and agree anew in the next step: so either way they do the same collectives.
+    Called between seated() and the first forward. If the agreement is the same on all ranks, they keep it. If not, all
+    forget it and agree anew in the next step. Either way all ranks run the same collectives.
     """
 
     def agreement(self) -> str:
-        """How far this rank's agreements have come, in words that are the same on all ranks."""
+        """How far this rank's agreements have come, as text that all ranks can compare."""
 
     def renegotiate(self) -> None:
         """Forgets what was agreed."""
@@ -79,7 +79,7 @@ def negotiators(adapters: Iterable[Adapter]) -> Iterator[Negotiator]:
 
 
 def adapters_for(modules: Iterable[nn.Module]) -> list[Adapter]:
-    """One per framework and wrapper found in the modules; apply them in this order."""
+    """One adapter for each framework and wrapper found in the modules, to be applied in this order."""
     modules = list(modules)
     adapters: list[Adapter] = [DdpAdapter(module) for module in ddp_modules(modules)]
     if has_fsdp2(modules):

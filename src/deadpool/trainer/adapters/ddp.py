@@ -1,30 +1,31 @@
-"""DistributedDataParallel: the reducer, and above all which bucket layout it stands in.
+"""DistributedDataParallel: resets the reducer and brings it into the bucket layout of the step that is redone.
 
-The sum of four ranks depends on where in a bucket an element lies, and two ranks with different layouts add up
-gradients of different parameters. So the redone step is exact only if every rank stands in the layout that the
+The sum over four ranks depends on where in a bucket an element lies, and two ranks with different layouts would add
+gradients of different parameters. So the redone step is exact only if every rank has the bucket layout that the
 undisturbed run has at that step. What torch does (reducer.cpp):
 
-- The first synchronised backward runs in the *first layout*, computed by the constructor (by default one bucket with
-  everything), and records the order in which gradients became ready, parameter by parameter.
-- The next forward broadcasts rank 0's order and lays the buckets out by it: the *final layout*, once and for all. With
-  find_unused_parameters and a dynamic graph there is no recording, and the first layout stays. With static_graph the
-  first backward only counts, the second records: everything comes one step later.
+- The first synchronised backward runs in the *first layout*, which the constructor computes (by default one bucket with
+  all parameters), and records the order in which gradients became ready, parameter by parameter.
+- The next forward broadcasts the order of rank 0 and lays the buckets out by it: this *final layout* stays. With
+  find_unused_parameters and a dynamic graph nothing is recorded, and the first layout stays. With static_graph the
+  first backward only counts and the second one records, so all of this comes one step later.
 - `_reset_state()` empties the recording and clears "has rebuilt", but leaves the buckets as they are. After a fault in
-  the very first backward a survivor is therefore in the first layout with an empty recording, the partial one being
-  dropped, which is also where a freshly constructed newcomer stands; after any later fault it is in the final layout
-  and will record and broadcast once more: the redone step runs in the final layout, the forward after it takes part in
-  the broadcast on every rank alike, and arrives at the same layout again.
+  the very first backward a survivor therefore has the first layout and an empty recording (the partial one is dropped),
+  as has a freshly constructed newcomer. After any later fault it has the final layout and records and broadcasts once
+  more: the redone step runs in the final layout, and in the forward after it all ranks take part in the broadcast and
+  get the same layout again.
 
-Three cases are left, and all are settled without communication:
+Three cases remain, and all are handled without communication:
 
-- A survivor was hit after its first backward, but before or inside the broadcast: it holds a whole recording in the
-  first layout. reset() lays out by its own recording, with a group that talks to nobody.
-- A newcomer reaches the final layout by ONE dry step (two with static_graph), laid out by the same means when
-  rehearsing() ends.
-- Work resumes at step 0 (a fault in step 0, or in step 1 with a roll back): whoever has left the first layout has to
-  return to it, which only a new reducer can do. seated(0) makes one, on all ranks, so that nobody's past matters.
+- A survivor was hit after its first backward, but before or inside the broadcast: it has a complete recording and the
+  first layout. reset() lays the buckets out by its own recording, with a group that communicates with no peer.
+- A newcomer reaches the final layout by one dry step (two with static_graph), laid out in the same way when
+rehearsing()
+  ends.
+- Work resumes at step 0 (after a fault in step 0, or in step 1 with a rollback): a rank that has left the first layout
+  has to return to it, and only a new reducer can do that. seated(0) makes one on all ranks, so that they are all alike.
 
-Taken for granted: all ranks see gradients become ready in the same order as rank 0 (the same graph on every rank), and
+Assumptions: on all ranks gradients become ready in the same order as on rank 0 (every rank has the same graph), and
 every step has at least one synchronised backward. With static_graph a resume at step 1 starts anew too; all ranks
 agree, but step 2 then runs in the first layout and may differ from the undisturbed run in the last bit.
 """
@@ -53,16 +54,16 @@ class DdpAdapter:
     def __init__(self, module: DistributedDataParallel) -> None:
         self._module: Any = module
         self._layout_is_known = False
-        self._rehearsed_in_vain = False  # a dry step broke off before its gradients were there
+        self._rehearsed_in_vain = False  # a dry step failed before its gradients were complete
 
     @property
     def dry_steps(self) -> int:
-        """In how many steps from the start buckets lie in the first layout: so many it takes to leave it."""
+        """How many steps at the start run in the first layout: as many dry steps are needed to leave it."""
         return 2 if self._module.static_graph else 1
 
     def reset(self) -> None:
-        # As a step leaves them. A forward without synchronisation that was cut off would make this rank leave out the
-        # broadcast of buffers that the others take part in. Where a step ends otherwise, the record says how.
+        # The values after an ordinary step. If a forward without synchronisation was cut off, this rank would otherwise
+        # skip the broadcast of buffers in which the other ranks take part. A boundary record may hold other values.
         self._module.require_forward_param_sync = self._module.require_backward_grad_sync = True
         self._leave_step()
         self._layout_is_known = not self._rehearsed_in_vain
@@ -70,11 +71,11 @@ class DdpAdapter:
     @contextlib.contextmanager
     def rehearsing(self) -> Iterator[None]:
         try:
-            with self._talking_to_nobody():
+            with self._without_peers():
                 yield
             self._rehearsed_in_vain = False
         except Exception:
-            self._rehearsed_in_vain = not self._leave_step() and self._lays_out_anew
+            self._rehearsed_in_vain = not self._leave_step() and self._has_final_layout
             raise
         finally:
             self.reset()
@@ -85,8 +86,8 @@ class DdpAdapter:
         elif not self._layout_is_known:
             raise StateError(
                 f"DistributedDataParallel cannot start at step {resume_step} without {self.dry_steps} dry steps, and "
-                "the script failed in one before its backward was over (event dry_step_failed says how): what it "
-                "computes of garbage should not stop it, `if not step.dry` leaves a check out"
+                "the script failed in a dry step before its backward was over (the event dry_step_failed says how). "
+                "Dry steps compute garbage: leave out checks that garbage fails, by `if not step.dry`"
             )
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
@@ -98,36 +99,36 @@ class DdpAdapter:
 
     @property
     def _reducer(self) -> Any:
-        """None where DDP has none: all parameters are reduced by other means."""
+        """None if DDP has no reducer, because all parameters are reduced by other means."""
         return getattr(self._module, "reducer", None)
 
     @property
-    def _lays_out_anew(self) -> bool:
-        """After the first backward that records; else the first layout is the only one."""
+    def _has_final_layout(self) -> bool:
+        """Whether torch lays the buckets out anew after the first backward that records; if not, they never change."""
         module = self._module
         return self._reducer is not None and (module.static_graph or not module.find_unused_parameters)
 
     @contextlib.contextmanager
-    def _talking_to_nobody(self) -> Iterator[None]:
+    def _without_peers(self) -> Iterator[None]:
         if self._reducer is None:
             yield
             return
         group = self._module.process_group
-        nobody = NullGroup(group.rank(), group.size())  # held here: the reducer does not keep its Python half alive
-        self._reducer._update_process_group(nobody)
+        null_group = NullGroup(group.rank(), group.size())  # a local, since the reducer keeps only the C++ half alive
+        self._reducer._update_process_group(null_group)
         try:
             yield
         finally:
             self._reducer._update_process_group(group)
 
     def _leave_step(self) -> bool:
-        """Whether the buckets are laid out by a recording that was whole: now, or by a second forward in the step."""
+        """Whether a complete recording has laid the buckets out: in this call, or in a second forward of the step."""
         if self._reducer is None:
             return True
         laid_out = bool(self._module._has_rebuilt_buckets)
-        # Refused when a backward was cut off. That is no loss: its forward has laid the buckets out already, or it was
-        # the first one, and work resumes at step 0.
-        with self._talking_to_nobody(), contextlib.suppress(RuntimeError):
+        # The reducer refuses if a backward was cut off. That does not matter: its forward has laid the buckets out
+        # already, or it was the first backward, and work resumes at step 0.
+        with self._without_peers(), contextlib.suppress(RuntimeError):
             laid_out = self._reducer._rebuild_buckets() or laid_out
         self._reducer._reset_state()
         return laid_out
@@ -136,13 +137,13 @@ class DdpAdapter:
         if self._reducer is None:
             return
         module = self._module
-        module.zero_grad(set_to_none=True)  # gradients may be views of the buckets that go now
+        module.zero_grad(set_to_none=True)  # gradients may be views of the buckets that are freed now
         self._reducer._remove_autograd_hooks()
-        del module.logger, module.reducer  # before the new one comes: buckets are as large as all gradients
+        del module.logger, module.reducer  # before the new one is made: buckets are as large as all gradients
         _make_reducer(module)
         module._has_rebuilt_buckets = False
-        self._layout_is_known = False  # until it has run, and was reset after that
-        self._rehearsed_in_vain = False  # dry steps do not matter any more
+        self._layout_is_known = False  # until a step has run and reset() came after it
+        self._rehearsed_in_vain = False  # the layout does not depend on dry steps any more
 
 
 def ddp_modules(modules: Iterable[nn.Module]) -> list[DistributedDataParallel]:
@@ -151,7 +152,7 @@ def ddp_modules(modules: Iterable[nn.Module]) -> list[DistributedDataParallel]:
 
 
 def _make_reducer(module: Any) -> None:
-    """As the constructor does, with everything that was registered on the old reducer since."""
+    """Makes a reducer as the constructor does, and registers on it what was registered on the old one."""
     parameters, expect_sparse = module._build_params_for_reducer()
     names = module._build_debug_param_to_name_mapping(parameters)
     module._ddp_init_helper(parameters, expect_sparse, names, module.static_graph)

@@ -1,9 +1,9 @@
-"""What of DistributedDataParallel belongs to a version: its flags, and the state of its communication hooks.
+"""The state of DistributedDataParallel that belongs to a version: its flags, and the state of its communication hooks.
 
-A hook's state changes in backward, before the optimizer, and differs from rank to rank (PowerSGD's error feedback is
-what this rank's gradients have lost by compression). So it is part of the boundary record, and comes back with it on a
-survivor as on a newcomer. Where error feedback is kept, the record is as large as the gradients, and it is copied on
-the main thread at each boundary. What hooks keep elsewhere, in closures or globals, nobody can see.
+The state of a hook changes in backward, before the optimizer, and differs from rank to rank (PowerSGD's error feedback
+is what this rank's gradients have lost by compression). So it is part of the boundary record, from which survivors and
+newcomers restore it. With error feedback the record is as large as the gradients, and it is copied on the main thread
+at each boundary. State that a hook keeps in closures or globals cannot be found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POWER_SGD = (
 
 
 def averages_gradients(module: Any) -> bool:
-    """Of all ranks: with post-local SGD each goes its own way between two averages of the model."""
+    """Whether gradients are averaged over all ranks: with post-local SGD they are not, and the replicas differ."""
     return not any(isinstance(state, PostLocalSGDState) for _, state in module._comm_hooks)
 
 
@@ -41,12 +41,12 @@ class Stateful(Protocol):
 
 
 class DdpState:
-    """One module. `known` are objects that the user protects anyway."""
+    """The state of one module. `known` are the objects that the user protects, which need not be captured twice."""
 
     def __init__(self, module: DistributedDataParallel, known: Iterable[object]) -> None:
         self._module: Any = module
         self._known = list(known)
-        list(self._hook_states())  # refuses what cannot be captured, while it is early
+        list(self._hook_states())  # refuses state that cannot be captured as early as possible
 
     def state_dict(self) -> dict[str, Any]:
         flags = {flag: getattr(self._module, flag) for flag in _FLAGS}
@@ -54,7 +54,7 @@ class DdpState:
         return {"flags": flags, "hooks": hooks, "names": self._names()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """NotInPlace: this process has registered a hook since, and torch has no way to take one away."""
+        """NotInPlace: this process has registered a hook since then, and torch cannot remove one."""
         self._require_same_hooks(state["names"])
         for flag, value in state["flags"].items():
             setattr(self._module, flag, value)
@@ -73,8 +73,8 @@ class DdpState:
             )
         if len(now) > len(then):
             raise NotInPlace(
-                f"communication hook {', '.join(now[len(then) :])} was registered after the step boundary to which the "
-                "job came back: register hooks before the loop over steps"
+                f"communication hook {', '.join(now[len(then) :])} was registered after the step boundary from which "
+                "the job resumes: register hooks before the loop over steps"
             )
 
     def _hook_states(self) -> Iterator[Stateful]:
@@ -104,8 +104,8 @@ class DdpState:
             return owner  # type: ignore[no-any-return]
         raise ConfigError(
             f"the communication hook {getattr(hook, '__qualname__', hook)!s} keeps its state in a "
-            f"{type(owner).__name__}, which cannot be captured: give it state_dict() and load_state_dict(), or pass an "
-            "object that has them, and is that state, under a keyword of protect()"
+            f"{type(owner).__name__}, which cannot be captured: give it state_dict() and load_state_dict(), or pass it "
+            "to protect() under a keyword"
         )
 
 
@@ -113,8 +113,8 @@ def _refuse_updates(hook: Callable[..., Any]) -> None:
     name = str(getattr(hook, "__qualname__", ""))
     if name.startswith(("_hook_then_optimizer", "hook_with_zero_step")):
         raise ConfigError(
-            f"the communication hook {name.partition('.')[0]} updates parameters in backward: a snapshot may be read "
-            "from them until optimizer.step(), so step the optimizer yourself"
+            f"the communication hook {name.partition('.')[0]} updates parameters in backward, while a snapshot may "
+            "still be copied from them: call optimizer.step() after backward instead"
         )
 
 
@@ -131,7 +131,7 @@ class _Attributes:
 
 
 class _PowerSgd(_Attributes):
-    """Tensors are replaced, not written over: what was cut off may still hold the old ones."""
+    """Replaces the tensors instead of writing into them: work that was cut off may still hold the old ones."""
 
     def __init__(self, owner: PowerSGDState, home: torch.device) -> None:
         super().__init__(owner, _POWER_SGD)
@@ -152,14 +152,14 @@ class _PowerSgd(_Attributes):
 
 
 def _on(home: torch.device, tensor: torch.Tensor, device: str | None) -> torch.Tensor:
-    """The rank's device may have another number here: it is where the module is."""
+    """The rank's device may have another number in this process, so the module's device is used."""
     if device is None or torch.device(device).type == "cpu":
         return tensor.clone()
     return tensor.to(home, copy=True)
 
 
 class _UpcastHook:
-    """DDP's own, for mixed precision: nothing of it lasts beyond a step, but a step that is cut off leaves its mark."""
+    """DDP's own hook for mixed precision. It has no state between steps, but a step that was cut off sets a flag."""
 
     def __init__(self, owner: _AllreduceUpcastHookState) -> None:
         self._owner = owner
@@ -172,6 +172,6 @@ class _UpcastHook:
 
 
 def ddp_states(modules: Iterable[DistributedDataParallel], known: Iterable[object]) -> dict[str, DdpState]:
-    """By a name that no keyword can have."""
+    """The states by names that cannot be keywords of protect()."""
     known = list(known)
     return {f"data parallel module {index}": DdpState(module, known) for index, module in enumerate(modules)}

@@ -1,4 +1,4 @@
-"""Which ranks hold the same part of a DTensor: read off its mesh and placements. Shared by the adapters."""
+"""Finds the ranks that hold the same part of a DTensor, by its mesh and placements. Shared by the adapters."""
 
 from __future__ import annotations
 

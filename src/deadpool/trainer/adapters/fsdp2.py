@@ -1,9 +1,9 @@
-"""fully_shard (FSDP2, and HSDP on a mesh of two dimensions).
+"""fully_shard (FSDP2, and HSDP on a mesh of two dimensions): clears what a step that was cut off leaves behind.
 
-A step that was cut off leaves three things behind. All-gathers in flight: they must end before their memory goes, and
-waiting for one raises after an abort. Training-state trackers: reset_iter_state() since torch 2.12, by hand before.
+It leaves three things. All-gathers in flight: they have to end before their memory is freed, and waiting for one raises
+after an abort. Trackers of the training state: reset_iter_state() clears them since torch 2.12, this file before that.
 Gradients of unsharded parameters: torch's own reset leaves them, and the next backward would add to them, so that
-training goes on silently wrong.
+training would go on with wrong numbers and no error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deadpool.trainer.adapters.dtensor import replicas_of
 
 
 class Fsdp2Adapter:
-    """All fully sharded modules among the given ones."""
+    """Resets all fully sharded modules among the given ones."""
 
     name = "fsdp2"
     dry_steps_change_numerics = False
@@ -33,7 +33,7 @@ class Fsdp2Adapter:
         for group in self._param_groups():
             _drop_all_gather(group)
         for module in self._sharded:
-            if _state(module)._is_root:  # None until the first forward: nothing to reset then
+            if _state(module)._is_root:  # None before the first forward, when there is nothing to reset
                 _reset_iteration(module)
         for group in self._param_groups():
             _drop_gradients(group)
@@ -42,7 +42,7 @@ class Fsdp2Adapter:
         return nullcontext()
 
     def seated(self, resume_step: int) -> None:
-        """Nothing here depends on the step."""
+        """Does nothing: FSDP2 has no state that depends on the step."""
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
         return replicas_of(parameter for module in self._sharded for parameter in module.parameters())
@@ -57,7 +57,7 @@ def has_fsdp2(modules: Iterable[nn.Module]) -> bool:
 
 
 def param_groups(state: Any) -> list[Any]:
-    """A list since torch 2.12, one or none before."""
+    """The parameter groups: torch has a list of them since 2.12, and one or none before."""
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:
         groups = [getattr(state, "_fsdp_param_group", None)]
@@ -77,7 +77,7 @@ def _drop_all_gather(group: Any) -> None:
     result, group._all_gather_result = group._all_gather_result, None
     work = getattr(result, "all_gather_work", None)
     if work is not None:
-        with contextlib.suppress(RuntimeError):  # aborted: what counts is that nobody writes there any more
+        with contextlib.suppress(RuntimeError):  # it was aborted, and nothing writes into its memory any more
             work.wait()
 
 
@@ -97,7 +97,7 @@ def _reset_iteration(root: Any) -> None:
 
 
 def reset_iteration_by_hand(root_state: Any) -> None:
-    """For torch without reset_iter_state(): the same, on the attributes that it has."""
+    """Does what reset_iter_state() does, for a torch that lacks it."""
     comm, shared = root_state._comm_ctx, root_state._state_ctx
     comm.all_gather_state = None
     if hasattr(comm, "reduce_scatter_states"):

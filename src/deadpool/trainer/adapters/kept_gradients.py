@@ -1,10 +1,10 @@
-"""Refuses gradients that stay in DDP's buckets from step to step, where the number of ranks is no power of two.
+"""Refuses gradients that stay in DDP's buckets from step to step if the number of ranks is no power of two.
 
 With gradient_as_bucket_view the reducer averages in two ways. A gradient that was None is multiplied by 1/n on its way
-into the bucket; one that already lies there (`zero_grad(set_to_none=False)`) is divided by n. For n = 3 the two differ
-in the last bit. After a recovery buckets are new ones and no gradient lies in them, so the redone step would take the
-other way. Whether a script keeps its gradients shows when the first one arrives in the second step: one hook on one
-parameter, for that step only.
+into the bucket; one that is already there (`zero_grad(set_to_none=False)`) is divided by n. For n = 3 the results
+differ in the last bit. After a recovery the buckets are new and hold no gradient, so the redone step would average in
+the other way. Whether a script keeps its gradients shows when the first one arrives in the second step: one hook on one
+parameter, for that step only, finds out.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class KeptGradients:
                 self._watch(next((each for each in module.parameters() if each.grad is not None), None))
 
     def check(self) -> None:
-        """At the end of a step."""
+        """Called at the end of a step."""
         self._stop()
         if self._kept:
             raise ConfigError(
                 "gradients stay in the buckets of DistributedDataParallel from step to step, and the number of ranks "
                 "is no power of two: after a fault torch would average them by another operation, and losses would "
-                "differ in the last bit. Call zero_grad() as it is by default, not with set_to_none=False, or leave "
-                "out gradient_as_bucket_view=True"
+                "differ in the last bit. Call zero_grad() without set_to_none=False, or leave out "
+                "gradient_as_bucket_view=True"
             )
 
     def _watch(self, param: Tensor | None) -> None:

@@ -1,7 +1,7 @@
-"""Which pipeline schedules the script has made. Users protect modules, not schedules, so they are found here.
+"""Finds the pipeline schedules that the script makes, because users pass modules to protect(), not schedules.
 
-Every schedule's constructor ends in that of _PipelineSchedule, which is wrapped before the script runs: schedules made
-after protect() are known too. They are held weakly, in the order in which they were made.
+The constructor of every schedule calls that of _PipelineSchedule, which is wrapped before the script runs, so that
+schedules made after protect() are known too. They are held by weak references, in order of creation.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _inferring: weakref.WeakSet[Any] = weakref.WeakSet()  # stages to which the scri
 
 
 def watch_schedules() -> None:
-    """Once per process, before the script's first line."""
+    """Called once per process, before the script's first line."""
     call_after_init(_Base, lambda schedule: _known.__setitem__(next(_numbers), schedule))
     call_after_init(PipelineStage, _note_shapes)
 
 
 def call_after_init(kind: Any, then: Callable[[Any], None]) -> None:
-    """Once per class, whoever asks again."""
+    """Makes the constructor of `kind` call `then` with each new object. A second call for a class does nothing."""
     if hasattr(kind.__init__, "__wrapped__"):
         return
-    stock = kind.__init__
+    original = kind.__init__
 
-    @functools.wraps(stock)
+    @functools.wraps(original)
     def init(made: Any, *arguments: Any, **keywords: Any) -> None:
-        stock(made, *arguments, **keywords)
+        original(made, *arguments, **keywords)
         then(made)
 
     kind.__init__ = init
@@ -47,7 +47,8 @@ def _note_shapes(stage: Any) -> None:
 
 
 def infers_shapes(stage: Any) -> bool:
-    """By running: shapes that were given must not be forgotten, or torch 2.11 would run a microbatch to find them."""
+    """Whether the stage finds its shapes by running. Shapes that the script gave must not be forgotten, or torch 2.11
+    would run a microbatch to find them."""
     return stage in _inferring
 
 
@@ -56,6 +57,6 @@ def schedules() -> list[Any]:
 
 
 def stages_of(schedule: Any) -> list[Any]:
-    """One, or several with interleaving; none where the constructor raised."""
+    """One stage, or several with interleaving; none if the constructor raised."""
     stage = getattr(schedule, "_stage", None)
     return list(getattr(schedule, "_stages", [])) if stage is None else [stage]

@@ -1,4 +1,4 @@
-"""Modules without a wrapper, and tensor parallel ones: gradients are all that a half-done step leaves in them."""
+"""Modules without a wrapper, and tensor parallel ones: a step that was cut off leaves only gradients in them."""
 
 from __future__ import annotations
 

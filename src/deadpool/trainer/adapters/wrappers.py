@@ -1,8 +1,9 @@
-"""Which data parallel wrappers the script has made. Users protect modules; a wrapper around one has to be among them.
+"""Checks that the data parallel wrappers around protected modules are protected too.
 
-DistributedDataParallel's reducer has to be reset and seated after a fault (ddp.py), and its flags and hooks are part of
-the state (ddp_state.py). If only the module inside is protected, a survivor would go on with half-filled buckets. Their
-constructors are wrapped before the script runs, so those made after protect() are known too. They are held weakly.
+After a fault the reducer of DistributedDataParallel has to be reset and seated (ddp.py), and its flags and hooks are
+part of the state (ddp_state.py). If only the inner module were protected, a survivor would go on with half-filled
+buckets. The constructors are wrapped before the script runs, so that wrappers made after protect() are known too. They
+are held by weak references.
 """
 
 from __future__ import annotations
@@ -23,24 +24,23 @@ _known: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def watch_wrappers() -> None:
-    """Once per process, before the script's first line."""
+    """Called once per process, before the script's first line."""
     for kind in (DistributedDataParallel, FullyShardedDataParallel):
         call_after_init(kind, _known.add)
 
 
 def require_wrappers(modules: Iterable[nn.Module]) -> None:
-    """ConfigError: a wrapper that has parameters of the modules is not inside of them, or is of a kind that cannot be
-    protected."""
+    """ConfigError: a wrapper around parameters of the modules is not among the modules, or cannot be protected."""
     modules = list(modules)
     inside = {id(each) for module in modules for each in module.modules()}
-    if next(_faults(modules, inside), None) is None:
+    if next(_problems(modules, inside), None) is None:
         return
-    gc.collect()  # one that the script has dropped does no harm, and is in a cycle
-    for fault in _faults(modules, inside):
-        raise ConfigError(fault)
+    gc.collect()  # a wrapper that the script has dropped does no harm, but a cycle may keep it alive
+    for problem in _problems(modules, inside):
+        raise ConfigError(problem)
 
 
-def _faults(modules: list[nn.Module], inside: set[int]) -> Iterator[str]:
+def _problems(modules: list[nn.Module], inside: set[int]) -> Iterator[str]:
     params = {id(param) for module in modules for param in module.parameters()}
     for each in list(_known):
         if id(each) not in inside and not any(id(param) in params for param in each.parameters()):
@@ -53,5 +53,5 @@ def _faults(modules: list[nn.Module], inside: set[int]) -> Iterator[str]:
         elif id(each) not in inside:
             yield (
                 f"protect() got parameters of a DistributedDataParallel around {type(each.module).__name__}, but not "
-                "the wrapper: pass the DistributedDataParallel module itself: protect(model=ddp)"
+                "the wrapper: pass the DistributedDataParallel module itself, as in protect(model=ddp)"
             )

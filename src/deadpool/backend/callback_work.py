@@ -1,4 +1,8 @@
-"""A work of torch.distributed whose result is noted once it was waited for."""
+"""A torch.distributed Work that runs a callback once it has been waited for.
+
+The result of a collective is in its tensors only after a wait(), so that is the first moment at which it can be
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,24 @@ from typing import Any
 from torch._C._distributed_c10d import Work
 
 
-class NotedWork(Work):
-    """Another work, and what is to be done when it was waited for, once."""
+class CallbackWork(Work):
+    """Forwards everything to `work`; the first wait() that returns also runs the callback."""
 
-    def __init__(self, work: Work, note: Callable[[], None]) -> None:
+    def __init__(self, work: Work, callback: Callable[[], None]) -> None:
         super().__init__()
         self._work: Any = work
-        self._note: Callable[[], None] | None = note
+        self._callback: Callable[[], None] | None = callback
 
     def wait(self, *timeout: Any, **keywords: Any) -> bool:
         done = bool(self._work.wait(*timeout, **keywords))
-        note, self._note = self._note, None
-        if note is not None:
-            note()
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
         return done
 
 
 def _forwarding(method: str) -> Callable[..., Any]:
-    def forward(self: NotedWork, *arguments: Any) -> Any:
+    def forward(self: CallbackWork, *arguments: Any) -> Any:
         return getattr(self._work, method)(*arguments)
 
     forward.__name__ = method
@@ -37,4 +41,4 @@ for _method in (
     *("block_current_stream", "boxed", "source_rank", "_source_rank", "_get_op_type", "_get_duration"),
 ):
     if hasattr(Work, _method):
-        setattr(NotedWork, _method, _forwarding(_method))
+        setattr(CallbackWork, _method, _forwarding(_method))

@@ -231,7 +231,7 @@ def test_a_fake_group_of_the_scripts_own_stays_as_it_is() -> None:
 
 def make_group_of_a_plugin(rank: int, port: int) -> str:
     groups = detached(rank, 1)
-    dist.Backend.register_backend("odd", lambda *_: groups._gloo.fake(0, 1, torch.distributed.default_pg_timeout))
+    dist.Backend.register_backend("odd", lambda *_: groups._gloo.make_fake(0, 1, torch.distributed.default_pg_timeout))
     with pytest.raises(ConfigError) as caught:
         dist.new_group([0], backend="odd")
     return str(caught.value)

@@ -1,0 +1,35 @@
+"""Refuses backends and settings with which groups could not be recovered; each ConfigError says what is accepted."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from deadpool.backend import nccl, world
+from deadpool.errors import ConfigError
+
+_WITHOUT_PEERS = frozenset({world.FAKE})  # backends that communicate with no peer: nothing to abort or to connect
+
+
+def check_backend(backend: str) -> None:
+    """Accepts one name, or one for each device, such as "cpu:gloo,cuda:nccl", in any order."""
+    parts = [part.rpartition(":") for part in backend.lower().split(",")]
+    known = all(name in world.ABORTABLE and device in ("", "cpu", "cuda") for device, _, name in parts)
+    nccl_on_cpu = any((device, name) == ("cpu", "nccl") for device, _, name in parts)
+    if not known or nccl_on_cpu or (len(parts) > 1 and len({device for device, _, _ in parts} - {""}) < len(parts)):
+        raise ConfigError(
+            f"backend={backend!r} cannot be used: 'gloo', 'nccl' or one for each device, as in 'cpu:gloo,cuda:nccl', "
+            "would be accepted"
+        )
+    if "nccl" in backend.lower():
+        nccl.prepare_environment()
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+        raise ConfigError("TORCH_DISTRIBUTED_DEBUG='DETAIL' cannot be used: 'OFF' or 'INFO' would be accepted")
+
+
+def check_transports(group: world.JoinedGroup) -> None:
+    unknown = sorted(group.backend_names - world.ABORTABLE - _WITHOUT_PEERS)
+    if unknown:
+        raise ConfigError(
+            f"group {group.name!r} of {group.size} ranks cannot be protected: its backend {unknown[0]!r} cannot be "
+            "aborted and made anew; 'gloo' or 'nccl' would be accepted"
+        )
