@@ -150,7 +150,7 @@ def test_file_that_somebody_emptied_goes_on_where_it_was(opened, path):
 
 
 def test_lock_that_another_keeps_is_an_error_and_not_a_wait_for_ever(opened, path, monkeypatch):
-    monkeypatch.setattr(locking, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(locking, "_TIMEOUT_S", 0.1)
     sink = opened()
     with path.open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)

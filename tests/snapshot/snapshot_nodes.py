@@ -12,7 +12,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.slot import read_seal, region, seal_slot
-from deadpool.snapshot.transfer import Found, Refused, TransferServer
+from deadpool.snapshot.transfer import Found, TransferRefused, TransferServer
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Kind,
@@ -93,9 +93,9 @@ class Holder:
         )
         self.address = self.server.start()
 
-    def _open(self, seal: Seal, generation: Generation, geometry: Geometry) -> memoryview | Refused:
+    def _open(self, seal: Seal, generation: Generation, geometry: Geometry) -> memoryview | TransferRefused:
         self.opened.put((seal, generation, geometry))
-        return Refused(reason=self._refuses) if self._refuses else self.segment.slot(0)
+        return TransferRefused(reason=self._refuses) if self._refuses else self.segment.slot(0)
 
     def outcome(self) -> tuple[str, Seal, str]:
         return self.outcomes.get(timeout=WAIT_S)

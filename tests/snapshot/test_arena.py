@@ -40,7 +40,7 @@ def test_attach_to_a_segment_of_another_size_is_refused():
 
 def test_more_memory_than_there_is_says_how_much_and_what_to_do():
     too_large = Geometry(record_capacity=0, unique_bytes=available_bytes() * 2, replica_bytes=0)
-    with pytest.raises(ArenaError, match=r"cannot have .* GiB .* use fewer slots"):
+    with pytest.raises(ArenaError, match=r"cannot allocate .* GiB .* use fewer slots"):
         Segment.create("test", too_large, 1)
 
 

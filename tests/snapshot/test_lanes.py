@@ -10,7 +10,7 @@ from device_twin import DeviceTwin
 from state_job import Job, Snapshot, adamw
 from test_state import Lazy, Odd
 
-from deadpool.snapshot.copy_stats import Pace
+from deadpool.snapshot.copy_stats import CopyStats
 from deadpool.snapshot.slot_copy import SlotCopy
 from deadpool.snapshot.state import ProtectedState
 
@@ -146,21 +146,21 @@ def twin_copy(window_s: float = 0.0) -> tuple[Job, DeviceTwin, SlotCopy]:
 def test_prediction_for_a_copy_that_has_not_begun():
     _, twin, copy = twin_copy(window_s=3.0)
     assert copy.predict_stall_s() == 0.0  # nothing known: it has to be tried
-    twin.pace.note_copy(copy.nbytes, 5.0)
+    twin.stats.note_copy(copy.nbytes, 5.0)
     assert copy.predict_stall_s() == pytest.approx(2.0)
-    twin.pace.note_copy(copy.nbytes, 1.0)
+    twin.stats.note_copy(copy.nbytes, 1.0)
     assert copy.predict_stall_s() == 0.0
 
 
 def test_prediction_for_a_copy_that_is_done():
     _, twin, copy = twin_copy()
-    twin.pace.note_copy(copy.nbytes, 5.0)
+    twin.stats.note_copy(copy.nbytes, 5.0)
     assert copy.advance(lambda: False)
     assert copy.predict_stall_s() == 0.0
 
 
 def test_given_up_copy_issues_nothing_more_and_ends_with_what_is_in_flight(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.lanes.PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
     _, twin, copy = twin_copy()
     twin.copying = False
     results: list[bool] = []
@@ -178,7 +178,7 @@ def test_given_up_copy_issues_nothing_more_and_ends_with_what_is_in_flight(monke
 
 
 def test_both_threads_issue_and_every_batch_goes_once(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.lanes.PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
     _, twin, copy = twin_copy()
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(copy.advance(lambda: False)))
@@ -202,9 +202,9 @@ def test_batch_that_cannot_be_issued_leaves_the_copy_torn(monkeypatch):
 
 
 def test_pace_expects_the_best_speed_and_the_shortest_window():
-    pace = Pace()
-    assert pace.copy_s(100) == 0.0 and pace.window_s == 0.0
+    stats = CopyStats()
+    assert stats.copy_s(100) == 0.0 and stats.window_s == 0.0
     for seconds in (2.0, 1.0, 4.0):
-        pace.note_copy(100, seconds)
-        pace.note_window(seconds)
-    assert pace.copy_s(200) == 2.0 and pace.window_s == 1.0
+        stats.note_copy(100, seconds)
+        stats.note_window(seconds)
+    assert stats.copy_s(200) == 2.0 and stats.window_s == 1.0

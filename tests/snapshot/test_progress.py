@@ -13,7 +13,7 @@ from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.slot import PIECE_BYTES, read_seal, write_seal
 from deadpool.snapshot.transfer.frames import Chunk
-from deadpool.snapshot.transfer.received_pieces import Tally
+from deadpool.snapshot.transfer.received_pieces import ReceivedPieces
 
 
 @pytest.fixture
@@ -30,17 +30,17 @@ def test_words_of_regions_are_apart_and_leave_the_seal_alone(make_owner):
     slot = owner.segment.slot(1)
     told = {"record": Arrived(1, 0), "unique": Arrived((1 << 20) - 1, (1 << 44) - 1), "replica": Arrived(7, 5 << 30)}
     for name, arrived in told.items():
-        Progress(slot).tell(name, arrived)
-    assert {name: Progress(slot).look(name) for name in told} == told
+        Progress(slot).publish(name, arrived)
+    assert {name: Progress(slot).read(name) for name in told} == told
     assert read_seal(slot) == owner.seal
     write_seal(slot, owner.seal)
-    assert Progress(slot).look("replica") == told["replica"]
+    assert Progress(slot).read("replica") == told["replica"]
 
 
 def test_other_mapping_sees_the_words(newcomer):
     with closing(Segment.attach(os.dup(newcomer.fd), GEOMETRY, 1)) as other:
-        Progress(newcomer.slot(0)).tell("unique", Arrived(2, 12345))
-        assert Progress(other.slot(0)).look("unique") == Arrived(2, 12345)
+        Progress(newcomer.slot(0)).publish("unique", Arrived(2, 12345))
+        assert Progress(other.slot(0)).read("unique") == Arrived(2, 12345)
 
 
 def test_watcher_hears_leading_bytes_from_nothing_to_all(make_owner, make_holder, make_client, newcomer):
@@ -65,13 +65,13 @@ def test_watcher_hears_leading_bytes_from_nothing_to_all(make_owner, make_holder
 
 def test_bytes_behind_a_gap_are_not_told():
     """A stream that is ahead of the other: what it brings counts when the gap is closed."""
-    tally = Tally(EXTENT, ("unique",))
+    received = ReceivedPieces(EXTENT, ("unique",))
     second = Chunk(region="unique", offset=PIECE_BYTES, size=PIECE_BYTES)
     first = Chunk(region="unique", offset=0, size=PIECE_BYTES)
-    tally.arrived(second, [0])
-    assert tally.leading_bytes("unique") == 0
-    tally.arrived(first, [0])
-    assert tally.leading_bytes("unique") == 2 * PIECE_BYTES
+    received.arrived(second, [0])
+    assert received.leading_bytes("unique") == 0
+    received.arrived(first, [0])
+    assert received.leading_bytes("unique") == 2 * PIECE_BYTES
 
 
 def test_told_bytes_are_there(make_owner, make_holder, make_client, newcomer):

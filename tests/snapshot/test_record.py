@@ -199,7 +199,7 @@ def test_what_cannot_be_stored_is_named(value, message):
 def test_state_that_contains_itself():
     loop: list = []
     loop.append(loop)
-    with pytest.raises(StateError, match=r"^data: nested too deeply, or contains itself"):
+    with pytest.raises(StateError, match=r"^data is nested too deeply, or contains itself"):
         encode(loop, "data")
 
 

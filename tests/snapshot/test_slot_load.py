@@ -31,7 +31,7 @@ class Arrival:
         self.newcomer = Job(seed=2, replicas=replicas, own=own)
         self.sizes = {"unique": self.snapshot.extent.unique_bytes, "replica": self.snapshot.extent.replica_bytes}
         for name in self.sizes:
-            self.progress.tell(name, Arrived(0, 0))
+            self.progress.publish(name, Arrived(0, 0))
 
     def begin(self) -> Restoring:
         snapshot = self.snapshot
@@ -43,7 +43,7 @@ class Arrival:
             start, count = self.snapshot.geometry.offset(name), int(size * share)
             right = np.frombuffer(self.snapshot.slot[start : start + count], np.uint8)
             self.slot[start : start + count] = (right ^ np.uint8(garbage)).tobytes()
-            self.progress.tell(name, Arrived(attempt, count))
+            self.progress.publish(name, Arrived(attempt, count))
 
     def load(self, restoring: Restoring) -> int:
         """As much as there is."""
@@ -133,7 +133,7 @@ def test_one_region_again_and_the_other_not():
     arrival.slot[start : start + size] = bytes(size)
     arrival.load(restoring)
     arrival.slot[start : start + size] = arrival.snapshot.slot[start : start + size]
-    arrival.progress.tell("replica", Arrived(2, size))
+    arrival.progress.publish("replica", Arrived(2, size))
     assert arrival.check(restoring) == arrival.sizes["unique"]
 
 

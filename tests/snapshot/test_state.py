@@ -129,8 +129,8 @@ def test_capture_beside_forward_and_backward():
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.moves.PIECE_BYTES", 64)
-    monkeypatch.setattr("deadpool.snapshot.lanes.PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.moves.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
 
 
 def test_capture_given_up(small_pieces):

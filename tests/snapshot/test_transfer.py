@@ -209,7 +209,7 @@ def test_pull_of_a_region_that_the_copy_lacks(make_owner, make_holder, make_clie
     owner = make_owner()
     source, client = make_holder(gives=owner), make_client()
     owner.seal = replace(owner.seal, full=False)
-    with pytest.raises(TransferError, match="its copy has no region 'replica'"):
+    with pytest.raises(TransferError, match="the peer's copy has no region 'replica'"):
         pull(client, source, newcomer.slot(0), ("replica",), owner.seal.digest)
 
 

@@ -188,7 +188,7 @@ def test_two_keywords_for_the_same_optimizer():
 
 
 def test_state_beside_the_optimizers_is_refused():
-    with pytest.raises(ConfigError, match=r"optimizer: WithScale wraps AdamW and has a state of its own .*loss_scale"):
+    with pytest.raises(ConfigError, match=r"optimizer: WithScale wraps AdamW and has state of its own .*loss_scale"):
         Script(WithScale)
 
 

@@ -24,7 +24,7 @@ from deadpool.chaos.status_view import Lookout, Steps
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import DeadPoolError
-from deadpool.workload.harness import Trial
+from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results, differences
 
 AskStatus = Callable[[RunDir], dict[str, Any]]
@@ -129,7 +129,9 @@ class Case:
 
     def _undisturbed(self) -> Results:
         folder = self.folder / "undisturbed"
-        trial = Trial(self.job.undisturbed(), self.job.arguments(self._stop_file), folder, deadline_s=_UNDISTURBED_S)
+        trial = WorkloadTrial(
+            self.job.undisturbed(), self.job.arguments(self._stop_file), folder, deadline_s=_UNDISTURBED_S
+        )
         steps = Steps(trial.out, self.job.nodes * self.job.nproc_per_node)
         with running(trial.job):
             while trial.job.tend() is None and time.monotonic() < self.deadline:

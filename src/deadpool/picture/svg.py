@@ -1,4 +1,4 @@
-"""Plain SVG, written by hand. Colours are named by class, so that one file looks right on light and on dark pages."""
+"""Writes plain SVG. Colours are CSS classes, so that one file looks right on light and on dark pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape, quoteattr
 
-CHARACTER_PX = 6.2  # of the small text, on average
+CHARACTER_PX = 6.2  # the average width of a character of the small text
 
 LIGHT = {
     "page": "#ffffff",

@@ -1,10 +1,11 @@
-"""A copy as a file: what an agent writes of a job that cannot go on. Owns this format; no torch.
+"""Writes a copy to a file, for a job that cannot continue, and reads it back. Owns this format; it needs no torch.
 
     DPKEPT1 LF | length of the header, 8 bytes little-endian | header, JSON | record | unique | replica
 
-The header names rank, step, generation of birth and, for each region, its size and xxh3 digest (as in slot.py). A
-holder's copy may lack the replica region: its size is 0 there and another rank's file has it, with the same digest.
-Files are written under another name first, owner-only: one that is there is whole.
+The header names the rank, the step, the generation that made the version and, for each region, its size and xxh3 digest
+(as in slot.py). A holder's copy may lack the replica region: its size is 0 then, and another rank's file has the region
+with the same digest. A file is readable only by its owner. It is written under another name first, so that a file with
+its final name is complete.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ SUFFIX = ".kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFile:
-    """One rank's bytes, as they were read back and checked."""
+class SalvageFile:
+    """One rank's bytes, which were read from a file and verified."""
 
     path: Path
     rank: int
@@ -35,10 +36,10 @@ class KeptFile:
     born: str
     regions: dict[Region, bytes]
     digests: dict[Region, str]
-    sizes: dict[Region, int]  # of the regions as they were captured
+    sizes: dict[Region, int]  # of the regions when they were captured
 
 
-def write_kept(folder: Path, copy: Copy, slot: memoryview) -> Path:
+def write_salvage(folder: Path, copy: Copy, slot: memoryview) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     seal = copy.seal
     path = folder / f"rank-{seal.rank}-step-{seal.version.number}{SUFFIX}"
@@ -69,12 +70,12 @@ def _header(copy: Copy, parts: dict[Region, memoryview]) -> dict[str, Any]:
     }
 
 
-def read_kept(path: Path) -> KeptFile:
-    """StateError where it is no such file, or is damaged."""
+def read_salvage(path: Path) -> SalvageFile:
+    """Reads and verifies a file. Raises a StateError if it is no such file, or if it is damaged."""
     data = memoryview(path.read_bytes())
     begin = len(_MAGIC) + _LENGTH_BYTES
     if data[: len(_MAGIC)] != _MAGIC:
-        raise StateError(f"{path} is not a kept copy")
+        raise StateError(f"{path} is not a salvaged copy")
     end = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
     header = json.loads(bytes(data[begin:end]))
     regions: dict[Region, bytes] = {}
@@ -84,7 +85,7 @@ def read_kept(path: Path) -> KeptFile:
         if f"{digest_region(part):016x}" != header["xxh3"][name]:
             raise StateError(f"{path}: region {name!r} is not as it was sealed")
         regions[name] = bytes(part)
-    return KeptFile(
+    return SalvageFile(
         path=path,
         rank=header["rank"],
         step=header["step"],

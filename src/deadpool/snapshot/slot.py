@@ -1,13 +1,13 @@
 """The bytes of one slot: a header page, then the regions `record`, `unique` and `replica`. Owns this format.
 
-Whoever opens a slot for writing clears the header first; whoever finishes writes it last. So a slot with a readable
-header is whole, and a slot without one is free or in the making, whatever its regions contain.
+A writer clears the header first and writes it last. So a slot with a readable header is complete, and a slot without
+one is free or being written, whatever its regions contain.
 
 The digest of a region is xxh3_64 over the concatenated little-endian xxh3_64 of its pieces (PIECE_BYTES each, the last
-one shorter). Pieces can so be checked in any order, by several threads, while they are still warm in the cache.
+one shorter). So pieces can be verified in any order, by several threads, while they are still in the cache.
 
-`replica` comes last: a slot that lacks it has every other region at the same place, and a holder that never gets the
-replica region need not have memory for it.
+`replica` comes last: a slot without it has every other region at the same place, and a holder that never gets the
+replica region needs no memory for it.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ _FIELDS_END = len(_MAGIC) + _FIELDS.size
 
 
 def region(view: memoryview, geometry: Geometry, extent: Extent, name: Region) -> memoryview:
-    """The bytes of one region: as many as the extent says, not the whole capacity."""
+    """Returns the bytes of one region: as many as the extent says, not the whole capacity."""
     start, size = geometry.offset(name), extent_of(extent, name)
     if start + size > len(view):
-        raise ArenaError(f"slot of {len(view)} bytes has no room for region {name!r} ({size} bytes at {start})")
+        raise ArenaError(f"a slot of {len(view)} bytes has no room for region {name!r} ({size} bytes at {start})")
     return view[start : start + size]
 
 
 def clear_seal(view: memoryview) -> None:
-    """Make the slot unreadable as a snapshot. The first act of every writer."""
+    """Makes the slot unreadable as a snapshot. Every writer calls it first."""
     view[: len(_MAGIC)] = bytes(len(_MAGIC))
 
 
 def write_seal(view: memoryview, seal: Seal) -> None:
-    """Make the slot a snapshot. The last act of a writer: all regions are in place."""
+    """Makes the slot a snapshot. A writer calls it last, when all regions are in place."""
     fields = _encode(seal)
     clear_seal(view)
     view[len(_MAGIC) : _FIELDS_END] = fields
@@ -87,7 +87,7 @@ def write_seal(view: memoryview, seal: Seal) -> None:
 
 
 def read_seal(view: memoryview) -> Seal | None:
-    """What the slot holds; None where it is free, in the making, torn or of another format."""
+    """Returns the seal of the slot, or None if it is free, being written, torn or of another format."""
     if len(view) < HEADER_BYTES or view[: len(_MAGIC)] != _MAGIC:
         return None
     fields = bytes(view[len(_MAGIC) : _FIELDS_END])
@@ -125,7 +125,7 @@ def piece_digest(piece: memoryview) -> int:
 
 
 def combine_pieces(digests: Sequence[int]) -> int:
-    """The digest of a region from those of its pieces, in their order."""
+    """Returns the digest of a region from those of its pieces, in their order."""
     return xxhash.xxh3_64_intdigest(struct.pack(f"<{len(digests)}Q", *digests))
 
 
@@ -134,7 +134,7 @@ def pieces(view: memoryview) -> list[memoryview]:
 
 
 def digest_region(view: memoryview, pool: ThreadPoolExecutor | None = None) -> int:
-    """Checksum of one region. xxhash gives up the GIL on large pieces, so a pool really hashes side by side."""
+    """Returns the digest of one region. xxhash gives up the GIL on large pieces, so a pool hashes in parallel."""
     parts = pieces(view)
     return combine_pieces(list(pool.map(piece_digest, parts) if pool else map(piece_digest, parts)))
 
@@ -142,7 +142,7 @@ def digest_region(view: memoryview, pool: ThreadPoolExecutor | None = None) -> i
 def compute_digest(
     view: memoryview, geometry: Geometry, extent: Extent, pool: ThreadPoolExecutor | None = None
 ) -> Digest:
-    """Checksums of all three regions of a slot."""
+    """Returns the digests of all three regions of a slot."""
     values = {name: digest_region(region(view, geometry, extent, name), pool) for name in REGIONS}
     return Digest(**values)
 
@@ -156,7 +156,8 @@ def seal_slot(
     extent: Extent,
     pool: ThreadPoolExecutor | None = None,
 ) -> Seal:
-    """Checksum a slot that a trainer has filled and write its header. The agent's act on CaptureDone (rule 8)."""
+    """Computes the digests of a slot that a trainer has filled, and writes its header. The agent does that when it gets
+    CaptureDone (rule 8, sealing after the abort flag)."""
     geometry.check(extent)
     digest = compute_digest(view, geometry, extent, pool)
     seal = Seal(rank=rank, version=version, extent=extent, digest=digest, full=True)
