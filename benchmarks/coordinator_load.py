@@ -71,7 +71,7 @@ class Load:
         return [json.loads(crowd.stdout.readline()) for crowd in asked if crowd.stdout is not None]
 
     def count(self, what: str) -> int:
-        return sum(told["counts"].get(what, 0) for told in self.ask("report"))
+        return sum(answer["counts"].get(what, 0) for answer in self.ask("report"))
 
     def cpu_s(self) -> float:
         times = self.coordinator.cpu_times()
@@ -92,9 +92,9 @@ class Load:
         cpu_s = self.cpu_s()
         lost = self.ask("lose n1", self._crowds[:1])[0]["lost"]
         _wait(lambda: self.count("plan") >= self._nodes, "the last plan")
-        last_plan = max(told["last"]["plan"] for told in self.ask("report"))
+        last_plan = max(answer["last"]["plan"] for answer in self.ask("report"))
         _wait(lambda: self.count("go") >= self._nodes, "the last go")
-        last_go = max(told["last"]["go"] for told in self.ask("report"))
+        last_go = max(answer["last"]["go"] for answer in self.ask("report"))
         return {
             "fault_to_last_plan_s": round(last_plan - lost, 3),
             "fault_to_last_go_s": round(last_go - lost, 3),

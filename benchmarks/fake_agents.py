@@ -172,8 +172,8 @@ class Crowd:
         self._last[what] = time.monotonic()
 
     def report(self) -> None:
-        told = {"welcomed": self.welcomed, "counts": self._counts, "last": self._last, "now": time.monotonic()}
-        print(json.dumps(told), flush=True)
+        counted = {"welcomed": self.welcomed, "counts": self._counts, "last": self._last, "now": time.monotonic()}
+        print(json.dumps(counted), flush=True)
 
     async def run(self) -> None:
         gate = asyncio.Semaphore(CONNECTING_AT_ONCE)

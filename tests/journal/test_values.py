@@ -1,4 +1,4 @@
-"""Which values may be logged, where and when, and what the errors say."""
+"""Which values may be logged, where and when, and the errors otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of recoveries, from the events of a real run: 4 ranks of DDP, node n3 killed in its eighth step."""
+"""Pictures of recoveries are drawn from the events of a real run: 4 ranks of DDP, node n3 killed in its eighth step."""
 
 from __future__ import annotations
 

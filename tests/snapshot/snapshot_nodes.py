@@ -67,7 +67,7 @@ class Owner:
 
 
 class Holder:
-    """A node that takes snapshots in and, if it has an owner's slot, gives that out. Outcomes arrive in a queue."""
+    """A node that stores snapshots and, if it has an owner's slot, serves that. Outcomes arrive in a queue."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Holder:
 
 
 def greeted(address, generation: Generation = GENERATION, credentials: Credentials = MEMBER) -> Connection:
-    """A stream to a server, past the handshake."""
+    """Opens a stream to a server, and completes the handshake."""
     connection = Connection(socket.create_connection(address), f"{address[0]}:{address[1]}", DEADLINE_S)
     authenticate(connection, credentials, "client")
     connection.generation = generation
@@ -122,7 +122,7 @@ def greeted(address, generation: Generation = GENERATION, credentials: Credentia
 
 
 def push_half(address, owner: Owner) -> Connection:
-    """A push that has sent half of a chunk and no more."""
+    """Begins a push that sends half of a chunk and no more."""
     connection = greeted(address)
     seal = replace(owner.seal, full=True)
     connection.send(Kind.PUSH, [TRANSFER, pack_seal(seal), pack_geometry(GEOMETRY)])
@@ -134,7 +134,7 @@ def push_half(address, owner: Owner) -> Connection:
 
 
 def accept_greeted(listener: socket.socket) -> Connection:
-    """The server's end of a stream, past the handshake: for servers that misbehave afterwards."""
+    """Accepts a stream and completes the handshake, for servers that misbehave afterwards."""
     connection = Connection(listener.accept()[0], "client", DEADLINE_S)
     authenticate(connection, MEMBER, "server")
     connection.generation = connection.receive().head.generation

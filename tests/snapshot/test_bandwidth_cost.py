@@ -1,4 +1,4 @@
-"""What a byte that is read beside training costs, from what a device says of its memory."""
+"""The estimated cost of bytes that are read beside training, from a device's properties."""
 
 from __future__ import annotations
 

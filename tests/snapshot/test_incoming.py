@@ -16,7 +16,7 @@ SEAL = Seal(rank=1, version=VERSION, extent=EXTENT, digest=Digest(record=0, uniq
 
 
 class SlowStream:
-    """The twin of a Connection whose reader sits in the kernel until the test lets it go."""
+    """The twin of a Connection whose reader waits in the kernel until the test releases it."""
 
     peer = "slow"
 

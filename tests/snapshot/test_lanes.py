@@ -1,4 +1,4 @@
-"""What is planned for a slot, who may issue it, and what is expected of a copy."""
+"""The batches planned for a slot, the two threads that may issue them, and the prediction for a copy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deadpool.snapshot.state import ProtectedState
 
 
 def cloning(job: Job) -> ProtectedState:
-    """The same objects, their buffers treated as those on a device are."""
+    """Protects the same objects, but clones their buffers like those on a device."""
     objects = {"model": job.model, "optimizer": job.optimizer, "scheduler": job.scheduler, "data": job.data}
     return ProtectedState(objects, replicas={}, rank=0, node_of=int, clone_host_buffers=True)
 
@@ -63,7 +63,7 @@ def test_survivor_of_two_faults_in_a_row_gets_the_buffers_it_was_restored_with()
 
 
 def test_newcomer_lays_its_state_out_as_the_snapshot_it_came_from():
-    """Its first capture carries the record that it was restored with."""
+    """Its first capture must fit the record that it was restored with."""
     job = Job(make_model=Lazy)
     job.state = cloning(job)
     job.train(4)
@@ -145,7 +145,7 @@ def twin_copy(window_s: float = 0.0) -> tuple[Job, DeviceTwin, SlotCopy]:
 
 def test_prediction_for_a_copy_that_has_not_begun():
     _, twin, copy = twin_copy(window_s=3.0)
-    assert copy.predict_stall_s() == 0.0  # nothing known: it has to be tried
+    assert copy.predict_stall_s() == 0.0  # nothing was measured yet, so a copy is tried
     twin.stats.note_copy(copy.nbytes, 5.0)
     assert copy.predict_stall_s() == pytest.approx(2.0)
     twin.stats.note_copy(copy.nbytes, 1.0)
@@ -201,7 +201,7 @@ def test_batch_that_cannot_be_issued_leaves_the_copy_torn(monkeypatch):
     assert not copy.advance(lambda: False)
 
 
-def test_pace_expects_the_best_speed_and_the_shortest_window():
+def test_copy_stats_predict_the_best_speed_and_the_shortest_window():
     stats = CopyStats()
     assert stats.copy_s(100) == 0.0 and stats.window_s == 0.0
     for seconds in (2.0, 1.0, 4.0):

@@ -1,4 +1,4 @@
-"""A copy becomes a file and tensors again; a damaged one is refused, and so is a damaged slot when it is loaded."""
+"""A copy is written to a file and read as tensors; a damaged file is refused, and so is a damaged slot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sealed(job: Job, rank: int = 0) -> tuple[Snapshot, Copy]:
     return snapshot, Copy(seal=seal, geometry=snapshot.geometry)
 
 
-def test_kept_copy_is_the_state_again(tmp_path):
+def test_salvaged_copy_has_the_same_state(tmp_path):
     job = Job()
     job.train(3)
     snapshot, copy = sealed(job)

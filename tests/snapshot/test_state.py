@@ -1,4 +1,4 @@
-"""Protected state: capture, go on, restore, and the run continues to the bit as if nothing had happened."""
+"""Protected state is captured and restored, and the run continues to the bit as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_release_lets_the_memory_go():
     job.state.copy_bulk(slot, job.state.measure(), cancelled=lambda: False)
     job.state.release_slots()
     slot.release()
-    backing.extend(b"x")  # BufferError while anyone looks at it
+    backing.extend(b"x")  # raises BufferError while a view of it exists
 
 
 class Odd(nn.Module):
@@ -271,13 +271,21 @@ def test_odd_tensors():
         assert losses == expected
 
 
-def test_large_tensors_are_copied_in_pieces(small_pieces):
+def test_large_tensors_are_copied_in_pieces(small_pieces, monkeypatch):
+    monkeypatch.setattr("deadpool.snapshot.moves.SMALL_BYTES", 64)  # so that no tensor of a piece's size is gathered
+    job = Job()
+    job.train(2)
+    geometry = job.state.measure()
+    copy = job.state.open_copy(memoryview(bytearray(geometry.slot_bytes)), geometry)
+    sizes = [batch.nbytes for share in copy._shares for batch in share.batches]
+    assert max(sizes) == 64
+    assert sum(sizes) == copy.nbytes == geometry.unique_bytes
     test_rollback_continues_to_the_bit("adamw")
     test_odd_tensors()
 
 
 class Lazy(nn.Module):
-    """Buffers that forward registers, and that change their shape."""
+    """Has buffers that forward registers, and whose shapes change."""
 
     def __init__(self) -> None:
         super().__init__()

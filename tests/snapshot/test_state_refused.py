@@ -1,4 +1,4 @@
-"""What cannot be protected or restored, and what the user is told about it."""
+"""Objects that cannot be protected or restored, and the errors that a user gets."""
 
 from __future__ import annotations
 

@@ -65,6 +65,8 @@ class SinkProgress:
 
 
 class Delivery:
+    """Delivers the entries of one rank to its sinks."""
+
     def __init__(self, undelivered: Undelivered, run: Run, sinks: Sequence[Sink], on_failure: OnFailure) -> None:
         """`on_failure` is called once per outage, with the name of the sink and its error."""
         self._undelivered, self._run, self._on_failure = undelivered, run, on_failure

@@ -18,6 +18,8 @@ _BLOCK = 1 << 20
 
 
 class Jsonl:
+    """A sink that writes one line of JSON per step to a file."""
+
     def __init__(self, path: str | os.PathLike[str], *, mode: int = 0o666) -> None:
         """Writes to the file at `path`, which several ranks may share. If the file does not exist, it is made with
         `mode`, to which the umask applies."""

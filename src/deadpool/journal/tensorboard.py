@@ -24,6 +24,8 @@ _LOCK = "deadpool.lock"
 
 
 class TensorBoard:
+    """A sink that writes the numbers of each step as TensorBoard scalars. It needs the package `tensorboard`."""
+
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Writes event files into `folder`, which several ranks may share."""
         self.place = str(folder)

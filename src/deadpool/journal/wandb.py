@@ -28,6 +28,8 @@ _SETTLE_S = 2.0
 
 
 class WandB:
+    """A sink that writes each step as a row of a Weights & Biases run. It needs the package `wandb`."""
+
     def __init__(
         self,
         project: str | None = None,

@@ -66,8 +66,12 @@ class Canvas:
     def _add(
         self, tag: str, attributes: Mapping[str, object], kind: str, more: Mapping[str, object], body: str | None = None
     ) -> None:
-        told = {"class": kind, **attributes, **{name.replace("_", "-"): value for name, value in more.items()}}
-        written = " ".join(f"{name}={quoteattr(_plain(value))}" for name, value in told.items())
+        all_attributes = {
+            "class": kind,
+            **attributes,
+            **{name.replace("_", "-"): value for name, value in more.items()},
+        }
+        written = " ".join(f"{name}={quoteattr(_plain(value))}" for name, value in all_attributes.items())
         self.elements.append(f"<{tag} {written}/>" if body is None else f"<{tag} {written}>{body}</{tag}>")
 
     def render(self, height: float, title: str) -> str:

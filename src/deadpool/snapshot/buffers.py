@@ -56,13 +56,13 @@ class BufferStage:
                 found.append((key, buffer))
         return found
 
-    def follow(self, stored: frozenset[Key]) -> None:
+    def match_snapshot(self, stored: frozenset[Key]) -> None:
         """Clones the same buffers as the restored snapshot, whose clones were `stored`, so that layouts agree."""
         here = {key: buffer.shape for key, buffer in self._all() if self._is_eligible(buffer)}
         self._shapes = here
         self._unsteady = set(here) - stored
 
-    def place(self, ordered: list[tuple[Key, Tensor]]) -> dict[Key, Tensor]:
+    def allocate(self, ordered: list[tuple[Key, Tensor]]) -> dict[Key, Tensor]:
         """Allocates memory for the clones of these buffers, side by side in this order."""
         self._views, self._sources = {}, []
         totals: dict[tuple[torch.device, int], list[tuple[Key, Tensor]]] = {}
@@ -78,7 +78,7 @@ class BufferStage:
                 start += local.numel()
         return self._views
 
-    def take(self, buffers: list[tuple[Key, Tensor]]) -> None:
+    def clone(self, buffers: list[tuple[Key, Tensor]]) -> None:
         """Enqueues the cloning of these buffers behind the work that was enqueued so far."""
         if not buffers:
             return
@@ -91,7 +91,7 @@ class BufferStage:
             for targets, sources in self._pairs:
                 torch._foreach_copy_(targets, sources)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Copies the last clones back into the live buffers."""
         with torch.no_grad():
             for key, view in self._views.items():

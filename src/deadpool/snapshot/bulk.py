@@ -65,11 +65,11 @@ class BulkScanner:
         buffers = self._stage.find()
         if self._plan is None or not self._is_valid(self._plan, buffers):
             self._plan = self._make_plan(buffers)
-        self._stage.take(buffers)
+        self._stage.clone(buffers)
         return self._plan
 
     def _is_valid(self, plan: CopyPlan, buffers: list[tuple[Key, Tensor]]) -> bool:
-        return plan.check.holds(self._params, self._objects.optimizers) and plan.buffers == signature_of(buffers)
+        return plan.check.still_holds(self._params, self._objects.optimizers) and plan.buffers == signature_of(buffers)
 
     def _make_plan(self, buffers: list[tuple[Key, Tensor]]) -> CopyPlan:
         live, state_keys = find_live(self._objects)
@@ -78,11 +78,11 @@ class BulkScanner:
             require_storable(item.tensor, describe(item.key))
         ordered = sorted(live, key=_packing_order)
         locals_ = {item.key: local_part(item.tensor) for item in live}
-        locals_ |= self._stage.place([(item.key, item.tensor) for item in ordered if item.key[0] == "buffer"])
+        locals_ |= self._stage.allocate([(item.key, item.tensor) for item in ordered if item.key[0] == "buffer"])
         packer = Packer()
         entries = tuple(self._entry(item, locals_[item.key], packer) for item in ordered)
         layout = SlotLayout(entries=entries, state_keys=state_keys)
-        check = PlanCheck.take(self._params, self._objects.optimizers)
+        check = PlanCheck.of(self._params, self._objects.optimizers)
         return CopyPlan(tuple(live), locals_, layout, encode_layout(layout), check, signature_of(buffers))
 
     def _entry(self, item: LiveTensor, local: Tensor, packer: Packer) -> TensorEntry:

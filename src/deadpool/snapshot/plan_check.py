@@ -45,7 +45,7 @@ class PlanCheck:
     shapes: list[Any]
 
     @classmethod
-    def take(cls, params: list[Tensor], optimizers: Mapping[str, ProtectedOptimizer]) -> PlanCheck:
+    def of(cls, params: list[Tensor], optimizers: Mapping[str, ProtectedOptimizer]) -> PlanCheck:
         states = {name: _states_of(optimizer) for name, optimizer in optimizers.items()}
         masks = {name: [isinstance(value, Tensor) for value in each.values] for name, each in states.items()}
         tensors = [*params, *(value for name, each in states.items() for value in compress(each.values, masks[name]))]
@@ -54,7 +54,7 @@ class PlanCheck:
             params, states, masks, tensors, are_dtensors, _addresses(tensors, are_dtensors), list(map(_shape, tensors))
         )
 
-    def holds(self, params: list[Tensor], optimizers: Mapping[str, ProtectedOptimizer]) -> bool:
+    def still_holds(self, params: list[Tensor], optimizers: Mapping[str, ProtectedOptimizer]) -> bool:
         tensors = list(params)
         for name, optimizer in optimizers.items():
             before, now, mask = self.states[name], _states_of(optimizer), self.are_tensors[name]

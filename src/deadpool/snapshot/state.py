@@ -180,7 +180,7 @@ class ProtectedState:
         self._copier.await_loaded()
         announce_write(restoring.targets.values())
         self._host.restore(restoring.host)
-        self._stage.follow(frozenset(key for key in restoring.targets if key[0] == "buffer"))
+        self._stage.match_snapshot(frozenset(key for key in restoring.targets if key[0] == "buffer"))
         self._begin_capture()
         return early_bytes
 
@@ -192,7 +192,7 @@ class ProtectedState:
         """Restores the host part and the buffers, for a rank that is clean at the version and keeps its memory."""
         _, host = split_record(record)
         self._host.require_same_objects(host)
-        self._stage.put_back()
+        self._stage.restore()
         self._host.restore(host)
 
     def restore_gradients(self) -> None:
