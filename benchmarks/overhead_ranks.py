@@ -57,7 +57,7 @@ def measure(layout: str, stretch: int, count: int) -> dict[str, Any]:
     with temporary_folder("deadpool-benchmark-") as folder:
         trial = WorkloadTrial(JobConfig(nodes=4), arguments, folder, deadline_s=1800)
         results = trial.run(lambda trial: show_progress(trial, steps))
-        missed = sum(e["what"] == "missed" and e["reason"] != "switched off" for e in trial.events())
+        missed = sum(e["what"] == "capture_missed" and e["reason"] != "switched off" for e in trial.events())
     return {**report(results, stretch), "captures_missed": missed}
 
 

@@ -151,8 +151,10 @@ def captures(watch: Watch, stretches: list[dict[str, Any]], machine: dict[str, A
     first = stretches[0]
     began, ended = first["ended"] - sum(first["steps_s"]), stretches[-1]["ended"]
     events = watch.trial.events()
-    missed = [e["reason"] for e in events if e["what"] == "missed" and e["rank"] == 0 and began <= e["t"] <= ended]
-    intervals = [e for e in events if e["what"] == "interval" and e["t"] <= ended]
+    missed = [
+        e["reason"] for e in events if e["what"] == "capture_missed" and e["rank"] == 0 and began <= e["t"] <= ended
+    ]
+    intervals = [e for e in events if e["what"] == "capture_interval" and e["t"] <= ended]
     statuses = watch.statuses_within(began, ended)
     committed = {status["watermark"] for status in statuses if status.get("watermark") is not None}
     return {

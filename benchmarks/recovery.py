@@ -89,7 +89,7 @@ def keep(run_dir: RunDir, kills: list[tuple[str, float]], folder: Path) -> None:
     shutil.copytree(run_dir.path, folder, dirs_exist_ok=True)
     with RunDir(folder).events.open("a") as events:
         for victim, at in kills:
-            events.write(json.dumps({"t": at, "what": "hit", "node": victim}) + "\n")
+            events.write(json.dumps({"t": at, "what": "signal_sent", "node": victim}) + "\n")
 
 
 def settings(args: argparse.Namespace) -> JobConfig:

@@ -26,14 +26,14 @@ import numpy as np
 from output import give_out
 from plain_sockets import STREAMS, receive_all, send_all
 
+from deadpool.environment import SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.slot import region, seal_slot
 from deadpool.snapshot.transfer import TransferClient, TransferServer
 from deadpool.wire.credentials import read_credentials
-from deadpool.wire.secret import SECRET_VARIABLE
-from deadpool.wire.tls import OFF, TLS_VARIABLE
+from deadpool.wire.tls import OFF
 
 GENERATION = Generation(1, 1)
 RECORD_BYTES = 20_000

@@ -31,13 +31,13 @@ from output import give_out
 from restore_processes import CAPTURED, FETCHED
 from torch import Tensor, nn
 
+from deadpool.environment import SECRET_VARIABLE
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.snapshot.arena import Segment, available_bytes
 from deadpool.snapshot.progress import Progress
 from deadpool.snapshot.slot import region
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer.registration import Registrar
-from deadpool.wire.secret import SECRET_VARIABLE
 from deadpool.workload.master_weights import MasterAdamW
 
 SIZES_GB = (0.1, 0.5, 2.0, 8.0)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.config import JobConfig, parse_cpus, resolve
+from deadpool.config import JobConfig, resolve
+from deadpool.config_values import parse_cpus
 from deadpool.errors import ConfigError
 from deadpool.timeouts import table
 
@@ -11,8 +12,8 @@ def test_flags_beat_environment_beats_file_beats_defaults(tmp_path):
     file = tmp_path / "deadpool.toml"
     file.write_text("nodes = 4\nspares = 4\nslots = 4\n")
     environment = {"DEADPOOL_NODES": "3", "DEADPOOL_SPARES": "3", "UNRELATED": "x"}
-    config = resolve({"nodes": 2, "standby": None}, file=file, environment=environment)
-    assert (config.nodes, config.spares, config.slots, config.standby) == (2, 3, 4, JobConfig().standby)
+    config = resolve({"nodes": 2, "spare_trainers": None}, file=file, environment=environment)
+    assert (config.nodes, config.spares, config.slots, config.spare_trainers) == (2, 3, 4, JobConfig().spare_trainers)
 
 
 def test_job_of_one_node_has_no_holders_unless_asked_for():
@@ -34,7 +35,7 @@ def test_empty_environment_is_not_the_process_environment(monkeypatch):
         ({"nodes": 2, "spares": -1}, "spares=-1 cannot be used"),
         ({"nodes": 2, "holders": 2}, "holders=2 cannot be used: give less than the 2 nodes"),
         ({"nodes": 2, "slots": 1}, "slots=1 cannot be used: give at least 2"),
-        ({"nodes": 2, "standby_coordinators": 1}, "standby_coordinators=1 cannot be used: give none with fewer than 3"),
+        ({"nodes": 2, "standby_coordinators": 1}, "standby_coordinators=1 cannot be used: give 0 with fewer than 3"),
         ({"nodes": 2, "coordinators": "a:1,b:2"}, "standby_coordinators=1 cannot be used"),
         ({"nodes": 3, "coordinators": "a:1,b"}, "coordinators='b' cannot be used: give HOST:PORT of each"),
         ({"isolation_timeout_s": 9.0}, "isolation_timeout_s=9.0 cannot be used: give at least 10 s, 2 node timeouts"),
@@ -67,7 +68,7 @@ def test_unknown_or_wrong_settings_are_named(tmp_path):
     file.write_text("nods = 4\n")
     with pytest.raises(ConfigError, match=r"nods is not a setting: known are .*nodes"):
         resolve({}, file=file, environment={})
-    with pytest.raises(ConfigError, match="DEADPOOL_nodes='many' is not a int"):
+    with pytest.raises(ConfigError, match="DEADPOOL_nodes='many' cannot be used: give a whole number"):
         resolve({}, environment={"DEADPOOL_NODES": "many"})
     with pytest.raises(ConfigError, match="cannot be read"):
         resolve({}, file=tmp_path / "absent.toml", environment={})
@@ -136,7 +137,7 @@ def test_coordinator_that_finds_the_topology_in_its_environment_does_not_mind_th
     ("text", "message"),
     [
         ('[racks]\nr0 = ["n0", "n7"]\n', "rack r0 names node 'n7': known are n0, n1, n2, n3"),
-        ('[racks]\nr0 = ["n0"]\nr1 = ["n0"]\n', "node n0 stands in two racks, r0 and r1"),
+        ('[racks]\nr0 = ["n0"]\nr1 = ["n0"]\n', "node n0 is in two racks, r0 and r1"),
         ('r0 = ["n0"]\n', "needs a table [racks]"),
         ('[racks]\nr0 = "n0"\n', "needs a table [racks]"),
         ("[racks", "topology.toml cannot be read"),

@@ -40,7 +40,7 @@ def record(t: float, what: str, cause: str = "fault-1", **detail: object) -> dic
 
 RECOVERY = [
     record(0.0, "go", "start"),
-    {"t": 1.0, "what": "hit", "node": "n1"},
+    {"t": 1.0, "what": "signal_sent", "node": "n1"},
     record(1.5, "fault", node="n1", reason="gone", ranks=[1]),
     record(1.75, "fenced"),
     record(2.0, "planned", step=7, lost_steps=1),
@@ -66,14 +66,14 @@ def test_recovery_is_told_from_the_strike_to_the_last_resumed_rank():
 
 
 def test_fault_seen_without_a_strike_begins_when_it_was_seen():
-    (recovery,) = recoveries([r for r in RECOVERY if r["what"] != "hit"])
+    (recovery,) = recoveries([r for r in RECOVERY if r["what"] != "signal_sent"])
     assert recovery.began == 1.5
 
 
 def test_recovery_begins_with_the_ambush_that_led_to_it_and_no_other():
     injected = {"t": 1.25, "what": "injected", "rank": 1, "at": "clip", "step": 7}
-    earlier = {"t": -1.0, "what": "hit", "node": "n1"}, record(-0.5, "fault", "fault-0", node="n1", ranks=[1])
-    undisturbed = [r for r in RECOVERY if r["what"] != "hit"]
+    earlier = {"t": -1.0, "what": "signal_sent", "node": "n1"}, record(-0.5, "fault", "fault-0", node="n1", ranks=[1])
+    undisturbed = [r for r in RECOVERY if r["what"] != "signal_sent"]
     (recovery,) = recoveries([*earlier, injected, *undisturbed])
     assert recovery.began == 1.25 and recovery.records[0] == injected
     (recovery,) = recoveries([*earlier, *undisturbed])

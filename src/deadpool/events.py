@@ -1,6 +1,7 @@
-"""What happened, as records: who decided what, because of which cause. One log per job, written by the coordinator.
+"""Events: what a process decided or saw, and because of which cause. A job has one log, which its coordinator writes.
 
-The CLI, the demo and the benchmarks read these records; nobody keeps a second clock or greps a log for a time.
+Commands, the demo and the benchmarks read these records, so that no program has to keep a second clock or search other
+logs for a time. Which events there are, and what each one means, is in `event_types`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Event:
     detail: dict[str, Any] = field(default_factory=dict)
 
     def record(self, *, t: float | None = None) -> dict[str, Any]:
-        """The JSON form: empty fields left out, details beside the rest."""
+        """The JSON form. Empty fields are left out, and details stand beside the others."""
         head = {"t": self.t if self.t is not None else t, "what": self.what}
         body = {
             "cause": self.cause,
@@ -41,7 +42,7 @@ class Event:
 
 
 class EventLog:
-    """Appends records to a JSONL file, flushed line by line so that a killed job keeps its story."""
+    """Appends records to a JSONL file. Every line is flushed, so that a killed job keeps its log."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,7 +64,7 @@ class EventLog:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """All complete records of a log, in order of time; a half-written last line is left out."""
+    """All complete records of a log, ordered by time. A last line that was cut short by a kill is left out."""
     return sorted(_complete_lines(path), key=lambda record: record.get("t") or 0.0)
 
 
@@ -78,10 +79,10 @@ def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def story(records: Iterable[dict[str, Any]], cause: str) -> list[dict[str, Any]]:
-    """Everything that happened because of one cause."""
+    """All records that have this cause."""
     return [record for record in records if record.get("cause") == cause]
 
 
 def causes(records: Iterable[dict[str, Any]]) -> list[str]:
-    """Causes in order of appearance."""
+    """All causes, in the order in which they appear."""
     return list(dict.fromkeys(record["cause"] for record in records if record.get("cause")))

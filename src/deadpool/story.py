@@ -70,7 +70,7 @@ def _injection_of(records: Iterable[Record], fault: Record) -> Record | None:
     for record in records:
         if record is fault:
             break
-        if record["what"] in ("hit", "injected") and _same_place(record, fault):
+        if record["what"] in ("signal_sent", "injected") and _same_place(record, fault):
             found = record
         elif record["what"] == "fault" and (_is_hang(fault) or set(record["ranks"]) & set(fault["ranks"])):
             found = None  # the injection led to this earlier fault

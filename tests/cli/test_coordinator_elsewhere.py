@@ -9,8 +9,7 @@ import socket
 import pytest
 from command import WAITING_SCRIPT, await_true, deadpool, started
 
-from deadpool.wire.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE
-from deadpool.wire.tls import TLS_VARIABLE
+from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 
 
 @pytest.mark.parametrize("tls", ["off", "ephemeral"])

@@ -9,9 +9,9 @@ from command import deadpool
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["drain", "n1"], "no job found"),
-        (["replace"], "say which node: deadpool replace --straggler, or deadpool drain NODE"),
-        (["replace", "--straggler"], "no job found"),
+        (["drain", "n1"], "no job was found"),
+        (["replace"], "no node was chosen: give --straggler for the slowest node, or name one: deadpool drain NODE"),
+        (["replace", "--straggler"], "no job was found"),
     ],
 )
 def test_refused_in_words(tmp_path, monkeypatch, arguments, message):

@@ -50,7 +50,7 @@ def test_the_run_folder_and_its_newest_job(tmp_path):
 def test_folder_that_is_not_there(tmp_path):
     command = [sys.executable, "-m", "deadpool.cli.main", "journal", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "no such folder" in done.stderr
+    assert done.returncode == 2 and "does not exist" in done.stderr
 
 
 def test_what_comes_later_is_read_once_and_torn_lines_wait(tmp_path):

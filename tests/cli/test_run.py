@@ -86,7 +86,7 @@ def test_looked_at_struck_and_interrupted(tmp_path):
         assert refused.returncode == 2 and "there is no node 'n7'" in refused.stderr
 
         refused = deadpool("kill", *run_dir, "--rank", 2)
-        assert refused.returncode == 2 and "there is no rank 2: ranks are 0 to 1" in refused.stderr
+        assert refused.returncode == 2 and "there is no rank 2: give 0 to 1" in refused.stderr
 
         at = ["--node", "n0", "--at", "backward", "--step", 7]
         assert "waiting SIGKILL for node n0: in the backward pass of step 7" in deadpool("kill", *run_dir, *at).stdout

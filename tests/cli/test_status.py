@@ -1,4 +1,4 @@
-"""`deadpool status` as people see it, from a coordinator that was told what nodes tell."""
+"""`deadpool status` as people see it, for a coordinator that has heard from its nodes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import pytest
 
 from deadpool.cli.status import _print, _size
 from deadpool.control.status import describe
+from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.coordinator.stragglers import Straggler
 from deadpool.protocol.effects import FromAgent
+from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Join, Settings
 from deadpool.protocol.topology import Address, Layout, Schedule
 
@@ -29,7 +30,7 @@ def core_of(racks, budget=0.0):
     deadlines = Deadlines(node_s=9, fence_s=9, prepare_s=9, connect_s=9, spare_wait_s=9, hang_s=9)
     shape = Layout(positions=len(racks), per_node=1, holders=1)
     settings = Settings(layout=shape, slots=2, heartbeat_s=1, unwind_s=4, overhead_budget=budget)
-    core = Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule(every=2))
+    core = Coordinator(CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule(every=2)))
     for index, rack in enumerate(racks):
         join = Join(node=f"n{index}", incarnation="a", data=Address(host="h", port=1), spare=False, rack=rack)
         core.step(FromAgent(node=join.node, message=join), now=0)
@@ -58,16 +59,18 @@ def test_bytes_of_a_rank_are_shown_per_step(capsys, monkeypatch):
 
 def test_interval_is_shown_as_it_was_last_ordered(capsys, monkeypatch):
     core, facts = core_of([None, None], budget=0.001), {"n0": {"rank_figures": {"0": FIGURES}}}
-    assert "a snapshot every 2 steps, for at most 0.1 % of the step time" in shown(core, facts, capsys, monkeypatch)
+    assert "one snapshot every 2 steps, which may cost at most 0.1 % of the step time" in shown(
+        core, facts, capsys, monkeypatch
+    )
     core.commits.reschedule(Schedule(every=8, start=20))
     body = describe(core, facts)
     assert body["interval"] == {"every": 8, "from": 20, "budget": 0.001}
     assert body["ranks"][0]["wire_bytes_per_step"] == 8_009_300 / 8
-    assert "a snapshot every 8 steps from version 20 on" in shown(core, facts, capsys, monkeypatch)
+    assert "one snapshot every 8 steps from version 20 on" in shown(core, facts, capsys, monkeypatch)
 
 
 def test_without_a_budget_that_is_said(capsys, monkeypatch):
-    assert "every 2 steps, for whatever it takes" in shown(core_of([None, None]), {}, capsys, monkeypatch)
+    assert "every 2 steps, whatever that costs" in shown(core_of([None, None]), {}, capsys, monkeypatch)
 
 
 def test_racks_are_shown_where_they_were_given(capsys, monkeypatch):
@@ -77,7 +80,9 @@ def test_racks_are_shown_where_they_were_given(capsys, monkeypatch):
 
 
 def test_copies_that_share_their_ranks_rack_are_named(capsys, monkeypatch):
-    assert "copies in their own rack: of positions 0, 1" in shown(core_of(["left", "left"]), {}, capsys, monkeypatch)
+    assert "copies in their own rack: those of positions 0, 1" in shown(
+        core_of(["left", "left"]), {}, capsys, monkeypatch
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +100,43 @@ def test_what_an_operator_should_know_is_said(capsys, monkeypatch):
     assert "no spare" not in shown(core, {}, capsys, monkeypatch)
     slow = Straggler(node="n1", rank=1, own_s=0.4, usual_s=0.1, step_s=0.5)
     core.stragglers.known["n1"] = slow
-    core.departures.begin(core.members["n1"], core.members, "asked to", now=0)
+    core.drains.begin(core.members["n1"], "asked to", now=0)
     text = shown(core, {}, capsys, monkeypatch)
-    assert "slow: node n1 works 4.0 times as long as the others: 0.4 s of a step of 0.5 s" in text
-    assert "node n1 is being drained (rehearsing), its ranks go to node s0" in text
+    assert "slow: node n1 works 0.4 s at each step of 0.5 s, 4.0 times as long as the other nodes (0.1 s)" in text
+    assert "node n1 is being drained (rehearsing); its ranks go to node s0" in text
+
+
+def test_slow_node_is_shown_also_where_the_others_hardly_work(capsys, monkeypatch):
+    core = core_of([None, None, None])
+    core.stragglers.known["n1"] = Straggler(node="n1", rank=1, own_s=0.4, usual_s=0.0, step_s=0.5)
+    text = shown(core, {}, capsys, monkeypatch)
+    assert "node n1 works 0.4 s at each step of 0.5 s, and the other nodes hardly at all" in text
+
+
+def body_of(**changes):
+    return {**describe(core_of([None, None]), {}), "phase": "running", **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"watermark": None, "lag_steps": None}, "NOT PROTECTED YET: no version is complete"),
+        ({"watermark": 6, "lag_steps": 2, "protected": False}, "copies of version 6 are still on their way"),
+        (
+            {"watermark": 6, "lag_steps": 2, "protected": True},
+            "protected: every copy of version 6 is in place; a loss now",
+        ),
+        ({"watermark": 6, "lag_steps": 1, "protected": True}, "a loss now repeats 1 completed step\n"),
+        ({"watermark": 6, "lag_steps": 0, "protected": True}, "a loss now repeats no step"),
+    ],
+)
+def test_protection_is_said_in_words(capsys, monkeypatch, changes, text):
+    monkeypatch.setenv("COLUMNS", "200")
+    _print(body_of(**changes))
+    assert text in capsys.readouterr().out
+
+
+def test_lag_is_never_negative():
+    core = core_of([None, None])
+    core.commits._commit(Version(Generation(1, 1), 6))
+    assert describe(core, {})["lag_steps"] == 0, "no heartbeat has told of these steps yet"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from deadpool.control.bandwidth import bandwidth
-from deadpool.control.event_text import told
+from deadpool.control.event_text import console_line
 
 
 def test_rates_of_all_nodes_that_sent_are_told():
@@ -11,10 +11,10 @@ def test_rates_of_all_nodes_that_sent_are_told():
         "spare": {"bytes_pushed": 0, "push_gbps": None},
         "silent": {},
     }
-    record = bandwidth(facts)
-    assert record is not None and record["push_gbps"] == {"n0": 3.0, "n1": 1.0}
+    event = bandwidth(facts)
+    assert event is not None and event.detail["push_gbps"] == {"n0": 3.0, "n1": 1.0}
     line = "copies: 3 GB to holders by 2 nodes, a transfer at 2.00 GB/s, slowest n1 at 1.00 GB/s"
-    assert told(record) == line
+    assert console_line(event.record()) == line
 
 
 def test_nothing_sent_is_nothing_told():

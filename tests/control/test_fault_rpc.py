@@ -8,8 +8,8 @@ import pytest
 
 from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.fault_orders import parse_order
+from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.coordinator.deadlines import Deadlines
 from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Injection, Join, Permit, Plan, RankOrder, Settings
@@ -22,7 +22,7 @@ class Desk:
     def __init__(self, *orders: str) -> None:
         settings = Settings(layout=Layout(positions=2, per_node=2, holders=1), slots=3, heartbeat_s=1, unwind_s=1)
         deadlines = Deadlines(node_s=5, fence_s=5, prepare_s=5, connect_s=5, spare_wait_s=5, hang_s=5)
-        core = Coordinator(settings=settings, deadlines=deadlines, schedule=Schedule())
+        core = Coordinator(CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule()))
         for name in ("n0", "n1", "n2"):
             join = Join(node=name, incarnation="", data=Address(host="", port=1), spare=False)
             core.step(FromAgent(node=name, message=join), now=0.0)
@@ -34,7 +34,7 @@ class Desk:
             lambda: core,
             [parse_order(order) for order in orders],
             send=lambda node, injection: self.sent.append((node, injection)),
-            record=self.records.append,
+            log_event=lambda event: self.records.append(event.record()),
         )
 
 
@@ -47,8 +47,8 @@ class Desk:
         ({"node": "n1", "step": 7}, "step=7 goes with a moment"),
         ({"node": "n1", "at": "clip", "step": -1}, "step=-1 cannot be used"),
         ({"node": "n1", "rank": 1}, "give either a node or a rank"),
-        ({"node": "n9", "at": "clip", "step": 7}, "there is no node 'n9': known are n0, n1, n2"),
-        ({"rank": 4, "at": "clip", "step": 7}, "there is no rank 4: ranks are 0 to 3"),
+        ({"node": "n9", "at": "clip", "step": 7}, "there is no node 'n9': give one of n0, n1, n2"),
+        ({"rank": 4, "at": "clip", "step": 7}, "there is no rank 4: give 0 to 3"),
         ({"node": "n1", "at": "clip", "step": 4}, "step=4 is past: node n1 has completed 5 steps"),
         ({"rank": 3, "at": "wire", "step": 5}, "step=5 is past: rank 3 has completed 6 steps"),
     ],

@@ -8,10 +8,9 @@ import os
 import pytest
 
 from deadpool.control.run_dir import RunDir
+from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.errors import ConfigError
 from deadpool.protocol.topology import Address
-from deadpool.wire.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE
-from deadpool.wire.tls import TLS_VARIABLE
 
 ADDRESS = Address(host="127.0.0.1", port=7)
 
@@ -40,7 +39,7 @@ def test_successor_in_the_folder_serves_as_the_job_is_used_to(run_dir):
 def test_what_a_coordinator_was_told_counts_before_anything_is_announced(run_dir):
     run_dir.make_secret()
     assert run_dir.credentials(serving=True, tls="off").tls is None
-    with pytest.raises(ConfigError, match="not the folder of a job"):
+    with pytest.raises(ConfigError, match="not the run folder of a job"):
         run_dir.credentials(serving=True)
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from deadpool.control.thread_priority import Courtesy
+from deadpool.control.thread_priority import ThreadPriority
 
 
 def manners() -> tuple[int, frozenset[int]]:
@@ -25,7 +25,7 @@ def manners_of_a_child() -> tuple[int, frozenset[int]]:
 def test_bulk_threads_and_those_they_start_give_way():
     mine = manners()
     cpu = frozenset([min(os.sched_getaffinity(0))])
-    with ThreadPoolExecutor(1, initializer=Courtesy(7, cpu).show) as pool:
+    with ThreadPoolExecutor(1, initializer=ThreadPriority(7, cpu).apply) as pool:
         assert pool.submit(manners).result() == (7, cpu)
         assert pool.submit(manners_of_a_child).result() == (7, cpu)
     assert manners() == mine

@@ -77,7 +77,6 @@ def test_node_dies_in_an_evaluation_that_draws_random_numbers(make_stage, tmp_pa
     assert_ends_as_undisturbed(stage, "evaluation", tmp_path, lambda: stage.kill_node_at_gate("n1", at))
 
 
-@pytest.mark.thorough  # waited in vain for its spare once, among all other tests on two cores: not explained yet
 def test_rehearsal_that_leaves_its_loop_does_nothing_after_it(make_stage):
     """Its dry step's loss is garbage, and the script believed it."""
     stage = make_stage("garbage", f"wait@{AFTER_LOOP}:0")

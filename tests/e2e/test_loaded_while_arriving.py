@@ -31,7 +31,7 @@ def run_to_the_end(stage, tmp_path, during):
 
 def await_last_copy(stage):
     """One that arrives later would not be damaged."""
-    missed = {event["step"] for event in stage.events("missed")}
+    missed = {event["step"] for event in stage.events("capture_missed")}
     stage.await_committed(max({*range(GATE + 1)} - missed))
 
 

@@ -62,7 +62,7 @@ def test_trainer_killed_in_step_0_in_which_the_other_has_begun_to_read(play, kin
         stage.trial.await_true((stage.trial.out / "taken-0-0").exists, "the survivor's first batch", 30.0)
         stage.kill_trainer_at_gate(0)
         stage.trial.await_event("restored", count=2)
-        assert stage.events("restarts") == []
+        assert stage.events("trainer_restarts") == []
 
     play(kind, during, gate=0, spares=0)
 
@@ -73,8 +73,8 @@ def test_generator_that_the_exception_has_ended(play):
     def during(stage: Stage) -> None:
         stage.await_committed(5)
         stage.kill_trainer_at_gate(5)
-        stage.trial.await_event("restarts")
-        (told,) = stage.events("restarts")
+        stage.trial.await_event("trainer_restarts")
+        (told,) = stage.events("trainer_restarts")
         assert "the generator cycle()" in told["reason"]
 
     play("spent", during, gate=5, spares=0)

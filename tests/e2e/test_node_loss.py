@@ -105,7 +105,7 @@ def test_spare_lost_then_node_lost_then_a_node_joins(make_stage, play):
         stage.trial.job.kill_node("n2")
         stage.trial.await_event("spare_lost")
         stage.kill_node_at_gate("n1", 4)
-        stage.trial.await_event("waiting")
+        stage.trial.await_event("awaiting_spare")
         stage.trial.job.add_node("n9", spare=True)
 
     play(stage, during)
@@ -130,4 +130,4 @@ def test_copies_lie_in_another_rack_before_and_after_a_loss(make_stage, play, tm
         assert holders() == {"n0": ["n3"], "n1": ["n3"], "n3": ["n1"]}
 
     play(stage, during)
-    assert stage.events("same_rack") == []
+    assert stage.events("copies_in_own_rack") == []

@@ -41,18 +41,18 @@ def test_copy_does_not_fit_and_a_node_is_killed(tmp_path, fork_server):
     assert_widened(stage)
     # The protocol's bound, k + (L1 + skew) / T; the interval is such that (slots - 1) k T >= L1 + L2 + skew.
     recovery = stage.trial.recoveries()[0]
-    missed = {event["step"] for event in stage.events("missed") if recovery.resume_step < event["step"] <= gate}
+    missed = {event["step"] for event in stage.events("capture_missed") if recovery.resume_step < event["step"] <= gate}
     assert recovery.lost_steps <= (stage.config.slots + len(missed)) * interval_in_force(stage, gate)
 
 
 def interval_in_force(stage, number):
-    return [event for event in stage.events("interval") if event["from"] <= number][-1]["every"]
+    return [event for event in stage.events("capture_interval") if event["from"] <= number][-1]["every"]
 
 
 def assert_widened(stage):
-    first = stage.events("interval")[0]
+    first = stage.events("capture_interval")[0]
     assert first["every"] > 1 and first["from"] > 2 and first["reason"]
-    assert [event for event in stage.events("missed") if "would have waited" in event["reason"]]
+    assert [event for event in stage.events("capture_missed") if "would have waited" in event["reason"]]
 
 
 @pytest.mark.timeout(240)
@@ -67,5 +67,5 @@ def test_without_a_budget_no_copy_is_given_up(tmp_path, fork_server):
         stage.open_gate(gate)
 
     stage.trial.run(during)
-    assert stage.events("interval") == []
-    assert {event["reason"] for event in stage.events("missed")} <= {"no free slot"}
+    assert stage.events("capture_interval") == []
+    assert {event["reason"] for event in stage.events("capture_missed")} <= {"no free slot"}

@@ -32,7 +32,7 @@ def test_node_lost_among_strangers(make_stage, play, tls):
     play(stage, during)
     (fault,) = stage.events("fault")
     assert fault["node"] == "n1"
-    refused = stage.events("refused")
+    refused = stage.events("connection_refused")
     assert sum(event["count"] for event in refused) > 2 * len(refused), "told now and then, not each time"
     (bandwidth,) = stage.events("bandwidth")
     assert bandwidth["bytes_pushed"] > 0 and all(rate > 0 for rate in bandwidth["push_gbps"].values())

@@ -11,7 +11,7 @@ import pytest
 
 
 def restarted(stage):
-    return sorted(event["rank"] for event in stage.events("restarts"))
+    return sorted(event["rank"] for event in stage.events("trainer_restarts"))
 
 
 @pytest.mark.parametrize(("layout", "nodes"), [("ddp", 3), ("fsdp2", 2)])

@@ -58,7 +58,7 @@ def test_every_node_is_stopped_and_all_come_back(make_stage, play):
         stage.await_committed(3)
         for node in ("n0", "n1"):
             os.kill(agent_of(stage, node), signal.SIGSTOP)
-        stage.trial.await_event("hoping")
+        stage.trial.await_event("awaiting_return")
         for node in ("n0", "n1"):
             os.kill(agent_of(stage, node), signal.SIGCONT)
         stage.open_gate(4)

@@ -114,7 +114,7 @@ def test_first_step_ever_then_between_steps_then_right_after_a_recovery(make_sta
         series.arm_node("clip", 7)
         series.arm_the_only_spare("recovered")
         stage.open_gate(6)
-        stage.trial.await_event("waiting")
+        stage.trial.await_event("awaiting_spare")
         stage.trial.job.add_node("n9", spare=True)
 
     results = play(stage, during)

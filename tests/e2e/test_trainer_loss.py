@@ -16,7 +16,7 @@ def test_fresh_process_takes_the_rank(make_stage, play):
 
 
 def test_standby_takes_the_rank(make_stage, play):
-    stage = make_stage(scene="wait@4:0", spares=0, standby=1)
+    stage = make_stage(scene="wait@4:0", spares=0, spare_trainers=1)
 
     def during():
         stage.trial.await_event("rehearsed", count=2)

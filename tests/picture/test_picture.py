@@ -66,7 +66,7 @@ def test_the_standstill_shows_in_the_step_after_the_fault(records):
 
 
 def test_log_without_step_times_still_gives_a_timeline(records):
-    without = [record for record in records if record["what"] != "steps"]
+    without = [record for record in records if record["what"] != "step_times"]
     words = words_of(draw_page(without))
     assert "this log has no step times around the fault" in words
     assert set(PHASES) <= set(words)

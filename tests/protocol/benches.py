@@ -10,10 +10,10 @@ from notation import address, copies, copy, generation, geometry, lives, options
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
 from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.coordinator.deadlines import Deadlines
-from deadpool.protocol.coordinator.job import Phase
-from deadpool.protocol.coordinator.leadership import Charter, Office
+from deadpool.protocol.coordinator.job import JobState, Phase
+from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.quorum import Changes, Footing, Promise, Seated
 from deadpool.protocol.seal import Digest
@@ -25,6 +25,12 @@ DEADLINES = Deadlines(node_s=5, fence_s=10, prepare_s=60, connect_s=20, spare_wa
 
 def settings(layout: Layout, slots: int, budget: float = 0.0) -> msg.Settings:
     return msg.Settings(layout=layout, slots=slots, heartbeat_s=1, unwind_s=4, overhead_budget=budget)
+
+
+def job_state(layout: Layout, schedule: Schedule = EVERY_STEP) -> JobState:
+    """For parts of the coordinator that are tried alone."""
+    config = CoordinatorConfig(settings=settings(layout, slots=2), deadlines=DEADLINES, schedule=schedule)
+    return JobState(config, term=1, name="")
 
 
 def layout_of(named: dict[str, str]) -> Layout:
@@ -77,7 +83,7 @@ class CoordinatorBench(Bench):
         self._layout = layout
 
     def _make_core(self, named: dict[str, str], told: msg.Settings, deadlines: Deadlines, schedule: Schedule) -> Any:
-        return Coordinator(settings=told, deadlines=deadlines, schedule=schedule)
+        return Coordinator(CoordinatorConfig(settings=told, deadlines=deadlines, schedule=schedule))
 
     def inputs(self, words: list[str]) -> list[Any]:
         match words:
@@ -93,8 +99,8 @@ class CoordinatorBench(Bench):
                 return [fx.Stalled(seconds=float(seconds))]
             case ["everybody", *rest]:
                 return [i for node in list(self.coordinator.seats) for i in self._of_seat(node, rest)]
-            case [who, *rest]:
-                return [fx.FromAgent(node=who.rstrip(":"), message=self._message(rest))]
+            case [node, *rest]:
+                return [fx.FromAgent(node=node.rstrip(":"), message=self._message(rest))]
         raise ValueError(words)
 
     def _of_seat(self, node: str, words: list[str]) -> list[Any]:
@@ -138,6 +144,8 @@ class CoordinatorBench(Bench):
                 return msg.Heartbeat(generation=now_in, steps=_steps(steps), paused=_by_rank(named.get("paused")))
             case ["trainers", *infos]:
                 return msg.Trainers(trainers=tuple(_info(word) for word in infos))
+            case ["trainer-lost", "none", *reason]:
+                return msg.TrainerLost(generation=None, trainer="t", rank=None, reason=" ".join(reason))
             case ["trainer-lost", rank, *reason]:
                 return msg.TrainerLost(generation=now_in, trainer="t", rank=int(rank), reason=" ".join(reason))
             case ["sealed", rank, name] if "replica" in named:
@@ -193,7 +201,7 @@ class CoordinatorBench(Bench):
         )
 
 
-class OfficeBench(CoordinatorBench):
+class LeadershipBench(CoordinatorBench):
     """As of a coordinator; and `n0: join position=0 in=1.3 promised=1:c0`, where `gone=1.2` (0.0: it
     was never told Go) and `fenced=1.4` say what differs, and `changed=1.2:0,3` what its plan changed since then;
     `n0: report 2` with the same words, and `permit=v4@1.1,5 own=... held=... holders=n1`.
@@ -201,8 +209,9 @@ class OfficeBench(CoordinatorBench):
 
     def _make_core(self, named: dict[str, str], told: msg.Settings, deadlines: Deadlines, schedule: Schedule) -> Any:
         places = [address(f"c{index}") for index in range(1 + int(named.get("standbys", 0)))]
-        charter = Charter(settings=replace(told, coordinators=tuple(places)), deadlines=deadlines, schedule=schedule)
-        return Office(charter, name="c1", founds="succeeds" not in named)
+        told = replace(told, coordinators=tuple(places))
+        config = CoordinatorConfig(settings=told, deadlines=deadlines, schedule=schedule)
+        return Leadership(config, name="c1", founds="succeeds" not in named)
 
     @property
     def coordinator(self) -> Coordinator:
@@ -485,7 +494,7 @@ class AgentBench(Bench):
 def make(kind: str, named: dict[str, str]) -> Bench:
     benches: dict[str, type[CoordinatorBench] | type[AgentBench]] = {
         "coordinator": CoordinatorBench,
-        "office": OfficeBench,
+        "office": LeadershipBench,
         "agent": AgentBench,
     }
     return benches[kind](named)

@@ -1,8 +1,9 @@
 """A small world of coordinators and nodes, to ask one question only: can two of them have a generation run at once?
 
 Nodes are the real `Witness`, elections the real `electorates` and `Quorum`; everything else is as adverse as it can be:
-nodes are parted at will and turn to whom they can reach, every term goes on for as long as somebody obeys it, orders
-arrive late, one by one, or never. There is no time and no data, so that many thousand histories can be walked through.
+nodes are parted at will and turn to a coordinator that they can reach, every term goes on for as long as a node obeys
+it, orders arrive late, one by one, or never. There is no time and no data, so that many thousand histories can be
+walked through.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Node:
 
 
 class CoordinatorTerm:
-    """One coordinator's time in office, from its election until nobody listens to it."""
+    """The time of one coordinator, from its election until no node listens to it."""
 
     def __init__(self, world: World, term: int, members: dict[str, int | None], quorum: Quorum) -> None:
         self._world, self.term, self.members, self._quorum = world, term, members, quorum
@@ -100,7 +101,7 @@ class CoordinatorTerm:
             self._send_plan()
 
     def is_enough(self, seats: Iterable[str]) -> bool:
-        """Of those who will sit in the plan: whoever is asked later has heard of it if it has gone."""
+        """Of the nodes that will sit in the plan: a node that is asked later has heard of it if it has gone."""
         return self._quorum.has([voter(node) for node in seats])
 
     def _send_plan(self) -> None:
@@ -168,7 +169,7 @@ class World:
         self.side = set(self.rng.sample(sorted(self.nodes), len(self.nodes) // 2))
 
     def _elect(self) -> None:
-        """Most of those who can meet have turned to the same place."""
+        """Most of the nodes that can meet have turned to the same coordinator."""
         side = self.side if self.rng.random() < 0.5 else self.nodes.keys() - self.side
         here = [name for name in sorted(side) if self.rng.random() < 0.9]
         footings = {voter(name): self.nodes[name].footing for name in here}
@@ -187,7 +188,7 @@ class World:
         return [name for name in term.members if self.nodes[name].witness.promise.term == term.term]
 
     def _seated(self, here: list[str]) -> dict[str, int | None]:
-        """As an recovered_view is taken over: the newest plan decides, and whose seat was given away has none to lose."""
+        """As in a takeover: the newest plan decides, and a node whose seat was given away has none."""
         seats: dict[str, int | None] = {}
         for name in sorted(here, key=lambda name: self.nodes[name].footing.planned, reverse=True):
             position = self.nodes[name].footing.position
@@ -196,7 +197,7 @@ class World:
         return seats
 
     def _lose(self) -> None:
-        """Mostly, but not only, those who do not listen any more."""
+        """Mostly, but not only, nodes that do not listen any more."""
         term = self.rng.choice(self.terms)
         gone = [name for name in term.members if self.nodes[name].witness.promise.term != term.term]
         names = gone if gone and self.rng.random() < 0.8 else list(term.members)
@@ -204,7 +205,7 @@ class World:
             term.lose(self.rng.choice(names))
 
     def _change(self) -> None:
-        """Somebody comes back to who follows it still, or leaves on purpose."""
+        """A node comes back to the coordinator that it still follows, or leaves on purpose."""
         term = self.rng.choice(self.terms)
         away = [name for name, node in self.nodes.items() if node.witness.promise.term == term.term]
         away = [name for name in away if name not in term.members]
@@ -238,7 +239,7 @@ class World:
     # --- what must not -----------------------------------------------------------------------------------------------
 
     def went(self, generation: Generation, seats: list[str]) -> None:
-        """Somebody says Go. It runs unless a seat has left it meanwhile: a step needs all of them."""
+        """A coordinator says Go. The generation runs unless a seat has left it meanwhile: a step needs all of them."""
         self._gone[generation] = seats
         running = [each for each, holders in self._gone.items() if self._are_in(each, holders)]
         if len(running) > 1:

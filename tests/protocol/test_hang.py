@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.coordinator.progress import HANG_AT_LEAST_S, HangWatch, Standstill
+from deadpool.protocol.coordinator.hang import HANG_AT_LEAST_S, HangDetector, Standstill
 
 
 class Watched:
     """A watch over two ranks that is told of their steps every second."""
 
     def __init__(self, hang_s: float = 0.0) -> None:
-        self.watch = HangWatch(hang_s, world_size=2)
+        self.watch = HangDetector(hang_s, world_size=2)
         self.now = 0.0
-        self.watch.begin(self.now)
+        self.watch.start(self.now)
 
     def stand(self, seconds: int, *steps: int, paused: bool = False) -> Standstill | None:
         """Nothing new for so long; what was said of it, if anything, the first time."""
         found = None
         for _ in range(seconds):
             self.now += 1
-            self.watch.hear(enumerate(steps), self.now)
-            said = self.watch.look(self.now, paused=paused)
+            self.watch.on_steps(enumerate(steps), self.now)
+            said = self.watch.detect(self.now, paused=paused)
             assert not (found and said), "told once"
             found = found or said
         return found
@@ -102,16 +102,16 @@ def test_recovery_makes_no_slow_step() -> None:
     job = Watched()
     last = job.steps(1, count=5, each_s=1)
     job.now += 100
-    job.watch.begin(job.now)
+    job.watch.start(job.now)
     job.steps(last, count=5, each_s=1)
     assert job.watch.limit_s == HANG_AT_LEAST_S
 
 
-def test_silence_of_the_coordinators_own_is_nobodys_hang() -> None:
+def test_silence_of_the_coordinators_own_is_no_hang() -> None:
     job = Watched(hang_s=30)
     job.stand(20, 5, 5)
     job.now += 100
-    job.watch.excuse(100)
+    job.watch.discount_stall(100)
     assert job.stand(9, 5, 5) is None
     assert job.stand(3, 5, 5) is not None
 
@@ -119,7 +119,7 @@ def test_silence_of_the_coordinators_own_is_nobodys_hang() -> None:
 def recovered(job: Watched) -> None:
     """A newcomer sits as rank 1 now."""
     job.now += 5
-    job.watch.begin(job.now)
+    job.watch.start(job.now)
 
 
 def test_first_step_of_a_newcomer_hangs() -> None:
@@ -180,7 +180,7 @@ def test_pause_in_a_first_step_is_not_counted() -> None:
 def test_coordinator_that_took_over_knows_no_first_step() -> None:
     """As at a start: people are told, until it has seen one."""
     job = Watched()
-    job.watch.begin(job.now, from_go=False)
+    job.watch.start(job.now, from_go=False)
     last = job.steps(7, count=5, each_s=1)
     recovered(job)
     found = job.stand(200, last, 0)

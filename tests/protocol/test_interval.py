@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from benches import job_state
+
 from deadpool.protocol.capture_schedule import Timetable
-from deadpool.protocol.coordinator.commits import Commits
-from deadpool.protocol.coordinator.interval import Change, Interval
-from deadpool.protocol.coordinator.outbox import Outbox
+from deadpool.protocol.coordinator.interval import IntervalChange, IntervalChooser
 from deadpool.protocol.messages import Costs
 from deadpool.protocol.topology import Layout, Schedule
 
 LAYOUT = Layout(positions=2, per_node=1, holders=1)
 
 
-def chosen(every: int = 1, slots: int = 3, budget: float = 0.001, **costs: float) -> Change | None:
+def chosen(every: int = 1, slots: int = 3, budget: float = 0.001, **costs: float) -> IntervalChange | None:
     """With one rank at rest and the other at these costs."""
-    interval = Interval(Commits(LAYOUT, Schedule(every=every), Outbox(1)), budget=budget, slots=slots)
+    interval = IntervalChooser(job_state(LAYOUT, Schedule(every=every)).commits, budget=budget, slots=slots)
     free, taxed = {"stall_s": 0.0, "commit_s": 0.0}, {"stall_s": None, "commit_s": None, **costs}
-    interval.hear([Costs(rank=0, every=every, step_s=1.0, **free), Costs(rank=1, every=every, step_s=1.0, **taxed)])
+    interval.on_costs([Costs(rank=0, every=every, step_s=1.0, **free), Costs(rank=1, every=every, step_s=1.0, **taxed)])
     return interval.choose()
 
 
@@ -27,12 +27,14 @@ def test_what_fits_changes_nothing() -> None:
 
 def test_widened_to_the_next_power_of_two_that_does() -> None:
     change = chosen(stall_s=0.0011)
-    assert change == Change(every=2, reason="rank 1: captures cost 0.11 % of the step time, more than 0.1 %")
-    assert chosen(stall_s=0.021) == Change(
+    assert change == IntervalChange(every=2, reason="rank 1: captures cost 0.11 % of the step time, more than 0.1 %")
+    assert chosen(stall_s=0.021) == IntervalChange(
         every=32, reason="rank 1: captures cost 2.1 % of the step time, more than 0.1 %"
     )
     change = chosen(commit_s=3.2, slots=3)
-    assert change == Change(every=2, reason="rank 1: versions take 3.20 s to be committed, 2 slots last for 2.00 s")
+    assert change == IntervalChange(
+        every=2, reason="rank 1: versions take 3.20 s to be committed, 2 slots last for 2.00 s"
+    )
     assert chosen(commit_s=3.2, slots=2).every == 4  # type: ignore[union-attr]
 
 
@@ -60,4 +62,4 @@ def test_schedule_that_versions_are_still_open_under_is_kept() -> None:
     table.add(Schedule(every=8, start=16), settled=6)
     assert [number for number in range(6, 25) if table.captures(number)] == [6, 7, 8, 12, 16, 24]
     table.add(Schedule(every=16, start=32), settled=20)
-    assert not table.captures(6), "nobody asks any more"
+    assert not table.captures(6), "it is asked of no rank any more"

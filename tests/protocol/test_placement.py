@@ -1,4 +1,4 @@
-"""Where copies go: never where their rank may die with them, and to everybody alike."""
+"""Where copies go: never where they may be lost with their rank, and evenly to all nodes."""
 
 from __future__ import annotations
 

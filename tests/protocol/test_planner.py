@@ -7,7 +7,7 @@ from dataclasses import replace
 from notation import address, copies, copy, lives, version
 
 from deadpool.protocol.coordinator.inventory_index import NodeView
-from deadpool.protocol.coordinator.planner import Blueprint, NoPlan, View, plan
+from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, plan
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Copy, Inventory, TrainerInfo
 from deadpool.protocol.seal import Digest
@@ -21,8 +21,8 @@ def node(name: str, position: int | None, live: str = "", own: str = "", held: s
     return NodeView(node=name, data=address(name), position=position, trainers=(), inventory=inventory)
 
 
-def view(*nodes: NodeView, watermark: str | None = V1, committed: bool = True) -> View:
-    return View(
+def view(*nodes: NodeView, watermark: str | None = V1, committed: bool = True) -> ClusterView:
+    return ClusterView(
         layout=Layout(positions=2, per_node=1, holders=1),
         generation=Generation(1, 2),
         cause="fault-1",
@@ -54,7 +54,7 @@ def test_replica_gives_bytes_to_a_holder_that_lacks_them() -> None:
         node("n0", 0), own=(replicated(0, digest=7, full=True),), held=(replicated(1, digest=7, full=False),)
     )
     found = plan(view(survivor, node("s0", None)))
-    assert isinstance(found, Blueprint)
+    assert isinstance(found, GlobalPlan)
     fetch = found.parts["s0"].orders[0].fetch[0]
     assert [source.rank for group in fetch.groups for source in group] == [1, 0]
     assert fetch.copy.geometry.replica_bytes == 50, "the newcomer needs room for what the holder had none for"
@@ -71,7 +71,7 @@ def test_replica_with_another_digest_is_not_used() -> None:
 
 
 def test_replica_is_never_evidence() -> None:
-    """Rank 0 holds the same bytes, but nobody has rank 1's own seal."""
+    """Rank 0 holds the same bytes, but no node has rank 1's own seal."""
     survivor = with_copies(node("n0", 0), own=(replicated(0, digest=7, full=True),))
     found = plan(view(survivor, node("s0", None)))
     assert isinstance(found, NoPlan)
@@ -80,26 +80,26 @@ def test_replica_is_never_evidence() -> None:
 
 def test_two_births_of_one_number_are_not_common() -> None:
     found = plan(view(node("n0", 0, own="0:v2@1.1,0:v1@1.1"), node("n1", 1, own="1:v2@1.0,1:v1@1.1")))
-    assert isinstance(found, Blueprint)
+    assert isinstance(found, GlobalPlan)
     assert found.resume == version(V1)
 
 
 def test_live_state_counts_only_if_clean() -> None:
     found = plan(view(node("n0", 0, live="0:v2@1.1~", own=f"0:{V1}"), node("n1", 1, live="1:v2@1.1", own=f"1:{V1}")))
-    assert isinstance(found, Blueprint)
+    assert isinstance(found, GlobalPlan)
     assert found.resume == version(V1)
 
 
 def test_watermark_that_a_rank_has_lost_is_no_floor() -> None:
     found = plan(view(node("n0", 0, own="0:v2@1.1"), node("n1", 1, own=f"1:v2@1.1,1:{V1}")))
-    assert isinstance(found, Blueprint)
+    assert isinstance(found, GlobalPlan)
     assert found.permit.watermark == version("v2@1.1")
     assert found.permit.keep_from == 3
 
 
 def test_resume_newer_than_the_floor_is_pending() -> None:
     found = plan(view(node("n0", 0, own=f"0:v3@1.1,0:{V1}"), node("n1", 1, own=f"1:v3@1.1,1:{V1}")))
-    assert isinstance(found, Blueprint)
+    assert isinstance(found, GlobalPlan)
     assert (found.permit.watermark, found.permit.keep_from) == (version(V1), 3)
 
 
@@ -112,7 +112,7 @@ def test_no_copies_is_said_before_a_spare_is_waited_for() -> None:
 
 def test_young_job_starts_over() -> None:
     found = plan(view(node("n0", 0, own=f"0:{V1}"), node("s0", None), committed=False))
-    assert isinstance(found, Blueprint)
+    assert isinstance(found, GlobalPlan)
     assert found.resume is None
 
 
@@ -121,7 +121,7 @@ def test_the_spare_that_rehearsed_the_rank_is_taken() -> None:
     parked = TrainerInfo(trainer="s1.0", state="parked", rank=1)
     warm = replace(node("s1", None), trainers=(parked,))
     found = plan(view(node("n0", 0, own=f"0:{V1}", held=f"1:{V1}"), cold, warm))
-    assert isinstance(found, Blueprint)
+    assert isinstance(found, GlobalPlan)
     assert found.seats == ("n0", "s1")
 
 
@@ -130,8 +130,8 @@ def test_the_spare_that_rehearsed_the_rank_is_taken() -> None:
 BEFORE = Generation(1, 1)
 
 
-def ring(*nodes: NodeView, size: int) -> View:
-    """Everybody's copies are with the next one."""
+def ring(*nodes: NodeView, size: int) -> ClusterView:
+    """The copies of each node are at the next one."""
     return replace(view(*nodes), layout=Layout(positions=size, per_node=1, holders=1))
 
 
@@ -143,12 +143,12 @@ def settled(position: int, size: int, planned_in: Generation | None = BEFORE) ->
 
 def test_only_who_sends_to_a_newcomer_is_told_more_than_to_stay() -> None:
     before = plan(ring(*(settled(position, 5) for position in range(5)), size=5))
-    assert isinstance(before, Blueprint)
-    assert {part.as_of for part in before.parts.values()} == {None}, "nobody was told anything yet"
+    assert isinstance(before, GlobalPlan)
+    assert {part.as_of for part in before.parts.values()} == {None}, "no node was told anything yet"
     before = replace(before, generation=BEFORE)
     left = [settled(position, 5) for position in range(4)]
     found = plan(replace(ring(*left, node("s0", None), size=5), before=before, placement=before.placement))
-    assert isinstance(found, Blueprint) and found.seats == ("n0", "n1", "n2", "n3", "s0")
+    assert isinstance(found, GlobalPlan) and found.seats == ("n0", "n1", "n2", "n3", "s0")
     assert {name for name, part in found.parts.items() if part.as_of == BEFORE} == {"n0", "n1", "n2"}
     assert found.parts["n3"].holders[0].node == "s0"
     assert found.parts["n1"] is found.parts["n2"], "they are told the same"
@@ -157,11 +157,11 @@ def test_only_who_sends_to_a_newcomer_is_told_more_than_to_stay() -> None:
 def test_who_has_not_heard_the_plan_before_is_told_everything() -> None:
     nodes = [settled(position, 4) for position in range(4)]
     before = plan(ring(*nodes, size=4))
-    assert isinstance(before, Blueprint)
+    assert isinstance(before, GlobalPlan)
     before = replace(before, generation=BEFORE)
     nodes[0] = settled(0, 4, planned_in=None)
     found = plan(replace(ring(*nodes, size=4), before=before, placement=before.placement))
-    assert isinstance(found, Blueprint)
+    assert isinstance(found, GlobalPlan)
     assert {name for name, part in found.parts.items() if part.as_of == BEFORE} == {"n1", "n2"}, (
         "n3 sends its copies there"
     )
@@ -170,10 +170,10 @@ def test_who_has_not_heard_the_plan_before_is_told_everything() -> None:
 def test_who_has_something_to_send_is_told_so() -> None:
     nodes = [settled(position, 4) for position in range(4)]
     before = plan(ring(*nodes, size=4))
-    assert isinstance(before, Blueprint)
+    assert isinstance(before, GlobalPlan)
     before = replace(before, generation=BEFORE)
     nodes[2] = replace(nodes[2], inventory=replace(nodes[2].inventory, held=()))
     found = plan(replace(ring(*nodes, size=4), before=before, placement=before.placement))
-    assert isinstance(found, Blueprint)
+    assert isinstance(found, GlobalPlan)
     assert {name for name, part in found.parts.items() if part.as_of is None} == {"n1"}
     assert found.parts["n1"].orders[0].pushes == (("n2", version(V1)),)

@@ -1,4 +1,5 @@
-"""Of whom a majority is needed, as nodes report it. Most were found by the simulator: jobs that stopped or split."""
+"""Which nodes have to be a majority, as nodes report it. Most cases were found by the simulator: jobs that stopped or
+split."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ FOUNDING, RAN, NEW, NEWER = Generation(1, 1), Generation(1, 3), Generation(1, 4)
 
 
 def plan(generation: Generation, position: int, *moved: int) -> Seated:
-    """That gave these positions to others than who had them in RAN."""
+    """That gave these positions to other nodes than had them in RAN."""
     return Seated(generation=generation, position=position, changes=Changes(since=RAN, positions=moved))
 
 
@@ -28,7 +29,7 @@ def voter(node: str) -> Voter:
 
 
 def voting(positions: int, **footings: Footing) -> list[tuple[Generation, str]]:
-    """Which generations' seats have to be won, and who is here of each."""
+    """Which generations' seats have to be won, and which nodes of each are here."""
     found = electorates(positions, {voter(node): footing for node, footing in footings.items()})
     return [(each.generation, " ".join(seat[0] if seat else "-" for seat in each.seats)) for each in found]
 
@@ -48,7 +49,7 @@ def test_newer_plan_may_have_gone_unheard() -> None:
 
 
 def test_newer_plan_that_a_seat_has_not_heard_cannot_have_gone() -> None:
-    """n1 keeps its seat in it; and having promised somebody else it will never hear of it."""
+    """n1 keeps its seat in it; and having promised another coordinator it will never hear of it."""
     assert voting(3, n0=sat(0, plan(NEW, 0, 2)), n1=sat(1), s2=newcomer(plan(NEW, 2, 2))) == [(RAN, "n0 n1 -")]
 
 
@@ -61,7 +62,7 @@ def test_newer_plan_that_has_no_seat_for_a_node_may_have_gone() -> None:
 
 
 def test_plan_before_the_newest_may_have_gone() -> None:
-    """The newest one has not, as n1 shows; but nobody here shows that of the one before."""
+    """The newest one has not, as n1 shows; but no node here shows that of the one before."""
     assert voting(3, n0=sat(0, plan(NEW, 0, 2), plan(NEWER, 0, 2)), n1=sat(1, plan(NEW, 1, 2)), n2=sat(2)) == [
         (RAN, "n0 n1 n2"),
         (NEW, "n0 n1 -"),

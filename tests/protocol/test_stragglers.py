@@ -1,11 +1,11 @@
-"""Who is slow all the time: compared with the others, by what it works and not by how long steps take."""
+"""Which nodes are slow all the time: compared by how long they work at a step, not by how long steps take."""
 
 from __future__ import annotations
 
 import pytest
+from benches import job_state
 
 from deadpool.protocol.agent.work_time import CHUNK_S, ENOUGH, EffortBook
-from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.stragglers import ROUNDS, StragglerWatch
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Effort, Stepped
@@ -17,11 +17,11 @@ STEP_S = 0.5
 
 def watch_rounds(own_s: list[float], rounds: int = ROUNDS, per_node: int = 1) -> StragglerWatch:
     nodes = len(own_s) // per_node
-    watch = StragglerWatch(Layout(positions=nodes, per_node=per_node, holders=1), Outbox(1))
+    layout = Layout(positions=nodes, per_node=per_node, holders=1)
+    watch = StragglerWatch(layout, job_state(layout).out)
     for _ in range(rounds):
-        watch.hear(Effort(rank=rank, step_s=STEP_S, own_s=seconds) for rank, seconds in enumerate(own_s))
-        for _ in range(nodes):
-            watch.look([f"n{position}" for position in range(nodes)])
+        watch.on_efforts(Effort(rank=rank, step_s=STEP_S, own_s=seconds) for rank, seconds in enumerate(own_s))
+        watch.compare([f"n{position}" for position in range(nodes)])
     return watch
 
 
@@ -46,7 +46,7 @@ def test_a_node_counts_by_its_busiest_rank():
 
 
 @pytest.mark.parametrize("own_s", [[0.1, 0.14, 0.1], [0.001, 0.003, 0.001], [0.4, 0.4, 0.4, 0.1], [0.0, 0.0]], ids=str)
-def test_nobody_is_slow(own_s):
+def test_no_node_is_slow(own_s):
     """Not by enough; not by anything that matters; as most are; nothing measured."""
     assert watch_rounds(own_s).known == {}
 

@@ -1,4 +1,4 @@
-"""Rule 18, walked through at random: never two coordinators that both have a generation run.
+"""Rule 18, one coordinator per term, walked through at random: never two coordinators that both have a generation run.
 
 And there are two as soon as a plan needs no majority, or what nodes remember for elections is taken lightly.
 """
@@ -24,13 +24,13 @@ def test_never_two() -> None:
         World(seed).walk(EVENTS)
 
 
-def planned_by_anybody(patch: Patch) -> None:
+def planned_by_any_nodes(patch: Patch) -> None:
     """Elected by a majority all the same."""
     patch.setattr(terms.CoordinatorTerm, "is_enough", lambda self, seats: True)
 
 
 def acknowledged_by_who_has_no_seat(patch: Patch) -> None:
-    """A majority of those who follow, also of those who leave or came back, and will not hear of the plan's Go."""
+    """A majority of the nodes that follow, also of those that leave or came back, and will not hear the plan's Go."""
 
     def is_enough(self: terms.CoordinatorTerm, seats: Iterable[str]) -> bool:
         return self._quorum.has([terms.voter(node) for node in self.members])
@@ -46,7 +46,7 @@ def newer_plans_do_not_count(patch: Patch) -> None:
 
 
 def any_later_fence_rules_a_plan_out(patch: Patch) -> None:
-    """Also of who has no seat in it."""
+    """Also of nodes that have no seat in it."""
 
     def was_left_out(self: Footing, generation: Generation, changes: Changes) -> bool:
         return self.vote is not None and self.generation >= generation and self.seat_in(generation) is None
@@ -57,7 +57,7 @@ def any_later_fence_rules_a_plan_out(patch: Patch) -> None:
 @pytest.mark.parametrize(
     ("mutate", "seed"),
     [
-        (planned_by_anybody, 14),
+        (planned_by_any_nodes, 14),
         (acknowledged_by_who_has_no_seat, 915),
         (newer_plans_do_not_count, 43),
         (any_later_fence_rules_a_plan_out, 11035),

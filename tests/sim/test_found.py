@@ -1,4 +1,4 @@
-"""Seeds that have found something, under the name of what they found. They hold since."""
+"""Seeds that have found a defect, each under the name of the defect. They pass since it was mended."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from deadpool.sim.run import run_seed
 FOUND = {
     "a spoilt floor is offered to its holder for ever, and nothing newer gets there": ("anything", 218),
     "a holder whose copy is found spoilt after the plan lacks the floor": ("anything", 431),
-    "who missed a start from the first line goes on with what it was told in an earlier one": ("anything", 2673),
-    "a node that has just come back is let go in a recovery that needs its copies": ("anything", 4824),
-    "a version that the permit had passed is gone back to, from live memory": ("anything", 5552),
-    "who never heard of its seat cannot tell whether a start that was broken off has run": ("anything", 10749),
+    "a node that missed a start from the first line keeps the recordings of an earlier start": ("anything", 2673),
+    "a node that has just come back leaves in a recovery that needs its copies": ("anything", 4824),
+    "a plan goes back to a version that the permit had passed, from live memory": ("anything", 5552),
+    "a node that never heard of its seat cannot tell whether a start that was broken off has run": ("anything", 10749),
     "a coordinator that stalls past a deadline is woken for it when it runs again": ("anything", 13183),
     "a single coordinator plans anew beside nodes that it cannot reach, and that go on": ("anything", 14956),
-    "a node that gave up since faults ended its processes is not there": ("anything", 20340),
+    "a node that ended since faults had ended its processes is not there": ("anything", 20340),
     "a newcomer's copy counts on no peers, and replicas seem to differ": ("births", 2),
     "a plan that lets a node leave and replaces a lost one has no majority": ("anything", 321),
-    "a seat of a plan that never went keeps out who ran last, and nobody is elected": ("succession", 38),
+    "a seat of a plan that never went keeps out the nodes that ran last": ("succession", 38),
 }
 
 

@@ -28,7 +28,7 @@ from device_twin import DeviceTwin
 from torch import nn
 
 from deadpool.control.data_plane import DataPlane
-from deadpool.control.thread_priority import Courtesy
+from deadpool.control.thread_priority import ThreadPriority
 from deadpool.protocol.effects import (
     Allocate,
     Allocated,
@@ -96,7 +96,7 @@ class Plane:
             note=self.news.put,
             midway=lambda _: None,
             deadline_s=WAIT_S,
-            courtesy=Courtesy(0),
+            priority=ThreadPriority(0),
             kept=Path("/nowhere"),
         )
 

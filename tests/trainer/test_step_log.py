@@ -43,7 +43,7 @@ def test_fault_tells_the_steps_before_it(told):
     complete(log, range(REMEMBERED + 9))
     log.tell()
     (record,) = told.records
-    assert (record["what"], record["rank"], record["step"]) == ("steps", 2, 9)
+    assert (record["what"], record["rank"], record["step"]) == ("step_times", 2, 9)
     assert len(record["seconds"]) == REMEMBERED
     assert record["began"] + sum(record["seconds"]) == pytest.approx(record["t"], abs=1e-3)
     assert "cause" not in record, "it is no part of a fault's story"

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.errors import ConfigError
 from deadpool.wire.credentials import Credentials, read_credentials
-from deadpool.wire.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE, read_secret
+from deadpool.wire.secret import read_secret
 
 SECRET = "0123456789abcdef"
 

@@ -15,7 +15,7 @@ from deadpool.chaos.faults import possible
 from deadpool.chaos.faults.fault import Scene
 from deadpool.chaos.fleet import Fleet
 from deadpool.chaos.injected_fault import Wound
-from deadpool.chaos.jobs import PACE_S, PACE_VARIABLE, SCRIPT, Job
+from deadpool.chaos.jobs import PACE_S, SCRIPT, Job
 from deadpool.chaos.journal_check import journal_problems
 from deadpool.chaos.network import Network
 from deadpool.chaos.plan import draw
@@ -23,6 +23,7 @@ from deadpool.chaos.runner import Hung, Runner
 from deadpool.chaos.status_view import Lookout, Steps
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
+from deadpool.environment import CHAOS_PACE_VARIABLE
 from deadpool.errors import DeadPoolError
 from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results, differences
@@ -105,7 +106,7 @@ class Case:
             RunDir.create(folder / "run"),
             [str(SCRIPT), "--out", str(folder / "out"), *self.job.arguments(self._stop_file)],
             quiet=True,
-            environment={PACE_VARIABLE: str(PACE_S), "PYTHONFAULTHANDLER": "1"},
+            environment={CHAOS_PACE_VARIABLE: str(PACE_S), "PYTHONFAULTHANDLER": "1"},
             site=self.network,
         )
 

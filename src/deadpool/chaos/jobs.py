@@ -9,7 +9,6 @@ from pathlib import Path
 from deadpool.config import JobConfig
 
 SCRIPT = Path(__file__).with_name("script.py")
-PACE_VARIABLE = "DEADPOOL_CHAOS_PACE_S"
 CRASH_SIGNAL = signal.SIGUSR1
 
 PACE_S = 0.25  # of a step, on top of what it computes: a moment is wide enough to be hit in

@@ -16,7 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-MARK_VARIABLE = "DEADPOOL_CHAOS_MARK"
+from deadpool.environment import CHAOS_MARK_VARIABLE
+
 _PATIENCE_S = 5.0
 
 _WAIT_AND_END = """
@@ -43,15 +44,15 @@ for _ in range(20):
 @contextlib.contextmanager
 def guarded() -> Iterator[str]:
     """What is started inside carries the mark that it gives."""
-    mark = f"{MARK_VARIABLE}={secrets.token_hex(8)}"
+    mark = f"{CHAOS_MARK_VARIABLE}={secrets.token_hex(8)}"
     warden = subprocess.Popen(
         [sys.executable, "-I", "-c", _WAIT_AND_END, mark], stdin=subprocess.PIPE, start_new_session=True
     )
-    os.environ[MARK_VARIABLE] = mark.partition("=")[2]
+    os.environ[CHAOS_MARK_VARIABLE] = mark.partition("=")[2]
     try:
         yield mark
     finally:
-        del os.environ[MARK_VARIABLE]
+        del os.environ[CHAOS_MARK_VARIABLE]
         warden.kill()
         warden.communicate()
 

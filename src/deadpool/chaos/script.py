@@ -13,7 +13,8 @@ import time
 from types import FrameType
 from typing import Any
 
-from deadpool.chaos.jobs import CRASH_SIGNAL, PACE_VARIABLE
+from deadpool.chaos.jobs import CRASH_SIGNAL
+from deadpool.environment import CHAOS_PACE_VARIABLE
 from deadpool.workload import gpt, train
 
 _hurt: list[float] = []
@@ -25,7 +26,7 @@ def _take_hit(number: int, frame: FrameType | None) -> None:
 
 class Batches(gpt.Batches):
     def __next__(self) -> Any:
-        time.sleep(float(os.environ.get(PACE_VARIABLE, "0")))
+        time.sleep(float(os.environ.get(CHAOS_PACE_VARIABLE, "0")))
         if _hurt:
             raise RuntimeError(f"hit at {_hurt.pop()}")  # in words that never come twice: it is no bug of the script
         return super().__next__()

@@ -117,7 +117,7 @@ class Tail:
 
 _PHASES = {
     "fence": "fencing",
-    "waiting": "waiting",
+    "awaiting_spare": "waiting",
     "planned": "preparing",
     "prepared": "connecting",
     "go": "running",

@@ -55,7 +55,7 @@ def _refuse_only(only: int | None) -> None:
     from deadpool.errors import ConfigError
 
     if only is not None:
-        raise ConfigError(f"only={only} cannot be used: it chooses one of the scripts of --strangers")
+        raise ConfigError(f"only={only} cannot be used without --strangers: it chooses one of the generated scripts")
 
 
 def _words(text: str) -> list[str]:
@@ -73,7 +73,7 @@ def _refuse(faults: int, layout: str, kinds: list[str]) -> None:
         raise ConfigError(f"faults={faults} cannot be used: give at least 1")
     for kind in kinds:
         if kind not in FAULTS:
-            raise ConfigError(f"kinds={kind!r} cannot be used: known are {', '.join(FAULTS)}")
+            raise ConfigError(f"kinds={kind!r} cannot be used: give some of {', '.join(FAULTS)}")
 
 
 def _run(

@@ -6,67 +6,27 @@ import asyncio
 import secrets
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.fault_orders import ORDER_HELP
+from deadpool.cli.options import with_settings
+from deadpool.setting import COORDINATOR
 
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
     from deadpool.control.run_dir import RunDir
-    from deadpool.protocol.coordinator.leadership import Office
+    from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.topology import Address
 
 
+@with_settings(COORDINATOR)
 def coordinator(
-    nodes: Annotated[int, typer.Option(help="nodes that train")],
     run_dir: Annotated[Path, typer.Option(help="folder for the secret, events and logs")],
-    nproc_per_node: Annotated[int | None, typer.Option(help="trainers per node")] = None,
-    holders: Annotated[int | None, typer.Option(help="nodes that keep a copy of each rank's snapshots")] = None,
-    slots: Annotated[int | None, typer.Option(help="snapshots kept per rank and side")] = None,
-    capture_every: Annotated[int | None, typer.Option(help="steps between snapshots")] = None,
-    overhead_budget: Annotated[
-        float | None, typer.Option(help="share of the step time that snapshots may cost; 0: no limit, none is left out")
-    ] = None,
-    node_timeout_s: Annotated[
-        float | None,
-        typer.Option("--node-timeout", "--node-timeout-s", help="silence after which a node is taken for dead"),
-    ] = None,
-    quarantine_after: Annotated[
-        int | None, typer.Option(help="faults of one node, after which its ranks go to a spare; 0: never")
-    ] = None,
-    quarantine_window_s: Annotated[float | None, typer.Option(help="within which they count")] = None,
-    unwind_timeout_s: Annotated[float | None, typer.Option(help="for a trainer to come to rest")] = None,
-    prepare_timeout_s: Annotated[float | None, typer.Option(help="for a newcomer to build and load")] = None,
-    connect_timeout_s: Annotated[float | None, typer.Option(help="for groups to be made anew")] = None,
-    spare_wait_s: Annotated[float | None, typer.Option(help="how long to wait for a spare")] = None,
-    hang_timeout_s: Annotated[
-        float | None,
-        typer.Option(help="time without a step after which the job hangs; 0: 10 slow steps, at least 60 s"),
-    ] = None,
-    in_place: Annotated[
-        str | None, typer.Option(help="survivors keep their processes: auto (where this torch is known), always, never")
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="address to listen on; default: 127.0.0.1")] = None,
-    interface: Annotated[str | None, typer.Option(help="network interface whose address to listen on")] = None,
-    tls: Annotated[
-        str | None, typer.Option(help="off, ephemeral, or a folder with cert.pem, key.pem and ca.pem; default: off")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="port to listen on; 0: any free one")] = None,
-    coordinators: Annotated[
-        str | None,
-        typer.Option(help="HOST:PORT of all coordinators of this job, this one among them; the others stand by"),
-    ] = None,
-    isolation_timeout_s: Annotated[
-        float | None, typer.Option(help="without any coordinator, after which a node ends its trainers")
-    ] = None,
-    replace_stragglers: Annotated[
-        bool | None, typer.Option(help="drain a node that is slow all the time, without being asked")
-    ] = None,
-    fault: Annotated[list[str] | None, typer.Option(help=f"a fault to inject (repeatable), {ORDER_HELP}")] = None,
-    config: Annotated[Path | None, typer.Option(help="a TOML file with any of these settings")] = None,
-    quiet: Annotated[bool, typer.Option(help="do not narrate events")] = False,
+    config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings below")] = None,
+    quiet: Annotated[bool, typer.Option(help="do not print events")] = False,
+    *,
+    flags: dict[str, Any],
 ) -> None:
     """Coordinate a job whose nodes join with `deadpool agent --join`. Exits 0 if the job completed, else 1.
 
@@ -77,19 +37,9 @@ def coordinator(
     from deadpool.control.event_loop import serve
     from deadpool.control.run_dir import RunDir
 
-    flags = {name: value for name, value in locals().items() if name in _SETTINGS}
-    flags["faults"] = tuple(fault) if fault else None
     settings = at_interface(resolve(flags, file=config))
     failed = serve(_serve(settings, RunDir.create(run_dir), quiet))
     raise typer.Exit(1 if failed else 0)
-
-
-_SETTINGS = (
-    "nodes", "nproc_per_node", "holders", "slots", "capture_every", "overhead_budget", "node_timeout_s",
-    "unwind_timeout_s", "prepare_timeout_s", "connect_timeout_s", "spare_wait_s", "hang_timeout_s", "in_place", "host",
-    "interface", "port", "tls", "coordinators", "isolation_timeout_s", "quarantine_after", "quarantine_window_s",
-    "replace_stragglers",
-)  # fmt: skip
 
 
 async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
@@ -152,10 +102,9 @@ def _places(config: JobConfig) -> tuple[Address, ...]:
     return tuple(Address.parse(place) for place in places)
 
 
-def _office(config: JobConfig, founds: bool) -> Office:
-    from deadpool.protocol.coordinator.deadlines import Deadlines
-    from deadpool.protocol.coordinator.fault_history import Tolerance
-    from deadpool.protocol.coordinator.leadership import Charter, Office
+def _office(config: JobConfig, founds: bool) -> Leadership:
+    from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines, FaultLimit
+    from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.messages import Settings
     from deadpool.protocol.topology import Layout, Schedule
     from deadpool.timeouts import fence_s, return_s
@@ -181,10 +130,12 @@ def _office(config: JobConfig, founds: bool) -> Office:
         return_s=return_s(config.node_timeout_s),
         hang_s=config.hang_timeout_s,
     )
-    tolerance = Tolerance(faults=config.quarantine_after, within_s=config.quarantine_window_s)
+    fault_limit = FaultLimit(faults=config.quarantine_after, within_s=config.quarantine_window_s)
     schedule = Schedule(every=config.capture_every)
-    charter = Charter(settings=settings, deadlines=deadlines, schedule=schedule, tolerance=tolerance)
+    coordinator_config = CoordinatorConfig(
+        settings=settings, deadlines=deadlines, schedule=schedule, fault_limit=fault_limit
+    )
     name = (
         f"{config.host}:{config.port}/{secrets.token_hex(4)}"  # of this process: one that is started again is another
     )
-    return Office(charter, name=name, founds=founds)
+    return Leadership(coordinator_config, name=name, founds=founds)

@@ -21,7 +21,7 @@ def find_run_dir(given: Path | None) -> RunDir:
         return RunDir(given)
     runs = sorted(path for path in RUNS.glob("*") if (path / "job.json").exists())
     if not runs:
-        raise ConfigError(f"no job found under {RUNS}/: give --run-dir")
+        raise ConfigError(f"no job was found in ./{RUNS}: give the run folder of the job with --run-dir")
     return RunDir(runs[-1])
 
 
@@ -37,10 +37,11 @@ async def _ask(run_dir: RunDir, question: Ask) -> Answer:
     try:
         link = await connect(address, run_dir.credentials(), patience_s=_PATIENCE_S)
     except TimeoutError:
-        raise ConfigError(f"nobody answers at {address}: the job of {run_dir.path} is not running") from None
+        reason = f"the job of {run_dir.path} has ended, or its machine cannot be reached"
+        raise ConfigError(f"no coordinator answers at {address}: {reason}") from None
     link.send(question)
     async for message in link.messages():
         if isinstance(message, Answer):
             link.abort()
             return message
-    raise ConfigError(f"the coordinator at {address} hung up without an answer")
+    raise ConfigError(f"the coordinator at {address} closed the connection without an answer: ask again")

@@ -48,7 +48,7 @@ def _folders(given: list[Path] | None, run_dir: Path | None) -> list[Path]:
         return [find_run_dir(run_dir).journal]
     missing = [str(folder) for folder in given if not folder.is_dir()]
     if missing:
-        raise ConfigError(f"no such folder: {', '.join(missing)}")
+        raise ConfigError(f"folder={', '.join(missing)} does not exist: give folders of journals, or of jobs")
     return [folder / "journal" if (folder / "journal").is_dir() else folder for folder in given]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from deadpool import __version__
 from deadpool.cli import (
     agent,
     chaos,
@@ -28,6 +30,22 @@ app = typer.Typer(
     help="Keeps a PyTorch training job running when machines die.", no_args_is_help=True, add_completion=False
 )
 SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"deadpool {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """The options that need no subcommand."""
+
 
 app.command(context_settings=SCRIPT_LAST)(run.run)
 app.command(context_settings=SCRIPT_LAST)(agent.agent)

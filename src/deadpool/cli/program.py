@@ -73,7 +73,7 @@ def _without_interpreter(words: list[str]) -> list[str]:
 def _check_interpreter(program: str) -> None:
     found = shutil.which(program)
     if found is None:
-        raise ConfigError(f"--no-python {program} cannot be found")
+        raise ConfigError(f"--no-python {program} cannot be found: give the path of a python interpreter")
     if Path(found).absolute().parent.resolve() != Path(sys.executable).absolute().parent.resolve():
         raise ConfigError(
             f"--no-python {program} is {found}, and DeadPool runs in {sys.executable}: trainers are forked from that "

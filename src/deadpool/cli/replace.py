@@ -21,7 +21,7 @@ def replace(
     from deadpool.errors import ConfigError
 
     if not straggler:
-        raise ConfigError("say which node: deadpool replace --straggler, or deadpool drain NODE")
+        raise ConfigError("no node was chosen: give --straggler for the slowest node, or name one: deadpool drain NODE")
     folder = find_run_dir(run_dir)
     body = ask(folder, "replace")
     if wait:

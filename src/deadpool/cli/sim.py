@@ -56,7 +56,7 @@ def _profile(name: str) -> Profile:
     from deadpool.sim.profiles import BY_NAME
 
     if name not in BY_NAME:
-        raise ConfigError(f"profile={name!r} is not known: one of {', '.join(BY_NAME)}")
+        raise ConfigError(f"profile={name!r} cannot be used: give one of {', '.join(BY_NAME)}")
     return BY_NAME[name]
 
 

@@ -1,20 +1,25 @@
-"""`deadpool status`: a running job at a glance."""
+"""`deadpool status`: the state of a running job, as JSON or in words."""
 
 from __future__ import annotations
 
 import json as json_format
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_ADD_SPARE = "deadpool agent --spare --join HOST:PORT"
+
 
 def status(
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show nodes, ranks, generation, step, watermark, the lag of copies, and what snapshots cost each rank."""
+    """Show the nodes and ranks of a running job, how far it is, what a loss would cost, and what snapshots cost."""
     from deadpool.cli.job_client import ask, find_run_dir
 
     body = ask(find_run_dir(run_dir), "status")
@@ -26,52 +31,69 @@ def status(
 
 def _print(body: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
-    shield = "protected" if body["protected"] else "NOT PROTECTED YET"
-    console.print(f"[bold]{body['phase']}[/bold], generation {body['generation']}, step {body['step']}, {shield}")
-    console.print(f"watermark {body['watermark']} (lag {body['lag_steps']} steps), last cause {body['cause']}")
-    console.print(_interval(body["interval"]))
-    for line in _warnings(body):
+    for line in _lines(body):
         console.print(line)
-    if body["same_rack"]:
-        console.print(f"[bold]copies in their own rack[/bold]: of positions {', '.join(map(str, body['same_rack']))}")
-    for node in body["nodes"]:
-        if node["quarantined"]:
-            console.print(f"[bold]{node['node']} is quarantined[/bold]: {node['quarantined']}")
-    if body["durable"]:
-        console.print(f"durable checkpoint of step {body['durable']['step']}: {body['durable']['path']}")
-    with_racks = any(node["rack"] for node in body["nodes"])
-    table = Table("node", *(["rack"] if with_racks else []), *_COLUMNS)
-    for node in body["nodes"]:
-        table.add_row(node["node"], *([node["rack"] or "-"] if with_racks else []), *_row(node))
-    console.print(table)
+    console.print(_node_table(body["nodes"]))
     ranks = [rank for rank in body["ranks"] if "unique_bytes" in rank]
     if ranks:
-        table = Table(*_RANK_COLUMNS)
-        for rank in ranks:
-            table.add_row(*_rank_row(rank))
-        console.print(table)
+        console.print(_rank_table(ranks))
+
+
+def _lines(body: dict[str, Any]) -> Iterator[str]:
+    yield f"[bold]{body['phase']}[/bold] at step {body['step']}, generation {body['generation']} since {body['cause']}"
+    yield _protection(body)
+    yield _interval(body["interval"])
+    yield from _warnings(body)
+    if body["durable"]:
+        yield f"durable checkpoint: step {body['durable']['step']} in {body['durable']['path']}"
+
+
+def _protection(body: dict[str, Any]) -> str:
+    version, lag = body["watermark"], body["lag_steps"]
+    if version is None:
+        return "[bold]NOT PROTECTED YET[/bold]: no version is complete; a loss now starts the script at its first line"
+    redone = (
+        f"a loss now repeats {lag} completed step{'' if lag == 1 else 's'}" if lag else "a loss now repeats no step"
+    )
+    if not body["protected"]:
+        return f"[bold]NOT PROTECTED YET[/bold]: copies of version {version} are still on their way to their holders"
+    return f"protected: every copy of version {version} is in place; {redone}"
 
 
 def _warnings(body: dict[str, Any]) -> Iterator[str]:
     if not body["spares"]:
-        yield "[bold]no spare[/bold]: after a loss the job waits for one; add it with: deadpool agent --spare --join"
+        yield f"[bold]no spare[/bold]: after a loss the job waits for one; add it with: {_ADD_SPARE}"
     if (drain := body["drain"]) is not None:
-        yield f"node {drain['node']} is being drained ({drain['stage']}), its ranks go to node {drain['successor']}"
+        yield f"node {drain['node']} is being drained ({drain['stage']}); its ranks go to node {drain['successor']}"
     for slow in body["stragglers"]:
-        factor = f"{slow['factor']} times" if slow["factor"] is not None else "much longer than"
-        times = f"{slow['own_s']} s of a step of {slow['step_s']} s, usual are {slow['usual_s']} s"
-        yield f"[bold]slow[/bold]: node {slow['node']} works {factor} as long as the others: {times}"
+        yield f"[bold]slow[/bold]: {_slowness(slow)}; replace it with: deadpool replace --straggler"
+    if body["same_rack"]:
+        positions = ", ".join(map(str, body["same_rack"]))
+        yield (
+            f"[bold]copies in their own rack[/bold]: those of positions {positions}, because no other rack has room; "
+            "add nodes in other racks"
+        )
+    for node in body["nodes"]:
+        if node["quarantined"]:
+            reason = f"{node['quarantined']}; check the machine, then: deadpool drain {node['node']}"
+            yield f"[bold]node {node['node']} is quarantined[/bold]: {reason}"
+
+
+def _slowness(slow: dict[str, Any]) -> str:
+    work = f"node {slow['node']} works {slow['own_s']} s at each step of {slow['step_s']} s"
+    if slow["factor"] is None:
+        return f"{work}, and the other nodes hardly at all"
+    return f"{work}, {slow['factor']} times as long as the other nodes ({slow['usual_s']} s)"
 
 
 def _interval(interval: dict[str, Any]) -> str:
     every, budget = interval["every"], interval["budget"]
     steps = "step" if every == 1 else f"{every} steps"
     begin = f" from version {interval['from']} on" if interval["from"] else ""
-    limit = f"at most {_percent(budget)} of the step time" if budget else "whatever it takes"
-    return f"a snapshot every {steps}{begin}, for {limit}"
+    limit = f"which may cost at most {_percent(budget)} of the step time" if budget else "whatever that costs"
+    return f"one snapshot every {steps}{begin}, {limit}"
 
 
 def _percent(share: float) -> str:
@@ -81,6 +103,15 @@ def _percent(share: float) -> str:
 _RANK_COLUMNS = (
     "rank", "unique", "replicated", "record", "copied per step", "sent per step", "stall", "to", "replicas at ranks",
 )  # fmt: skip
+
+
+def _rank_table(ranks: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table(*_RANK_COLUMNS)
+    for rank in ranks:
+        table.add_row(*_rank_row(rank))
+    return table
 
 
 def _rank_row(rank: dict[str, Any]) -> list[str]:
@@ -99,7 +130,7 @@ def _rank_row(rank: dict[str, Any]) -> list[str]:
 
 
 def _size(count: float) -> str:
-    """In the unit in which it has one to three digits before the point."""
+    """In the unit that leaves one to three digits before the point."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -107,10 +138,20 @@ def _size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-_COLUMNS = ("role", "ranks", "step", "holders", "trainers", "arena", "sent", "GB/s")
+_NODE_COLUMNS = ("role", "ranks", "step", "holders", "trainers", "memory", "sent", "GB/s")
 
 
-def _row(node: dict[str, Any]) -> list[str]:
+def _node_table(nodes: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    with_racks = any(node["rack"] for node in nodes)
+    table = Table("node", *(["rack"] if with_racks else []), *_NODE_COLUMNS)
+    for node in nodes:
+        table.add_row(node["node"], *([node["rack"] or "-"] if with_racks else []), *_node_row(node))
+    return table
+
+
+def _node_row(node: dict[str, Any]) -> list[str]:
     steps = [step for step in node["steps"].values() if step is not None]
     trainers = ", ".join(t["state"] if t["rank"] is None else f"{t['state']} r{t['rank']}" for t in node["trainers"])
     rate = node.get("push_gbps")

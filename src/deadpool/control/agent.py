@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from deadpool.config import JobConfig
+from deadpool.config_values import parse_cpus
 from deadpool.control.coordinator_client import Calling
 from deadpool.control.core_driver import Rhythm
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.fault_injection import PendingInjections
 from deadpool.control.rank_stats import rank_figures
 from deadpool.control.rendezvous import RendezvousServer
-from deadpool.control.thread_priority import Courtesy
+from deadpool.control.thread_priority import ThreadPriority
 from deadpool.control.trainer_processes import TrainerProcesses
 from deadpool.events import Event
 from deadpool.protocol.agent.core import Agent
@@ -58,18 +60,16 @@ class AgentProcess:
         node: str,
         rack: str | None,
         spare: bool,
-        standby: int,
-        rehearsals: int,
+        settings: JobConfig,
         script: list[str],
         host: str,
         logs: Path,
         credentials: Credentials,
-        courtesy: Courtesy,
         fork_server: socket.socket | None = None,
         preload: Sequence[str] = (),
     ) -> None:
-        self._core = Agent(node=node, standby=standby, spare=spare, rehearsals=rehearsals)
-        self._node, self._rack, self._spare, self._host = node, rack, spare, host
+        self._core = Agent(node=node, standby=settings.spare_trainers, spare=spare, rehearsals=settings.rehearsals)
+        self.node, self._rack, self._spare, self._host = node, rack, spare, host
         self._credentials = credentials
         self._incarnation = secrets.token_hex(4)
         self._calling: Calling | None = None
@@ -89,7 +89,7 @@ class AgentProcess:
             note=self._report,
             midway=self._pending_injections.midway,
             deadline_s=STREAM_AT_LEAST_S,
-            courtesy=courtesy,
+            priority=ThreadPriority(settings.bulk_nice, parse_cpus(settings.bulk_cpus)),
             kept=logs / KEPT_FOLDER,
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
@@ -143,7 +143,7 @@ class AgentProcess:
     def _join(self) -> Join:
         assert self._data_address is not None
         return Join(
-            node=self._node,
+            node=self.node,
             incarnation=self._incarnation,
             data=self._data_address,
             spare=self._spare,
@@ -228,7 +228,7 @@ class AgentProcess:
         self._trainers.signal(name, sig)
 
     def _report(self, event: Event) -> None:
-        self._to_coordinator(Report(records=({"node": self._node, **event.record(t=time.time())},)))
+        self._to_coordinator(Report(records=({"node": self.node, **event.record(t=time.time())},)))
 
     def _to_coordinator(self, message: Any) -> None:
         if isinstance(message, Report):
@@ -258,4 +258,4 @@ class AgentProcess:
         trainer = self._core.crew.trainers.get(name)
         if trainer is None or trainer.state is not State.SEATED:
             return None
-        return f"[{self._node} r{trainer.rank}]"
+        return f"[{self.node} r{trainer.rank}]"

@@ -13,13 +13,13 @@ from typing import Any
 from deadpool.control.bandwidth import bandwidth
 from deadpool.control.core_driver import Rhythm
 from deadpool.control.drain_rpc import DepartureDesk
-from deadpool.control.event_text import told
+from deadpool.control.event_text import console_line
 from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.peer_shutdown import DISMISS
 from deadpool.control.status import describe
-from deadpool.events import EventLog
+from deadpool.events import Event, EventLog
 from deadpool.fault_orders import InjectionOrder
-from deadpool.protocol.coordinator.leadership import Office
+from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import (
     CoordinatorEffect,
     CoordinatorInput,
@@ -68,7 +68,7 @@ class Peer:
 class CoordinatorServer:
     def __init__(
         self,
-        office: Office,
+        office: Leadership,
         *,
         credentials: Credentials,
         log: EventLog,
@@ -81,7 +81,7 @@ class CoordinatorServer:
         self._took_office, self._was_in_office = took_office, False
         self._peers: dict[str, Peer] = {}
         self._said: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, as it travels
-        self._injections = InjectionRpc(lambda: office.coordinator, orders, send=self._send, record=self._record)
+        self._injections = InjectionRpc(lambda: office.coordinator, orders, send=self._send, log_event=self._log_event)
         self._departures = DepartureDesk(lambda: office.coordinator, feed=self._feed)
         self._reception = Reception(credentials, "control", self._welcome, self._refused)
         self._rhythm = Rhythm(office, perform=self._perform, stall_s=STALL_S)
@@ -136,7 +136,7 @@ class CoordinatorServer:
             self._feed(LinkLost(node=caller.node, reason=caller.link.lost_reason))
 
     def _refused(self, reason: str, count: int) -> None:
-        self._record({"what": "refused", "reason": reason, "count": count})
+        self._log_event(Event(what="connection_refused", detail={"reason": reason, "count": count}))
 
     def _hear(self, caller: Caller, message: Any) -> None:
         match message:
@@ -146,7 +146,9 @@ class CoordinatorServer:
             case Ask():
                 caller.link.send(self._answer(message))
             case Join() if self._is_another(message):
-                refused = Refused(reason=f"a node named {message.node} is in the job already")
+                refused = Refused(
+                    reason=f"a node named {message.node} is in the job already: give this one another --name"
+                )
                 caller.link.send(Order(term=self._office.term, message=refused))
             case Join():
                 self._join(caller, message)
@@ -183,9 +185,9 @@ class CoordinatorServer:
 
     def _feed(self, input: CoordinatorInput) -> None:
         self._rhythm.feed(input)
-        if self._office.in_office and not self._was_in_office:
+        if self._office.is_leader and not self._was_in_office:
             self._took_office()
-        self._was_in_office = self._office.in_office
+        self._was_in_office = self._office.is_leader
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -200,11 +202,11 @@ class CoordinatorServer:
                 if peer is not None:
                     peer.link.abort()
             case Emit(event=event):
-                self._record(event.record(t=time.time()))
+                self._log_event(event)
             case Finish(failed=failed, reason=reason):
                 if not self._outcome.done():
                     self._tell_bandwidth()
-                    in_office = self._office.in_office
+                    in_office = self._office.is_leader
                     self._outcome.set_result(Outcome(failed=failed, reason=reason, in_office=in_office))
 
     def _tell(self, node: str, term: int, message: Any) -> None:
@@ -219,23 +221,28 @@ class CoordinatorServer:
             self._peers[node].link.send(message)
 
     def _tell_bandwidth(self) -> None:
-        if (record := bandwidth({node: peer.facts for node, peer in self._peers.items()})) is not None:
-            self._record(record)
+        if (event := bandwidth({node: peer.facts for node, peer in self._peers.items()})) is not None:
+            self._log_event(event)
+
+    def _log_event(self, event: Event) -> None:
+        self._record(event.record(t=time.time()))
 
     def _record(self, record: dict[str, Any]) -> None:
         record.setdefault("t", time.time())
         self._log.write(record)
-        if self._narrate and (line := told(record)):
+        if self._narrate and (line := console_line(record)):
             print(f"[deadpool] {line}", flush=True)
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def _answer(self, ask: Ask) -> Answer:
-        if ask.what == DISMISS and not self._office.in_office:
+        if ask.what == DISMISS and not self._office.is_leader:
             self.stop(str(ask.arguments.get("reason")))
             return Answer(body={})
-        if not self._office.in_office:
-            return Answer(body={}, error="this coordinator is not in office; its run folder says who is")
+        if not self._office.is_leader:
+            return Answer(
+                body={}, error="this coordinator stands by: ask the one that job.json in the run folder names"
+            )
         match ask.what:
             case "status":
                 facts = {node: peer.facts for node, peer in self._peers.items()}
@@ -251,4 +258,4 @@ class CoordinatorServer:
                 return Answer(body={})
             case _:
                 known = "status, kill, drain, replace or stop"
-                return Answer(body={}, error=f"{ask.what!r} is not a question: ask for {known}")
+                return Answer(body={}, error=f"{ask.what!r} is not a request of DeadPool: send {known}")

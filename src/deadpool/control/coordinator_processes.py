@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import socket
 import subprocess
@@ -9,9 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deadpool.config import JobConfig
+from deadpool.config import JobConfig, settings_for
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
+from deadpool.setting import COORDINATOR
 
 Process = subprocess.Popen[bytes]
 _START_S = 30.0
@@ -99,7 +101,9 @@ class Coordinators:
         deadline = time.monotonic() + _START_S
         while not self._run_dir.is_known:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise ConfigError(f"the coordinator did not start; its log is in {self._run_dir.path}")
+                raise ConfigError(
+                    f"the coordinator did not start: read its output above, or console.log in {self._run_dir.path}"
+                )
             time.sleep(0.01)
 
     def _free_ports(self) -> list[int]:
@@ -111,35 +115,12 @@ class Coordinators:
         return [self._config.port or ports[0], *ports[1:]]
 
     def _command(self, place: str, places: list[str], *, faults: bool) -> list[str]:
-        """Faults are injected once, not again by whoever takes over."""
-        config = self._config
+        """Faults are injected once, and not again by a coordinator that takes over."""
         host, _, port = place.rpartition(":")
-        flags = {
-            "nodes": config.nodes,
-            "nproc-per-node": config.nproc_per_node,
-            "holders": config.holders,
-            "slots": config.slots,
-            "capture-every": config.capture_every,
-            "overhead-budget": config.overhead_budget,
-            "node-timeout-s": config.node_timeout_s,
-            "unwind-timeout-s": config.unwind_timeout_s,
-            "prepare-timeout-s": config.prepare_timeout_s,
-            "connect-timeout-s": config.connect_timeout_s,
-            "spare-wait-s": config.spare_wait_s,
-            "hang-timeout-s": config.hang_timeout_s,
-            "isolation-timeout-s": config.isolation_timeout_s,
-            "quarantine-after": config.quarantine_after,
-            "quarantine-window-s": config.quarantine_window_s,
-            "in-place": config.in_place,
-            "host": host,
-            "port": port,
-            "tls": config.tls,
-            "run-dir": self._run_dir.path,
-        }
-        listed = [f"--coordinators={','.join(places)}"] if places else []
-        replacing = ["--replace-stragglers"] if config.replace_stragglers else []
-        hit = [f"--fault={text}" for text in config.faults] if faults else []
-        return ["coordinator", *(f"--{name}={value}" for name, value in flags.items()), *listed, *replacing, *hit]
+        own = {"host": host, "port": port, "interface": "", "coordinators": ",".join(places)}
+        values = {**dataclasses.asdict(self._config), **own, "faults": self._config.faults if faults else ()}
+        words = [word for each in settings_for(COORDINATOR) for word in each.words(values[each.name])]
+        return ["coordinator", f"--run-dir={self._run_dir.path}", *words]
 
 
 def _end(process: Process) -> None:

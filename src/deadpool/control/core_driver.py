@@ -1,8 +1,8 @@
 """The one rhythm of a shell around a core: feed an input, carry out the effects, set the timer to the next deadline.
 
-A process that did not run for a while is told so first (rule 20), before anything else that has happened meanwhile:
-what it finds then says as much about itself as about others. So that it knows how long that was, it looks at the clock
-several times a second.
+A process that did not run for a while is told so first (rule 20, timeouts), before anything else that has happened
+meanwhile: what it finds then says as much about itself as about others. So that it knows how long that was, it looks at
+the clock several times a second.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from deadpool.control.rank_stats import SentBytes
-from deadpool.control.thread_priority import Courtesy
+from deadpool.control.thread_priority import ThreadPriority
 from deadpool.errors import ArenaError, CopySpoilt, DeadPoolError, TransferError
 from deadpool.events import Event
 from deadpool.protocol.agent.core import Agent
@@ -76,7 +76,7 @@ class DataPlane:
         note: Callable[[Event], None],
         midway: Callable[[PushCopy], Callable[[], None] | None],
         deadline_s: float,
-        courtesy: Courtesy,
+        priority: ThreadPriority,
         kept: Path,
     ) -> None:
         """`post` takes inputs for the core, `note` takes events, `midway` says what is to happen, if anything, when a
@@ -95,9 +95,9 @@ class DataPlane:
             find=self._find,
             deadline_s=deadline_s,
         )
-        self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="data", initializer=courtesy.show)
-        self._hashers = ThreadPoolExecutor(_HASHERS, thread_name_prefix="hash", initializer=courtesy.show)
-        self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream", initializer=courtesy.show)
+        self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="data", initializer=priority.apply)
+        self._hashers = ThreadPoolExecutor(_HASHERS, thread_name_prefix="hash", initializer=priority.apply)
+        self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream", initializer=priority.apply)
         self._moving: set[concurrent.futures.Future[None]] = set()
         self._offer_numbers = itertools.count(1)
         self._offers: dict[int, concurrent.futures.Future[SlotRef | TransferRefused]] = {}
@@ -107,7 +107,7 @@ class DataPlane:
         self.sent = SentBytes()
 
     def start(self) -> Address:
-        host, port = self._workers.submit(self._server.start).result()  # its threads are as courteous as ours
+        host, port = self._workers.submit(self._server.start).result()  # its threads get the same priority
         return Address(host=host, port=port)
 
     def use_deadline(self, deadline_s: float) -> None:

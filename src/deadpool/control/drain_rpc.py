@@ -21,16 +21,16 @@ class DepartureDesk:
     def replace_straggler(self) -> Answer:
         slowest = self._core().stragglers.slowest()
         if slowest is None:
-            return Answer(body={}, error="no node is slow all the time; deadpool drain NODE replaces any")
+            return Answer(body={}, error="no node is slow all the time: replace any node with deadpool drain NODE")
         answer = self._drain(slowest.node, slowest.text)
         return Answer(body={**answer.body, **slowest.facts()}, error=answer.error)
 
     def _drain(self, node: str, reason: str) -> Answer:
         core = self._core()
         if (refusal := core.refusal_to_drain(node)) is not None:
-            return Answer(body={}, error=f"node {node} is not drained: {refusal}")
+            return Answer(body={}, error=f"node {node} cannot be drained: {refusal}")
         position = core.members[node].position
         ranks = list(core.layout.ranks_at(position)) if position is not None else []
         self._feed(DrainAsked(node=node, reason=reason))
-        drain = core.departures.drain
+        drain = core.drains.current
         return Answer(body={"node": node, "ranks": ranks, "successor": drain.successor if drain is not None else None})

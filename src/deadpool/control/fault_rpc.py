@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deadpool.errors import ConfigError
+from deadpool.events import Event
 from deadpool.fault_orders import InjectionOrder
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.messages import Answer, Injection, Plan
@@ -21,10 +22,10 @@ class InjectionRpc:
         orders: list[InjectionOrder],
         *,
         send: Callable[[str, Injection], None],
-        record: Callable[[dict[str, Any]], None],
+        log_event: Callable[[Event], None],
     ) -> None:
         """`core` gives whoever is the coordinator now: it may become another one."""
-        self._core, self._send, self._record = core, send, record
+        self._core, self._send, self._log_event = core, send, log_event
         self._pending = list(orders)
 
     def order(self, arguments: dict[str, Any]) -> Answer:
@@ -56,23 +57,22 @@ class InjectionRpc:
 
     def _hand_over(self, order: InjectionOrder, node: str) -> None:
         injection = Injection(signal=int(order.signal), rank=order.rank, at=order.at, step=order.step)
-        record = {"what": "hit", "node": node, "rank": order.rank, "signal": injection.signal}
-        if order.at is not None:
-            record |= {"what": "injection_ordered", "at": order.at, "step": order.step, "when": order.moment()}
-        self._record(record)
+        self._log_event(_event_of(order, node))
         self._send(node, injection)
 
     def _node_of(self, order: InjectionOrder) -> str:
         core = self._core()
         if order.rank is None:
             if order.node not in core.members:
-                raise ConfigError(f"there is no node {order.node!r}: known are {', '.join(sorted(core.members))}")
+                raise ConfigError(f"there is no node {order.node!r}: give one of {', '.join(sorted(core.members))}")
             return order.node
         if not 0 <= order.rank < core.layout.world_size:
-            raise ConfigError(f"there is no rank {order.rank}: ranks are 0 to {core.layout.world_size - 1}")
+            raise ConfigError(f"there is no rank {order.rank}: give 0 to {core.layout.world_size - 1}")
         position = core.layout.position_of(order.rank)
         if position >= len(core.seats) or core.seats[position] not in core.members:
-            raise ConfigError(f"rank {order.rank} is nowhere at the moment: the job is {core.phase.value}")
+            raise ConfigError(
+                f"no node holds rank {order.rank} now, because the job is {core.phase.value}: ask again when it runs"
+            )
         return core.seats[position]
 
     def _refuse_past(self, order: InjectionOrder, node: str) -> None:
@@ -80,4 +80,13 @@ class InjectionRpc:
         steps = self._core().members[node].steps
         stands = [step for rank, step in steps.items() if order.rank in (None, rank)]
         if order.step is not None and stands and min(stands) > order.step:
-            raise ConfigError(f"step={order.step} is past: {order.place()} has completed {min(stands)} steps")
+            raise ConfigError(
+                f"step={order.step} is past: {order.place()} has completed {min(stands)} steps; give a later one"
+            )
+
+
+def _event_of(order: InjectionOrder, node: str) -> Event:
+    if order.at is None:
+        return Event(what="signal_sent", node=node, rank=order.rank, detail={"signal": int(order.signal)})
+    detail = {"at": order.at, "signal": int(order.signal), "when": order.moment()}
+    return Event(what="injection_ordered", node=node, rank=order.rank, step=order.step, detail=detail)

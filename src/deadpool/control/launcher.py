@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import secrets
@@ -19,15 +20,16 @@ from pathlib import Path
 from typing import Protocol
 
 from deadpool.child_processes import end_with_parent, interrupts_held
-from deadpool.config import JobConfig
+from deadpool.config import JobConfig, settings_for
 from deadpool.control.coordinator_processes import Coordinators
 from deadpool.control.fork_client import SharedForkServer, socket_pair
 from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import RunDir
+from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.owner_only import open_private
+from deadpool.setting import AGENT
 from deadpool.wire.interfaces import collective_variables
-from deadpool.wire.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE
-from deadpool.wire.tls import TLS_VARIABLE, settled
+from deadpool.wire.tls import settled
 
 _GRACE_S = 2.0
 _TEND_S = 0.05
@@ -144,19 +146,15 @@ class LocalJob:
 
     def _agent_command(self, name: str, spare: bool, rack: str | None, *, fork_server: int) -> list[str]:
         assert self.coordinators is not None
-        command = [
-            "agent",
-            f"--join={','.join(self.coordinators.places)}",
-            f"--name={name}",
-            f"--standby={self.config.standby}",
-        ]
-        command += [f"--rehearsals={self.config.rehearsals}"] if spare else []
-        command += [f"--rack={rack}"] if rack is not None else []
-        command += [f"--bulk-nice={self.config.bulk_nice}", f"--bulk-cpus={self.config.bulk_cpus}"]
         host = self.site.host(name) if self.site is not None else self.config.host
-        command += [f"--host={host}", f"--logs={self.run_dir.logs}", f"--fork_server={fork_server}"]
-        command += [f"--preload={package}" for package in self.preload]
-        return command + (["--spare"] if spare else []) + ["--", *self.script]
+        own = {"host": host, "interface": "", "tls": settled(self.config.tls)}
+        values = {**dataclasses.asdict(self.config), **own}
+        words = [word for each in settings_for(AGENT) for word in each.words(values[each.name])]
+        words += [f"--join={','.join(self.coordinators.places)}", f"--name={name}", f"--logs={self.run_dir.logs}"]
+        words += [f"--rack={rack}"] if rack is not None else []
+        words += [f"--preload={package}" for package in self.preload]
+        words += ["--spare"] if spare else []
+        return ["agent", *words, f"--fork-server={fork_server}", "--", *self.script]
 
     def _variables(self) -> dict[str, str]:
         variables = {**os.environ, **self.environment, SECRET_FILE_VARIABLE: str(self.run_dir.secret_file)}

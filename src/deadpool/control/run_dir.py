@@ -98,4 +98,6 @@ class RunDir:
             job = json.loads((self.path / "job.json").read_text(encoding="utf-8"))
             return {**{name: job[name] for name in ("host", "port", "pid")}, "tls": job.get("tls", OFF)}
         except (OSError, ValueError, KeyError) as error:
-            raise ConfigError(f"{self.path} is not the folder of a job: {error}") from error
+            raise ConfigError(
+                f"{self.path} is not the run folder of a job ({error}): give the folder that `deadpool run` printed"
+            ) from error

@@ -1,4 +1,4 @@
-"""What a running job looks like: one nested dict, from the coordinator's core and what the nodes say of themselves."""
+"""The status of a running job as one nested dict, from the coordinator's core and the figures that nodes report."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.members import Member
-from deadpool.protocol.coordinator.spares import is_spare
 from deadpool.protocol.seal import REGIONS
 
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     watermark = core.commits.permit.watermark
-    durable = core.salvaging.durable
+    durable = core.salvage.durable
+    # Steps are known from heartbeats, which may be older than the news of the version that was completed last.
     newest = max((step for m in core.members.values() for step in m.steps.values()), default=0)
     return {
         "phase": core.phase.value,
@@ -22,13 +22,13 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "world_size": core.layout.world_size,
         "step": newest,
         "watermark": watermark.number if watermark else None,
-        "lag_steps": newest - watermark.number if watermark else None,
+        "lag_steps": max(0, newest - watermark.number) if watermark else None,
         "protected": core.commits.protected,
         "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
         "interval": _interval(core),
         "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
-        "spares": sum(is_spare(member) for member in core.members.values()),
-        "drain": core.departures.drain.facts() if core.departures.drain is not None else None,
+        "spares": sum(member.is_spare for member in core.members.values()),
+        "drain": core.drains.current.facts() if core.drains.current is not None else None,
         "stragglers": [{"node": each.node, **each.facts()} for each in core.stragglers.known.values()],
         "same_rack": list(core.commits.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
@@ -37,13 +37,14 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
 
 
 def _interval(core: Coordinator) -> dict[str, Any]:
-    """Steps from one snapshot to the next: what was last ordered. It may begin only at a version still to come."""
+    """Steps from one snapshot to the next, as last ordered. The order may begin at a version that is still to come."""
     schedule = core.commits.timetable.newest
     return {"every": schedule.every, "from": schedule.start, "budget": core.settings.overhead_budget}
 
 
 def _rank(core: Coordinator, rank: int, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """With what its node last said of it: sizes of its newest snapshot, and what the last one took on the wire."""
+    """With the figures that its node reported last: the sizes of its newest snapshot, and the bytes that it took on the
+    wire."""
     node = core.seats[core.layout.position_of(rank)]
     figures = facts.get(node, {}).get("rank_figures", {}).get(str(rank), {})
     every, wire_bytes = core.commits.timetable.newest.every, figures.get("wire_bytes")
@@ -67,7 +68,7 @@ def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str,
     return {
         "node": member.node,
         "rack": member.rack,
-        "quarantined": core.conduct.why(member.node) if member.quarantined else None,
+        "quarantined": core.why_quarantined(member.node) if member.quarantined else None,
         "role": ("leaving" if member.leaving else "spare") if position is None else "active",
         "position": position,
         "ranks": ranks,

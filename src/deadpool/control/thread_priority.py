@@ -1,7 +1,7 @@
-"""Bulk work gives way to training: which priority and which CPUs the threads have that hash and move copies.
+"""Priority and CPUs of the threads that hash and move copies, so that this work gives way to training.
 
-Threads and not the agent's process, whose heartbeats must be in time and whose trainers must not take_over it. A thread
-passes both on to those that it starts.
+Both are set for threads and not for the agent's process: its heartbeats must be in time, and its trainers would start
+with the same priority. A thread passes both on to the threads that it starts.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Courtesy:
+class ThreadPriority:
     nice: int
-    cpus: frozenset[int] = frozenset()  # none: wherever there is room
+    cpus: frozenset[int] = frozenset()  # empty: any CPU
 
-    def show(self) -> None:
-        """Of the calling thread, from here on."""
+    def apply(self) -> None:
+        """To the calling thread, from here on."""
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, self.nice)
         if self.cpus:

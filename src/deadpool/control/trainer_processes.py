@@ -18,14 +18,16 @@ from pathlib import Path
 from deadpool.control.fork_client import answer, request, start_fork_server
 from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import journal_folder
+from deadpool.environment import (
+    AGENT_VARIABLE,
+    HOST_VARIABLE,
+    JOURNAL_VARIABLE,
+    RENDEZVOUS_VARIABLE,
+    TRAINER_VARIABLE,
+)
 from deadpool.owner_only import open_private
 from deadpool.protocol.topology import Address
 
-AGENT_VARIABLE = "DEADPOOL_AGENT"
-TRAINER_VARIABLE = "DEADPOOL_TRAINER"
-HOST_VARIABLE = "DEADPOOL_HOST"
-RENDEZVOUS_VARIABLE = "DEADPOOL_RENDEZVOUS"
-JOURNAL_VARIABLE = "DEADPOOL_JOURNAL"
 _LINE_LIMIT_BYTES = 1 << 20
 _LAST_WORDS_S = 0.5
 _END_S = 5.0

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from deadpool.environment import JOURNAL_VARIABLE
 from deadpool.journal.entry import Entry, Run
 from deadpool.journal.locking import locked
 
@@ -130,7 +131,6 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-JOURNAL_VARIABLE = "DEADPOOL_JOURNAL"
 _FOLDER = "deadpool-journal"
 
 

@@ -54,7 +54,7 @@ def subtitle(recovery: Recovery) -> str:
 def _victim(recovery: Recovery) -> str:
     """Says "killed" if the first record of the recovery is an injected fault."""
     first, fault = recovery.records[0], recovery.fault
-    did = "killed" if first["what"] in ("hit", "injected") else "lost"
+    did = "killed" if first["what"] in ("signal_sent", "injected") else "lost"
     return f"Rank {fault['rank']} {did}" if fault.get("rank") is not None else f"Node {fault['node']} {did}"
 
 

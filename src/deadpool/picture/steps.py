@@ -1,4 +1,4 @@
-"""Draws the upper panel: how long each step of each rank took around a fault, from the `steps` events of the log.
+"""Draws the upper panel: how long each step of each rank took around a fault, from the `step_times` events of the log.
 
 A step's time counts from the end of the step before, so the first step after a fault includes the standstill.
 """
@@ -69,7 +69,7 @@ def _ends_by_rank(records: list[Record]) -> dict[int, list[float]]:
     """Returns when steps ended, in order; a step that was done again has two ends."""
     ends: dict[int, list[float]] = {}
     for record in records:
-        if record["what"] == "steps":
+        if record["what"] == "step_times":
             took = itertools.accumulate(record["seconds"], initial=record["began"])
             ends.setdefault(record["rank"], []).extend(itertools.islice(took, 1, None))
     return {rank: sorted(times) for rank, times in sorted(ends.items())}

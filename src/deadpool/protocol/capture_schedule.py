@@ -1,8 +1,9 @@
 """Which versions are captured, across changes of the interval. Kept alike by the coordinator and by every trainer.
 
-Rule 4: a schedule decides from its `start` on, the one before it decides below. Intervals are powers of two times the
-one the job began with, so of two schedules one captures all that the other does: whoever hears late of a wider one has
-captured too much, which the permit passes; of a narrower one too little, which it says (`overlooked`).
+Rule 4, every rank captures the same versions: a schedule decides from its `start` on, the one before it decides below.
+Intervals are powers of two times the one the job began with, so of two schedules one captures all that the other does:
+whoever hears late of a wider one has captured too much, which the permit passes; of a narrower one too little, which it
+says (`overlooked`).
 """
 
 from __future__ import annotations

@@ -218,9 +218,10 @@ class Trainers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerLost:
-    """A trainer ended that should not have."""
+    """A trainer ended that should not have. One that held no rank is of no generation: a spare that joined in the
+    middle of one has not heard of it."""
 
-    generation: Generation
+    generation: Generation | None
     trainer: str
     rank: int | None
     reason: str

@@ -7,5 +7,6 @@ from deadpool.protocol.messages import Permit
 
 
 def may_overwrite(version: Version, permit: Permit) -> bool:
-    """Rule 5. Below `keep_from` alone would not do: the watermark itself lies there."""
+    """Rule 5, what a permit lets be overwritten. Below `keep_from` alone would not do: the watermark itself lies
+    there."""
     return version != permit.watermark and version.number < permit.keep_from

@@ -1,4 +1,5 @@
-"""Where a node stands with coordinators, and how many nodes it takes to make one. Values, and rule 18 over them.
+"""Where a node stands with coordinators, and how many nodes it takes to make one. Values, and rule 18
+(one coordinator per term) over them.
 
 A term is granted by a majority of the nodes that sat in the last generation that went, and its coordinator plans only
 when such a majority has acknowledged its fence. Each alone lets two jobs run in some partitions; together none. Until

@@ -2,9 +2,9 @@
 
 Also the geometry of the slots that snapshots lie in: sizes that trainers declare and agents compare.
 
-A seal is evidence (rule 8 and 13 of the protocol): only the agent of the rank's own node makes one. A holder stores it
-unchanged, so that the digests a newcomer checks against are those of the lost rank itself, even when a replica on
-another node supplies the bytes.
+A seal is evidence (rule 8, sealing after the abort flag; rule 13, a plan needs every rank's own seal): only the agent
+of the rank's own node makes one. A holder stores it unchanged, so that the digests a newcomer checks against are those
+of the lost rank itself, even when a replica on another node supplies the bytes.
 """
 
 from __future__ import annotations

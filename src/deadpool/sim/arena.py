@@ -1,4 +1,4 @@
-"""The memory of a machine: what lies in each slot, who writes there, and which copies it must not lose."""
+"""The memory of a machine: what each slot contains, which writer it has, and which copies must not be lost."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from deadpool.protocol.seal import Digest, Geometry
 from deadpool.sim.history import State
 
 if TYPE_CHECKING:
-    from deadpool.sim.checkers import Checkers
+    from deadpool.sim.copy_checkers import CopyCheckers
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A whole snapshot. `replica` None: that region was not sent here."""
+    """A whole snapshot. `replica` is None where that region was not sent to this node."""
 
     rank: int
     version: Version
     unique: int
     replica: int | None
-    course: int  # in its record
+    course: int  # the data that the rank has seen, which its record holds
 
     def digest(self) -> Digest:
         return Digest(record=self.course, unique=self.unique, replica=self.replica or 0)
@@ -34,7 +34,9 @@ def content_of(rank: int, version: Version, state: State) -> Content:
 
 
 class Arena:
-    def __init__(self, node: str, checkers: Checkers) -> None:
+    """The twin of the real arena. It reports to the checkers whatever is written or freed."""
+
+    def __init__(self, node: str, checkers: CopyCheckers) -> None:
         self.node, self._checkers = node, checkers
         self.geometry: dict[int, Geometry] = {}
         self.contents: dict[SlotRef, Content] = {}
@@ -45,17 +47,17 @@ class Arena:
 
     def begin_write(self, slot: SlotRef, writer: object) -> None:
         assert slot.segment in self.geometry, f"{self.node} writes into {slot}, which is gone"
-        self._checkers.one_writer(self.node, slot, self.writers.get(slot))
+        self._checkers.check_one_writer(self.node, slot, self.writers.get(slot))
         if slot in self.sealed:
             rank, version = self.sealed.pop(slot)
             if slot not in self.corrupted:
-                self._checkers.may_overwrite(self.node, rank, version, self.permit)
+                self._checkers.check_overwrite(self.node, rank, version, self.permit)
         self.writers[slot] = writer
         self.contents.pop(slot, None)
         self.corrupted.discard(slot)
 
     def end_write(self, slot: SlotRef, writer: object, content: Content | None) -> None:
-        """Without content the slot is left torn."""
+        """A writer that ends without content leaves the slot torn."""
         if self.writers.get(slot) is not writer:
             return
         del self.writers[slot]
@@ -73,10 +75,10 @@ class Arena:
         self.contents[slot] = replace(self.contents[slot], unique=self.contents[slot].unique ^ 1)
 
     def obey(self, order: Permit | Plan, reported: Collection[tuple[int, Version]]) -> None:
-        """What the node has been told: copies that a plan dropped need not be kept, nor those that the permit had
-        passed and the node had not `reported` at the fence: a plan may come back to such a version, from live memory.
-        """
-        self._checkers.permitted(order if isinstance(order, Permit) else order.permit)
+        """Follows an order of the coordinator. Copies that a plan dropped need not be kept. Nor need those that the
+        permit had passed and the node had not `reported` at the fence, since a plan may go back to such a version
+        from live memory."""
+        self._checkers.on_permit_obeyed(order if isinstance(order, Permit) else order.permit)
         if isinstance(order, Permit):
             self.permit = order
             return
@@ -98,7 +100,7 @@ class Arena:
         for slot in [slot for slot in self.sealed if slot.segment == segment]:
             rank, version = self.sealed.pop(slot)
             if slot not in self.corrupted:
-                self._checkers.may_overwrite(self.node, rank, version, self.permit)
+                self._checkers.check_overwrite(self.node, rank, version, self.permit)
         assert not any(slot.segment == segment for slot in self.writers), f"{self.node} frees a segment that is written"
         self.contents = {slot: content for slot, content in self.contents.items() if slot.segment != segment}
         self.corrupted = {slot for slot in self.corrupted if slot.segment != segment}

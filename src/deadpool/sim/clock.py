@@ -1,4 +1,4 @@
-"""Virtual time: an event queue, and clocks of machines, which run a little faster or slower than each other."""
+"""Virtual time: an event queue, and clocks of machines, which drift apart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Clock:
         self._queue: list[tuple[float, int, Action]] = []
 
     def at(self, time: float, action: Action) -> None:
-        """Or now, if it is later than that already: time never goes back."""
+        """Runs `action` at that time, or now if that is in the past: time never goes back."""
         self.events += 1
         heappush(self._queue, (max(time, self.now), self.events, action))
 
@@ -27,7 +27,7 @@ class Clock:
         self._queue.clear()
 
     def advance(self) -> bool:
-        """Runs what is due next. False: nothing will ever happen again."""
+        """Runs the next action. False means that nothing will ever happen again."""
         if not self._queue:
             return False
         self.now, _, action = heappop(self._queue)
@@ -36,7 +36,7 @@ class Clock:
 
 
 class LocalClock:
-    """What a machine takes for the time: it began at some other hour, and drifts."""
+    """The clock of one machine: it started at another time than the others, and drifts."""
 
     def __init__(self, clock: Clock, *, rate: float, ahead_s: float) -> None:
         self._clock, self._rate, self._ahead_s = clock, rate, ahead_s
@@ -46,5 +46,5 @@ class LocalClock:
         return self._ahead_s + self._rate * self._clock.now
 
     def true(self, local: float) -> float:
-        """When it will be that late there, or a moment later: a timer never fires early."""
+        """The true time at which this clock shows `local`, or a moment later: a timer never fires early."""
         return (local - self._ahead_s) / self._rate + 1e-6

@@ -1,8 +1,8 @@
 """What every rank's state should be at every version: the truth that the checkers compare with.
 
 Arithmetic in this world is not deterministic: a step computed again, in another generation, gives another result. So
-two births of one version number differ, and a resume that mixed them would be seen. Only the course of the data is the
-same however often it is computed: every rank must end where it would have ended undisturbed.
+two births of one version number differ, and a resume that mixed them would be noticed. Only the data that a rank sees
+is the same however often a step is computed: every rank must end where it would have ended in an undisturbed run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MASK = (1 << 61) - 1
 
 
 def mix(*numbers: int) -> int:
-    """Hashes of integers do not depend on PYTHONHASHSEED."""
+    """A hash of integers, which does not depend on PYTHONHASHSEED."""
     return hash(numbers) & _MASK
 
 
@@ -29,7 +29,7 @@ class State:
 
 
 Total = tuple[int, int]
-"""Over all ranks: of their own parts, and of the data that they have seen."""
+"""Sums over all ranks: of their own parts, and of the data that they have seen."""
 
 
 def initial(generation: Generation, rank: int) -> State:
@@ -66,7 +66,7 @@ class History:
         self._resumed_from[generation] = resume
 
     def undisturbed(self, number: int, rank: int) -> int:
-        """The data that a rank has seen after so many steps in which nothing happened."""
+        """The data that a rank has seen after so many steps of a run without faults."""
         while len(self._undisturbed) <= number:
             before = self._undisturbed[-1]
             total, this = sum(before) & _MASK, len(self._undisturbed)

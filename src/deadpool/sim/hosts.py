@@ -1,12 +1,13 @@
-"""The places where coordinators run: processes that die, start again with nothing, stall, and are cut off."""
+"""The hosts on which coordinators run. Their processes die, start again without memory, stall, and are cut off."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.coordinator.leadership import Charter, Office
+from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import Drop, Emit, Finish, FromAgent, LinkLost, Stalled, Tick, ToAgent
 from deadpool.protocol.messages import Order, Refused
 from deadpool.sim.network import Link
@@ -16,26 +17,26 @@ if TYPE_CHECKING:
     from deadpool.sim.world import World
 
 
-class Connection:
-    """Between a machine and one life of a coordinator process."""
+class CoordinatorLink:
+    """The connection between a machine and one life of a coordinator process."""
 
     def __init__(self, world: World, machine: Machine, host: Host) -> None:
         self._world, self.machine, self.host = world, machine, host
         self._life = host.life
-        self._up = Link(world, self._arrive_up, (machine.name, host.name))
-        self._down = Link(world, partial(machine.hear, self), (host.name, machine.name))
+        self._up = Link(world, self._deliver_up, (machine.name, host.name))
+        self._down = Link(world, partial(machine.on_message, self), (host.name, machine.name))
         self.send_up, self.send_down = self._up.send, self._down.send  # None is the end of the link
 
-    def _arrive_up(self, message: Any) -> None:
+    def _deliver_up(self, message: Any) -> None:
         host = self.host
         if host.alive and host.life == self._life:
-            host.hear(self, message)
+            host.on_message(self, message)
 
     def reset(self) -> None:
-        """Both ends hear of it, each in its time; what was on its way is gone."""
+        """Each end learns of it in its own time; messages on their way are lost."""
         self._up.cut = self._down.cut = True
-        self._world.after(1.0, partial(self._arrive_up, None))
-        self._world.after(1.0, partial(self.machine.hear, self, None))
+        self._world.after(1.0, partial(self._deliver_up, None))
+        self._world.after(1.0, partial(self.machine.on_message, self, None))
 
 
 class Host:
@@ -43,43 +44,44 @@ class Host:
         self._world, self.name = world, name
         self.clock = world.local_clock()
         self.alive, self.life = False, 0
-        self.office: Office
-        self.connections: dict[str, Connection] = {}
+        self.office: Leadership
+        self.connections: dict[str, CoordinatorLink] = {}
         self._wakes_at: float | None = None
         self._stalled_until = 0.0
 
-    def start(self, charter: Charter, *, founds: bool) -> None:
+    def start(self, config: CoordinatorConfig, *, founds: bool) -> None:
         self.alive, self.life = True, self.life + 1
-        self.office = Office(charter, name=f"{self.name}.{self.life}", founds=founds)
+        self.office = Leadership(config, name=f"{self.name}.{self.life}", founds=founds)
         self._wakes_at = None
-        self._world.tell(self.name, "starts", {"life": self.life})
+        self._world.log(self.name, "starts", {"life": self.life})
 
-    def begin(self) -> None:
+    def wake(self) -> None:
         self.feed(Tick())
 
     def die(self, *, quietly: bool = False) -> None:
-        """The system closes its links, as far as that can be heard; not if the power is gone."""
+        """The operating system closes its links. Without power (`quietly`) only its silence tells."""
         if self.alive:
             self.alive = False
-            self._world.tell("world", "coordinator dies", {"host": self.name, "in_office": self.office.in_office})
+            self._world.log("world", "coordinator dies", {"host": self.name, "in_office": self.office.is_leader})
             for connection in self.connections.values():
                 if not quietly:
                     connection.send_down(None)
             self.connections.clear()
 
     def stall(self, seconds: float) -> None:
-        """Nothing is read or said for so long; then everything at once, and that it was late is said first."""
-        self._world.tell("world", "coordinator stalls", {"host": self.name, "seconds": seconds})
+        """The process does not run for so long. Then it is told so first, and everything that has come in after
+        that."""
+        self._world.log("world", "coordinator stalls", {"host": self.name, "seconds": seconds})
         self._stalled_until = self._world.clock.now + seconds
         self._world.clock.at(self._stalled_until, lambda: self.feed(Stalled(seconds=seconds)))
 
-    # --- the driver of the office ------------------------------------------------------------------------------------
+    # --- the driver of the core --------------------------------------------------------------------------------------
 
-    def hear(self, connection: Connection, message: Any) -> None:
+    def on_message(self, connection: CoordinatorLink, message: Any) -> None:
         if self._world.clock.now < self._stalled_until:
             life = self.life
             self._world.clock.at(
-                self._stalled_until, lambda: self.hear(connection, message) if life == self.life else None
+                self._stalled_until, lambda: self.on_message(connection, message) if life == self.life else None
             )
             return
         node = connection.machine.name
@@ -89,22 +91,22 @@ class Host:
                 self.feed(LinkLost(node=node, reason="closed"))
             return
         known = self.connections.get(node)
-        if known is not connection and connection not in self._world.over:
-            self._meet(connection, known)
+        if known is not connection and connection not in self._world.closed_connections:
+            self._accept(connection, known)
         if self.connections.get(node) is connection:
-            self._world.checkers.heard(message)
+            self._world.checkers.on_report(message)
             self.feed(FromAgent(node=node, message=message))
 
-    def _meet(self, connection: Connection, known: Connection | None) -> None:
-        """A node that comes anew has left its last connection, whatever we have heard of that. Another one of the same
-        name has to wait until the first is known to be gone."""
+    def _accept(self, connection: CoordinatorLink, known: CoordinatorLink | None) -> None:
+        """A node that connects again has left its last connection, whether that was noticed or not. Another machine of
+        the same name has to wait until the first is known to be gone."""
         if known is not None and known.machine is not connection.machine:
             refused = Refused(reason="a node of that name is in the job already")
             connection.send_down(Order(term=self.office.term, message=refused))
-            self._world.over.add(connection)
+            self._world.closed_connections.add(connection)
             return
         if known is not None:
-            self._world.over.add(known)
+            self._world.closed_connections.add(known)
             del self.connections[known.machine.name]
             self.feed(LinkLost(node=known.machine.name, reason="superseded"))
         self.connections[connection.machine.name] = connection
@@ -115,29 +117,29 @@ class Host:
             return
         effects = self.office.step(input, now=self.clock.now)
         self.office.check()
-        world.took_office(self)
+        world.note_leader(self)
         for effect in effects:
             self._perform(effect)
-        self._arm()
+        self._set_timer()
 
     def _perform(self, effect: Any) -> None:
         match effect:
             case ToAgent(node=node, term=term, message=message):
-                self._world.checkers.said(self, message)
+                self._world.checkers.on_order_sent(self, message)
                 if node in self.connections:
                     self.connections[node].send_down(Order(term=term, message=message))
             case Drop(node=node):
                 if (connection := self.connections.pop(node, None)) is not None:
-                    self._world.over.add(connection)
+                    self._world.closed_connections.add(connection)
                     connection.send_down(None)
             case Emit(event=event):
                 detail = {"rank": event.rank, "step": event.step, "node": event.node, **event.detail}
-                self._world.tell(self.name, event.what, {"gen": event.generation, **detail})
-                self._world.look_at(self, event.what, event.detail)
+                self._world.log(self.name, event.what, {"gen": event.generation, **detail})
+                self._world.on_event_of(self, event.what, event.detail)
             case Finish():
                 self._world.finished(self, effect)
 
-    def _arm(self) -> None:
+    def _set_timer(self) -> None:
         wake = self.office.deadline()
         if wake is not None and (self._wakes_at is None or wake < self._wakes_at):
             self._wakes_at = wake
@@ -149,7 +151,7 @@ class Host:
         self._wakes_at = None
         if self._world.clock.now >= self._stalled_until:
             self.feed(Tick())
-            self._arm()
+            self._set_timer()
 
     @property
     def coordinator(self) -> Coordinator:

@@ -1,9 +1,9 @@
 """Checker (j): no more steps are lost than the loss bound allows.
 
-Completed steps lost <= k + floor((L1 + skew) / T). Said without division: a version that all ranks have reached, that
-is captured and that nobody missed is committed at the latest L1 later, and then only what is newer can be lost. L1,
-from the end of a step to stored at the last holder, is known here: the world is made with it. It holds where nothing
-went wrong for that long.
+Completed steps lost <= k + floor((L1 + skew) / T). Without the division: a version that all ranks have reached, that is
+captured, and that no rank missed is committed at the latest L1 later, and then only newer versions can be lost. L1, the
+time from the end of a step until the last holder has stored it, is known here, since the world is made with it. The
+bound holds where nothing went wrong for that long.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 SLOW_PUSH_S = 4.0
 NEWS_S = 1.0
-"""From the last copy to the permit that says so, and from a rank to its agent: messages may be late twenty-fold."""
+"""Time from the last copy to its permit, and from a rank to its agent: a message may take twenty times as long."""
 
 
-class Lateness:
+class LossBound:
     def __init__(self, world: World) -> None:
         self._world = world
         self._arrivals: dict[tuple[str, int], int] = {}
-        self._reached: dict[tuple[str, int], float] = {}  # when the last rank had completed it
+        self._reached: dict[tuple[str, int], float] = {}  # when the last rank completed it
         self._quiet_since = 0.0
 
     @property
@@ -38,17 +38,17 @@ class Lateness:
 
     @property
     def _is_bounded(self) -> bool:
-        """Where streams fail or come late there is no bound."""
+        """There is no bound where streams fail or come late."""
         options = self._world.options
         return not (options.push_failure or options.late or options.give_up)
 
-    def stepped(self, version: Version) -> None:
+    def on_step(self, version: Version) -> None:
         key = (str(version.born), version.number)
         self._arrivals[key] = self._arrivals.get(key, 0) + 1
         if self._arrivals[key] == self._world.layout.world_size:
             self._reached[key] = self._world.clock.now
 
-    def disturbed(self) -> None:
+    def on_disturbance(self) -> None:
         self._quiet_since = self._world.clock.now
 
     def overdue(self, permit: Permit, is_wanted: Callable[[int], bool]) -> int | None:

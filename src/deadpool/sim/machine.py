@@ -1,4 +1,4 @@
-"""A machine: the real agent core, its processes, its memory, its link to a coordinator. It dies all at once."""
+"""A machine: the real agent core, its processes, its memory and its link to a coordinator, which all die together."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import FenceAck, Inventory, Join, Order, Permit, Plan, Refused, Welcome
 from deadpool.protocol.topology import Address
 from deadpool.sim.arena import Arena
-from deadpool.sim.hosts import Connection
+from deadpool.sim.hosts import CoordinatorLink
 from deadpool.sim.process import Process
-from deadpool.sim.streams import Stream
+from deadpool.sim.streams import CopyStream
 
 if TYPE_CHECKING:
     from deadpool.sim.world import World
@@ -57,92 +57,92 @@ PAUSE_NOTICED_S = 0.1
 
 class Machine:
     def __init__(self, world: World, name: str, *, spare: bool, life: int = 0) -> None:
-        """`life` tells it from earlier ones of that name."""
+        """`life` distinguishes it from earlier machines of that name."""
         self.world, self.name, self.spare = world, name, spare
         self.incarnation = f"{name}#{life}"
         self.clock = world.local_clock()
         self.agent = Agent(node=name, standby=world.options.standby)
-        self.arena = Arena(name, world.checkers)
+        self.arena = Arena(name, world.checkers.copies)
         self.processes: dict[str, Process] = {}
-        self.streams: list[Stream] = []
-        self.doors_closed: Generation = NO_GENERATION  # streams older than this are not let in
-        self.streams_cut: Generation = NO_GENERATION  # streams older than this have ended
+        self.streams: list[CopyStream] = []
+        self.oldest_admitted: Generation = NO_GENERATION  # older streams are refused
+        self.streams_cut: Generation = NO_GENERATION  # older streams have ended
         self.alive = True
-        self.fallen = False  # by a fault: dead, cut off for ever, or taken for either
+        self.is_lost = False  # by a fault: it is dead, cut off for ever, or taken for either
         self.told_to_leave = False
-        self.starts_killed = 0  # processes that a fault ended before they had said anything
+        self.starts_killed = 0  # processes that a fault ended before they said hello
         self._wakes_at: float | None = None
         self._search = Search()
-        self._connection: Connection | None = None
-        self._calls = 0  # attempts to connect, so that an old one does not go on beside a new one
-        self.frozen = Inventory()  # as it said at the last fence
+        self._connection: CoordinatorLink | None = None
+        self._attempts = 0  # to connect: an older attempt ends when a newer one begins
+        self.frozen = Inventory()  # as reported at the last fence
         self.promised = 0  # the highest term that it was asked to follow
-        self._paused: list[Callable[[], None]] | None = None  # what came while it did not run
+        self._paused: list[Callable[[], None]] | None = None  # inputs that came while it did not run
 
     @property
     def address(self) -> Address:
-        """Whoever starts again listens somewhere else."""
+        """A machine that starts again listens at another address."""
         return Address(host=self.incarnation, port=1)
 
     # --- coordinators ------------------------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Tries one after the other until somebody lets it in."""
-        self._calls += 1
-        call = self._calls
-        self.world.after(0.1, lambda: self._call() if call == self._calls and self.alive else None)
+        """Tries one coordinator after the other until one accepts it."""
+        self._attempts += 1
+        attempt = self._attempts
+        self.world.after(0.1, lambda: self._connect() if attempt == self._attempts and self.alive else None)
 
-    def _call(self) -> None:
+    def _connect(self) -> None:
         hosts = self.world.hosts
         host = hosts[self._search.choose(len(hosts))]
         cut = self.world.network.is_severed(self.name, host.name)
         if cut or not host.alive:
             pause_s = (0.5 if self._search.is_over(len(hosts)) else 0.01) + (0.5 if cut else 0.0)
-            call = self._calls
-            self.world.after(pause_s, lambda: self._call() if call == self._calls and self.alive else None)
+            attempt = self._attempts
+            self.world.after(pause_s, lambda: self._connect() if attempt == self._attempts and self.alive else None)
             return
-        self._connection = Connection(self.world, self, host)
+        self._connection = CoordinatorLink(self.world, self, host)
         rack = self.world.options.rack_of(self.name)
         join = Join(node=self.name, incarnation=self.incarnation, data=self.address, spare=self.spare, rack=rack)
         self._connection.send_up(replace(join, footing=self.agent.footing))
         self.feed(CoordinatorFound(patience=self._search.accepted(len(hosts))))
 
-    def hear(self, connection: Connection, message: Any) -> None:
-        """Also, on a link that it has left for another coordinator, what was still on its way: the agent has to tell by
-        the term. Two links to the same one it never has."""
+    def on_message(self, connection: CoordinatorLink, message: Any) -> None:
+        """Messages still come in on a link that the machine has left for another coordinator: the agent has to
+        recognise them by their term. There are never two links to the same coordinator."""
         current = self._connection
         superseded = current is not None and current is not connection and current.host is connection.host
         if not self.alive or superseded:
             return
         if self._paused is not None:
-            self._paused.append(partial(self.hear, connection, message))
+            self._paused.append(partial(self.on_message, connection, message))
         elif message is None:
             if connection is self._connection:
                 self._connection = None
                 self.feed(CoordinatorLost(reason="closed"))
                 self.join()
         elif not isinstance(message.message, Welcome):
-            self.fallen |= isinstance(message.message, Refused)
-            self.world.checkers.obeying(self, message, lambda: self._obey(message))
+            self.is_lost |= isinstance(message.message, Refused)
+            self.world.checkers.check_obedience(self, message, lambda: self._obey(message))
         elif connection is self._connection:
             self.promised = max(self.promised, message.term)
             self._search.start_over()
             self._obey(message)
 
-    def _leave(self) -> None:
+    def _leave_coordinator(self) -> None:
         if self._connection is not None:
             self._connection.send_up(None)
             self._connection = None
         self.join()
 
     def die(self, *, quietly: bool = False) -> None:
-        """The coordinator notices when the end of the link arrives; or, if the power is gone, by silence."""
+        """The coordinator notices when the end of the link arrives or, without power (`quietly`), by silence."""
         if not self.alive:
             return
         self.alive = False
         for process in self.processes.values():
             process.die()
-        self.world.streams.machine_died(self)
+        self.world.streams.on_machine_death(self)
         if self._connection is not None and not quietly:
             self._connection.send_up(None)
 
@@ -151,7 +151,7 @@ class Machine:
         return self._paused is not None
 
     def pause(self, seconds: float) -> None:
-        """Its agent does not run for so long (SIGSTOP); its trainers do. Then everything is there at once."""
+        """The agent does not run for so long (SIGSTOP), but its trainers do. Then all its inputs come at once."""
         if self._paused is None:
             self._paused = []
             self.world.clock.after(seconds, partial(self.resume, seconds))
@@ -184,17 +184,17 @@ class Machine:
         self.agent.check()
         for effect in effects:
             self._perform(effect)
-        self._arm()
+        self._set_timer()
 
     def feed_then(self, input: Any, then: Callable[[], None]) -> None:
-        """When the agent has heard it."""
+        """Calls `then` when the agent has handled the input, which waits while the agent is paused."""
         if self._paused is not None:
             self._paused.append(partial(self.feed_then, input, then))
         elif self.alive:
             self.feed(input)
             then()
 
-    def _arm(self) -> None:
+    def _set_timer(self) -> None:
         wake = self.agent.deadline()
         if wake is not None and (self._wakes_at is None or wake < self._wakes_at):
             self._wakes_at = wake
@@ -205,19 +205,19 @@ class Machine:
             self._wakes_at = None
             self.feed(Tick())
 
-    def _reported(self) -> set[tuple[int, Version]]:
-        """At the last fence."""
+    def _reported_copies(self) -> set[tuple[int, Version]]:
+        """The copies that it reported at the last fence."""
         return {(copy.seal.rank, copy.seal.version) for copy in (*self.frozen.own, *self.frozen.held)}
 
     def _obey(self, order: Order) -> None:
         message = order.message
         if order.term == self.promised:
             if isinstance(message, Permit | Plan) and message.generation >= self.agent.generation:
-                self.arena.obey(message, self._reported() if isinstance(message, Plan) else ())
+                self.arena.obey(message, self._reported_copies() if isinstance(message, Plan) else ())
             if isinstance(message, Plan) and message.generation == self.agent.generation:
                 plan = message.filled_in(self.agent.plan)
-                self.world.checkers.ordered(self, plan)
-                self.world.checkers.placed(self, plan)
+                self.world.checkers.copies.check_sources(self, plan)
+                self.world.checkers.copies.check_placement(self, plan)
         self.feed(FromCoordinator(term=order.term, message=message))
 
     def _perform(self, effect: AgentEffect) -> None:
@@ -228,7 +228,7 @@ class Machine:
                 if self._connection is not None:
                     self._connection.send_up(message)
             case LookElsewhere():
-                self._leave()
+                self._leave_coordinator()
             case ToTrainer(trainer=name, message=message):
                 if name in self.processes:
                     self.processes[name].inbox.send(message)
@@ -238,10 +238,10 @@ class Machine:
             case KillTrainer(trainer=name, reason=reason):
                 self._kill(name, reason)
             case Emit(event=event):
-                self.world.tell(self.name, event.what, event.detail)
+                self.world.log(self.name, event.what, event.detail)
             case Finish(reason=reason):
-                self.world.tell(self.name, "agent ends", {"reason": reason})
-                self.fallen |= self.told_to_leave or (self.starts_killed > 0 and "do not start" in reason)
+                self.world.log(self.name, "agent ends", {"reason": reason})
+                self.is_lost |= self.told_to_leave or (self.starts_killed > 0 and "do not start" in reason)
                 self.die()
             case _:
                 self._perform_on_memory(effect)
@@ -264,9 +264,9 @@ class Machine:
             case CutStreams(generation=generation):
                 self.world.streams.cut(self, generation)
             case AcceptOffer(offer=offer, slot=slot):
-                self.world.streams.accepted(offer, slot)
+                self.world.streams.on_accepted(offer, slot)
             case RefuseOffer(offer=offer, reason=reason):
-                self.world.streams.refused(offer, reason)
+                self.world.streams.on_refused(offer, reason)
             case WriteOut(copies=copies):
                 ranks = tuple(copy.seal.rank for _, copy in copies)
                 self.world.after(1.0, lambda: self.feed(WrittenOut(ranks=ranks, folder=self.name)))
@@ -292,7 +292,7 @@ class Machine:
             self.world.after(0.2, lambda: process.exit(-9, reason) if process.alive else None)
 
     def process_exited(self, process: Process, code: int, reason: str) -> None:
-        """What it had said before it ended arrives before the news of its end."""
+        """Messages that the process sent before it ended arrive before the news of its end."""
         self.processes.pop(process.name, None)
         exited = TrainerExited(trainer=process.name, code=code, reason=reason)
         process.say(exited)

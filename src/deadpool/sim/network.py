@@ -1,8 +1,8 @@
-"""Who can reach whom, and connections as TCP gives them: in order, or late, or not at all, never with a gap.
+"""Reachability, and connections as TCP gives them: messages come in order, late, or not at all, never with a gap.
 
-A direction between two places can be cut. What is sent meanwhile waits at the sender and comes late when the cut has
-healed in time; or the connection has broken by then, and the other end does not hear of it. Two connections between the
-same places overtake each other.
+One direction between two places can be cut. What is sent meanwhile waits at the sender and comes late if the cut heals
+in time; or the connection breaks, and the other end is not told. Two connections between the same places overtake each
+other.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from deadpool.sim.world import World
 
 Ends = tuple[str, str]
-"""From whom to whom."""
+"""Sender and receiver."""
 SLOW_SHARE, SLOW_FACTOR = 0.02, 10
 RETRANSMIT_S = 3.0
-"""After a cut has healed, until the sender tries again."""
-BREAKS = 0.3
+"""From the end of a cut until the sender tries again."""
+BREAK_SHARE = 0.3
 """Share of connections that do not outlive a cut."""
 
 
-class Network:
+class VirtualNetwork:
     def __init__(self, world: World) -> None:
         self._world, self.clock = world, world.clock
         self.cuts: set[Ends] = set()
         self._waiting: dict[Ends, list[Link]] = {}
 
     def is_severed(self, one: str, other: str) -> bool:
-        """Nothing that needs answers gets through."""
+        """No exchange that needs an answer gets through."""
         return bool(self.cuts) and ((one, other) in self.cuts or (other, one) in self.cuts)
 
     def cut(self, ends: Iterable[Ends], *, for_s: float | None) -> list[Ends]:
-        """Those of `ends` that were not cut already, which are healed after a while, and at peace at the latest. None:
-        for ever."""
+        """Cuts those of `ends` that are not cut already, and returns them. They heal after `for_s`, and at the latest
+        when the liveness phase begins; None means never."""
         fresh = [each for each in dict.fromkeys(ends) if each not in self.cuts]
         self.cuts.update(fresh)
-        self._world.tell("world", "cut", {"links": " ".join(f"{a}>{b}" for a, b in fresh), "for_s": for_s})
+        self._world.log("world", "cut", {"links": " ".join(f"{a}>{b}" for a, b in fresh), "for_s": for_s})
         if for_s is not None:
             self._world.clock.after(for_s, partial(self.heal, fresh))
             self._world.heal_at_peace(partial(self.heal, fresh))
@@ -49,16 +49,16 @@ class Network:
         self.cuts.difference_update(healed)
         for each in healed:
             for link in self._waiting.pop(each, []):
-                self._world.after(RETRANSMIT_S, link.go_on)
+                self._world.after(RETRANSMIT_S, link.retransmit)
 
     def hold(self, link: Link, ends: Ends) -> None:
         self._waiting.setdefault(ends, []).append(link)
 
 
 class Link:
-    """One direction of one connection: first in, first out, each message late by its own chance.
+    """One direction of one connection: first in, first out, each message delayed at random.
 
-    Without `ends` it does not leave a machine. What was cut off is swallowed.
+    Without `ends` it does not leave its machine. A link that was cut drops what it is given.
     """
 
     __slots__ = ("_at", "_deliver", "_ends", "_held", "_last", "_latency_s", "_network", "_random", "cut")
@@ -92,13 +92,13 @@ class Link:
             self._network.hold(self, self._ends)
         self._held.append(message)
 
-    def go_on(self) -> None:
-        """The sender tries again: everything comes at once, in order; or the connection was given up."""
+    def retransmit(self) -> None:
+        """The sender tries again: all messages come at once, in order, or the connection was given up."""
         if self._ends in self._network.cuts:
             assert self._ends is not None
             self._network.hold(self, self._ends)
             return
         held, self._held = self._held, []
-        self.cut |= self._random() < BREAKS
+        self.cut |= self._random() < BREAK_SHARE
         for message in held:
             self._arrive(message)

@@ -1,4 +1,4 @@
-"""What one seed draws: the job's shape, how fast things are, and what goes wrong when."""
+"""What one seed draws: the shape of the job, the speed of its parts, and the faults with their times."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from deadpool.sim.faults import ALL, Fault, FaultPlan
+from deadpool.sim.faults import ALL, FaultKind, FaultPlan
 from deadpool.sim.faults.fault import TIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SeedOptions:
     seed: int
     nodes: int
     per_node: int
@@ -29,17 +29,17 @@ class Options:
     push_failure: float
     faults: tuple[FaultPlan, ...]
     calm_s: float  # when the liveness phase begins
-    racks: int  # 0: nothing is said of racks
+    racks: int  # 0: racks are not named
     in_place: bool  # survivors keep their processes
     budget: float  # share of the step time that captures may cost; 0: the interval stays
-    copy_s: float  # for a capture, now and then
-    deaf_s: float  # until a trainer heeds a change of the interval
-    late: float = 0.0  # chance that a stream of copies knocks late
-    drift: float = 0.0  # by which clocks are faster or slower than the true time, at most
-    standbys: int = 0  # further places where a coordinator runs
+    copy_s: float  # for a capture, in slow stretches
+    deaf_s: float  # until a trainer follows a change of the interval
+    late: float = 0.0  # chance that a stream of copies is offered late
+    drift: float = 0.0  # by which clocks are at most faster or slower than the true time
+    standbys: int = 0  # further hosts with a coordinator
 
     def __str__(self) -> str:
-        """In a line or two, as a story begins."""
+        """The lines with which a story begins."""
         shape = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "faults"}
         drawn = " ".join(
             f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in shape.items()
@@ -48,33 +48,33 @@ class Options:
         return f"{drawn}\nfaults: {faults or 'none'}"
 
     def rack_of(self, node: str) -> str | None:
-        """By chance, and uneven; whoever joins has one too."""
+        """Racks are drawn by name, unevenly; a node that joins later has one too."""
         return f"r{zlib.crc32(node.encode()) % self.racks}" if self.racks else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A mix of faults that seeds are drawn from, for what would be rare in the mix of all: the kinds that are in it
-    (none given: all), how many, and what all its seeds have in common."""
+    """A mix of faults that leads to situations which are rare among all seeds. An empty `kinds` means all of them;
+    `shape` sets what all seeds of the profile have in common."""
 
     name: str
     kinds: frozenset[str] = frozenset()
-    intensity: float | None = None  # None: drawn
-    shape: Callable[[Options], Options] = lambda options: options
+    intensity: float | None = None  # None: the seed draws it
+    shape: Callable[[SeedOptions], SeedOptions] = lambda options: options
 
-    def share_of(self, fault: Fault) -> bool:
+    def includes(self, fault: FaultKind) -> bool:
         return not self.kinds or fault.kind in self.kinds
 
 
 ANYTHING = Profile(name="anything")
 INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
-"""By which the chances of all kinds are multiplied: some seeds are quiet, some are hostile."""
+"""Factors on the chances of all kinds, so that some seeds are quiet and some are hostile."""
 
 
-def draw(seed: int, profile: Profile = ANYTHING) -> Options:
+def draw(seed: int, profile: Profile = ANYTHING) -> SeedOptions:
     rng = random.Random(seed)
     nodes = rng.randint(2, 5) if rng.random() < 0.9 else 6
-    options = Options(
+    options = SeedOptions(
         seed=seed,
         nodes=nodes,
         per_node=rng.choice((1, 1, 2)),
@@ -105,8 +105,8 @@ def draw(seed: int, profile: Profile = ANYTHING) -> Options:
     return _with_faults(profile.shape(options), profile, drawn if profile.intensity is None else profile.intensity)
 
 
-def _with_budget(options: Options, rng: random.Random) -> Options:
-    """Changes of the interval follow measurements, and so take time."""
+def _with_budget(options: SeedOptions, rng: random.Random) -> SeedOptions:
+    """Changes of the interval follow measurements, so such a seed takes longer."""
     return replace(
         options,
         budget=rng.choice((0.1, 0.3)),
@@ -116,9 +116,9 @@ def _with_budget(options: Options, rng: random.Random) -> Options:
     )
 
 
-def _with_faults(options: Options, profile: Profile, intensity: float) -> Options:
-    """What waits for an event would wait for ever if nothing began by itself."""
-    kinds = [kind for kind in ALL if profile.share_of(kind)]
+def _with_faults(options: SeedOptions, profile: Profile, intensity: float) -> SeedOptions:
+    """At least one fault comes at a time of its own: faults that follow an event would otherwise wait for ever."""
+    kinds = [kind for kind in ALL if profile.includes(kind)]
     plans = [plan for kind in kinds for plan in kind.draw(options.seed, intensity=intensity, calm_s=options.calm_s)]
     if plans and all(plan.when != TIME for plan in plans):
         plans[0] = replace(plans[0], when=TIME, after_s=options.calm_s / 2)

@@ -1,46 +1,47 @@
-"""Named mixes of faults, for what is rare among all of them."""
+"""Named mixes of faults, for situations that are rare among all seeds."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from deadpool.sim.options import ANYTHING, Options, Profile
+from deadpool.sim.options import ANYTHING, Profile, SeedOptions
 
 
-def _succession(options: Options) -> Options:
+def _succession(options: SeedOptions) -> SeedOptions:
     nodes = max(3, options.nodes)
     return replace(options, nodes=nodes, standbys=max(1, options.standbys), budget=0.0)
 
 
-def _tight(options: Options) -> Options:
-    """Little room, slow copies, captures given up: what is kept and overwritten is decided all the time. In every other
-    world news takes long: then a fence finds some of it on its way."""
+def _tight(options: SeedOptions) -> SeedOptions:
+    """Few slots, slow copies, captures given up: permits decide all the time what is kept. In every other seed messages
+    are slow, so that a fence finds some of them on their way."""
     latency_s = 0.2 if options.seed % 2 else options.latency_s
     return replace(options, slots=2, give_up=0.2, push_s=1.5, every=1, budget=0.0, latency_s=latency_s)
 
 
-def _intervals(options: Options) -> Options:
-    """Changes of the interval that are heard of late."""
+def _intervals(options: SeedOptions) -> SeedOptions:
+    """Trainers learn late of changes of the interval."""
     return replace(options, budget=0.1, copy_s=2.0, deaf_s=60.0, calm_s=60.0)
 
 
-def _replicas(options: Options) -> Options:
+def _replicas(options: SeedOptions) -> SeedOptions:
     return replace(options, replicated=True, holders=1, budget=0.0, nodes=max(3, options.nodes))
 
 
-def _damage(options: Options) -> Options:
-    """Who loses its processes at every fault has to load its copies."""
+def _damage(options: SeedOptions) -> SeedOptions:
+    """In every other seed all processes end at a fault, so that every rank has to load its copy."""
     return replace(options, in_place=options.seed % 2 == 0, budget=0.0)
 
 
-def _returns(options: Options) -> Options:
-    """Little is committed, so that a loss costs the start; spares take every seat, and there is time to come back."""
+def _returns(options: SeedOptions) -> SeedOptions:
+    """Little is committed, so that a loss makes the job start anew; spares take every seat, and there is time to
+    return."""
     return replace(options, nodes=min(3, options.nodes), spares=3, every=3, push_s=1.5, calm_s=60.0, budget=0.0)
 
 
-def _births(options: Options) -> Options:
-    """Who returns has versions that were computed again without it, and is needed: the one spare, which has its seat,
-    dies soon. Copies lag, so that it had sealed what no holder had yet."""
+def _births(options: SeedOptions) -> SeedOptions:
+    """A node returns with versions that were computed again without it, and is needed, since the one spare, which took
+    its seat, dies soon. Copies lag, so that the node had sealed what no holder had yet."""
     return replace(
         options, nodes=2 + options.seed % 2, spares=1, holders=1, push_s=1.5, every=1, slots=3, in_place=True,
         give_up=0.0, push_failure=0.0, budget=0.0, standbys=0, calm_s=45.0, latency_s=0.005,

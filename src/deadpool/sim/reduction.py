@@ -1,4 +1,4 @@
-"""Collectives: a step ends for nobody before every rank has come. An abort in one may hand garbage to others."""
+"""Collectives: no rank completes a step before every rank has come. An abort inside one may give others garbage."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Completion = Callable[[Total, bool], None]
 @dataclass(slots=True)
 class Reduction:
     states: dict[int, State] = field(default_factory=dict)
-    inside: dict[int, Completion] = field(default_factory=dict)  # came, and have not left
-    places: set[str] = field(default_factory=set)  # machines
+    inside: dict[int, Completion] = field(default_factory=dict)  # ranks that have come and not left
+    places: set[str] = field(default_factory=set)  # names of machines
     broken: bool = False
 
 
@@ -39,16 +39,16 @@ class Reductions:
         reduction.places.add(process.machine.name)
         self._where[process.number] = reduction
         if len(reduction.states) == self._world.layout.world_size:
-            self._meet(reduction, key)
+            self._complete(reduction, key)
 
-    def _meet(self, reduction: Reduction, key: tuple[Generation, int]) -> None:
-        """Not while some of them cannot reach each other; by then some may have been aborted."""
+    def _complete(self, reduction: Reduction, key: tuple[Generation, int]) -> None:
+        """The collective waits while some machines cannot reach each other; some ranks may be aborted meanwhile."""
         places = reduction.places
         if any(a in places and b in places for a, b in self._world.network.cuts):
-            self._world.after(1.0, partial(self._meet, reduction, key))
+            self._world.after(1.0, partial(self._complete, reduction, key))
             return
         if not reduction.broken:
-            self._world.checkers.met(key[0])
+            self._world.checkers.on_collective(key[0])
         del self._open[key]
         for inside in list(reduction.inside):
             self._world.after(0.05, partial(self._leave, reduction, inside))
@@ -60,20 +60,21 @@ class Reductions:
             states = [reduction.states[r] for r in sorted(reduction.states)]
             completion(total_of(states), garbage)
 
-    def left(self, who: int) -> None:
-        self._where.pop(who, None)
+    def left(self, process: int) -> None:
+        self._where.pop(process, None)
 
-    def abandoned(self, who: int, rank: int) -> None:
-        """Aborted or died inside: whoever is in there, itself included if it lives, may finish on garbage."""
-        reduction = self._where.pop(who, None)
+    def abandoned(self, process: int, rank: int) -> None:
+        """A process was aborted or died inside: each rank in there, itself included if it lives, may finish on
+        garbage."""
+        reduction = self._where.pop(process, None)
         if reduction is None or rank not in reduction.inside:
             return
         reduction.broken = True
         for peer in list(reduction.inside):
             if self._world.rng.random() < 0.25:
-                self._world.after(0.3, partial(self._spill, reduction, peer))
+                self._world.after(0.3, partial(self._finish_on_garbage, reduction, peer))
 
-    def _spill(self, reduction: Reduction, rank: int) -> None:
+    def _finish_on_garbage(self, reduction: Reduction, rank: int) -> None:
         completion = reduction.inside.pop(rank, None)
         if completion is not None:
             completion((self._world.rng.getrandbits(60), self._world.rng.getrandbits(60)), True)

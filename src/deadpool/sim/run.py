@@ -1,19 +1,19 @@
-"""One seed from beginning to end: a phase with faults, then peace, in which the job has to come to its end."""
+"""One seed from beginning to end: a safety phase with faults, then a liveness phase in which the job has to end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from deadpool.protocol.coordinator.job import Phase
-from deadpool.sim.checkers import Violation, fail
 from deadpool.sim.faults.injector import Injector
 from deadpool.sim.options import ANYTHING, Profile, draw
+from deadpool.sim.violation import Violation, fail
 from deadpool.sim.world import World
 
 PATIENCE_S = 450.0
-"""For the job to complete its last steps once there is peace."""
+"""Time for the job to complete its last steps in the liveness phase."""
 GIVEN_UP_S = 60.0
-"""After which nobody expects anything of a job that has lost its majority."""
+"""Time in the liveness phase after which a job that has lost its majority is given up."""
 STEPS_IN_PEACE = 18
 STEPS_TO_NARROW = 30
 EVENTS_AT_MOST = 500_000
@@ -24,12 +24,12 @@ class Result:
     seed: int
     options: str
     violation: str | None
-    outcome: str  # completed, or why the job ended
-    faults: dict[tuple[str, str], int]  # by kind, and by the phase that they hit in
+    outcome: str  # why the job ended
+    faults: dict[tuple[str, str], int]  # by kind, and by the phase that they hit
     steps: int
     events: int
     virtual_s: float
-    peace_s: float  # of it after the last fault
+    peace_s: float  # of it in the liveness phase
     profile: str = ANYTHING.name
     story: tuple[str, ...] = ()
 
@@ -45,8 +45,8 @@ def run_seed(seed: int, *, story: bool = False, profile: Profile = ANYTHING) -> 
     faults = Injector(world)
     violation = None
     try:
-        _play(world, faults)
-        _judge(world)
+        _run_phases(world, faults)
+        _check_outcome(world)
     except Violation as broken:
         violation = str(broken)
     except Exception as broken:
@@ -67,7 +67,7 @@ def run_seed(seed: int, *, story: bool = False, profile: Profile = ANYTHING) -> 
 
 
 def _where(error: BaseException) -> str:
-    """The innermost frame: which assertion it was."""
+    """The innermost frame, which names the assertion."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -76,59 +76,59 @@ def _where(error: BaseException) -> str:
     return f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"
 
 
-def _play(world: World, faults: Injector) -> None:
+def _run_phases(world: World, faults: Injector) -> None:
     options, clock = world.options, world.clock
     world.start()
     for index in range(options.nodes):
         world.add_machine(f"n{index}", spare=False)
     for index in range(options.spares):
         world.add_machine(f"s{index}", spare=True)
-    faults.arm()
-    clock.at(options.calm_s, lambda: _bring_peace(world))
+    faults.schedule()
+    clock.at(options.calm_s, lambda: _begin_liveness_phase(world))
     ends_at = options.calm_s + PATIENCE_S
     while world.outcome is None and clock.now < ends_at and clock.events < EVENTS_AT_MOST:
         if not clock.advance():
             break
 
 
-def _bring_peace(world: World) -> None:
-    """No more faults, and spares enough: from here on only the protocol itself could stand in the way."""
+def _begin_liveness_phase(world: World) -> None:
+    """Faults end and heal, and there are enough spares: from here on only the protocol could stop the job."""
     world.calm = True
     world.heal()
     narrowing = STEPS_TO_NARROW + 3 * world.every if world.options.budget else 0
     world.last_step = world.newest + STEPS_IN_PEACE + narrowing
-    world.tell("world", "peace", {"last_step": world.last_step})
+    world.log("world", "peace", {"last_step": world.last_step})
     for process in [p for machine in world.machines.values() for p in machine.processes.values()]:
         process.heed()
-    world.on_waiting = lambda: _relieve(world)
+    world.on_waiting = lambda: _add_spares(world)
     if world.coordinator.phase is Phase.WAITING:
-        _relieve(world)
+        _add_spares(world)
     if world.coordinator.phase is Phase.FORMING:
-        _complete(world)
-    world.clock.after(GIVEN_UP_S, lambda: _give_up(world))
+        _start_missing_nodes(world)
+    world.clock.after(GIVEN_UP_S, lambda: _stop_if_hopeless(world))
 
 
-def _relieve(world: World) -> None:
+def _add_spares(world: World) -> None:
     for _ in range(world.options.nodes):
         world.add_machine(f"p{world.next_number()}", spare=True)
 
 
-def _complete(world: World) -> None:
-    """A job that never began waits for the nodes that it was started with."""
+def _start_missing_nodes(world: World) -> None:
+    """A job that never began waits for the nodes that it was started with, so dead ones start again."""
     for index in range(world.options.nodes):
         if not world.machines[f"n{index}"].alive:
             world.add_machine(f"n{index}", spare=False)
 
 
-def _give_up(world: World) -> None:
-    """Nothing else can come of it."""
-    if world.has_lost_majority and not world.is_in_charge:
+def _stop_if_hopeless(world: World) -> None:
+    """A job without a majority that nothing runs cannot go on any more."""
+    if world.has_lost_majority and not world.has_running_job:
         world.clock.stop()
 
 
-def _judge(world: World) -> None:
+def _check_outcome(world: World) -> None:
     outcome = world.outcome
-    if outcome is None and world.has_lost_majority and not world.is_in_charge:
+    if outcome is None and world.has_lost_majority and not world.has_running_job:
         return
     if outcome is None:
         phase = world.coordinator.phase.value
@@ -137,14 +137,14 @@ def _judge(world: World) -> None:
         missing = set(range(world.layout.world_size)) - world.checkers.finished_ranks
         if missing:
             fail("b", f"completed, but ranks {sorted(missing)} never ended")
-        world.checkers.grew()
+        world.checkers.check_watermark_grew()
     elif "none of the nodes that ran" in outcome.reason:
-        if there := [machine.name for machine in world.voters_there]:
+        if there := [machine.name for machine in world.surviving_voters]:
             fail("d", f"{outcome.reason}; but {there} are there")
     elif not _is_excused(outcome.reason):
         fail("g", f"the job failed: {outcome.reason}")
 
 
 def _is_excused(reason: str) -> bool:
-    """Ends that say why. Whether a lost copy is really lost was looked at when it was said."""
+    """The job may end for these reasons. Whether a copy is really lost was checked when the job said so."""
     return "every copy of version" in reason or "no spare node joined" in reason or "no progress" in reason

@@ -1,7 +1,8 @@
-"""The data plane between machines: pushes to holders and pulls by newcomers, each of one generation, each cuttable.
+"""The data plane between machines: pushes to holders and pulls by newcomers. Each belongs to one generation, whose
+fence cuts it.
 
 Bytes are verified where they arrive, against the seal that came before them. Where nothing gets through, or the other
-end does not run, a stream stands still until it goes on or its deadline is over.
+end does not run, a stream stands still until it continues or its deadline is over.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ if TYPE_CHECKING:
     from deadpool.sim.world import World
 
 STALLED_S = 4.0
-"""For which a stream may stand still."""
+"""The longest time for which a stream stands still."""
 IN_FLIGHT = 0.3
 """Share of streams whose last bytes are on their way when their sender dies."""
 LATE_S = 20.0
-"""That a stream may take to knock: its connection was made, and then nothing happened for long."""
+"""The longest time from the connection of a late stream to its offer."""
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
-    """From `source` to `target`. A fetch has only a target: it goes from source to source."""
+class CopyStream:
+    """A stream from `source` to `target`. A fetch has only a target: it tries one source after the other."""
 
     effect: PushCopy | FetchCopy
     generation: Generation
@@ -52,34 +53,34 @@ class Stream:
     slot: SlotRef | None = None  # written at the target
     offer: int = 0
     open: bool = True
-    copy: Copy | None = None  # as the holder will have it
-    content: Content | None = None  # of a sender that died when its last bytes were on their way
+    copy: Copy | None = None  # as the holder will store it
+    content: Content | None = None  # of a sender that died while its last bytes were on their way
 
 
-class Streams:
+class CopyStreams:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._offers: dict[int, Stream] = {}
+        self._offers: dict[int, CopyStream] = {}
 
     # --- pushes ------------------------------------------------------------------------------------------------------
 
     def push(self, source: Machine, effect: PushCopy) -> None:
         world = self._world
-        stream = Stream(effect, effect.generation, source, world.incarnations.get(effect.holder.address.host))
+        stream = CopyStream(effect, effect.generation, source, world.incarnations.get(effect.holder.address.host))
         source.streams.append(stream)
         late = not world.calm and world.rng.random() < world.options.late
         if late:
-            world.heal_at_peace(partial(self._knock, stream))
-        world.after(LATE_S if late else world.latency_s(), partial(self._knock, stream))
+            world.heal_at_peace(partial(self._offer, stream))
+        world.after(LATE_S if late else world.latency_s(), partial(self._offer, stream))
 
-    def _knock(self, stream: Stream) -> None:
+    def _offer(self, stream: CopyStream) -> None:
         target, world = stream.target, self._world
         if not stream.open or stream.offer:
             return
-        if self._stands_still(stream, stream.source, target, partial(self._knock, stream)):
+        if self._stands_still(stream, stream.source, target, partial(self._offer, stream)):
             return
         flaky = not world.calm and world.rng.random() < world.options.push_failure
-        if target is None or not target.alive or target.doors_closed > stream.generation or flaky:
+        if target is None or not target.alive or target.oldest_admitted > stream.generation or flaky:
             self._push_failed(stream, "not let in")
             return
         effect = stream.effect
@@ -91,28 +92,28 @@ class Streams:
         stream.copy = Copy(seal=replace(copy.seal, full=effect.full), geometry=copy.geometry)
         target.feed(Offered(offer=stream.offer, generation=stream.generation, copy=stream.copy))
 
-    def refused(self, offer: int, reason: str) -> None:
+    def on_refused(self, offer: int, reason: str) -> None:
         stream = self._offers.pop(offer)
         if stream.open:
             self._push_failed(stream, f"refused: {reason}")
 
-    def accepted(self, offer: int, slot: SlotRef) -> None:
+    def on_accepted(self, offer: int, slot: SlotRef) -> None:
         stream = self._offers.pop(offer)
         assert stream.target is not None
         if not stream.open:
             failed = ReceiveFailed(slot=slot, reason="the sender has gone")
-            self._tell_unless_cut(stream.target, stream.generation, failed)
+            self._notify_unless_cut(stream.target, stream.generation, failed)
             return
         stream.slot = slot
         stream.target.arena.begin_write(slot, stream)
         self._world.after(self._push_s(), partial(self._arrived, stream))
 
     def _push_s(self) -> float:
-        """Now and then a stream hangs for long."""
+        """A few streams hang for several seconds."""
         hangs = not self._world.calm and self._world.rng.random() < 0.04
         return self._world.push_s + (4.0 if hangs else 0.0)
 
-    def _arrived(self, stream: Stream) -> None:
+    def _arrived(self, stream: CopyStream) -> None:
         target, effect, slot, copy = stream.target, stream.effect, stream.slot, stream.copy
         if not stream.open or target is None or slot is None or copy is None:
             return
@@ -128,9 +129,9 @@ class Streams:
         self._received(target, slot, copy)
         if stream.source is not None:
             pushed = Pushed(rank=copy.seal.rank, version=copy.seal.version, node=target.name)
-            self._tell_unless_cut(stream.source, stream.generation, pushed)
+            self._notify_unless_cut(stream.source, stream.generation, pushed)
 
-    def _sent(self, stream: Stream, effect: PushCopy) -> Content:
+    def _sent(self, stream: CopyStream, effect: PushCopy) -> Content:
         if stream.content is not None:
             return stream.content
         assert stream.source is not None
@@ -139,35 +140,37 @@ class Streams:
         return content
 
     def _received(self, target: Machine, slot: SlotRef, copy: Copy) -> None:
-        target.feed_then(Received(slot=slot, copy=copy, bytes_received=1), partial(self._look, target, slot, copy))
+        target.feed_then(
+            Received(slot=slot, copy=copy, bytes_received=1), partial(self._seal_if_stored, target, slot, copy)
+        )
 
-    def _look(self, target: Machine, slot: SlotRef, copy: Copy) -> None:
+    def _seal_if_stored(self, target: Machine, slot: SlotRef, copy: Copy) -> None:
         seal = copy.seal
-        shelf = target.agent.store.held[seal.rank]
-        if (found := shelf.find(seal.version)) is not None and found.ref == slot:
-            self._world.checkers.floor_first(target, seal.rank, seal.version)
+        rank_slots = target.agent.store.held[seal.rank]
+        if (found := rank_slots.find(seal.version)) is not None and found.ref == slot:
+            self._world.checkers.copies.check_floor_first(target, seal.rank, seal.version)
             target.arena.seal(slot, seal.rank, seal.version)
 
-    def _push_failed(self, stream: Stream, reason: str) -> None:
+    def _push_failed(self, stream: CopyStream, reason: str) -> None:
         effect = stream.effect
         assert isinstance(effect, PushCopy)
         self._close(stream)
         if stream.source is not None:
             seal = effect.copy.seal
             failed = PushFailed(rank=seal.rank, version=seal.version, node=effect.holder.node, reason=reason)
-            self._tell_unless_cut(stream.source, stream.generation, failed)
+            self._notify_unless_cut(stream.source, stream.generation, failed)
 
     # --- fetches -----------------------------------------------------------------------------------------------------
 
     def fetch(self, target: Machine, effect: FetchCopy) -> None:
-        stream = Stream(effect, effect.generation, None, target, effect.slot)
+        stream = CopyStream(effect, effect.generation, None, target, effect.slot)
         target.streams.append(stream)
         target.arena.begin_write(effect.slot, stream)
         parts = [list(group) for group in effect.fetch.groups]
         self._fetch_part(stream, effect, parts, [])
 
-    def _fetch_part(self, stream: Stream, effect: FetchCopy, parts: list[list[Source]], got: list[Content]) -> None:
-        """Group by group, source by source."""
+    def _fetch_part(self, stream: CopyStream, effect: FetchCopy, parts: list[list[Source]], got: list[Content]) -> None:
+        """Reads one group of regions after the other, each from the first source that has it."""
         target = stream.target
         assert target is not None
         if not stream.open:
@@ -177,7 +180,7 @@ class Streams:
         elif not parts[0]:
             target.arena.end_write(effect.slot, stream, None)
             self._close(stream)
-            self._tell_unless_cut(
+            self._notify_unless_cut(
                 target,
                 stream.generation,
                 FetchFailed(rank=effect.rank, slot=effect.slot, reason="no source is left"),
@@ -187,7 +190,7 @@ class Streams:
             self._world.after(self._world.push_s, partial(self._fetch_read, stream, effect, parts, got, source))
 
     def _fetch_read(
-        self, stream: Stream, effect: FetchCopy, parts: list[list[Source]], got: list[Content], source: Source
+        self, stream: CopyStream, effect: FetchCopy, parts: list[list[Source]], got: list[Content], source: Source
     ) -> None:
         machine = self._world.incarnations.get(source.address.host)
         again = partial(self._fetch_read, stream, effect, parts, got, source)
@@ -200,7 +203,7 @@ class Streams:
             if content is not None and stream.target is not None:
                 version = effect.fetch.copy.seal.version
                 spoilt = SourceSpoilt(node=source.node, rank=source.rank, version=version)
-                self._tell_unless_cut(stream.target, stream.generation, spoilt)
+                self._notify_unless_cut(stream.target, stream.generation, spoilt)
             given_up()
         else:
             self._fetch_part(stream, effect, parts[1:], [*got, content])
@@ -208,14 +211,14 @@ class Streams:
     def _read(
         self, machine: Machine | None, source: Source, version: Version, generation: Generation
     ) -> Content | None:
-        if machine is None or not machine.alive or machine.doors_closed > generation:
+        if machine is None or not machine.alive or machine.oldest_admitted > generation:
             return None
         store = machine.agent.store
-        shelves = (store.own.get(source.rank), store.held.get(source.rank))
-        slot = next((found for shelf in shelves if shelf and (found := shelf.find(version))), None)
+        places = (store.own.get(source.rank), store.held.get(source.rank))
+        slot = next((found for rank_slots in places if rank_slots and (found := rank_slots.find(version))), None)
         return machine.arena.contents.get(slot.ref) if slot else None
 
-    def _fetched(self, target: Machine, stream: Stream, effect: FetchCopy, got: list[Content]) -> None:
+    def _fetched(self, target: Machine, stream: CopyStream, effect: FetchCopy, got: list[Content]) -> None:
         copy = effect.fetch.copy
         first = got[0]
         content = Content(copy.seal.rank, copy.seal.version, first.unique, got[-1].replica, first.course)
@@ -227,13 +230,14 @@ class Streams:
 
     def _stands_still(
         self,
-        stream: Stream,
+        stream: CopyStream,
         source: Machine | None,
         target: Machine | None,
         again: Callable[[], None],
         given_up: Callable[[], None] | None = None,
     ) -> bool:
-        """Nothing gets through, or one end does not run: it is looked at again when the deadline is over."""
+        """If nothing gets through or one end does not run, the stream is tried again or fails when its deadline is
+        over."""
         if source is None or target is None:
             return False
         if not (self._world.network.is_severed(source.name, target.name) or source.is_paused or target.is_paused):
@@ -242,21 +246,21 @@ class Streams:
         self._world.after(STALLED_S, again if self._world.rng.random() < 0.5 else fail)
         return True
 
-    def _fail_both(self, stream: Stream, reason: str) -> None:
-        """Each end for itself."""
+    def _fail_both(self, stream: CopyStream, reason: str) -> None:
+        """Each end learns of the failure by itself."""
         if not stream.open:
             return
         target, slot = stream.target, stream.slot
         if target is not None and slot is not None:
             target.arena.end_write(slot, stream, None)
-            self._tell_unless_cut(target, stream.generation, ReceiveFailed(slot=slot, reason=reason))
+            self._notify_unless_cut(target, stream.generation, ReceiveFailed(slot=slot, reason=reason))
         self._push_failed(stream, reason)
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def cut(self, machine: Machine, generation: Generation) -> None:
-        """The door closes at once; streams that are inside end a little later, and only then is it said."""
-        machine.doors_closed = generation
+        """New streams are refused at once. Those that run end a little later, and only then is the agent told."""
+        machine.oldest_admitted = generation
         self._world.after(0.5, partial(self._cut, machine, generation))
 
     def _cut(self, machine: Machine, generation: Generation) -> None:
@@ -265,8 +269,8 @@ class Streams:
         machine.streams_cut = generation
         machine.feed(StreamsCut(generation=generation))
 
-    def machine_died(self, machine: Machine) -> None:
-        """What it had sent already may still arrive."""
+    def on_machine_death(self, machine: Machine) -> None:
+        """Bytes that it had sent already may still arrive."""
         for stream in list(machine.streams):
             effect = stream.effect
             if stream.source is machine and stream.slot is not None and self._world.rng.random() < IN_FLIGHT:
@@ -276,8 +280,8 @@ class Streams:
             else:
                 self._break(stream, machine)
 
-    def _break(self, stream: Stream, by: Machine) -> None:
-        """The other end hears of it, unless its own streams have been cut by then."""
+    def _break(self, stream: CopyStream, by: Machine) -> None:
+        """The other end is told, unless its own streams have been cut by then."""
         if not stream.open:
             return
         self._close(stream)
@@ -285,24 +289,24 @@ class Streams:
             stream.target.arena.end_write(stream.slot, stream, None)
             if stream.target is not by:
                 failed = ReceiveFailed(slot=stream.slot, reason="the sender has gone")
-                self._tell_unless_cut(stream.target, stream.generation, failed)
+                self._notify_unless_cut(stream.target, stream.generation, failed)
         if stream.source is not None and stream.source is not by:
             self._push_failed(stream, "the holder has gone")
 
-    def _close(self, stream: Stream) -> None:
+    def _close(self, stream: CopyStream) -> None:
         stream.open = False
         for machine in (stream.source, stream.target):
             if machine is not None and stream in machine.streams:
                 machine.streams.remove(stream)
 
-    def _tell_unless_cut(self, machine: Machine, generation: Generation, input: Any) -> None:
-        """News of a stream never comes after StreamsCut has said that there are no such streams."""
+    def _notify_unless_cut(self, machine: Machine, generation: Generation, input: Any) -> None:
+        """No news of a stream comes after StreamsCut, which says that there are no such streams any more."""
 
-        def tell() -> None:
+        def notify() -> None:
             if machine.streams_cut <= generation:
                 machine.feed(input)
 
-        self._world.after(self._world.latency_s(), tell)
+        self._world.after(self._world.latency_s(), notify)
 
 
 def _matches(content: Content, source: Source, wanted: Digest) -> bool:

@@ -1,4 +1,4 @@
-"""Many seeds, over several processes, and what came of them together."""
+"""Many seeds over several processes, and the sums of their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deadpool.sim.options import ANYTHING, Profile
 from deadpool.sim.run import Result, run_seed
 
 BATCH = 10
-"""Seeds that a process runs at a time; it is cleared of garbage after each batch, and not in between."""
+"""Seeds that a process runs at a time. Garbage is collected after each batch and not in between, which is faster."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Summary:
             self.violations.append(result)
 
     def report(self, elapsed_s: float) -> dict[str, Any]:
-        """As `--json` writes it."""
+        """The report that `--json` writes."""
         hit = self.faults.total()
         return {
             "seeds": self.seeds,
@@ -75,7 +75,7 @@ COMPLETED = "all ranks ended"
 
 
 def _kind_of(result: Result) -> str:
-    """How it ended, in a few words that many seeds share."""
+    """The outcome in a few words that many seeds share."""
     if result.violation:
         return "violation"
     named = {"every copy of version": "no plan: copies lost", "not ended": "most of the nodes lost"}
@@ -85,7 +85,7 @@ def _kind_of(result: Result) -> str:
 def sweep(
     first: int, count: int, *, jobs: int, profile: Profile = ANYTHING
 ) -> Generator[tuple[list[Result], float], None, None]:
-    """Batches as they come, with the CPU time each took. Seeds come in order only where there is one job."""
+    """Yields batches as they are done, with the CPU time of each. Seeds come in order only with one process."""
     batches = [(start, min(BATCH, first + count - start), profile.name) for start in range(first, first + count, BATCH)]
     if jobs <= 1:
         yield from map(run_batch, batches)

@@ -351,7 +351,7 @@ class Job:
         began = time.monotonic()
         session.wait(lambda: session.core.has_slots or session.core.is_aborted or None, timeout_s=SLOT_WAIT_S)
         session.emit(
-            "slots",
+            "slots_allocated",
             bytes=needed.slot_bytes,
             device_bytes=self.state.device_bytes,
             waited_s=time.monotonic() - began,

@@ -66,7 +66,7 @@ def come_back(job: Job) -> None:
 
 def restart(job: Job, reason: str) -> NoReturn:
     """The agent takes the end of this process under the fence for what it is, and starts another."""
-    job.session.emit("restarts", reason=reason)
+    job.session.emit("trainer_restarts", reason=reason)
     raise Restart
 
 
@@ -146,7 +146,7 @@ def _load(job: Job, restore: Restore, ref: SlotRef, early: EarlyLoad | None) -> 
 def _report_spoilt(job: Job, restore: Restore, spoilt: Region) -> None:
     """There will be another plan, with another source."""
     session = job.session
-    session.emit("copy_spoilt", step=restore.version.number, region=spoilt)
+    session.emit("corrupt_copy_found", step=restore.version.number, region=spoilt)
     session.send(Spoilt(generation=restore.generation, node="", rank=session.rank, version=restore.version))
     session.expect(Connect, restore.generation)  # does not come: Superseded
 

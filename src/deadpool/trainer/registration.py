@@ -90,7 +90,7 @@ class Registrar:
         if not self._has_failed:
             self._has_failed = True
             note(f"slot memory is not registered with CUDA, captures will be slow: {error}")
-            self._emit("unregistered", reason=str(error))
+            self._emit("pinning_failed", reason=str(error))
 
 
 def _address(segment: Segment) -> int:

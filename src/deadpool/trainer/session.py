@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from deadpool.backend.groups import Groups
 from deadpool.backend.nccl import ABORT_S
+from deadpool.environment import AGENT_VARIABLE, HOST_VARIABLE, RENDEZVOUS_VARIABLE, TRAINER_VARIABLE
 from deadpool.events import Event
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
@@ -55,10 +56,6 @@ from deadpool.trainer.unwind_watchdog import UnwindWatch
 from deadpool.wire.credentials import read_credentials
 from deadpool.wire.trainer_link import TrainerEnd
 
-AGENT_VARIABLE = "DEADPOOL_AGENT"
-TRAINER_VARIABLE = "DEADPOOL_TRAINER"
-HOST_VARIABLE = "DEADPOOL_HOST"
-RENDEZVOUS_VARIABLE = "DEADPOOL_RENDEZVOUS"
 GROUP_TIMEOUT_S = 1800.0
 
 T = TypeVar("T")

@@ -52,7 +52,7 @@ class StepLog:
         ends = list(self._ends)
         seconds = [round(later - earlier, 5) for earlier, later in itertools.pairwise(ends)]
         detail = {"began": ends[0], "seconds": seconds}
-        event = Event(what="steps", rank=self._session.rank, step=self._first, t=ends[-1], detail=detail)
+        event = Event(what="step_times", rank=self._session.rank, step=self._first, t=ends[-1], detail=detail)
         self._session.send(Report(records=(event.record(),)))
         self._ends.clear()
 

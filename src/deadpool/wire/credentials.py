@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deadpool.environment import TLS_VARIABLE
 from deadpool.wire.handshake import PLAIN
 from deadpool.wire.secret import read_secret
-from deadpool.wire.tls import OFF, TLS_VARIABLE, Tls, load_tls
+from deadpool.wire.tls import OFF, Tls, load_tls
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ import os
 import stat
 from pathlib import Path
 
+from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.errors import ConfigError
 
-SECRET_VARIABLE = "DEADPOOL_SECRET"
-SECRET_FILE_VARIABLE = "DEADPOOL_SECRET_FILE"
 LEAST_BYTES = 16
 
 

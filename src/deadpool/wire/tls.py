@@ -18,7 +18,6 @@ from deadpool.wire.ephemeral_certificate import make_certificate
 
 OFF = "off"
 EPHEMERAL = "ephemeral"
-TLS_VARIABLE = "DEADPOOL_TLS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Whether a node can reach a coordinator, and for how long not.
 
-Rule 20: agents time out the coordinator only to find another one. Its loss is no fault: training goes on, and only the
-permit does not move.
+Rule 20, timeouts: agents time out the coordinator only to find another one. Its loss is no fault: training goes on, and
+only the permit does not move.
 """
 
 from __future__ import annotations

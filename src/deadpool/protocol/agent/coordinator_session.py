@@ -85,7 +85,8 @@ class Service:
                 self._station.end(reason, failed=True)
 
     def _isolate(self) -> None:
-        """Rule 19. The others have gone on without these ranks, or wait for them in vain; what they left is kept."""
+        """Rule 19, returning nodes. The others have gone on without these ranks, or wait for them in vain; what they
+        left is kept."""
         station = self._station
         assert station.settings is not None
         reason = f"no coordinator for {station.settings.isolation_s:g} s"

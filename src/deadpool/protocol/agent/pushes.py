@@ -1,7 +1,7 @@
 """Copies of a node's own ranks on their way to their holders.
 
-One at a time and in order, per rank and holder: floor first (rule 16) is a matter of order. What fails is tried again;
-what cannot be had there is said to be missed, unless a rollback would need it.
+One at a time and in order, per rank and holder: rule 16 (floor first) is a matter of order. What fails is tried
+again; what cannot be had there is said to be missed, unless a rollback would need it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Pushes:
         self.send_next()
 
     def replenish(self, rank: int, node: str, version: Version) -> None:
-        """Before anything newer (rule 16)."""
+        """Before anything newer (rule 16, floor first)."""
         if any(holder.node == node for holder in self.holders):
             lane = self._lane(rank, node)
             lane.line_up({*lane.queue, version})

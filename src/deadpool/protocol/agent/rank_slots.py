@@ -102,7 +102,8 @@ class Shelf:
                 self.free(slot)
 
     def drop_above(self, resume: Version) -> None:
-        """Rule 14. Also another birth of the resume number: it belongs to a history that did not happen."""
+        """Rule 14, drop above the resume version. Also another birth of the resume number: it belongs to a history that
+        did not happen."""
         for slot in list(self.sealed()):
             version = slot.copy.seal.version if slot.copy else resume
             if version.number > resume.number or (version.number == resume.number and version != resume):

@@ -145,7 +145,8 @@ class Shelves:
             self._give_up_if_empty(self.own[rank])
 
     def give_up_former_ranks(self) -> None:
-        """Of ranks whose copies go elsewhere by now. Rule 17: an ex-holder keeps the floor until a permit frees it."""
+        """Of ranks whose copies go elsewhere by now. Rule 17, placement by seat: an ex-holder keeps the floor until a
+        permit frees it."""
         for rank in [rank for rank in self.held if rank not in self._holds]:
             self._give_up_if_empty(self.held[rank])
 

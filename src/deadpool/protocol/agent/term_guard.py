@@ -21,7 +21,8 @@ class Allegiance:
         return self.witness.footing(generation)
 
     def admits(self, term: int, message: Any) -> bool:
-        """Rule 18: a lower term than the one promised is refused, whatever it says; a higher one has to ask first."""
+        """Rule 18, one coordinator per term: a lower term than the one promised is refused, whatever it says; a higher
+        one has to ask first."""
         promise = self.witness.promise
         match message:
             case Welcome(term=asked, by=by):

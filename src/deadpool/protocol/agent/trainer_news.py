@@ -153,7 +153,7 @@ class TrainerNews:
         if trainer.state is State.REHEARSING and trainer.begun:
             self._crew.rehearsal_failed = True
         self._crew.failed_starts += trainer.state is State.STARTING
-        lost = TrainerLost(generation=station.generation, trainer=trainer.name, rank=None, reason=reason)
+        lost = TrainerLost(generation=None, trainer=trainer.name, rank=None, reason=reason)
         station.tell_coordinator(lost)
         if self._crew.failed_starts >= START_ATTEMPTS:
             station.end(f"trainer processes do not start on node {station.node}: {reason}", failed=True)

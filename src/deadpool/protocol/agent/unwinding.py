@@ -19,7 +19,8 @@ class Unwinding:
         self.deadline: float | None = None  # for trainers to come to rest
 
     def fence(self, fence: Fence, now: float) -> None:
-        """Rule 12. Nothing is captured, sealed, sent or overwritten from here until the plan."""
+        """Rule 12, the fence freezes a node. Nothing is captured, sealed, sent or overwritten from here until the
+        plan."""
         station = self._station
         assert station.settings is not None
         station.enter(fence.generation, fence.cause, fenced=True)

@@ -1,63 +1,77 @@
-"""What follows from a fault, whatever it was: a name for it, blame, and a fence."""
+"""What follows from a fault: it gets a name, a node may be blamed for it, and the generation ends in a fence."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from deadpool.protocol.coordinator.ending import Ending
+from deadpool.protocol.coordinator.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.fencing import Fencing
-from deadpool.protocol.coordinator.hang import Hangs
-from deadpool.protocol.coordinator.job import Job, Phase
-from deadpool.protocol.coordinator.planning import Planning
-from deadpool.protocol.coordinator.quarantine import Quarantine
+from deadpool.protocol.coordinator.hang import HangMonitor, Standstill
+from deadpool.protocol.coordinator.job import JobState, Phase
+from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.resumption import Resumption
-from deadpool.protocol.coordinator.retry_limit import Setback, Setbacks
+from deadpool.protocol.messages import TrainerLost
 
 
 class Faults:
     def __init__(
         self,
-        job: Job,
-        *,
-        setbacks: Setbacks,
-        hangs: Hangs,
-        quarantine: Quarantine,
+        job: JobState,
+        history: FaultHistory,
+        hang: HangMonitor,
         fencing: Fencing,
-        planning: Planning,
         resumption: Resumption,
+        ending: Ending,
     ) -> None:
-        self._job, self._setbacks, self._hangs, self._quarantine = job, setbacks, hangs, quarantine
-        self._fencing, self._planning, self._resumption = fencing, planning, resumption
+        self._job, self._history, self._hang = job, history, hang
+        self._fencing, self._resumption, self._ending = fencing, resumption, ending
 
-    def arise(
-        self,
-        now: float,
-        *,
-        reason: str,
-        ranks: list[int],
-        node: str | None = None,
-        rank: int | None = None,
-        blamed: str | None = None,
-    ) -> None:
-        """`ranks` are lost. None, if the job hangs: whoever is at fault for it will not come to rest."""
-        job = self._job
+    def recover(self, fault: ObservedFault, now: float) -> None:
+        """From any fault, in any phase: the next generation begins."""
+        job, retries = self._job, self._history.retries
+        node, rank, reason, ranks = fault.node, fault.rank, fault.reason, list(fault.ranks)
         if job.released:
             job.out.emit("lost_after_release", node=node, rank=rank, reason=reason, ranks=ranks)
-            self._resumption.lost_after_release(ranks, now)
+            self._resumption.on_lost_after_release(ranks)
             return
         job.name_cause("fault")
         job.out.emit("fault", node=node, rank=rank, reason=reason, ranks=ranks, during=job.phase.value)
-        # Nodes lost while their neighbours' loss is being dealt with are the same disaster, not one more attempt.
-        setback = Setback(cause=job.cause, reason=reason, node=node, ranks=tuple(ranks))
-        if self._setbacks.is_futile(setback, one_more=rank is not None or job.phase is Phase.RUNNING):
+        # Nodes that are lost while another loss is dealt with are the same disaster, and not one more retry.
+        one_more = rank is not None or job.phase is Phase.RUNNING
+        if retries.is_exceeded_by(replace(fault, cause=job.cause), one_more=one_more):
             self._give_up()
-        if ranks:
-            self._hangs.clear()
+        if fault.is_hang:
+            self._hang.begin_search()
         else:
-            self._hangs.suspect()
-        if blamed is not None:
-            self._quarantine.blame(blamed, reason, now)
+            self._hang.end_search()
+        if fault.blamed is not None:
+            self._history.quarantine.blame(fault.blamed, reason, now)
         self._fencing.fence(now)
 
     def _give_up(self) -> None:
-        """Going on would be a loop. Everybody is stopped once more, for what they have to be kept."""
-        if self._planning.given_up is None:
-            self._planning.given_up = reason = self._setbacks.report()
-            self._job.out.emit("no_progress", step=self._setbacks.step, reason=reason, **self._setbacks.facts())
+        """The job stops once more, so that what is left of it can be kept."""
+        retries = self._history.retries
+        if retries.given_up is None:
+            retries.give_up()
+            self._job.out.emit("no_progress", step=retries.step, reason=retries.given_up, **retries.facts())
+
+    def on_hang(self, hang: Standstill, now: float) -> None:
+        """No rank is lost: the rank at fault is the one that will not come to rest."""
+        self.recover(ObservedFault(reason=hang.reason, ranks=(), is_hang=True), now)
+
+    def on_trainer_lost(self, member: Member, lost: TrainerLost, now: float) -> None:
+        job, node, rank, reason = self._job, member.node, lost.rank, lost.reason
+        if rank is None:
+            job.out.emit("trainer_lost", node=node, trainer=lost.trainer, reason=reason)
+            return
+        if job.is_stopping or job.phase is Phase.SALVAGING:
+            return
+        blamed = node if lost.trainer else None  # else no process has ended: a copy was not to be had
+        if reason.startswith(("script:", "device:")) and (error := self._history.retries.on_error(reason, node)):
+            if not (error.only_on_this_node and reason.startswith("device:") and job.has_healthy_spare):
+                self._ending.end(f"rank {rank} failed {error.text}: {reason}", failed=True)
+                return
+            self._history.quarantine.add(node, f"the same error again on this node: {reason}")
+            blamed = node
+        self.recover(ObservedFault(reason=reason, ranks=(rank,), node=node, rank=rank, blamed=blamed), now)

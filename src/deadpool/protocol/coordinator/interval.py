@@ -3,12 +3,13 @@
 With T the step time, S the slots and B the budget, the interval k has to satisfy, for the worst rank:
 
     stall per capture      <= B * k * T           captures cost no more than the budget
-    step's end to permit   <= (S - 1) * k * T     a slot is free again when it is needed (rule 4)
+    step's end to permit   <= (S - 1) * k * T     a slot is free again when it is needed
 
-Too narrow: widened at once, to what is needed. Wider than needed: halved, but only when the half would still have
-MARGIN to spare, for every rank, and after a stretch of commits in which that was so; the stretch doubles each time that
-a narrowing has to be taken back. The budget itself does not depend on any of this: a trainer waits for no copy longer
-than it has saved up, and gives the copy up. What the interval does is that copies are not begun in vain.
+An interval that is too narrow is widened at once to what is needed. An interval that is wider than needed is halved,
+but only when the half would still leave MARGIN to spare for every rank, and only after a number of commits in which
+that was so. That number doubles each time a narrowing has to be taken back. The budget holds without all this: a
+trainer waits for no copy longer than the budget allows, and gives the copy up. A wider interval only avoids copies
+that would be begun in vain.
 """
 
 from __future__ import annotations
@@ -20,40 +21,41 @@ from typing import Any
 
 from deadpool.protocol.capture_schedule import MAX_EVERY
 from deadpool.protocol.coordinator.commits import Commits
+from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.members import Member
-from deadpool.protocol.coordinator.outbox import Outbox
-from deadpool.protocol.messages import Costs, Missed, Settings
+from deadpool.protocol.messages import Costs, Missed
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer_core import NO_SLOT
 
 MARGIN = 1.5
-"""To be spared at the narrower interval before it is tried."""
+"""How much room the narrower interval has to leave before it is tried."""
 ROOM_COMMITS = 4
-"""Committed versions for which there has to be that margin; at most ROOM_COMMITS_MAX after failed attempts."""
+"""For so many committed versions there has to be that margin; for at most ROOM_COMMITS_MAX after failed attempts."""
 ROOM_COMMITS_MAX = 64
 MISSES = 3
-"""Versions missed in a row, for want of a slot or of time, that are reason enough: where ranks miss different ones,
-nothing is committed and so nothing is measured either."""
+"""So many versions missed in a row, for want of a slot or of time, widen the interval. Where ranks miss different
+versions nothing is committed, so no commit time is measured that could widen it."""
 LEAD_STEPS = 3
-"""Rule 4: a schedule begins later than the newest step reported, by more than two steps."""
+"""Rule 4, every rank captures the same versions: a schedule begins more than two steps after the newest one that was
+reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class IntervalChange:
     every: int
     reason: str
 
 
-class Interval:
-    """The choice, from what agents told. The interval itself is kept by the commits."""
+class IntervalChooser:
+    """Chooses the interval from what agents report. The present interval is kept by the commits."""
 
     def __init__(self, commits: Commits, *, budget: float, slots: int) -> None:
         self._commits, self._budget, self._slots = commits, budget, slots
         self._narrowest = commits.timetable.newest.every
         self.costs: dict[int, Costs] = {}
         self._missed: set[int] = set()
-        self._commits_then = 0  # when a version was last missed
-        self._room_since = 0  # commits
+        self._count_at_miss = 0  # of commits, when a version was last missed
+        self._room_since = 0  # the count of commits since which there was room
         self._room_commits = ROOM_COMMITS
         self._narrowed = False  # by the last change
 
@@ -62,36 +64,36 @@ class Interval:
         return self._commits.timetable.newest.every
 
     def forget(self) -> None:
-        """A generation is over. The interval stays."""
+        """A generation is over. The interval stays as it is."""
         self.costs.clear()
         self._missed.clear()
         self._room_since = self._commits.count
 
-    def hear(self, costs: Iterable[Costs]) -> None:
+    def on_costs(self, costs: Iterable[Costs]) -> None:
         self.costs.update({each.rank: each for each in costs if each.every == self.every})
 
-    def missed(self, news: Missed) -> None:
-        if not self._commits.timetable.newest.captures(news.number):
-            return  # of the interval before
-        if self._commits.count != self._commits_then:
-            self._commits_then = self._commits.count
+    def on_missed(self, missed: Missed) -> None:
+        if not self._commits.timetable.newest.captures(missed.number):
+            return  # it belongs to the interval before
+        if self._commits.count != self._count_at_miss:
+            self._count_at_miss = self._commits.count
             self._missed.clear()
-        if news.stall_s is not None or news.reason == NO_SLOT:
-            self._missed.add(news.number)
+        if missed.stall_s is not None or missed.reason == NO_SLOT:
+            self._missed.add(missed.number)
 
-    def choose(self) -> Change | None:
+    def choose(self) -> IntervalChange | None:
         needed, reason = self._needed()
         if needed > self.every:
             return self._widen(needed, reason)
-        if len(self._missed) >= MISSES and self._commits.count == self._commits_then:
+        if len(self._missed) >= MISSES and self._commits.count == self._count_at_miss:
             return self._widen(2 * self.every, f"{len(self._missed)} versions in a row were missed")
         return self._narrow(needed)
 
     def _needed(self) -> tuple[float, str]:
-        """The least interval that would do, and for what: the rank and the need that ask for most."""
+        """The least interval that would do, and why: the rank and the cost that ask for most."""
         budget, slots = self._budget, self._slots - 1
         most, reason, worst = 0.0, "", None
-        for costs in self.costs.values():  # of every rank, in every round: nothing is put into words before it counts
+        for costs in self.costs.values():  # of every rank in every round: so the text is made only at the end
             if costs.stall_s is not None and costs.stall_s >= most * budget * costs.step_s:
                 most, reason, worst = costs.stall_s / (budget * costs.step_s), "stall", costs
             if costs.commit_s is not None and costs.commit_s >= most * slots * costs.step_s:
@@ -110,17 +112,17 @@ class Interval:
         lasting = f"{self._slots - 1} slots last for {self.every * (self._slots - 1) * costs.step_s:.2f} s"
         return f"rank {costs.rank}: versions take {costs.commit_s:.2f} s to be committed, {lasting}"
 
-    def _widen(self, needed: float, reason: str) -> Change | None:
+    def _widen(self, needed: float, reason: str) -> IntervalChange | None:
         every = self.every
         while every < needed and 2 * every <= MAX_EVERY:
             every *= 2
         if every == self.every:
-            return None  # as wide as can be
+            return None  # it is as wide as it can be
         if self._narrowed:
             self._room_commits = min(2 * self._room_commits, ROOM_COMMITS_MAX)
         return self._change(every, reason)
 
-    def _narrow(self, needed: float) -> Change | None:
+    def _narrow(self, needed: float) -> IntervalChange | None:
         half = self.every // 2
         if half < self._narrowest or not self._all_known() or MARGIN * needed > half:
             self._room_since = self._commits.count
@@ -134,59 +136,51 @@ class Interval:
         known = [c for c in self.costs.values() if c.stall_s is not None and c.commit_s is not None]
         return len(known) == self._commits.layout.world_size
 
-    def _change(self, every: int, reason: str) -> Change:
+    def _change(self, every: int, reason: str) -> IntervalChange:
         """What was measured belongs to the interval before."""
         self._narrowed = every < self.every
         self.forget()
-        return Change(every=every, reason=reason)
+        return IntervalChange(every=every, reason=reason)
 
 
-class Pace:
-    """Orders changes of the interval, one at a time, so that news of one can reach every trainer before it begins."""
+class IntervalController:
+    """Orders changes of the interval, one at a time, so that each can reach every trainer before it begins."""
 
-    def __init__(self, commits: Commits, settings: Settings, out: Outbox) -> None:
-        self._commits, self._out = commits, out
-        self._on = settings.overhead_budget > 0
-        self._news_s = settings.heartbeat_s
-        self._heartbeats = 0  # since it was last looked
-        self.interval = Interval(commits, budget=settings.overhead_budget, slots=settings.slots)
+    def __init__(self, job: JobState, chooser: IntervalChooser) -> None:
+        self._job, self._commits, self._chooser = job, job.commits, chooser
 
-    def fence(self) -> None:
-        self.interval.forget()
-
-    def look(self, members: Iterable[Member], now: float) -> None:
-        """Called at every heartbeat while the job runs, and looks once per round of them: there may be many nodes."""
-        self._heartbeats += 1
-        if not self._on or self._heartbeats < self._commits.layout.positions:
+    def adjust(self, now: float) -> None:
+        """Called once per round of heartbeats."""
+        if self._job.settings.overhead_budget <= 0:
             return
-        self._heartbeats = 0
-        seated = [member for member in members if member.steps]
-        if not self._everybody_passed_the_last(seated):
+        seated = [member for member in self._job.members.values() if member.steps]
+        if not self._all_passed_the_last_change(seated):
             return
-        step_s = min((costs.step_s for costs in self.interval.costs.values()), default=0.0)
-        change = self.interval.choose()
+        step_s = min((costs.step_s for costs in self._chooser.costs.values()), default=0.0)
+        change = self._chooser.choose()
         if change is None:
             return
         start = max(self._first_beyond_reach(seated, step_s, now), self._commits.permit.keep_from)
         detail: dict[str, Any] = {"every": change.every, "from": start, "reason": change.reason}
-        self._out.emit("interval", **detail)
+        self._job.out.emit("capture_interval", **detail)
         self._commits.reschedule(Schedule(every=change.every, start=start))
 
-    def _everybody_passed_the_last(self, seated: list[Member]) -> bool:
+    def _all_passed_the_last_change(self, seated: list[Member]) -> bool:
         steps = [step for member in seated for step in member.steps.values()]
-        everybody = len(steps) == self._commits.layout.world_size
-        return everybody and min(steps) >= self._commits.timetable.newest.start
+        all_report = len(steps) == self._commits.layout.world_size
+        return all_report and min(steps) >= self._commits.timetable.newest.start
 
     def _first_beyond_reach(self, seated: list[Member], step_s: float, now: float) -> int:
-        """No rank should get there before the news does. Reports age, and news takes time: a heartbeat's, by guess.
+        """A version that no rank should reach before it hears of the change. Reports are old when they arrive, and the
+        news is assumed to take one heartbeat.
 
-        It is a guess, and may be: nobody waits for a schedule, so nothing can hold a rank back. Who hears too late says
-        which versions it missed by that (TrainerCore.reschedule), and no harm is done.
+        An estimate is enough. A rank never waits for a schedule, so it cannot be held back: a rank that hears too late
+        reports the versions that it missed by that (`TrainerCore.reschedule`), and no copy is lost.
         """
-        reports = [(max(member.steps.values()), member.steps_told) for member in seated]
+        reports = [(max(member.steps.values()), member.steps_reported_at) for member in seated]
         reports.append((self._commits.ledger.newest, now))
         reached = max(number + _steps(now - told, step_s) for number, told in reports)
-        return reached + _steps(self._news_s, step_s) + LEAD_STEPS
+        return reached + _steps(self._job.settings.heartbeat_s, step_s) + LEAD_STEPS
 
 
 def _percent(share: float) -> str:

@@ -1,7 +1,7 @@
-"""Every rank's state in all frozen inventories, by version and rank. Part of the planner.
+"""Where every rank's state is, in all frozen inventories, by version and rank. Part of the planner.
 
-Kept by batches and not copy by copy: there may be a hundred thousand copies, and a plan looks closely at those of the lost
-ranks only.
+The index keeps batches and not single copies: there may be a hundred thousand copies, and a plan looks closely only at
+those of the lost ranks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from deadpool.protocol.messages import Copy, Fetch, Inventory, Source, TrainerIn
 from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Address, Layout
 
-LOOKED_FOR = 30
-"""Positions, each by a look at everything that is held."""
-TWINS_AT_MOST = 8
-"""Replicas that are named as sources: any one will do, and there may be one on every node."""
+SCANNED_POSITIONS = 30
+"""For so many positions all held copies are scanned; for more a list by rank is made."""
+REPLICAS_AT_MOST = 8
+"""How many replicas are named as sources: any one will do, and there may be one on every node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,32 +32,34 @@ class NodeView:
     trainers: tuple[TrainerInfo, ...]
     inventory: Inventory
     rack: Rack = None
-    quarantined: bool = False  # it is seated only where nobody else is left
+    quarantined: bool = False  # it is seated only where no other node is left
     recalled: bool = False  # it has no seat, and without it a plan would have no majority
-    leaving: bool = False  # it gives up its position where somebody else can take it
+    leaving: bool = False  # it gives up its position where a spare can take it
     planned_in: Generation | None = None  # the newest plan that it has acknowledged its part of
 
 
 Home = tuple[NodeView, Batch]
 
 
-class Book:
-    """Where one version is. What all ranks of a position have alike is noted once, by position: that is most of it."""
+class VersionIndex:
+    """Where one version is. What all ranks of a position have alike is noted once, by position: that is most of it.
+
+    A rank stands at a version if its live memory is a clean state of it."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._all_stand: set[int] = set()  # positions
-        self._stand: set[int] = set()  # ranks that live there, of other positions
-        self._whole: dict[int, Home] = {}  # positions with every rank at home, in one lot
+        self._stand: set[int] = set()  # ranks of other positions
+        self._whole: dict[int, Home] = {}  # positions with every rank at home, in one batch
         self._own: dict[int, Home] = {}  # ranks at home, of other positions
-        self._strays: dict[int, list[Home]] = {}  # where the rank was seated before
+        self._elsewhere: dict[int, list[Home]] = {}  # where the rank was seated before
         self._held: list[Home] = []
         self._held_by: dict[str, list[tuple[int, ...]]] = {}  # the same by node: ranks
-        self._near: dict[int, list[Home]] = {}  # of the held, by position that was asked about
-        self._holders: dict[int, list[Home]] | None = None  # the same by rank; made when many are asked about
-        self._twins: dict[tuple[int, int], list[tuple[int, Home]]] | None = None  # of own and strays, likewise
+        self._held_at: dict[int, list[Home]] = {}  # of the held ones, by position that was asked about
+        self._holders: dict[int, list[Home]] | None = None  # the same by rank, made when many are asked about
+        self._by_replica: dict[tuple[int, int], list[tuple[int, Home]]] | None = None  # made when asked about
 
-    # --- counting ----------------------------------------------------------------------------------------------------
+    # --- counting -----------------------------------------------------------------------------------------------------
 
     def count_live(self, ranks: tuple[int, ...], position: int, seats: tuple[int, ...]) -> None:
         if ranks == seats:
@@ -66,25 +68,25 @@ class Book:
             self._stand.update(rank for rank in ranks if rank in seats)
 
     def count_own(self, home: Home, seats: tuple[int, ...]) -> None:
-        node, lot = home
-        if lot.ranks == seats and node.position is not None:
+        node, batch = home
+        if batch.ranks == seats and node.position is not None:
             self._whole[node.position] = home
             return
-        for rank in lot.ranks:
+        for rank in batch.ranks:
             if rank in seats:
                 self._own[rank] = home
             else:
-                self._strays.setdefault(rank, []).append(home)
+                self._elsewhere.setdefault(rank, []).append(home)
 
     def count_held(self, home: Home) -> None:
         self._held.append(home)
         self._held_by.setdefault(home[0].node, []).append(home[1].ranks)
 
-    # --- who stands there, who has it --------------------------------------------------------------------------------
+    # --- which ranks stand there, where copies are --------------------------------------------------------------------
 
     @property
     def is_sealed(self) -> bool:
-        return bool(self._whole or self._own or self._strays or self._held)
+        return bool(self._whole or self._own or self._elsewhere or self._held)
 
     def stands(self, rank: int) -> bool:
         return rank in self._stand or self._layout.position_of(rank) in self._all_stand
@@ -99,30 +101,30 @@ class Book:
     def home_of(self, rank: int) -> Home | None:
         return self._own.get(rank) or self._whole.get(self._layout.position_of(rank))
 
-    def unsure(self) -> list[int]:
-        """Who neither lives there nor has a copy of its own, with every region, at home."""
+    def uncovered_ranks(self) -> list[int]:
+        """Ranks that neither stand there nor have a copy of their own, with every region, at home."""
         layout, own, stand = self._layout, self._own, self._stand
         odd = [p for p in range(layout.positions) if p not in self._whole and p not in self._all_stand]
         return [r for position in odd for r in layout.ranks_at(position) if r not in own and r not in stand]
 
     def is_held_by(self, node: str, ranks: range) -> bool:
         batches = self._held_by.get(node, ())
-        return tuple(ranks) in batches or set(ranks).issubset(rank for lot in batches for rank in lot)
+        return tuple(ranks) in batches or set(ranks).issubset(rank for batch in batches for rank in batch)
 
     def own_homes(self, rank: int) -> list[Home]:
-        """With every region, as its trainer captured it. First where it is seated."""
+        """Copies with every region, as its trainer captured them. First the one where it is seated."""
         seated = self.home_of(rank)
-        return ([seated] if seated else []) + self._strays.get(rank, [])
+        return ([seated] if seated else []) + self._elsewhere.get(rank, [])
 
     def owners(self) -> list[int]:
-        """Ranks with a copy of their own somewhere."""
+        """Ranks with a copy of their own on some node."""
         whole = [rank for position in self._whole for rank in self._layout.ranks_at(position)]
-        return sorted({*whole, *self._own, *self._strays})
+        return sorted({*whole, *self._own, *self._elsewhere})
 
     def held_of(self, rank: int) -> list[Home]:
-        """Those of a few positions are looked for; for many a list by rank is made."""
-        if len(self._near) < LOOKED_FOR:
-            return [home for home in self._held_near(rank) if rank in home[1].ranks]
+        """Copies of this rank at holders."""
+        if len(self._held_at) < SCANNED_POSITIONS:
+            return [home for home in self._held_at_position_of(rank) if rank in home[1].ranks]
         if self._holders is None:
             self._holders = {}
             for home in self._held:
@@ -130,72 +132,72 @@ class Book:
                     self._holders.setdefault(each, []).append(home)
         return self._holders.get(rank, [])
 
-    def _held_near(self, rank: int) -> list[Home]:
-        """Of the ranks at that position: where one of them is asked about, all will be."""
+    def _held_at_position_of(self, rank: int) -> list[Home]:
+        """Copies of all ranks at that position: where one rank is asked about, all will be."""
         position = self._layout.position_of(rank)
-        if position not in self._near:
+        if position not in self._held_at:
             apart = frozenset(self._layout.ranks_at(position)).isdisjoint
-            self._near[position] = [home for home in self._held if not apart(home[1].ranks)]
-        return self._near[position]
+            self._held_at[position] = [home for home in self._held if not apart(home[1].ranks)]
+        return self._held_at[position]
 
-    def alike(self, replica: tuple[int, int]) -> list[tuple[int, Home]]:
-        """Own copies with that replica region. The digest says so, whoever knows of peers."""
-        if self._twins is None:
-            self._twins = {}
+    def copies_with_replica(self, replica: tuple[int, int]) -> list[tuple[int, Home]]:
+        """Own copies with that replica region. The digest says so, even where peers are not known."""
+        if self._by_replica is None:
+            self._by_replica = {}
             for rank in self.owners():
                 for home in self.own_homes(rank):
-                    self._twins.setdefault(home[1].replica_of(rank), []).append((rank, home))
-        return self._twins.get(replica, [])
+                    self._by_replica.setdefault(home[1].replica_of(rank), []).append((rank, home))
+        return self._by_replica.get(replica, [])
 
 
 class InventoryIndex:
     """A node that has lost its seat, or gives it up, is a source like any other: its copies are as sealed as before.
-    What its trainers hold in memory ends with them."""
+    Only the memory of its trainers ends with them."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._books: dict[Version, Book] = {}
-        self._nowhere = Book(layout)  # of a version that nobody has; nothing is written into it
-        self._last: tuple[Version | None, Book] = (None, self._nowhere)
+        self._versions: dict[Version, VersionIndex] = {}
+        self._empty = VersionIndex(layout)  # of a version that no node has; nothing is written into it
+        self._last: tuple[Version | None, VersionIndex] = (None, self._empty)
 
-    def of(self, version: Version) -> Book:
-        return self._books.get(version, self._nowhere)
+    def of(self, version: Version) -> VersionIndex:
+        return self._versions.get(version, self._empty)
 
-    # --- counting ----------------------------------------------------------------------------------------------------
+    # --- counting -----------------------------------------------------------------------------------------------------
 
     def count(self, node: NodeView, *, stays: bool) -> None:
-        """Not `stays`: its trainers will end, whatever becomes of its copies."""
+        """Not `stays`: its trainers will end, and only its copies count."""
         position = node.position
         seats = tuple(self._layout.ranks_at(position)) if position is not None else ()
         if stays and position is not None:
-            for batch in live_batches_of(node.inventory.live):
-                if batch.clean and batch.version is not None:
-                    self._book(batch.version).count_live(batch.ranks, position, seats)
-        for lot in batches_of(node.inventory.own):
-            self._book(lot.make.version).count_own((node, lot), seats)
-        for lot in batches_of(node.inventory.held):
-            self._book(lot.make.version).count_held((node, lot))
+            for live in live_batches_of(node.inventory.live):
+                if live.clean and live.version is not None:
+                    self._version_index(live.version).count_live(live.ranks, position, seats)
+        for batch in batches_of(node.inventory.own):
+            self._version_index(batch.make.version).count_own((node, batch), seats)
+        for batch in batches_of(node.inventory.held):
+            self._version_index(batch.make.version).count_held((node, batch))
 
-    def _book(self, version: Version) -> Book:
-        """Mostly the same as for the node before."""
+    def _version_index(self, version: Version) -> VersionIndex:
+        """Mostly the same version as for the node before."""
         if version is not self._last[0]:
-            self._last = (version, self._books.setdefault(version, Book(self._layout)))
+            self._last = (version, self._versions.setdefault(version, VersionIndex(self._layout)))
         return self._last[1]
 
-    # --- who has what ------------------------------------------------------------------------------------------------
+    # --- where copies are ---------------------------------------------------------------------------------------------
 
     def sealed_versions(self) -> set[Version]:
-        return {version for version, book in self._books.items() if book.is_sealed}
+        return {version for version, index in self._versions.items() if index.is_sealed}
 
     def homes(self, rank: int, version: Version) -> list[tuple[NodeView, Copy]]:
-        """Everybody who has the rank's own seal, and bytes to it."""
-        book = self.of(version)
-        held, own = book.held_of(rank), book.own_homes(rank)
-        ordered = own[:1] + held + own[1:] if book.home_of(rank) else held + own
-        return [(node, lot.copy(rank)) for node, lot in ordered]
+        """All nodes that have the rank's own seal, and the bytes to it."""
+        index = self.of(version)
+        held, own = index.held_of(rank), index.own_homes(rank)
+        ordered = own[:1] + held + own[1:] if index.home_of(rank) else held + own
+        return [(node, batch.copy(rank)) for node, batch in ordered]
 
     def fullest_first(self, rank: int, version: Version) -> list[tuple[NodeView, Copy]]:
-        """Those first that have the replica region too."""
+        """Nodes that have the replica region too come first."""
         return sorted(self.homes(rank, version), key=lambda home: not home[1].seal.full)
 
     def at_home(self, rank: int, version: Version, seat: str) -> bool:
@@ -204,17 +206,17 @@ class InventoryIndex:
     def holds(self, node: str, rank: int, version: Version) -> bool:
         return self.of(version).is_held_by(node, range(rank, rank + 1))
 
-    # --- where ranks can stand ---------------------------------------------------------------------------------------
+    # --- where ranks can stand ----------------------------------------------------------------------------------------
 
     def newest_common(self) -> Version | None:
-        newest_first = sorted(self._books, key=lambda v: (v.number, v.born), reverse=True)
+        newest_first = sorted(self._versions, key=lambda v: (v.number, v.born), reverse=True)
         return next((version for version in newest_first if self.all_can_stand(version)), None)
 
     def all_can_stand(self, version: Version) -> bool:
-        return all(self.can_stand(rank, version) for rank in self.of(version).unsure())
+        return all(self.can_stand(rank, version) for rank in self.of(version).uncovered_ranks())
 
-    def who_cannot_stand(self, version: Version) -> tuple[int, ...]:
-        return tuple(rank for rank in self.of(version).unsure() if not self.can_stand(rank, version))
+    def ranks_that_cannot_stand(self, version: Version) -> tuple[int, ...]:
+        return tuple(rank for rank in self.of(version).uncovered_ranks() if not self.can_stand(rank, version))
 
     def can_stand(self, rank: int, version: Version) -> bool:
         return self.of(version).stands(rank) or self.can_be_had(rank, version)
@@ -223,7 +225,7 @@ class InventoryIndex:
         return self.of(version).home_of(rank) is not None or self.fetch(rank, version) is not None
 
     def fetch(self, rank: int, version: Version) -> Fetch | None:
-        """Where to pull the snapshot from: its record and unique bytes, and, if absent there, a replica's bytes."""
+        """Where to pull the snapshot from: its record and unique bytes and, if they lack it, a replica's bytes."""
         homes = self.homes(rank, version)
         if not homes:
             return None
@@ -231,31 +233,31 @@ class InventoryIndex:
         base = tuple(_source(node, rank, "record", "unique") for node, _ in homes)
         if not copy.seal.extent.replica_bytes:
             return Fetch(copy=copy, groups=(base,))
-        twins = self._twins_of(copy)
+        others = self._replicas_of(copy)
         replicas = [_source(node, rank, "replica") for node, home in homes if home.seal.full]
-        replicas += [_source(node, twin, "replica") for node, twin in twins]
+        replicas += [_source(node, other, "replica") for node, other in others]
         if not replicas:
             return None
-        known = next((home.peers for _, home in homes if home.peers), ())  # a holder need not know of peers
-        peers = known or tuple(twin for _, twin in twins)
-        return Fetch(copy=replace(copy, geometry=_whole(copy), peers=peers), groups=(base, tuple(replicas)))
+        known = next((home.peers for _, home in homes if home.peers), ())  # a holder may not know of peers
+        peers = known or tuple(other for _, other in others)
+        return Fetch(copy=replace(copy, geometry=_full_geometry(copy), peers=peers), groups=(base, tuple(replicas)))
 
-    def _twins_of(self, copy: Copy) -> list[tuple[NodeView, int]]:
+    def _replicas_of(self, copy: Copy) -> list[tuple[NodeView, int]]:
         """Other ranks' own copies with the same replica region."""
-        alike = self.of(copy.seal.version).alike(replica_of(copy.seal))
-        return [(home[0], rank) for rank, home in alike if rank != copy.seal.rank][:TWINS_AT_MOST]
+        same = self.of(copy.seal.version).copies_with_replica(replica_of(copy.seal))
+        return [(home[0], rank) for rank, home in same if rank != copy.seal.rank][:REPLICAS_AT_MOST]
 
 
-def stock_of(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str]) -> InventoryIndex:
+def index_nodes(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str]) -> InventoryIndex:
     """`leaving`: nodes whose trainers will end."""
-    stock = InventoryIndex(layout)
+    index = InventoryIndex(layout)
     for node in nodes:
-        stock.count(node, stays=node.node not in leaving)
-    return stock
+        index.count(node, stays=node.node not in leaving)
+    return index
 
 
-def _whole(copy: Copy) -> Geometry:
-    """Of a slot with room for the replica region, which a holder's slot may lack."""
+def _full_geometry(copy: Copy) -> Geometry:
+    """The geometry of a slot with room for the replica region, which a holder's slot may lack."""
     return replace(copy.geometry, replica_bytes=copy.seal.extent.replica_bytes)
 
 

@@ -1,7 +1,7 @@
-"""The job as its coordinator sees it: who is with us, who sits where, in which phase, until when.
+"""The state of the job as its coordinator sees it: generation and cause, phase, members, seats.
 
-The parts of the coordinator share one `Job`. They change it, but decide nothing for each other: what follows from a
-change is said by calling the part that owns it.
+All parts of the coordinator share one `JobState` and change it through its methods. What follows from a change is
+decided by the part that makes it, which then calls the part that comes next.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from enum import Enum
 from typing import Any
 
 from deadpool.protocol.coordinator.commits import Commits
-from deadpool.protocol.coordinator.deadlines import Deadlines
-from deadpool.protocol.coordinator.members import Member
+from deadpool.protocol.coordinator.config import CoordinatorConfig
+from deadpool.protocol.coordinator.members import Member, SilentNodes, SpareWatch
 from deadpool.protocol.coordinator.outbox import Outbox
-from deadpool.protocol.coordinator.planner import Blueprint, NoPlan, View, choose_seats
-from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Settings
-from deadpool.protocol.quorum import Changes, Quorum, Voter
-from deadpool.protocol.topology import Schedule
+from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, choose_seats
+from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter
 
 
 class Phase(Enum):
@@ -28,77 +26,131 @@ class Phase(Enum):
     PREPARING = "preparing"
     CONNECTING = "connecting"
     RUNNING = "running"
-    SALVAGING = "salvaging"  # it cannot go on: what is left is written to disk
-    RESIGNED = "resigned"  # without a majority: somebody else may be in office
+    SALVAGING = "salvaging"  # the job cannot go on: what is left of it is written to disk
+    RESIGNED = "resigned"  # without a majority: another coordinator may have been elected
     ENDED = "ended"
 
 
-class Job:
-    def __init__(
-        self, *, settings: Settings, deadlines: Deadlines, schedule: Schedule, term: int, name: str, alone: bool
-    ) -> None:
-        self.settings, self.deadlines, self.layout = settings, deadlines, settings.layout
+class JobState:
+    def __init__(self, config: CoordinatorConfig, *, term: int, name: str) -> None:
+        self.settings, self.deadlines, self.layout = config.settings, config.deadlines, config.settings.layout
+        self.fault_limit = config.fault_limit
         self.term, self.name = term, name
-        self.out = Outbox(term)
-        self.quorum = Quorum(alone=alone)
-        self.commits = Commits(self.layout, schedule, self.out)
+        self.generation: Generation = NO_GENERATION
+        self.cause = ""  # of this generation: every event and every plan names it
+        self._cause_count = 0
+        self.out = Outbox(self)
+        self.quorum = Quorum(alone=config.is_alone)
+        self.commits = Commits(self.layout, config.schedule, self.out)
         self.phase = Phase.FORMING
         self.phase_deadline: float | None = None
         self.members: dict[str, Member] = {}
+        self.silent = SilentNodes()
+        self.leave_requests: dict[str, str] = {}  # nodes that were told to end, in this order: why
         self.seats: tuple[str, ...] = ()  # of the newest plan
-        self.blueprint: Blueprint | None = None  # the newest plan, unless somebody before us made it
+        self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
-        self.cause_count = 0
+        self._spare_watch = SpareWatch()
 
-    # --- phase, generation, cause ------------------------------------------------------------------------------------
+    # --- generation, cause, phase -------------------------------------------------------------------------------------
 
-    @property
-    def generation(self) -> Generation:
-        return self.out.generation
+    def begin_generation(self, generation: Generation, cause: str) -> None:
+        """The first one of the job, or the one that a successor finds."""
+        self.generation, self.cause = generation, cause
 
-    @property
-    def cause(self) -> str:
-        return self.out.cause
+    def next_generation(self) -> None:
+        """At a fence. What nodes froze at the fence before counts no more."""
+        self.generation = self.generation.next(self.term)
+        for member in self.members.values():
+            member.inventory = None
 
     def name_cause(self, kind: str) -> None:
-        """What is said from here on is said because of something new."""
-        self.cause_count += 1
-        self.out.cause = f"{kind}-{self.cause_count}"
+        """Everything that is said from here on is said because of something new."""
+        self._cause_count += 1
+        self.cause = f"{kind}-{self._cause_count}"
+
+    def take_over(self, members: Iterable[Member], electorates: tuple[Electorate, ...], causes: int) -> None:
+        """What a successor finds. `causes`: no earlier coordinator has given a cause a higher number."""
+        self.members = {member.node: member for member in members}
+        self.quorum.electorates = electorates
+        self._cause_count = causes
 
     def enter(self, phase: Phase, now: float, patience_s: float) -> None:
         self.phase, self.phase_deadline = phase, now + patience_s
 
-    def stay_in(self, phase: Phase) -> None:
-        """Nothing has to happen by any time."""
+    def enter_without_deadline(self, phase: Phase) -> None:
         self.phase, self.phase_deadline = phase, None
+
+    def discount_stall(self, seconds: float) -> None:
+        """Rule 20, timeouts: the coordinator itself did not run for so long."""
+        for member in self.members.values():
+            member.heard += seconds
+        if self.phase_deadline is not None:
+            self.phase_deadline += seconds
 
     @property
     def is_stopping(self) -> bool:
-        """Fenced, and there is no plan yet."""
+        """The job is fenced, and there is no plan yet."""
         return self.phase in (Phase.FENCING, Phase.WAITING)
 
-    # --- members and seats -------------------------------------------------------------------------------------------
+    @property
+    def can_drain(self) -> bool:
+        return self.phase is Phase.RUNNING and not self.released
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    def add(self, member: Member) -> None:
+        self.members[member.node] = member
+        self.silent.came_back(member.node)
+
+    def remove(self, node: str) -> Member | None:
+        """From here on nothing that it says counts. None: it was not a member."""
+        self.leave_requests.pop(node, None)
+        return self.members.pop(node, None)
+
+    def request_leave(self, node: str, reason: str) -> None:
+        """The node was told to end. It is granted when it can be."""
+        self.leave_requests[node] = reason
+
+    def warn_if_no_spare(self) -> None:
+        """To be called whenever a node has come, gone, or taken a seat."""
+        if self._spare_watch.is_last_gone(self.members.values()):
+            self.out.emit("no_spare", reason="no spare is left: after the next loss the job waits for one")
 
     @property
     def unfrozen(self) -> list[str]:
-        """Who has not acknowledged the fence."""
+        """Nodes that have not acknowledged the fence."""
         return [member.node for member in self.members.values() if member.inventory is None]
 
     @property
     def has_healthy_spare(self) -> bool:
         return any(member.position is None and not member.quarantined for member in self.members.values())
 
+    # --- seats and the majority ---------------------------------------------------------------------------------------
+
+    def adopt(self, plan: GlobalPlan) -> None:
+        self.plan, self.seats = plan, plan.seats
+        for member in self.members.values():
+            member.position = None  # a node that leaves has given up its own
+        for position, node in enumerate(plan.seats):
+            self.members[node].position, self.members[node].has_run = position, True
+
+    def release(self) -> None:
+        self.released = True
+
     @property
     def has_majority(self) -> bool:
-        """Rule 18: those who are with us are so many that nobody else can have been elected without them. Only seats
-        count: whoever is elected next learns of a plan that has gone from those who sit in it."""
+        """Rule 18, one coordinator per term: the members are so many that no other coordinator can have been elected
+        without them. Only seats count, because a successor learns of a plan that has gone from the nodes that sit in
+        it."""
         return self.quorum.has([*self._sitting(), *self._recalled()])
 
     def _sitting(self) -> list[Voter]:
         return [member.voter for member in self.members.values() if member.position is not None]
 
     def _recalled(self) -> set[Voter]:
-        """Who ran and has lost its seat since, where too few of those who sit now have run: it sits again."""
+        """Nodes that ran and have lost their seats since, where too few of the nodes that sit now have run. They get
+        seats again."""
         sitting = self._sitting()
         others = [member.voter for member in self.members.values() if member.position is None]
         return self.quorum.recalled(sitting, others, room=self.layout.positions - len(sitting))
@@ -109,25 +161,25 @@ class Job:
 
     @property
     def voters(self) -> list[Voter]:
-        """Who sits in the newest plan."""
+        """The nodes that sit in the newest plan."""
         return [self.members[node].voter for node in self.seats]
 
     def changes_by(self, seats: tuple[str, ...]) -> Changes:
-        """What a plan with these seats has to tell whoever elects the next coordinator."""
+        """What a plan with these seats has to tell the nodes that elect the next coordinator."""
         return self.quorum.changes([self.members[node].voter for node in seats])
 
-    def tell_seats(self, message: Any) -> None:
-        """Only those who have a part in the plan: a node that joined since would not know what it is about."""
+    def send_seats(self, message: Any) -> None:
+        """To the nodes that have a part in the plan: a node that joined since would not know what it is about."""
         self.out.send_each(self.seats, message)
 
-    # --- for the planner ---------------------------------------------------------------------------------------------
+    # --- for the planner ----------------------------------------------------------------------------------------------
 
-    def view(self) -> View:
+    def view(self) -> ClusterView:
         return self._view_of(self.members.values())
 
-    def _view_of(self, members: Iterable[Member]) -> View:
+    def _view_of(self, members: Iterable[Member]) -> ClusterView:
         recalled = self._recalled()
-        return View(
+        return ClusterView(
             layout=self.layout,
             generation=self.generation,
             cause=self.cause,
@@ -136,11 +188,12 @@ class Job:
             committed=self.commits.committed,
             placement=self.commits.placement,
             nodes=tuple([m.view(recalled=bool(recalled) and m.voter in recalled) for m in members]),
-            before=self.blueprint,
+            before=self.plan,
         )
 
     def newcomers(self) -> list[tuple[Member, int]]:
-        """Who would be seated where it does not sit yet, were it planned now: seats do not depend on inventories."""
+        """Nodes that a plan made now would seat where they do not sit yet. Seats do not depend on inventories, so this
+        is known before the fence is acknowledged."""
         may_move, sitting = [], {}
         for member in self.members.values():
             if member.position is None or member.leaving:
@@ -153,6 +206,6 @@ class Job:
         chosen = [(self.members[node], position) for position, node in enumerate(seats)]
         return [(member, position) for member, position in chosen if member.position is None]
 
-    def heir_of(self, position: int) -> str | None:
-        """Who would take this position, were it given up now."""
+    def successor_at(self, position: int) -> str | None:
+        """The node that would take this position if it were given up now."""
         return next((member.node for member, taken in self.newcomers() if taken == position), None)

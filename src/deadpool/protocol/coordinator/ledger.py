@@ -1,4 +1,4 @@
-"""Who has which copies, as the coordinator books them."""
+"""Which nodes have which copies, as far as the coordinator knows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT_HOME = None
 
 @dataclass(slots=True)
 class Ledger:
-    """Who has which version in this generation: (rank, None) for a seal at home, (rank, node) for a copy at a holder.
+    """Where each version is in this generation: (rank, None) for a seal at home, (rank, node) for a copy at a holder.
 
     `nodes` is the node at each position. A version is complete when no place lacks it, so a count suffices.
     """
@@ -27,7 +27,7 @@ class Ledger:
     placement: Placement
     places: dict[Version, set[tuple[int, str | None]]] = field(default_factory=dict)
     missed: set[int] = field(default_factory=set)
-    replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank: those that count on peers
+    replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank: copies that count on peers
 
     def _is_holder_of(self, rank: int, node: str) -> bool:
         return any(self.nodes[p] == node for p in self.placement.of(self.layout.position_of(rank)))
@@ -38,19 +38,19 @@ class Ledger:
         if copy.peers and copy.seal.extent.replica_bytes:
             self.replicas.setdefault(version, {})[rank] = copy
 
-    def add_sealed_lot(self, lot: Batch, seats: range) -> None:
-        """Those of ranks in `seats`."""
-        if lot.has_replica:
-            for copy in lot:
+    def add_sealed_batch(self, batch: Batch, seats: range) -> None:
+        """Counts the copies of ranks in `seats`."""
+        if batch.has_replica:
+            for copy in batch:
                 if copy.seal.rank in seats:
                     self.add_sealed(copy)
         else:
-            at_home = [(rank, AT_HOME) for rank in lot.ranks if rank in seats]
-            self.places.setdefault(lot.version, set()).update(at_home)
+            at_home = [(rank, AT_HOME) for rank in batch.ranks if rank in seats]
+            self.places.setdefault(batch.version, set()).update(at_home)
 
-    def add_stored_lot(self, lot: Batch, node: str) -> None:
-        places, position, holds = self.places.setdefault(lot.version, set()), -1, False
-        for rank in lot.ranks:
+    def add_stored_batch(self, batch: Batch, node: str) -> None:
+        places, position, holds = self.places.setdefault(batch.version, set()), -1, False
+        for rank in batch.ranks:
             if self.layout.position_of(rank) != position:
                 position, holds = self.layout.position_of(rank), self._is_holder_of(rank, node)
             if holds:
@@ -65,7 +65,7 @@ class Ledger:
         self.places.get(version, set()).discard((rank, AT_HOME if at_home else node))
 
     def complete(self, version: Version) -> bool:
-        """Rule 6: sealed at home and stored at all holders, for every rank."""
+        """Rule 6, commit: sealed at home and stored at all holders, for every rank."""
         return len(self.places.get(version, ())) == self.layout.world_size * (1 + self.layout.holders)
 
     def lag(self, version: Version) -> int:
@@ -74,22 +74,23 @@ class Ledger:
 
     @property
     def newest(self) -> int:
-        """The newest version that anything was heard of."""
+        """The newest version of which any copy, or a miss, was reported."""
         return max((*(version.number for version in self.places), *self.missed), default=0)
 
     def unmatched(self, version: Version) -> tuple[int, ...]:
-        """Ranks whose replica region was not sent, because peers have it, and which no peer on another node has."""
+        """Ranks whose replica region was not sent, since peers have it, although no peer on another node does."""
         copies = self.replicas.get(version, {})
-        return tuple(rank for rank in sorted(copies) if not self._has_twin(copies, rank))
+        return tuple(rank for rank in sorted(copies) if not self._has_replica(copies, rank))
 
-    def _has_twin(self, copies: dict[int, Copy], rank: int) -> bool:
+    def _has_replica(self, copies: dict[int, Copy], rank: int) -> bool:
         home, wanted = self.layout.position_of(rank), replica_of(copies[rank].seal)
         elsewhere = (copies[peer] for peer in copies[rank].peers if peer in copies)
         return any(
-            self.layout.position_of(twin.seal.rank) != home and replica_of(twin.seal) == wanted for twin in elsewhere
+            self.layout.position_of(replica.seal.rank) != home and replica_of(replica.seal) == wanted
+            for replica in elsewhere
         )
 
-    def obey(self, permit: Permit) -> None:
+    def drop_overwritable(self, permit: Permit) -> None:
         """Versions that may be overwritten are no longer counted on."""
         self.places = {v: where for v, where in self.places.items() if not may_overwrite(v, permit)}
         self.replicas = {v: copies for v, copies in self.replicas.items() if v in self.places}

@@ -1,8 +1,8 @@
-"""The nodes that are with us, as the coordinator sees them, and which of their trainers should rehearse which rank."""
+"""The nodes of the job: those that are with the coordinator, those that fell silent, and whether a spare is left."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.inventory_index import NodeView
@@ -10,14 +10,12 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inventory_batches import live_batches_of
 from deadpool.protocol.messages import Inventory, TrainerInfo
 from deadpool.protocol.quorum import Voter
-from deadpool.protocol.topology import Address, Layout
-
-Casting = list[tuple[str, int]]  # trainer, rank
+from deadpool.protocol.topology import Address
 
 
 @dataclass(slots=True)
 class Member:
-    """An agent that is with us."""
+    """An agent whose messages count."""
 
     node: str
     incarnation: str
@@ -26,16 +24,16 @@ class Member:
     heard: float
     rack: str | None = None
     position: int | None = None
-    has_run: bool = False  # had a seat, under whichever coordinator: a recovery may need what it has
+    has_run: bool = False  # it had a seat, under this or an earlier coordinator: a recovery may need its copies
     trainers: tuple[TrainerInfo, ...] = ()
     inventory: Inventory | None = None  # frozen at the fence of this generation
     planned_in: Generation | None = None  # the newest plan that it has acknowledged its part of
     steps: dict[int, int] = field(default_factory=dict)  # of ranks in their loop, in this generation
-    steps_told: float = 0.0  # when
+    steps_reported_at: float = 0.0  # when it last reported them
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
     quarantined: bool = False
     leaving: bool = False  # on purpose: its ranks go to a spare as soon as one can take them
-    heir_to: int | None = None  # the position that this spare is to take from a node that leaves
+    reserved_position: int | None = None  # this spare is to take it from a node that leaves
     voter: Voter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -44,6 +42,10 @@ class Member:
     @property
     def has_copies(self) -> bool:
         return self.inventory is not None and bool(self.inventory.own or self.inventory.held)
+
+    @property
+    def is_spare(self) -> bool:
+        return self.position is None and not self.leaving
 
     def view(self, *, recalled: bool = False) -> NodeView:
         return NodeView(
@@ -60,52 +62,75 @@ class Member:
         )
 
 
+class SilentNodes:
+    """Nodes that were taken for lost and may come back.
+
+    A node that fell silent may only have been cut off or stopped. When it calls again, other nodes may sit in its
+    seats: it is fenced like every node and reports what its arena has. A plan without an order for it then ends its
+    trainers and makes it a spare. Until then its copies can serve a plan that needs them.
+    """
+
+    def __init__(self) -> None:
+        self._silent: list[str] = []  # lost since all ranks last ran, without a sign that they are dead
+        self._ran: frozenset[str] = frozenset()  # sat when all ranks last ran, or were told everything that it takes
+        self._given_up = False
+
+    def fell_silent(self, node: str) -> None:
+        """Or it said that it calls another coordinator. In neither case is it known to be dead."""
+        if node not in self._silent:
+            self._silent.append(node)
+        self._given_up = False
+
+    def came_back(self, node: str) -> None:
+        self._silent = [silent for silent in self._silent if silent != node]
+
+    def seats_may_run(self, seats: Iterable[str]) -> None:
+        """The ranks on these nodes can run without hearing from the coordinator again."""
+        self._ran = frozenset(seats)
+
+    def seats_run(self, seats: Iterable[str]) -> None:
+        """All ranks run again, on these nodes. No silent node is needed back."""
+        self._silent.clear()
+        self.seats_may_run(seats)
+
+    def give_up(self) -> None:
+        self._given_up = True
+
+    @property
+    def may_return(self) -> list[str]:
+        """Nodes that may come back with copies that no other node has."""
+        return [] if self._given_up else list(self._silent)
+
+    @property
+    def all_may_run(self) -> bool:
+        """Every node that ran last only fell silent. None of them is known to have stopped, so they may go on among
+        themselves. One node that is at rest, or dead, is enough to stop them all."""
+        return bool(self._ran) and self._ran <= set(self.may_return)
+
+
+class SpareWatch:
+    """Notices when the last spare is gone: after the next loss the job would wait. A job that was started without
+    spares needs no warning."""
+
+    def __init__(self) -> None:
+        self._had_spare = False
+
+    def is_last_gone(self, members: Iterable[Member]) -> bool:
+        """True once, when the last one is gone."""
+        had_spare, self._had_spare = self._had_spare, any(member.is_spare for member in members)
+        return had_spare and not self._had_spare
+
+
 def steps_lost(members: Iterable[Member], resume: Version | None) -> int:
-    """Completed steps that will be computed again, counted at the rank that was furthest ahead. Who has returned may
-    stand where the others have been since: what it had done beyond that was lost before."""
+    """Completed steps that will be computed again, counted at the rank that was furthest ahead. A node that has come
+    back may stand where the others have been since: what it had done beyond that was lost before."""
     inventories = (m.inventory for m in members if m.inventory is not None)
     versions = (batch.version for inventory in inventories for batch in live_batches_of(inventory.live))
     reached = [v.number for v in versions if v is not None and (resume is None or v.born >= resume.born)]
     return max(0, max(reached, default=0) - (resume.number if resume else 0))
 
 
-def castings(members: list[Member], layout: Layout) -> Iterator[tuple[Member, Casting]]:
-    """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks."""
-    order = far_apart(layout.positions)
-    first = 0
-    for member in members:
-        if member.position is None and (member.quarantined or member.leaving):
-            continue  # what it rehearsed would be for nothing
-        if member.position is not None:
-            yield member, cast(member, list(layout.ranks_at(member.position)), repeat=True)
-            continue
-        sets = max(1, len(member.trainers) // layout.per_node)
-        positions = [order[(first + i) % layout.positions] for i in range(sets)]
-        first += sets
-        if member.heir_to is not None:
-            positions = [member.heir_to, *(p for p in positions if p != member.heir_to)][:sets]
-        yield member, cast(member, [rank for position in positions for rank in layout.ranks_at(position)])
-
-
-def far_apart(count: int) -> list[int]:
-    """0, 1/2, 1/4, 3/4, 1/8, ... of all positions, each once. Neighbours are mostly alike: with pipeline stages
-    outermost they belong to one stage."""
-    bits = max(0, count - 1).bit_length()
-    fractions = (int(format(index, f"0{bits}b")[::-1], 2) for index in range(1 << bits))
-    return list(dict.fromkeys(fraction * count >> bits for fraction in fractions))
-
-
-def cast(member: Member, ranks: list[int], *, repeat: bool = False) -> Casting:
-    """Each rank that nobody rehearses there yet gets a free trainer; with `repeat` further ones rehearse it too."""
-    free = [t for t in member.trainers if t.state in ("idle", "rehearsing", "parked")]
-    at_work = {t.rank for t in member.trainers if t.state in ("starting", "rehearsing", "parked") and t.rank in ranks}
-    movable = [t for t in free if t.state == "idle" or t.rank not in ranks]
-    wanted = [rank for rank in ranks if rank not in at_work]
-    wanted += ranks * len(movable) if repeat else []
-    return [(trainer.trainer, rank) for trainer, rank in zip(movable, wanted, strict=False)]
-
-
-def natural(name: str) -> tuple[str, int]:
+def natural_order(name: str) -> tuple[str, int]:
     """For sorting: n2 before n10."""
     digits = len(name) - len(name.rstrip("0123456789"))
     return (name[: len(name) - digits], int(name[len(name) - digits :] or 0))

@@ -1,32 +1,48 @@
-"""What the coordinator says while it decides one input: messages to agents, events, and the end.
+"""What the coordinator says while it decides one input: messages to agents, events, and the end of the job.
 
-`Coordinator` and `Commits` write into the same one, so effects keep the order in which they were decided.
+All parts write into the same outbox, so effects keep the order in which they were decided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from deadpool.events import Event
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
-from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.identity import Generation
+
+
+class Context(Protocol):
+    """What every message and every event names. The job's state keeps it."""
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def generation(self) -> Generation: ...
+
+    @property
+    def cause(self) -> str: ...
 
 
 class Outbox:
-    def __init__(self, term: int) -> None:
-        self.term = term
-        self.generation: Generation = NO_GENERATION  # in whose name it speaks
-        self.cause = ""
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._effects: list[CoordinatorEffect] = []
 
+    @property
+    def generation(self) -> Generation:
+        """The generation that messages are sent in."""
+        return self._context.generation
+
     def take(self) -> list[CoordinatorEffect]:
-        """All that was said since the last time."""
+        """Everything that was written since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
     def send(self, node: str, message: Any) -> None:
-        self._effects.append(ToAgent(node=node, term=self.term, message=message))
+        self._effects.append(ToAgent(node=node, term=self._context.term, message=message))
 
     def send_each(self, nodes: Iterable[str], message: Any) -> None:
         for node in nodes:
@@ -49,8 +65,8 @@ class Outbox:
     ) -> None:
         event = Event(
             what=what,
-            cause=self.cause or None,
-            generation=str(self.generation),
+            cause=self._context.cause or None,
+            generation=str(self._context.generation),
             node=node,
             rank=rank,
             step=step,

@@ -1,8 +1,8 @@
-"""Which positions keep the copies of which: away from the own node, and where racks are given from the own rack.
+"""Which positions hold the copies of which: never on the same node and, where racks are given, not in the same rack.
 
-A pure function of positions and of the racks of the nodes that sit there, so seating a spare of the lost node's rack
-moves only the copies that died. Without racks, or with a single one, it is a ring. Where a spare of another rack is
-seated, what is still well placed stays: copies move only where the racks make them.
+The placement is a pure function of positions and of the racks of the nodes that sit there. So a spare of the lost
+node's rack moves only the copies that were lost. Without racks, or with a single one, it is a ring. Where a spare of
+another rack is seated, copies that are still well placed stay where they are.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Rack = str | None
-"""None: nothing was said of this node, so it is a rack of its own."""
+"""None: the rack of this node is not known, so it counts as a rack of its own."""
 
 LOAD_LIMIT = 2
-"""How many times the even share a node may be asked to hold. Beyond that a copy stays in its own rack: a small rack's
-memory must not have to take in the whole job."""
+"""How many times the even share a node may be asked to hold. Beyond that a copy stays in its own rack: the memory of a
+small rack must not have to hold the whole job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
     racks: tuple[Rack, ...]  # of the node at each position
-    holders: tuple[tuple[int, ...], ...]  # per position: the positions that keep its copies
+    holders: tuple[tuple[int, ...], ...]  # per position: the positions that hold its copies
 
     def of(self, position: int) -> tuple[int, ...]:
         return self.holders[position]
@@ -33,7 +33,7 @@ class Placement:
 
     @functools.cached_property
     def _owners(self) -> dict[int, tuple[int, ...]]:
-        """By position: those whose copies it keeps."""
+        """By position: the positions whose copies it holds."""
         owners: dict[int, tuple[int, ...]] = {}
         for owner, holders in enumerate(self.holders):
             for holder in holders:
@@ -46,30 +46,30 @@ class Placement:
         return tuple(p for p, holders in enumerate(self.holders) if self._count(self.racks[p], holders))
 
     def would_move(self, position: int, rack: Rack) -> int:
-        """Copies that had to move if the node at `position` stood in `rack`."""
+        """Copies that would have to move if the node at `position` stood in `rack`."""
         return self._count(rack, self.of(position)) + self._count(rack, self.held_by(position))
 
     def _count(self, rack: Rack, positions: Sequence[int]) -> int:
         return sum(rack is not None and self.racks[p] == rack for p in positions)
 
 
-NOWHERE = Placement(racks=(), holders=())
+NO_PLACEMENT = Placement(racks=(), holders=())
 
 
-def place(racks: Sequence[Rack], count: int, before: Placement = NOWHERE) -> Placement:
-    """`count` holders for each position. `before` is the placement of the plan before, over the same positions."""
+def place(racks: Sequence[Rack], count: int, before: Placement = NO_PLACEMENT) -> Placement:
+    """`count` holders for each position. `before` is the placement of the plan before, of the same positions."""
     if before.racks == tuple(racks):
         return before
-    filling = _Filling(racks, count, before)
-    filling.keep_what_is_well_placed()
-    filling.fill()
-    return Placement(racks=tuple(racks), holders=tuple(map(tuple, filling.holders)))
+    builder = _PlacementBuilder(racks, count, before)
+    builder.keep_what_is_well_placed()
+    builder.fill()
+    return Placement(racks=tuple(racks), holders=tuple(map(tuple, builder.holders)))
 
 
-class _Filling:
-    """Positions in a ring, rack by rack. A step as wide as the widest rack leads out of every rack, and takes each
-    position to another one: where no rack is wider than half of the ring, that alone is even. Elsewhere, and for what
-    is not kept, the least loaded position of another rack is taken."""
+class _PlacementBuilder:
+    """Positions form a ring, rack by rack. A step as wide as the widest rack leads out of every rack, and takes no two
+    positions to the same one. Where no rack is wider than half of the ring, that alone spreads copies evenly.
+    Elsewhere, and beside copies that stay, the least loaded position of another rack is taken."""
 
     def __init__(self, racks: Sequence[Rack], count: int, before: Placement) -> None:
         self._count, self._before = count, before.holders
@@ -121,7 +121,7 @@ class _Filling:
 
 
 def _domains(racks: Sequence[Rack]) -> list[Rack | int]:
-    """What may fail together. One rack for all says nothing: then every node counts as one of its own."""
+    """What may fail together. One rack for all says nothing: then every node counts as a domain of its own."""
     if len(set(racks)) == 1:
         return list(range(len(racks)))
     return [position if rack is None else rack for position, rack in enumerate(racks)]

@@ -1,7 +1,8 @@
-"""From what the nodes froze to who holds what next. A pure function: `plan(view)` gives a Blueprint or says why not.
+"""The plan: from what the nodes froze to seats, the resume version and sources. A pure function, `plan(view)`.
 
-Rules 13 to 17 of the protocol. The resume version is the newest for which every rank has its own seal evidence *and*
-bytes; a replica can give bytes, never evidence.
+It follows rule 13, a plan needs every rank's own seal, and the rules after it up to rule 17, placement by seat. The
+resume version is the newest one for which every rank has its own seal as evidence, and bytes. A replica can give bytes,
+and never evidence.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from deadpool.protocol.coordinator.inventory_index import Book, InventoryIndex, NodeView, stock_of
-from deadpool.protocol.coordinator.placement import NOWHERE, Placement, place
+from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView, VersionIndex, index_nodes
+from deadpool.protocol.coordinator.placement import NO_PLACEMENT, Placement, place
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inventory_batches import live_batches_of
 from deadpool.protocol.messages import (
@@ -25,8 +26,9 @@ from deadpool.protocol.topology import Layout, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """All a plan may be made from. `nodes` in order of joining, so that equal spares are taken in that order."""
+class ClusterView:
+    """Everything that a plan may be made from. `nodes` are in order of joining, so that equal spares are taken in that
+    order."""
 
     layout: Layout
     generation: Generation
@@ -34,14 +36,14 @@ class View:
     nodes: tuple[NodeView, ...]
     watermark: Version | None
     schedule: Schedule
-    committed: bool = True  # False: the watermark is only where a young job resumed, nothing would be lost without it
-    placement: Placement = NOWHERE  # of the plan before
-    before: Blueprint | None = None  # that plan, where it is known
+    committed: bool = True  # False: the watermark is only where a young job resumed, and would be no loss
+    placement: Placement = NO_PLACEMENT  # of the plan before
+    before: GlobalPlan | None = None  # that plan, where it is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blueprint:
-    """The plan for all; `parts` is what each node is told."""
+class GlobalPlan:
+    """The plan for all nodes; `parts` is what each of them is told."""
 
     generation: Generation
     seats: tuple[str, ...]  # the node at each position
@@ -54,9 +56,9 @@ class Blueprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlan:
-    """Why not. With `missing_nodes` a spare would help; with `ranks` only a durable checkpoint would.
+    """Why there is no plan. With `missing_nodes` a spare would help; with `ranks` only a durable checkpoint would.
 
-    A job that never committed a version has nothing to lose: it starts from its first line, which is a plan.
+    A job that never committed a version has nothing to lose: its plan is to start from its first line.
     """
 
     reason: str
@@ -71,58 +73,39 @@ def _unknown(seats: tuple[str, ...]) -> Changes:
     return Changes()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """A copy that would be lost with the job."""
-
-    node: str
-    rank: int
-    version: Version
-
-
-def what_is_left(view: View) -> tuple[Left, ...]:
-    """Of the version that most ranks have, and of those the newest: one sealed copy of each rank that has one."""
-    stock = _stock(view, choose_seats(view))
-    ranks = range(view.layout.world_size)
-    best = max(
-        stock.sealed_versions(),
-        key=lambda v: (sum(bool(stock.homes(r, v)) for r in ranks), v.number, v.born),
-        default=None,
-    )
-    if best is None:
-        return ()
-    keepers = [(rank, homes[0][0].node) for rank in ranks if (homes := stock.fullest_first(rank, best))]
-    return tuple(Left(node=node, rank=rank, version=best) for rank, node in keepers)
-
-
-def plan(view: View, changes: ChangesBy = _unknown) -> Blueprint | NoPlan:
-    """`changes`: what a choice of seats is for those who elect the next coordinator."""
+def plan(view: ClusterView, changes: ChangesBy = _unknown) -> GlobalPlan | NoPlan:
+    """`changes` says what a choice of seats means for the nodes that elect the next coordinator."""
     seats = choose_seats(view)
-    stock = _stock(view, seats)
-    resume = stock.newest_common()
+    index = _index(view, seats)
+    resume = index.newest_common()
     if resume is None and view.watermark is not None and view.committed:
-        return _no_common_version(stock, view.watermark)  # said before a spare is waited for: none would help
+        return _no_common_version(index, view.watermark)  # found before the job waits for a spare: none would help
     if isinstance(seats, NoPlan):
         return seats
-    return _Draft(view, seats, resume, stock).blueprint(changes(seats))
+    return _PlanBuilder(view, seats, resume, index).build(changes(seats))
 
 
-def _stock(view: View, seats: tuple[str, ...] | NoPlan) -> InventoryIndex:
+def index_inventories(view: ClusterView) -> InventoryIndex:
+    return _index(view, choose_seats(view))
+
+
+def _index(view: ClusterView, seats: tuple[str, ...] | NoPlan) -> InventoryIndex:
     gone = frozenset() if isinstance(seats, NoPlan) else {n.node for n in view.nodes if n.leaving} - set(seats)
-    return stock_of(view.layout, view.nodes, frozenset(gone))
+    return index_nodes(view.layout, view.nodes, frozenset(gone))
 
 
-def _no_common_version(stock: InventoryIndex, watermark: Version) -> NoPlan:
-    lost = stock.who_cannot_stand(watermark)
+def _no_common_version(index: InventoryIndex, watermark: Version) -> NoPlan:
+    lost = index.ranks_that_cannot_stand(watermark)
     names = ", ".join(map(str, lost))
     return NoPlan(reason=f"every copy of version {watermark} is lost for rank {names}", ranks=lost)
 
 
-def choose_seats(view: View, sitting: Mapping[int, str] | None = None) -> tuple[str, ...] | NoPlan:
-    """A node keeps its position; an empty one gets the spare that is ready soonest, then one whose rack moves least.
+def choose_seats(view: ClusterView, sitting: Mapping[int, str] | None = None) -> tuple[str, ...] | NoPlan:
+    """A node keeps its position. An empty position gets the spare that is ready soonest and, among equals, the one
+    whose rack moves the fewest copies.
 
-    A node that leaves gives its position to a spare that nobody else needs, or keeps it. One whose position is given
-    away, but that has not left yet, is better than nobody. Whoever is recalled has a seat before any spare.
+    A node that leaves gives its position to a spare that no empty position needs, or keeps it. A node whose position is
+    given away, but that has not left yet, is better than none. A recalled node gets a seat before any spare.
 
     `sitting`: positions of nodes that the view leaves out, because nothing moves them.
     """
@@ -147,7 +130,7 @@ def choose_seats(view: View, sitting: Mapping[int, str] | None = None) -> tuple[
     return tuple(seat for seat in seats if seat is not None)
 
 
-def _take(spares: list[NodeView], view: View, position: int) -> str | None:
+def _take(spares: list[NodeView], view: ClusterView, position: int) -> str | None:
     if not spares:
         return None
     best = min(spares, key=lambda spare: _preference(spare, view, position))
@@ -160,31 +143,33 @@ def _no_spare(seats: list[str | None]) -> str:
     return f"no spare node left for position {', '.join(empty)}"
 
 
-def _preference(spare: NodeView, view: View, position: int) -> tuple[bool, tuple[int, int], bool, int]:
-    """Who has come back sits where it sat, if nothing else makes a difference: its copies are there."""
+def _preference(spare: NodeView, view: ClusterView, position: int) -> tuple[bool, tuple[int, int], bool, int]:
+    """A node that has come back sits where it sat, if nothing else makes a difference: its copies are there."""
     was_elsewhere = not any(view.layout.position_of(copy.seal.rank) == position for copy in spare.inventory.own)
     readiness, moves = _readiness(spare, view.layout, position), _moves(spare, view, position)
     return (spare.quarantined, readiness, was_elsewhere, moves)
 
 
 def _readiness(spare: NodeView, layout: Layout, position: int) -> tuple[int, int]:
-    """Fewer ranks to rehearse anew first, then fewer processes that are still starting."""
+    """Fewer ranks to rehearse anew come first, then fewer processes that are still starting."""
     ranks = set(layout.ranks_at(position))
     rehearsed = {t.rank for t in spare.trainers if t.state in ("parked", "rehearsing")}
     starting = sum(t.state == "starting" for t in spare.trainers)
     return (len(ranks - rehearsed), starting)
 
 
-def _moves(spare: NodeView, view: View, position: int) -> int:
-    """Copies of others that would have to move because of the rack that this spare stands in."""
+def _moves(spare: NodeView, view: ClusterView, position: int) -> int:
+    """Copies that would have to move because of the rack that this spare stands in."""
     return view.placement.would_move(position, spare.rack) if view.placement.racks else 0
 
 
-class _Draft:
-    """Writes down one plan for every node."""
+class _PlanBuilder:
+    """Writes the part of every node."""
 
-    def __init__(self, view: View, seats: tuple[str, ...], resume: Version | None, stock: InventoryIndex) -> None:
-        self.view, self.seats, self.resume, self.stock = view, seats, resume, stock
+    def __init__(
+        self, view: ClusterView, seats: tuple[str, ...], resume: Version | None, index: InventoryIndex
+    ) -> None:
+        self.view, self.seats, self.resume, self.index = view, seats, resume, index
         self.nodes = {node.node: node for node in view.nodes}
         self.floor = self._floor()
         racks = [self.nodes[seat].rack for seat in seats]
@@ -192,13 +177,14 @@ class _Draft:
         self._position = {node: position for position, node in enumerate(seats)}
 
     def _floor(self) -> Version | None:
-        """Rule 13. A watermark that some rank has lost is no floor: nobody could go back to it."""
+        """The oldest version that the job may go back to. A watermark that some rank has lost is none (rule 13, a plan
+        needs every rank's own seal)."""
         watermark = self.view.watermark
         if self.resume is None or watermark is None or watermark.number > self.resume.number:
             return self.resume
-        return watermark if self.stock.all_can_stand(watermark) else self.resume
+        return watermark if self.index.all_can_stand(watermark) else self.resume
 
-    def blueprint(self, changes: Changes) -> Blueprint:
+    def build(self, changes: Changes) -> GlobalPlan:
         view = self.view
         common = Plan(
             generation=view.generation,
@@ -210,7 +196,7 @@ class _Draft:
         )
         as_before = replace(common, as_of=view.before.generation) if view.before is not None else common
         undisturbed = self._undisturbed(view.before) if view.before is not None else {}
-        return Blueprint(
+        return GlobalPlan(
             generation=view.generation,
             seats=self.seats,
             placement=self.placement,
@@ -233,7 +219,8 @@ class _Draft:
         )
 
     def _permit(self) -> Permit:
-        """Rule 14: the resume version, if newer than the floor, is pending; everything between them is not needed."""
+        """Rule 14, drop above the resume version: one that is newer than the floor is pending, and nothing between them
+        is needed."""
         keep_from = 0
         if self.floor is not None and self.resume is not None:
             keep_from = max(self.floor.number + 1, self.resume.number)
@@ -245,7 +232,7 @@ class _Draft:
         )
 
     def _store_rank(self) -> int:
-        """The rendezvous lives in a survivor; in a start from the first line everybody is new, and rank 0 will do."""
+        """The rendezvous is in a survivor. In a start from the first line every process is new, and rank 0 will do."""
         return next(self._survivors(), 0) if self.resume is not None else 0
 
     def _survivors(self) -> Iterator[int]:
@@ -254,10 +241,10 @@ class _Draft:
             alive = {rank for batch in live_batches_of(self.nodes[seat].inventory.live) for rank in batch.ranks}
             yield from sorted(alive.intersection(ranks))
 
-    # --- nodes that nothing changes for: most nodes at most losses ---------------------------------------------------
+    # --- nodes for which nothing changes: most nodes at most losses ---------------------------------------------------
 
-    def _undisturbed(self, before: Blueprint) -> dict[str, int]:
-        """Who sits where it sat, sends its copies where it sent them, and knows the plan before: with its position."""
+    def _undisturbed(self, before: GlobalPlan) -> dict[str, int]:
+        """Nodes that sit where they sat, send copies where they sent them, and know the plan before; with positions."""
         now, then = self.placement, before.placement
         disturbed = {p for p, seat in enumerate(self.seats) if not self._sat_there(seat, p, before)}
         if now is not then:
@@ -267,11 +254,11 @@ class _Draft:
             disturbed.update(now.held_by(position))
         return {seat: position for seat, position in self._position.items() if position not in disturbed}
 
-    def _sat_there(self, seat: str, position: int, before: Blueprint) -> bool:
+    def _sat_there(self, seat: str, position: int, before: GlobalPlan) -> bool:
         return before.seats[position] == seat and self.nodes[seat].planned_in == before.generation
 
     def _stays(self, node: NodeView, undisturbed: dict[str, int]) -> bool:
-        """Nothing moves to it or from it. Looked at as a whole, for there are many."""
+        """Nothing moves to it or from it. All its ranks are looked at at once, for there are many nodes."""
         position = undisturbed.get(node.node)
         if position is None or node.quarantined or self.resume is None or self.floor is None:
             return False
@@ -279,29 +266,29 @@ class _Draft:
             return False
         ranks = self.view.layout.ranks_at(position)
         holders = [self.seats[holder] for holder in self.placement.of(position)]
-        return all(book.is_held_by(holder, ranks) for book in self._wanted for holder in holders)
+        return all(index.is_held_by(holder, ranks) for index in self._wanted for holder in holders)
 
     @functools.cached_property
-    def _at_resume(self) -> Book:
+    def _at_resume(self) -> VersionIndex:
         assert self.resume is not None
-        return self.stock.of(self.resume)
+        return self.index.of(self.resume)
 
     @functools.cached_property
-    def _at_floor(self) -> Book:
+    def _at_floor(self) -> VersionIndex:
         assert self.floor is not None
-        return self.stock.of(self.floor)
+        return self.index.of(self.floor)
 
     @functools.cached_property
-    def _wanted(self) -> list[Book]:
-        return [self.stock.of(version) for version in self._versions]
+    def _wanted(self) -> list[VersionIndex]:
+        return [self.index.of(version) for version in self._versions]
 
     @functools.cached_property
     def _versions(self) -> tuple[Version, ...]:
-        """That holders have to have: the floor first."""
+        """Versions that holders have to have, the floor first."""
         assert self.floor is not None and self.resume is not None
         return (self.floor,) if self.floor == self.resume else (self.floor, self.resume)
 
-    # --- all others --------------------------------------------------------------------------------------------------
+    # --- all other nodes ----------------------------------------------------------------------------------------------
 
     def _orders(self, node: str) -> tuple[RankOrder, ...]:
         position = self._position.get(node)
@@ -311,29 +298,29 @@ class _Draft:
     def _order(self, node: str, rank: int) -> RankOrder:
         if self.resume is None or self.floor is None:
             return RankOrder(rank=rank, keep=False)
-        stock = self.stock
+        index = self.index
         keep = self._at_resume.stands(rank)
         wanted = [self.floor] if keep or self.floor == self.resume else [self.resume, self.floor]
-        away = [v for v in wanted if not stock.at_home(rank, v, node)]
-        fetch = [fetch for v in away if (fetch := stock.fetch(rank, v)) is not None]
+        away = [v for v in wanted if not index.at_home(rank, v, node)]
+        fetch = [fetch for v in away if (fetch := index.fetch(rank, v)) is not None]
         return RankOrder(rank=rank, keep=keep, fetch=tuple(fetch), pushes=self._pushes(rank))
 
     def _pushes(self, rank: int) -> tuple[tuple[str, Version], ...]:
-        """Copies that holders lack: they died with the lost nodes, or the placement moved. Floor first: newest first
-        makes an avoidable NoPlan at the next loss."""
-        stock = self.stock
+        """Copies that holders lack: they were lost with their nodes, or the placement moved. Rule 16, floor first:
+        with the newest first, the next loss could leave no version that every rank has."""
+        index = self.index
         holders = [self.seats[p] for p in self.placement.of(self.view.layout.position_of(rank))]
         return tuple(
             [
                 (holder, version)
                 for version in self._versions
                 for holder in holders
-                if not stock.holds(holder, rank, version) and stock.can_be_had(rank, version)
+                if not index.holds(holder, rank, version) and index.can_be_had(rank, version)
             ]
         )
 
     def _holders(self, node: str) -> tuple[Holder, ...]:
-        """Nodes that hold what this node's ranks seal."""
+        """Nodes that hold the copies of this node's ranks."""
         position = self._position.get(node)
         names = [self.seats[p] for p in self.placement.of(position)] if position is not None else []
         return tuple(Holder(node=name, address=self.nodes[name].data) for name in dict.fromkeys(names))

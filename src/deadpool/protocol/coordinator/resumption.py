@@ -1,52 +1,76 @@
-"""From a plan to the first step after it: prepare, connect, go. And the way out, which ranks go together as well:
+"""From a plan to the first step after it: prepare, connect, go. And the end, which all ranks reach together as well:
 finished, ended."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from deadpool.protocol.coordinator.barrier import Milestones
-from deadpool.protocol.coordinator.drain import Departures
+from deadpool.protocol.coordinator.drain import Drains
 from deadpool.protocol.coordinator.ending import Ending
-from deadpool.protocol.coordinator.hang import Hangs
-from deadpool.protocol.coordinator.job import Job, Phase
+from deadpool.protocol.coordinator.hang import HangMonitor
+from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.members import Member, steps_lost
-from deadpool.protocol.coordinator.planner import Blueprint
-from deadpool.protocol.coordinator.recorded_collectives import RecordingCache
+from deadpool.protocol.coordinator.planner import GlobalPlan
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
-from deadpool.protocol.coordinator.silent_nodes import Absences
-from deadpool.protocol.coordinator.spares import SpareWatch
-from deadpool.protocol.messages import Connect, Go, Prepared, Release
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import Connect, Connected, Ended, Finished, Go, Prepared, Release
+
+
+class Barrier:
+    """What each rank reported when it arrived."""
+
+    def __init__(self, world_size: int) -> None:
+        self._ranks = range(world_size)
+        self.reports: dict[int, Any] = {}
+
+    def arrive(self, rank: int, report: Any = True) -> bool:
+        """Returns whether all ranks are there by now."""
+        self.reports[rank] = report
+        return self.is_complete
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.reports) == len(self._ranks)
+
+    @property
+    def missing(self) -> list[int]:
+        return [rank for rank in self._ranks if rank not in self.reports]
+
+
+class RankBarriers:
+    """How far the ranks have come in one generation."""
+
+    def __init__(self, generation: Generation, world_size: int) -> None:
+        self.generation, self._world_size = generation, world_size
+        self.clear()
+
+    def clear(self) -> None:
+        self.prepared, self.connected = Barrier(self._world_size), Barrier(self._world_size)
+        self.finished, self.ended = Barrier(self._world_size), Barrier(self._world_size)
 
 
 class Resumption:
     def __init__(
-        self,
-        job: Job,
-        *,
-        departures: Departures,
-        rehearsals: Rehearsals,
-        recordings: RecordingCache,
-        absences: Absences,
-        hangs: Hangs,
-        spares: SpareWatch,
-        ending: Ending,
+        self, job: JobState, drains: Drains, rehearsals: Rehearsals, hang: HangMonitor, ending: Ending
     ) -> None:
-        self._job = job
-        self._departures, self._absences, self._hangs, self._spares = departures, absences, hangs, spares
-        self._rehearsals, self._recordings, self._ending = rehearsals, recordings, ending
-        self._milestones = Milestones(job.layout.world_size)
+        self._job, self._drains, self._rehearsals = job, drains, rehearsals
+        self._hang, self._ending = hang, ending
+        self._newest_barriers = RankBarriers(job.generation, job.layout.world_size)
 
-    def fence(self) -> None:
-        """Nobody is on the way anywhere."""
-        self._milestones.clear()
+    @property
+    def _barriers(self) -> RankBarriers:
+        """Of this generation: what ranks reached in the one before counts no more."""
+        if self._newest_barriers.generation != self._job.generation:
+            self._newest_barriers = RankBarriers(self._job.generation, self._job.layout.world_size)
+        return self._newest_barriers
 
-    # --- the plan ----------------------------------------------------------------------------------------------------
+    # --- the plan -----------------------------------------------------------------------------------------------------
 
-    def carry_out(self, blueprint: Blueprint, now: float) -> None:
-        job, resume = self._job, blueprint.resume
-        job.blueprint = blueprint
-        self._seat(blueprint)
+    def carry_out(self, plan: GlobalPlan, now: float) -> None:
+        job, resume = self._job, plan.resume
+        job.adopt(plan)
+        self._drains.on_plan()
         job.out.emit(
             "planned",
             step=resume.number if resume else 0,
@@ -54,111 +78,118 @@ class Resumption:
             seats=list(job.seats),
             lost_steps=steps_lost(job.members.values(), resume),
         )
-        job.commits.adopt(blueprint, job.members.values())
+        job.commits.adopt(plan, job.members.values())
         if resume is None:
-            self._recordings.void()
-        self._send_parts(blueprint)
+            self._rehearsals.discard_recordings()
+        self._send_parts(plan)
         job.enter(Phase.PREPARING, now, job.deadlines.prepare_s)
 
-    def _seat(self, blueprint: Blueprint) -> None:
-        job = self._job
-        job.seats = blueprint.seats
-        for member in job.members.values():
-            member.position = None  # a node that leaves has given up its own
-        for position, node in enumerate(job.seats):
-            job.members[node].position, job.members[node].has_run = position, True
-        self._departures.planned(job.seats, job.members)
-
-    def _send_parts(self, blueprint: Blueprint) -> None:
+    def _send_parts(self, plan: GlobalPlan) -> None:
         quorum, voters = self._job.quorum, self._job.voters
         assert quorum.has(voters), (self._job.seats, quorum.electorates)
-        for node, part in blueprint.parts.items():
+        for node, part in plan.parts.items():
             if part.as_of is None:
-                self._rehearsals.recording(node, [order.rank for order in part.orders])
+                self._rehearsals.send_recordings(node, [order.rank for order in part.orders])
             self._job.out.send(node, part)
 
-    # --- what ranks and nodes say on the way -------------------------------------------------------------------------
+    # --- prepare, connect, go -----------------------------------------------------------------------------------------
 
-    def plan_acked(self, member: Member, now: float) -> None:
+    def on_plan_ack(self, member: Member, now: float) -> None:
         member.planned_in = self._job.generation
-        self._maybe_go(now)
+        self._go_if_ready(now)
 
-    def reach(self, milestone: str, rank: int, what: Any, now: float) -> None:
-        if not self._milestones.reach(milestone, rank, what):
-            return
-        match milestone:
-            case "prepared" if self._job.phase is Phase.PREPARING:
-                self._connect(now)
-            case "connected":
-                self._maybe_go(now)
-            case "finished":
-                self._release()
-            case "ended":
-                self._all_ended()
-
-    def lost_after_release(self, ranks: list[int], now: float) -> None:
-        """They had nothing left to do: what they said of their end counts, if they said it."""
-        for rank in ranks:
-            self.reach("ended", rank, self._milestones.said("ended").get(rank, 1), now)
-
-    def late_nodes(self, milestone: str) -> list[str]:
-        job = self._job
-        positions = {job.layout.position_of(rank) for rank in self._milestones.missing(milestone)}
-        late = [job.seats[position] for position in sorted(positions)]
-        return late or [node for node in job.seats if not self._knows_its_part(node)]
-
-    def _knows_its_part(self, node: str) -> bool:
-        return self._job.members[node].planned_in == self._job.generation
-
-    # --- connect, go, the way out ------------------------------------------------------------------------------------
+    def on_prepared(self, prepared: Prepared, now: float) -> None:
+        if self._barriers.prepared.arrive(prepared.rank, prepared) and self._job.phase is Phase.PREPARING:
+            self._connect(now)
 
     def _connect(self, now: float) -> None:
         job = self._job
-        assert job.blueprint is not None
-        prepared: dict[int, Prepared] = self._milestones.said("prepared")
+        assert job.plan is not None
+        prepared: dict[int, Prepared] = self._barriers.prepared.reports
         agreed = len({each.agreement for each in prepared.values()}) == 1
         job.out.emit("prepared")
         if not agreed:
             job.out.emit("renegotiate")
-        store = prepared[job.blueprint.store_rank].store
-        job.tell_seats(Connect(generation=job.generation, store=store, agreed=agreed))
-        if job.blueprint.resume is None:
-            self._absences.may_run(job.seats)  # a script at its first line does not wait for Go
+        store = prepared[job.plan.store_rank].store
+        job.send_seats(Connect(generation=job.generation, store=store, agreed=agreed))
+        if job.plan.resume is None:
+            job.silent.seats_may_run(job.seats)  # a script at its first line does not wait for Go
         job.enter(Phase.CONNECTING, now, job.deadlines.connect_s)
 
-    def _maybe_go(self, now: float) -> None:
-        """Rule 15: every seat connected, and every node has dropped what is newer than the resume version."""
+    def on_connected(self, connected: Connected, now: float) -> None:
+        self._barriers.connected.arrive(connected.rank)
+        self._go_if_ready(now)
+
+    def _go_if_ready(self, now: float) -> None:
+        """Rule 15, Go after every seat is ready: every rank has connected, and every node has dropped what is newer
+        than the resume version."""
         job = self._job
-        if job.phase is not Phase.CONNECTING or not self._milestones.is_reached("connected"):
+        if job.phase is not Phase.CONNECTING or not self._barriers.connected.is_complete:
             return
         if all(map(self._knows_its_part, job.seats)):
             self._go(now)
 
     def _go(self, now: float) -> None:
         job = self._job
-        self.run(now, from_go=True)
+        job.enter_without_deadline(Phase.RUNNING)
+        self._hang.start(now, from_go=True)
         for member in job.members.values():
             member.steps, member.paused = {}, {}
         job.quorum.pass_to(job.generation, job.voters)
-        self._absences.end(job.seats)
-        self._milestones.clear()
+        job.silent.seats_run(job.seats)
+        self._barriers.clear()
         job.out.emit("go")
-        job.tell_seats(Go(generation=job.generation, cause=job.cause))
-        self._rehearsals.assign(list(job.members.values()))
-        self._spares.look(job.members.values())
-        self._ending.end_if(job.commits.go())
+        job.send_seats(Go(generation=job.generation, cause=job.cause))
+        self._rehearsals.assign_all()
+        job.warn_if_no_spare()
+        self._ending.end_if(job.commits.on_go())
 
-    def run(self, now: float, *, from_go: bool) -> None:
-        """Not `from_go`: it ran already, under the coordinator before this one."""
-        self._job.stay_in(Phase.RUNNING)
-        self._hangs.begin(now, from_go=from_go)
+    def continue_running(self, seats: tuple[str, ...], now: float) -> None:
+        """After a takeover in which no node has to stop. There was no Go from this coordinator."""
+        job = self._job
+        job.seats = seats
+        job.silent.seats_run(seats)
+        job.enter_without_deadline(Phase.RUNNING)
+        self._hang.start(now, from_go=False)
+        self._ending.end_if(job.commits.continue_running())
+        self._rehearsals.take_over()
 
-    def _release(self) -> None:
-        self._job.released = True
-        self._job.out.emit("finished")
-        self._job.tell_seats(Release(generation=self._job.generation))
+    # --- nodes that are late ------------------------------------------------------------------------------------------
 
-    def _all_ended(self) -> None:
-        codes = {rank: code for rank, code in self._milestones.said("ended").items() if code}
+    def late_to_prepare(self) -> list[str]:
+        return self._late_nodes(self._barriers.prepared)
+
+    def late_to_connect(self) -> list[str]:
+        return self._late_nodes(self._barriers.connected)
+
+    def _late_nodes(self, barrier: Barrier) -> list[str]:
+        job = self._job
+        positions = {job.layout.position_of(rank) for rank in barrier.missing}
+        late = [job.seats[position] for position in sorted(positions)]
+        return late or [node for node in job.seats if not self._knows_its_part(node)]
+
+    def _knows_its_part(self, node: str) -> bool:
+        return self._job.members[node].planned_in == self._job.generation
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def on_finished(self, finished: Finished) -> None:
+        if self._barriers.finished.arrive(finished.rank):
+            self._job.release()
+            self._job.out.emit("finished")
+            self._job.send_seats(Release(generation=self._job.generation))
+
+    def on_ended(self, ended: Ended) -> None:
+        self._end_rank(ended.rank, ended.code)
+
+    def on_lost_after_release(self, ranks: Iterable[int]) -> None:
+        """They had nothing left to do: the exit code that they reported counts, if they reported one."""
+        for rank in ranks:
+            self._end_rank(rank, self._barriers.ended.reports.get(rank, 1))
+
+    def _end_rank(self, rank: int, code: int) -> None:
+        if not self._barriers.ended.arrive(rank, code):
+            return
+        codes = {rank: code for rank, code in self._barriers.ended.reports.items() if code}
         reason = f"ranks ended with codes {codes}" if codes else "all ranks ended"
         self._ending.end(reason, failed=bool(codes))

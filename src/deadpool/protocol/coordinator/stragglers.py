@@ -1,9 +1,9 @@
 """Which nodes are slow all the time, and by how much.
 
-In synchronous training every rank's step takes as long as the slowest one's, so steps tell nothing. What is compared is
-how long each rank works at a step without waiting for others (`Effort`): a node counts by its busiest rank, and is slow
-if that works FACTOR times as long as is usual on the other nodes, if this makes a difference to the step, and if it has
-been so for ROUNDS of heartbeats.
+In synchronous training every rank's step takes as long as the slowest one's, so step times say nothing. What is
+compared is how long each rank works at a step without waiting for others (`Effort`). A node counts by its busiest rank.
+It is slow if that rank works FACTOR times as long as is usual on the other nodes, if this makes the step longer by
+SHARE, and if it has been so for ROUNDS of heartbeats.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from deadpool.protocol.topology import Layout
 
 FACTOR = 1.5
 SHARE = 0.1
-"""Of the step time: what the node works longer than usual, at least."""
+"""The share of the step time that the node has to work longer than usual."""
 ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
     node: str
-    rank: int  # its busiest
+    rank: int  # the busiest of the node
     own_s: float
     usual_s: float  # the median of the other nodes
     step_s: float
@@ -41,11 +41,13 @@ class Straggler:
 
     @property
     def text(self) -> str:
-        times = f"{self.factor:.1f} times as long" if self.usual_s > 0 else "long"
-        return f"works {times} at a step as the others: {self.own_s:.3f} s, usual are {self.usual_s:.3f} s"
+        if self.usual_s <= 0:
+            return f"works {self.own_s:.3f} s at a step, and the other nodes next to nothing"
+        seconds = f"{self.own_s:.3f} s, their median is {self.usual_s:.3f} s"
+        return f"works {self.factor:.1f} times as long at a step as the other nodes: {seconds}"
 
     def facts(self) -> dict[str, Any]:
-        """For people to read."""
+        """For status and events."""
         seconds = {"own_s": self.own_s, "usual_s": self.usual_s, "step_s": self.step_s}
         rounded = {name: round(value, 4) for name, value in seconds.items()}
         return {"factor": round(self.factor, 2) if self.usual_s > 0 else None, **rounded}
@@ -55,56 +57,49 @@ class StragglerWatch:
     def __init__(self, layout: Layout, out: Outbox) -> None:
         self._layout, self._out = layout, out
         self.efforts: dict[int, Effort] = {}
-        self._heartbeats = 0
         self._rounds: dict[str, int] = {}  # in a row, in which the node was slow
-        self.known: dict[str, Straggler] = {}  # those that were told of
-        self.replaced: set[int] = set()  # positions that were given to another node for this, unasked
+        self.known: dict[str, Straggler] = {}  # those that were reported
 
-    def fence(self) -> None:
-        """Who sits where may change, and recoveries are no time to measure in."""
+    def forget(self) -> None:
         self.efforts.clear()
         self._rounds.clear()
         self.known.clear()
 
-    def hear(self, efforts: Iterable[Effort]) -> None:
+    def on_efforts(self, efforts: Iterable[Effort]) -> None:
         self.efforts.update({effort.rank: effort for effort in efforts})
 
-    def look(self, seats: Sequence[str]) -> Straggler | None:
-        """Called at every heartbeat, looks once per round of them, if all ranks have told. The slowest of those who are
-        slow all the time."""
-        self._heartbeats += 1
-        if self._heartbeats < self._layout.positions:
-            return None
-        self._heartbeats = 0
+    def compare(self, seats: Sequence[str]) -> Straggler | None:
+        """Called once per round of heartbeats. Compares if all ranks have reported; returns the slowest of the nodes
+        that are slow all the time."""
         if len(self.efforts) == self._layout.world_size and len(seats) > 1:
-            self._judge(self._slow_now(seats))
+            self._report(self._slow_now(seats))
         return self.slowest()
 
     def slowest(self) -> Straggler | None:
         return max(self.known.values(), key=lambda straggler: straggler.factor, default=None)
 
     def _slow_now(self, seats: Sequence[str]) -> dict[str, Straggler]:
-        """By node. Most are not even looked at closely: there may be thousands, and none of them slow."""
+        """By node. Only suspects are compared closely: there may be thousands of nodes, and none of them slow."""
         efforts, ranks_at = self.efforts, self._layout.ranks_at
         own_s = [efforts[rank].own_s for rank in range(self._layout.world_size)]
         busiest_s = [max(own_s[ranks.start : ranks.stop]) for ranks in map(ranks_at, range(len(seats)))]
         ordered = sorted(busiest_s)
-        least_usual_s = ordered[(len(ordered) - 2) // 2]  # whichever is left out
+        least_usual_s = ordered[(len(ordered) - 2) // 2]  # whichever node is left out
         suspects = [position for position, busy_s in enumerate(busiest_s) if busy_s >= FACTOR * least_usual_s]
-        found = [self._compare(seats[position], ranks_at(position), ordered) for position in suspects]
+        found = [self._compare_node(seats[position], ranks_at(position), ordered) for position in suspects]
         return {each.node: each for each in found if each.is_slow}
 
-    def _compare(self, node: str, ranks: range, ordered: list[float]) -> Straggler:
-        """With what is usual on the others."""
+    def _compare_node(self, node: str, ranks: range, ordered: list[float]) -> Straggler:
+        """With what is usual on the other nodes."""
         effort = max((self.efforts[rank] for rank in ranks), key=lambda effort: effort.own_s)
         usual_s = _median_without(ordered, effort.own_s)
         return Straggler(node=node, rank=effort.rank, own_s=effort.own_s, usual_s=usual_s, step_s=effort.step_s)
 
-    def _judge(self, slow: dict[str, Straggler]) -> None:
+    def _report(self, slow: dict[str, Straggler]) -> None:
         self._rounds = {node: self._rounds.get(node, 0) + 1 for node in slow}
         for node in [node for node in self.known if node not in slow]:
             del self.known[node]
-            self._out.emit("straggler_over", node=node)
+            self._out.emit("straggler_recovered", node=node)
         for node, found in slow.items():
             if node not in self.known and self._rounds[node] >= ROUNDS:
                 self._out.emit("straggler", node=node, rank=found.rank, reason=found.text, **found.facts())
@@ -113,7 +108,7 @@ class StragglerWatch:
 
 
 def _median_without(ordered: list[float], value: float) -> float:
-    """Of all others. `value` is one of them; which of several equal ones is left out makes no difference."""
+    """The median of all others. `value` is one of them; which of several equal ones is left out makes no difference."""
     left_out = bisect_left(ordered, value)
 
     def other(index: int) -> float:

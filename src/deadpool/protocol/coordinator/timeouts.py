@@ -1,78 +1,91 @@
-"""What did not happen in time, and what is done about it."""
+"""What did not happen in time: nodes that are silent, phases that last too long."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from deadpool.protocol.coordinator.ending import Ending
-from deadpool.protocol.coordinator.job import Job, Phase
+from deadpool.protocol.coordinator.job import JobState, Phase
+from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.membership import Membership
 from deadpool.protocol.coordinator.planning import Planning
 from deadpool.protocol.coordinator.resumption import Resumption
-from deadpool.protocol.coordinator.silence import SilenceWatch
-from deadpool.protocol.coordinator.silent_nodes import Absences
-from deadpool.protocol.coordinator.waiting import Awaited, Waiting
 
 
-class Overdue:
+class Timeouts:
     def __init__(
-        self,
-        job: Job,
-        *,
-        absences: Absences,
-        waiting: Waiting,
-        membership: Membership,
-        planning: Planning,
-        resumption: Resumption,
-        ending: Ending,
+        self, job: JobState, membership: Membership, planning: Planning, resumption: Resumption, ending: Ending
     ) -> None:
-        self._job, self._absences, self._waiting = job, absences, waiting
-        self._membership, self._planning, self._resumption, self._ending = membership, planning, resumption, ending
-        self._silence = SilenceWatch(job.deadlines.node_s)
+        self._job, self._membership, self._planning = job, membership, planning
+        self._resumption, self._ending = resumption, ending
+        self._heartbeats = HeartbeatTimeout(job.deadlines.node_s)
 
-    def earliest_silence(self) -> float | None:
-        return self._silence.earliest(self._job.members)
+    def next_silence(self) -> float | None:
+        return self._heartbeats.next_check(self._job.members)
 
-    def excuse(self, seconds: float) -> None:
-        """Rule 20: nobody is blamed for a silence that was ours."""
-        for member in self._job.members.values():
-            member.heard += seconds
-        self._silence.excuse()
-        if self._job.phase_deadline is not None:
-            self._job.phase_deadline += seconds
+    def discount_stall(self, seconds: float) -> None:
+        """Rule 20, timeouts: no node is blamed for a silence that was the coordinator's own."""
+        self._job.discount_stall(seconds)
+        self._heartbeats.look_again()
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         job = self._job
-        silent = self._silence.look(job.members, now)
+        silent = self._heartbeats.silent_nodes(job.members, now)
         for node in silent:
-            self._absences.fell_silent(node)
+            job.silent.fell_silent(node)
         self._membership.lose_each(silent, f"was silent for {job.deadlines.node_s:g} s", now)
         if job.phase_deadline is not None and now >= job.phase_deadline and not silent:
-            self._look_at_phase(now)
+            self._end_phase(now)
 
-    def _look_at_phase(self, now: float) -> None:
+    def _end_phase(self, now: float) -> None:
         job, lose_each = self._job, self._membership.lose_each
         match job.phase:
             case Phase.FENCING:
                 lose_each(job.unfrozen, "did not unwind in time", now)
             case Phase.WAITING:
-                self._waited_in_vain(now)
+                self._end_wait(now)
             case Phase.PREPARING:
-                lose_each(self._resumption.late_nodes("prepared"), "did not prepare in time", now)
+                lose_each(self._resumption.late_to_prepare(), "did not prepare in time", now)
             case Phase.CONNECTING:
-                lose_each(self._resumption.late_nodes("connected"), "did not connect in time", now)
+                lose_each(self._resumption.late_to_connect(), "did not connect in time", now)
             case Phase.SALVAGING:
-                self._ending.close()
+                self._ending.end_salvage()
             case _:
-                job.phase_deadline = None
+                job.enter_without_deadline(job.phase)
 
-    def _waited_in_vain(self, now: float) -> None:
+    def _end_wait(self, now: float) -> None:
         job = self._job
         if not job.has_majority:
-            job.stay_in(Phase.RESIGNED)
+            job.enter_without_deadline(Phase.RESIGNED)
         elif late := job.unfrozen:
-            if not self._waiting.prolong(now):
+            if not self._planning.wait.prolong(now):
                 self._membership.lose_each(late, "did not unwind in time", now)
-        elif self._waiting.awaited in (Awaited.RETURN, Awaited.ISOLATION):
-            self._absences.give_up()
-            self._planning.plan(now)
+        elif self._planning.wait.is_for_silent_nodes:
+            self._planning.plan_without_silent_nodes(now)
         else:
             self._ending.end("no spare node joined in time; start one with: deadpool agent --join", failed=True)
+
+
+class HeartbeatTimeout:
+    """Which nodes have said nothing for too long. Not every node is looked at after each message: no node falls silent
+    before the one that was heard longest ago, as of the last look, could have."""
+
+    def __init__(self, node_s: float) -> None:
+        self._node_s = node_s
+        self._none_before: float | None = None
+
+    def look_again(self) -> None:
+        """Every node was heard later than it seemed."""
+        self._none_before = None
+
+    def next_check(self, members: Mapping[str, Member]) -> float | None:
+        """When it is worth looking again."""
+        if not members:
+            self._none_before = None
+        elif self._none_before is None:
+            self._none_before = min(member.heard for member in members.values()) + self._node_s
+        return self._none_before
+
+    def silent_nodes(self, members: Mapping[str, Member], now: float) -> list[str]:
+        self._none_before = None
+        return [member.node for member in members.values() if now >= member.heard + self._node_s]

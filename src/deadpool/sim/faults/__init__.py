@@ -1,14 +1,14 @@
-"""What goes wrong in the safety phase: one function per kind of fault, one file per family of them.
+"""The faults of the safety phase: one function per kind, one file per family of kinds.
 
-To add a kind: write `def injection(world) -> bool` (False: there was nobody to do it to), wrap it in a `Fault`, and put
-that into the list of its file, or a new file's list into ALL. Everything else follows: seeds draw it, the command
-counts it, by kind and by the phase of a recovery that it hit in.
+To add a kind, write `def inject(world) -> bool` (it returns False where there was nothing to inject it into), wrap it
+in a `FaultKind`, and put that into the list of its file, or a new file's list into ALL. Seeds then draw it, and the
+command counts it by kind and by the phase of a recovery that it hit.
 """
 
 from deadpool.sim.faults import coordinators, departures, links, machines, memory, spares, trainers
-from deadpool.sim.faults.fault import Fault, FaultPlan
+from deadpool.sim.faults.fault import FaultKind, FaultPlan
 
-ALL: tuple[Fault, ...] = (
+ALL: tuple[FaultKind, ...] = (
     *machines.FAULTS,
     *trainers.FAULTS,
     *spares.FAULTS,
@@ -17,6 +17,6 @@ ALL: tuple[Fault, ...] = (
     *coordinators.FAULTS,
     *departures.FAULTS,
 )
-BY_KIND: dict[str, Fault] = {fault.kind: fault for fault in ALL}
+BY_KIND: dict[str, FaultKind] = {fault.kind: fault for fault in ALL}
 
-__all__ = ["ALL", "BY_KIND", "Fault", "FaultPlan"]
+__all__ = ["ALL", "BY_KIND", "FaultKind", "FaultPlan"]

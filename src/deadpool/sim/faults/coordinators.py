@@ -1,11 +1,11 @@
-"""What happens to coordinators: they die and return, stall, and are cut off from some machines, or half cut off."""
+"""Faults of coordinators: they die and return, stall, and are cut off from some machines, in one direction or both."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deadpool.sim.faults.fault import TIME, Fault
+from deadpool.sim.faults.fault import TIME, FaultKind
 
 if TYPE_CHECKING:
     from deadpool.sim.hosts import Host
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 AWAY_S = 10.0
 CUT_S = 20.0
 STALL_S = 8.0
-WHENS = (TIME, TIME, "fault", "fence", "planned", "prepared", "go", "took_over")
+TRIGGERS = (TIME, TIME, "fault", "fence", "planned", "prepared", "go", "took_over")
 
 
 def die(world: World) -> bool:
@@ -26,11 +26,11 @@ def power(world: World) -> bool:
 
 
 def _kill(world: World, *, quietly: bool) -> bool:
-    """One that has no standby comes back; of others some do, and all when there is peace."""
-    host = world.present
+    """A coordinator without standbys comes back; of others some do, and all in the liveness phase."""
+    host = world.leading_host
     if not host.alive:
         return False
-    world.checkers.disturbed()
+    world.checkers.on_disturbance()
     host.die(quietly=quietly)
     world.heal_at_peace(partial(revive, world, host))
     if not world.options.standbys or world.rng.random() < 0.5:
@@ -41,14 +41,14 @@ def _kill(world: World, *, quietly: bool) -> bool:
 def revive(world: World, host: Host) -> None:
     if not host.alive and world.outcome is None:
         host.start(world.charter, founds=False)
-        host.begin()
+        host.wake()
 
 
 def stall(world: World) -> bool:
-    if not world.present.alive:
+    if not world.leading_host.alive:
         return False
-    world.checkers.disturbed()
-    world.present.stall(STALL_S * world.rng.random())
+    world.checkers.on_disturbance()
+    world.leading_host.stall(STALL_S * world.rng.random())
     return True
 
 
@@ -61,12 +61,12 @@ def half_cut(world: World) -> bool:
 
 
 def _cut(world: World, directions: list[bool]) -> bool:
-    """A single coordinator would lose the job with too many machines; several have to sort it out."""
-    host = world.present
+    """A single coordinator is cut off from one machine only, since it would lose the job with most of them."""
+    host = world.leading_host
     names = sorted(name for name, machine in world.machines.items() if machine.alive)
     if not host.alive or not names:
         return False
-    world.checkers.disturbed()
+    world.checkers.on_disturbance()
     count = world.rng.randint(1, len(names)) if world.options.standbys else 1
     cuts = []
     for name in world.rng.sample(names, count):
@@ -76,9 +76,9 @@ def _cut(world: World, directions: list[bool]) -> bool:
 
 
 FAULTS = [
-    Fault(kind="coordinator", injection=die, chance=0.25, most=3, whens=WHENS),
-    Fault(kind="coordinator_power", injection=power, chance=0.1, whens=WHENS),
-    Fault(kind="coordinator_stall", injection=stall, chance=0.1, whens=WHENS),
-    Fault(kind="coordinator_cut", injection=cut, chance=0.1, whens=WHENS),
-    Fault(kind="coordinator_half_cut", injection=half_cut, chance=0.1, whens=WHENS),
+    FaultKind(kind="coordinator", inject=die, chance=0.25, most=3, triggers=TRIGGERS),
+    FaultKind(kind="coordinator_power", inject=power, chance=0.1, triggers=TRIGGERS),
+    FaultKind(kind="coordinator_stall", inject=stall, chance=0.1, triggers=TRIGGERS),
+    FaultKind(kind="coordinator_cut", inject=cut, chance=0.1, triggers=TRIGGERS),
+    FaultKind(kind="coordinator_half_cut", inject=half_cut, chance=0.1, triggers=TRIGGERS),
 ]

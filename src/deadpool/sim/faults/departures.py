@@ -5,38 +5,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.effects import DrainAsked, LeaveAsked
-from deadpool.sim.faults.fault import TIME, Fault
+from deadpool.sim.faults.fault import TIME, FaultKind
 from deadpool.sim.faults.targets import alive, pick, seated
 
 if TYPE_CHECKING:
     from deadpool.sim.world import World
 
-DRAIN_WHENS = (TIME, TIME, TIME, TIME, "go", "go", "fence", "drain", "left")
-LEAVE_WHENS = (TIME, TIME, TIME, "go", "fence", "planned", "drain", "handover", "left")
+DRAIN_TRIGGERS = (TIME, TIME, TIME, TIME, "go", "go", "fence", "drain", "left")
+LEAVE_TRIGGERS = (TIME, TIME, TIME, "go", "fence", "planned", "drain", "handover", "left")
 
 
 def drain(world: World) -> bool:
-    """No loss: whatever becomes of it, the job has the node as long as it needs it."""
+    """A drain is no loss: the job keeps the node as long as it needs it."""
     nodes = pick(world, seated(world))
     for machine in nodes:
-        world.tell("world", "drain", {"node": machine.name})
+        world.log("world", "drain", {"node": machine.name})
         world.feed(DrainAsked(node=machine.name, reason="asked to"))
     return bool(nodes)
 
 
 def leave(world: World) -> bool:
-    """Anybody, spares too. Where no spare can take its ranks this is a loss like any other."""
+    """Any node, also a spare. Where no spare can take its ranks this is a loss like any other."""
     machines = pick(world, alive(world))
     for machine in machines:
         if machine in seated(world):
             world.checkers.before_loss(nodes=1)
-        world.tell("world", "told to leave", {"node": machine.name})
+        world.log("world", "told to leave", {"node": machine.name})
         machine.told_to_leave = True
         machine.feed(LeaveAsked(reason="its agent got SIGTERM"))
     return bool(machines)
 
 
 FAULTS = [
-    Fault(kind="drain", injection=drain, chance=0.3, most=3, whens=DRAIN_WHENS),
-    Fault(kind="leave", injection=leave, chance=0.2, whens=LEAVE_WHENS),
+    FaultKind(kind="drain", inject=drain, chance=0.3, most=3, triggers=DRAIN_TRIGGERS),
+    FaultKind(kind="leave", inject=leave, chance=0.2, triggers=LEAVE_TRIGGERS),
 ]

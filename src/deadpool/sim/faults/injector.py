@@ -1,4 +1,4 @@
-"""Carries out what a seed has drawn: at its time, or in the middle of a recovery. Counts what hit, by phase."""
+"""Injects the faults that a seed has drawn, at their times or after an event, and counts them by phase."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Injector:
         self._waiting: dict[str, list[FaultPlan]] = {}
         self.hit: Counter[tuple[str, str]] = Counter()  # by kind and phase
 
-    def arm(self) -> None:
+    def schedule(self) -> None:
         for plan in self._world.options.faults:
             if plan.when == TIME:
                 self._world.clock.at(plan.after_s, partial(self._inject, plan))
@@ -29,7 +29,7 @@ class Injector:
         self._world.on_event = self._on_event
 
     def _on_event(self, what: str) -> None:
-        """One fault follows each event of that name, so that those that follow the same are apart."""
+        """One fault follows each event of that name, so that faults with the same trigger do not come at once."""
         if self._waiting.get(what):
             plan = self._waiting[what].pop(0)
             self._world.clock.after(plan.after_s, partial(self._inject, plan))
@@ -39,5 +39,5 @@ class Injector:
         if world.calm or world.outcome is not None:
             return
         phase = phase_of(world)
-        if BY_KIND[plan.kind].injection(world):
+        if BY_KIND[plan.kind].inject(world):
             self.hit[plan.kind, phase] += 1

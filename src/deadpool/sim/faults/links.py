@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from deadpool.sim.faults.fault import Fault
+from deadpool.sim.faults.fault import FaultKind
 from deadpool.sim.faults.targets import alive, pick, seated
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ CUT_S = 25.0
 
 
 def node_cut(world: World) -> bool:
-    """One machine, from every coordinator. It may be taken for lost, and comes back."""
+    """One machine is cut off from every coordinator. It may be taken for lost, and comes back."""
     machines = pick(world, seated(world))
     for machine in machines:
         ends = [(machine.name, host.name) for host in world.hosts]
@@ -25,7 +25,7 @@ def node_cut(world: World) -> bool:
 
 
 def node_half_cut(world: World) -> bool:
-    """It hears and is not heard, or the other way round."""
+    """Only one direction is cut between one machine and every coordinator."""
     machines = pick(world, seated(world))
     for machine in machines:
         ends = [(machine.name, host.name) for host in world.hosts]
@@ -34,7 +34,7 @@ def node_half_cut(world: World) -> bool:
 
 
 def peers_cut(world: World) -> bool:
-    """Machines from each other, or one from some: copies and collectives stand still, and all are heard of."""
+    """Machines are cut off from each other: copies and collectives stand still, and coordinators still hear them."""
     names = [machine.name for machine in pick(world, alive(world), world.rng.randint(2, 3))]
     ends = list(permutations(names, 2))
     _cut(world, ends if world.rng.random() < 0.5 else [end for end in ends if world.rng.random() < 0.5])
@@ -42,7 +42,8 @@ def peers_cut(world: World) -> bool:
 
 
 def split(world: World) -> bool:
-    """Everybody is on one side or the other, coordinators too; a single coordinator would lose the job."""
+    """All machines and coordinators are on one side or the other. A single coordinator would lose the job, so there
+    have to be several."""
     places = [*(machine.name for machine in alive(world)), *(host.name for host in world.hosts)]
     if not world.options.standbys:
         return False
@@ -57,14 +58,14 @@ def reset(world: World) -> bool:
     machines = pick(world, alive(world))
     for machine in machines:
         world.checkers.before_loss(nodes=1)
-        world.tell("world", "link reset", {"node": machine.name})
+        world.log("world", "link reset", {"node": machine.name})
         machine.reset_link()
     return bool(machines)
 
 
 def _cut(world: World, ends: list[Ends]) -> None:
-    """Who goes elsewhere for it, and is lost by that, nobody counts."""
-    world.checkers.disturbed()
+    """A node that looks for another coordinator meanwhile may be lost, and such losses are not counted."""
+    world.checkers.on_disturbance()
     world.network.cut(ends, for_s=CUT_S * world.rng.random() ** 2)
 
 
@@ -73,9 +74,9 @@ def _reversed(ends: list[Ends]) -> list[Ends]:
 
 
 FAULTS = [
-    Fault(kind="node_cut", injection=node_cut, chance=0.1),
-    Fault(kind="node_half_cut", injection=node_half_cut, chance=0.1),
-    Fault(kind="peers_cut", injection=peers_cut, chance=0.15),
-    Fault(kind="split", injection=split, chance=0.1),
-    Fault(kind="reset", injection=reset, chance=0.1),
+    FaultKind(kind="node_cut", inject=node_cut, chance=0.1),
+    FaultKind(kind="node_half_cut", inject=node_half_cut, chance=0.1),
+    FaultKind(kind="peers_cut", inject=peers_cut, chance=0.15),
+    FaultKind(kind="split", inject=split, chance=0.1),
+    FaultKind(kind="reset", inject=reset, chance=0.1),
 ]

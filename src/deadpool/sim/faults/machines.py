@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deadpool.sim.faults.fault import Fault
+from deadpool.sim.faults.fault import FaultKind
 from deadpool.sim.faults.targets import alive, pick, seated
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ def kill(world: World, machines: list[Machine], *, quietly: bool = False) -> boo
     if machines:
         world.checkers.before_loss(nodes=len(machines))
     for machine in machines:
-        world.tell("world", "machine dies", {"node": machine.name, "quietly": quietly or None})
-        machine.fallen = True
+        world.log("world", "machine dies", {"node": machine.name, "quietly": quietly or None})
+        machine.is_lost = True
         machine.die(quietly=quietly)
     return bool(machines)
 
@@ -32,12 +32,12 @@ def one(world: World) -> bool:
 
 
 def power(world: World) -> bool:
-    """Nobody closes its links: only its silence tells."""
+    """No link is closed: only silence tells."""
     return kill(world, pick(world, seated(world)), quietly=True)
 
 
 def reboot(world: World) -> bool:
-    """It comes back under its name, with nothing, perhaps before anybody has missed it."""
+    """It comes back under its name without memory, perhaps before it was missed."""
     machines = pick(world, alive(world))
     killed = kill(world, machines, quietly=world.rng.random() < 0.5)
     for machine in machines:
@@ -46,20 +46,20 @@ def reboot(world: World) -> bool:
 
 
 def _return(world: World, name: str) -> None:
-    """Until it is let in: a launcher tries again when its agent was sent away."""
+    """It tries until it is accepted, as a launcher does whose agent was refused."""
     if world.outcome is None and not world.machines[name].alive and not world.calm:
-        world.tell("world", "machine returns", {"node": name})
+        world.log("world", "machine returns", {"node": name})
         world.add_machine(name, spare=True)
         world.after(REBOOT_S, partial(_return, world, name))
 
 
 def pause(world: World) -> bool:
-    """SIGSTOP of an agent, for less or for more than it takes to be missed. Its trainers go on."""
+    """An agent gets SIGSTOP, for less or for more than the node timeout. Its trainers go on."""
     machines = pick(world, alive(world))
     for machine in machines:
         seconds = PAUSE_S * world.rng.random() ** 2
         world.checkers.before_loss(nodes=1)
-        world.tell("world", "agent stops", {"node": machine.name, "seconds": seconds})
+        world.log("world", "agent stops", {"node": machine.name, "seconds": seconds})
         machine.pause(seconds)
         world.heal_at_peace(machine.resume)
     return bool(machines)
@@ -74,23 +74,23 @@ def newcomer(world: World) -> bool:
 
 
 def cut_off(world: World) -> bool:
-    """From every coordinator, for ever, but alive: its trainers and its data plane go on."""
+    """It is cut off from every coordinator for ever, but alive: its trainers and its data plane go on."""
     machines = pick(world, seated(world))
     for machine in machines:
         world.checkers.before_loss(nodes=1)
-        world.tell("world", "machine cut off", {"node": machine.name})
-        machine.fallen = True
+        world.log("world", "machine cut off", {"node": machine.name})
+        machine.is_lost = True
         for host in world.hosts:
             world.network.cut([(machine.name, host.name), (host.name, machine.name)], for_s=None)
     return bool(machines)
 
 
 FAULTS = [
-    Fault(kind="node", injection=one, chance=0.5, most=3),
-    Fault(kind="power", injection=power, chance=0.2),
-    Fault(kind="reboot", injection=reboot, chance=0.15),
-    Fault(kind="pause", injection=pause, chance=0.15),
-    Fault(kind="pair", injection=two, chance=0.12, most=1),
-    Fault(kind="newcomer", injection=newcomer, chance=0.15),
-    Fault(kind="cut_off", injection=cut_off, chance=0.15),
+    FaultKind(kind="node", inject=one, chance=0.5, most=3),
+    FaultKind(kind="power", inject=power, chance=0.2),
+    FaultKind(kind="reboot", inject=reboot, chance=0.15),
+    FaultKind(kind="pause", inject=pause, chance=0.15),
+    FaultKind(kind="pair", inject=two, chance=0.12, most=1),
+    FaultKind(kind="newcomer", inject=newcomer, chance=0.15),
+    FaultKind(kind="cut_off", inject=cut_off, chance=0.15),
 ]

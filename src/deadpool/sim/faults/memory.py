@@ -1,10 +1,10 @@
-"""Bits that flip in a copy after it was sealed. Not while it is loaded: what flips after a look, nobody sees."""
+"""Bits that flip in a copy after it was sealed. None flips while it is loaded, since that could not be noticed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deadpool.sim.faults.fault import Fault
+from deadpool.sim.faults.fault import FaultKind
 from deadpool.sim.faults.targets import alive, pick
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ def corrupt(world: World) -> bool:
     places = [(machine, slot) for machine in quiet for slot in machine.arena.sealed]
     for machine, slot in pick(world, places):
         rank, version = machine.arena.sealed[slot]
-        world.tell("world", "bit flips", {"node": machine.name, "rank": rank, "version": version})
+        world.log("world", "bit flips", {"node": machine.name, "rank": rank, "version": version})
         machine.arena.corrupt(slot)
     return bool(places)
 
 
-FAULTS = [Fault(kind="corrupt", injection=corrupt, chance=0.2, most=3)]
+FAULTS = [FaultKind(kind="corrupt", inject=corrupt, chance=0.2, most=3)]

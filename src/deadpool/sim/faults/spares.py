@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deadpool.sim.faults.fault import TIME, Fault
+from deadpool.sim.faults.fault import TIME, FaultKind
 from deadpool.sim.faults.machines import kill
 from deadpool.sim.faults.targets import pick, spares
 
@@ -22,6 +22,8 @@ def die(world: World) -> bool:
 
 
 FAULTS = [
-    Fault(kind="join", injection=join, chance=0.4, whens=(TIME, TIME, "fence", "planned", "prepared", "waiting")),
-    Fault(kind="spare", injection=die, chance=0.2),
+    FaultKind(
+        kind="join", inject=join, chance=0.4, triggers=(TIME, TIME, "fence", "planned", "prepared", "awaiting_spare")
+    ),
+    FaultKind(kind="spare", inject=die, chance=0.2),
 ]

@@ -1,4 +1,4 @@
-"""Whom a fault can injection, and in which phase of a recovery it does."""
+"""The machines and processes that a fault can hit, and the phase of a recovery that it hits."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ PHASES = (
     "headless",
     "salvaging",
 )
-"""Of a job, in the order of a recovery: a fault is there but not noticed; running, but not a step since; running, but
-not every copy is there yet; nobody is in office; and what is left is written to disk."""
+"""Phases of a job, in the order of a recovery. undetected: a fault was not noticed yet; redo: the job runs, but has not
+completed a step since; unprotected: not every copy is there yet; headless: there is no leader; salvaging: what is left
+is written to disk."""
 
 
 def alive(world: World) -> list[Machine]:
@@ -42,7 +43,7 @@ def spares(world: World) -> list[Machine]:
 
 
 def _has_seat(world: World, machine: Machine) -> bool:
-    """Another machine of that name may have one that is gone by now."""
+    """A seat of that name may belong to an earlier machine."""
     return machine.name in world.coordinator.seats and world.machine_at(machine.name) is machine
 
 
@@ -55,13 +56,13 @@ def pick(world: World, among: list[T], count: int = 1) -> list[T]:
 
 
 def phase_of(world: World) -> str:
-    """Where the job stands."""
+    """The phase that the job is in."""
     coordinator = world.coordinator
-    if not world.present.alive or not world.present.office.in_office:
+    if not world.leading_host.alive or not world.leading_host.office.is_leader:
         return "headless"
     if coordinator.phase is not Phase.RUNNING:
         return str(coordinator.phase.value)
-    if any(world.machine_at(node).fallen for node in coordinator.seats):
+    if any(world.machine_at(node).is_lost for node in coordinator.seats):
         return "undetected"
     if world.steps_since_go == 0:
         return "redo"

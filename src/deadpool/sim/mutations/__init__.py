@@ -1,13 +1,17 @@
-"""Rules broken on purpose: the checkers are worth something only if they can fail.
+"""Rules of the protocol broken on purpose, to show that the checkers can fail.
 
-Numbers are those of protocol.md's list of mutations and rules; those without one undo a fix that a seed or a reading
-asked for.
+docs/protocol.md lists them by number, each with the rule that it breaks.
 """
 
 from deadpool.sim.mutations import drain_mutations, rules, takeover_mutations
 from deadpool.sim.mutations.mutation import Mutation, Patch
 
-ALL: tuple[Mutation, ...] = (*rules.MUTATIONS, *takeover_mutations.MUTATIONS, *drain_mutations.MUTATIONS)
+ALL: tuple[Mutation, ...] = tuple(
+    sorted(
+        (*rules.MUTATIONS, *takeover_mutations.MUTATIONS, *drain_mutations.MUTATIONS),
+        key=lambda mutation: mutation.number,
+    )
+)
 BY_NAME: dict[str, Mutation] = {mutation.name: mutation for mutation in ALL}
 
 __all__ = ["ALL", "BY_NAME", "Mutation", "Patch"]

@@ -1,4 +1,4 @@
-"""How many seeds it takes until a broken rule is noticed."""
+"""Counts the seeds until a checker notices a broken rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Catch:
     mutation: str
     profile: str
     seeds: int  # that were run
-    violation: str | None  # None: nobody noticed
+    violation: str | None  # None: no checker objected
 
 
 def catch(name: str, limit: int | None = None) -> Catch:
@@ -34,7 +34,7 @@ def catch(name: str, limit: int | None = None) -> Catch:
 
 
 def _fails_anyway(seed: int, profile: Profile, patch: Patch, mutation: Mutation) -> bool:
-    """A seed that fails with nothing broken proves nothing."""
+    """A seed that fails without the mutation proves nothing about it."""
     patch.undo()
     fails = run_seed(seed, profile=profile).violation is not None
     mutation.apply(patch)
@@ -42,7 +42,7 @@ def _fails_anyway(seed: int, profile: Profile, patch: Patch, mutation: Mutation)
 
 
 def catch_each(mutations: Sequence[Mutation], jobs: int) -> Generator[Catch, None, None]:
-    """As they come."""
+    """Yields them as they are done."""
     names = [mutation.name for mutation in mutations]
     if jobs <= 1:
         yield from map(catch, names)

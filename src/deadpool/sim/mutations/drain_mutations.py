@@ -1,53 +1,53 @@
-"""Broken rules of nodes that leave on purpose and of nodes that come back.
+"""Mutations of the rules of nodes that leave on purpose and of nodes that come back.
 
-Two more were tried and go unnoticed, since what follows is one more recovery or a copy less: a node that leaves before
-its copies lie elsewhere, and its memory counted on by the plan. The transcript drain.txt shows both.
+Two more were tried, and no checker objects, since they cost only one more recovery or a copy less: a node that leaves
+before its copies lie elsewhere, and a plan that counts on its memory. The transcript drain.txt shows both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
-from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.coordinator.drain import Departures, Next, Stage
-from deadpool.protocol.coordinator.fencing import Fencing
+from deadpool.protocol.coordinator.drain import DrainAction, Drains, DrainStage
 from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView
 from deadpool.protocol.coordinator.members import Member
+from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.messages import Recording
 from deadpool.sim.mutations.mutation import Mutation, Patch
 
-Look = Callable[[Departures, Mapping[str, Member], float], Next | None]
+Advance = Callable[[Drains, float], DrainAction | None]
 
 
-def _instead_of_looking(patch: Patch, shortcut: Callable[[Departures], Next | None]) -> None:
-    real: Look = Departures.look
+def _instead_of_advancing(patch: Patch, shortcut: Callable[[Drains], DrainAction | None]) -> None:
+    real: Advance = Drains.advance
 
-    def look(self: Departures, members: Mapping[str, Member], now: float) -> Next | None:
-        return real(self, members, now) or shortcut(self)
+    def advance(self: Drains, now: float) -> DrainAction | None:
+        return real(self, now) or shortcut(self)
 
-    patch.set(Departures, "look", look)
-
-
-def handed_over_before_everybody_has_sealed(patch: Patch) -> None:
-    def shortcut(self: Departures) -> Next | None:
-        stand = self.drain is not None and len(self.drain.standing) == self._layout.world_size
-        return Next.HAND_OVER if stand and self.drain and self.drain.stage is Stage.STOPPING else None
-
-    _instead_of_looking(patch, shortcut)
+    patch.set(Drains, "advance", advance)
 
 
-def handed_over_wherever_ranks_stand(patch: Patch) -> None:
-    def stands(self: Departures, rank: int, number: int) -> None:
-        if self.drain is not None and self.drain.stage is Stage.STOPPING:
-            self.drain.standing.add(rank)
-            self.drain.sealed.add(rank)
+def handover_before_every_rank_has_sealed(patch: Patch) -> None:
+    def shortcut(self: Drains) -> DrainAction | None:
+        drain = self.current
+        stand = drain is not None and len(drain.standing) == self._job.layout.world_size
+        return DrainAction.HAND_OVER if stand and drain and drain.stage is DrainStage.STOPPING else None
 
-    patch.set(Departures, "stands", stands)
+    _instead_of_advancing(patch, shortcut)
+
+
+def handover_wherever_ranks_stand(patch: Patch) -> None:
+    def on_standing(self: Drains, rank: int, number: int) -> None:
+        if self.current is not None and self.current.stage is DrainStage.STOPPING:
+            self.current.standing.add(rank)
+            self.current.sealed.add(rank)
+
+    patch.set(Drains, "on_standing", on_standing)
 
 
 def seats_given_up_without_a_majority(patch: Patch) -> None:
-    patch.set(Fencing, "_keep_who_is_needed", lambda self: None)
+    patch.set(Drains, "_keep_needed_seat", lambda self, drain: None)
 
 
 def memory_of_a_node_without_a_seat_counts(patch: Patch) -> None:
@@ -61,21 +61,29 @@ def memory_of_a_node_without_a_seat_counts(patch: Patch) -> None:
     patch.set(InventoryIndex, "count", count)
 
 
-def old_recordings_believed(patch: Patch) -> None:
-    real = Coordinator._handle
+def recordings_of_a_returned_node_counted(patch: Patch) -> None:
+    real = Rehearsals.on_recording
 
-    def gullible(self: Coordinator, member: Member, message: object, now: float) -> None:
-        if isinstance(message, Recording):
-            member = replace(member, position=self.layout.position_of(message.rank))
-        real(self, member, message, now)
+    def gullible(self: Rehearsals, member: Member, recording: Recording) -> None:
+        real(self, replace(member, position=self._job.layout.position_of(recording.rank)), recording)
 
-    patch.set(Coordinator, "_handle", gullible)
+    patch.set(Rehearsals, "on_recording", gullible)
 
 
 MUTATIONS = [
-    Mutation("21 handed over before everybody has sealed", handed_over_before_everybody_has_sealed, "departures"),
-    Mutation("21 handed over wherever ranks stand", handed_over_wherever_ranks_stand, "departures"),
-    Mutation("18 seats given up without a majority", seats_given_up_without_a_majority, "departures"),
-    Mutation("19 memory of a node without a seat counts", memory_of_a_node_without_a_seat_counts, "returns"),
-    Mutation("19 old recordings believed", old_recordings_believed, "returns"),
+    Mutation(
+        33,
+        "handover before every rank has sealed",
+        handover_before_every_rank_has_sealed,
+        rule=21,
+        profile="departures",
+    ),
+    Mutation(34, "handover wherever ranks stand", handover_wherever_ranks_stand, rule=21, profile="departures"),
+    Mutation(23, "seats given up without a majority", seats_given_up_without_a_majority, rule=18, profile="departures"),
+    Mutation(
+        32, "memory of a node without a seat counts", memory_of_a_node_without_a_seat_counts, rule=19, profile="returns"
+    ),
+    Mutation(
+        38, "recordings of a returned node counted", recordings_of_a_returned_node_counted, rule=23, profile="returns"
+    ),
 ]

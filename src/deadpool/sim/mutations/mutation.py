@@ -1,4 +1,4 @@
-"""A rule that is broken on purpose, and undone again."""
+"""A rule that is broken on purpose for a while."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Patch:
-    """Attributes of classes and modules that are something else until it is closed."""
+    """Replaces attributes of classes and modules until it is undone."""
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
@@ -31,9 +31,15 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """`profile` is the mix of faults in which it is looked for."""
+    """One defect, as docs/protocol.md lists it: its number there, what it is, and the rule that it breaks."""
 
-    name: str
+    number: int
+    defect: str
     apply: Callable[[Patch], None]
-    profile: str = "anything"
-    seeds: int = 1000  # within which it has to be caught
+    rule: int
+    profile: str = "anything"  # the mix of faults in which it is looked for
+    seeds: int = 1000  # within which a checker has to object
+
+    @property
+    def name(self) -> str:
+        return f"{self.number} {self.defect}"

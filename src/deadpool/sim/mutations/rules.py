@@ -1,4 +1,4 @@
-"""Broken rules of copies, commits, captures and plans."""
+"""Mutations of the rules of copies, commits, captures and plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deadpool.protocol.agent.unwinding import Unwinding
 from deadpool.protocol.capture_schedule import Timetable
 from deadpool.protocol.coordinator import inventory_index, ledger, planner
 from deadpool.protocol.coordinator.commits import Commits
-from deadpool.protocol.coordinator.hang import Hangs
+from deadpool.protocol.coordinator.hang import HangMonitor
 from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView
 from deadpool.protocol.coordinator.placement import place
 from deadpool.protocol.effects import StreamsCut
@@ -23,7 +23,7 @@ from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.sim.mutations.mutation import Mutation, Patch
 from deadpool.sim.process import Process
-from deadpool.sim.streams import Streams
+from deadpool.sim.streams import CopyStreams
 
 
 def overwrite_the_watermark(patch: Patch) -> None:
@@ -43,10 +43,10 @@ def _set_may_overwrite(patch: Patch, rule: Callable[[Version, Permit], bool]) ->
 
 
 def permit_passes_what_is_pending(patch: Patch) -> None:
-    def missed(self: Commits, rank: int, number: int, reason: str) -> None:
+    def on_missed(self: Commits, rank: int, number: int, reason: str) -> None:
         self._set_permit(self.permit.watermark, max(self.permit.keep_from, number + 1))
 
-    patch.set(Commits, "missed", missed)
+    patch.set(Commits, "on_missed", on_missed)
 
 
 def drop_nothing_above_resume(patch: Patch) -> None:
@@ -59,14 +59,14 @@ def identity_by_number(patch: Patch) -> None:
 
 
 def streams_not_cut(patch: Patch) -> None:
-    def cut(self: Streams, machine: Any, generation: Any) -> None:
+    def cut(self: CopyStreams, machine: Any, generation: Any) -> None:
         machine.streams_cut = generation
         machine.feed(StreamsCut(generation=generation))
 
-    patch.set(Streams, "cut", cut)
+    patch.set(CopyStreams, "cut", cut)
 
 
-def watermark_over_generations(patch: Patch) -> None:
+def watermark_kept_over_generations(patch: Patch) -> None:
     real = Commits.adopt
 
     def adopt(self: Commits, *args: Any) -> None:
@@ -79,18 +79,18 @@ def watermark_over_generations(patch: Patch) -> None:
 
 
 def newest_before_floor(patch: Patch) -> None:
-    real = planner._Draft._pushes
-    patch.set(planner._Draft, "_pushes", lambda self, rank: tuple(reversed(real(self, rank))))
+    real = planner._PlanBuilder._pushes
+    patch.set(planner._PlanBuilder, "_pushes", lambda self, rank: tuple(reversed(real(self, rank))))
 
 
 def newcomer_without_floor(patch: Patch) -> None:
-    real = planner._Draft._order
+    real = planner._PlanBuilder._order
 
     def order(self: Any, node: str, rank: int) -> Any:
         full = real(self, node, rank)
         return replace(full, fetch=tuple(f for f in full.fetch if f.copy.seal.version == self.resume))
 
-    patch.set(planner._Draft, "_order", order)
+    patch.set(planner._PlanBuilder, "_order", order)
 
 
 def seal_without_the_flag(patch: Patch) -> None:
@@ -119,7 +119,7 @@ def inventory_not_frozen(patch: Patch) -> None:
 
 
 def replica_as_evidence(patch: Patch) -> None:
-    """Where nobody has a seal of a rank, that of a replica will do."""
+    """Where there is no seal of a rank, the seal of a replica is taken for it."""
     real = InventoryIndex.fetch
 
     def fetch(self: InventoryIndex, rank: int, version: Version) -> Fetch | None:
@@ -146,19 +146,19 @@ def racks_ignored(patch: Patch) -> None:
     patch.set(planner, "place", lambda racks, count, before: place([None] * len(racks), count))
 
 
-def resume_never_settled(patch: Patch) -> None:
+def resume_version_not_counted_at_go(patch: Patch) -> None:
     patch.set(Commits, "_settle_resume", Commits._note_protection)
 
 
-def kept_whoever_sits_there(patch: Patch) -> None:
+def unclean_memory_kept(patch: Patch) -> None:
     patch.set(Trainer, "stands_at", lambda self, version: True)
 
 
-def told_by_an_earlier_start(patch: Patch) -> None:
+def rehearsals_of_an_earlier_start_kept(patch: Patch) -> None:
     patch.set(Crew, "replace_rehearsals", lambda self, but=(): None)
 
 
-def begun_as_another_rank(patch: Patch) -> None:
+def process_of_another_rank_seated(patch: Patch) -> None:
     def take_for(self: Crew, rank: int) -> Trainer:
         return min(self.free(), key=lambda trainer: trainer.rank != rank) if self.free() else self.hire()
 
@@ -173,8 +173,8 @@ def _rehearse(trainer: Trainer, rank: int | None) -> Rehearse:
     return Rehearse(generation=NO_GENERATION, trainer=trainer.name, rank=rank or 0)
 
 
-def hangs_unseen(patch: Patch) -> None:
-    patch.set(Hangs, "look", lambda self, now: None)
+def hangs_not_detected(patch: Patch) -> None:
+    patch.set(HangMonitor, "detect", lambda self, now: None)
 
 
 def schedule_changes_at_once(patch: Patch) -> None:
@@ -186,7 +186,7 @@ def schedule_changes_at_once(patch: Patch) -> None:
     patch.set(TrainerCore, "reschedule", reschedule)
 
 
-def late_news_of_a_schedule_kept_quiet(patch: Patch) -> None:
+def late_news_of_a_schedule_not_reported(patch: Patch) -> None:
     patch.set(Timetable, "overlooked", lambda self, schedule, up_to: [])
 
 
@@ -198,37 +198,39 @@ def schedule_begins_too_early(patch: Patch) -> None:
     patch.set(Commits, "reschedule", reschedule)
 
 
-def parts_left_out_whatever_moves(patch: Patch) -> None:
-    def stays(self: planner._Draft, node: NodeView, undisturbed: dict[str, int]) -> bool:
+def changes_left_out_of_a_plan(patch: Patch) -> None:
+    def stays(self: planner._PlanBuilder, node: NodeView, undisturbed: dict[str, int]) -> bool:
         before = self.view.before
         return before is not None and node.node in before.seats and node.planned_in == before.generation
 
-    patch.set(planner._Draft, "_stays", stays)
+    patch.set(planner._PlanBuilder, "_stays", stays)
 
 
 MUTATIONS = [
-    Mutation("1 overwrite the watermark", overwrite_the_watermark),
-    Mutation("2 no keep_from, watermark alone", keep_all_above_the_watermark),
-    Mutation("3 permit passes what is pending", permit_passes_what_is_pending),
-    Mutation("4 nothing dropped above resume", drop_nothing_above_resume),
-    Mutation("4 schedule changes at once", schedule_changes_at_once, "intervals"),
-    Mutation("4 late news of a schedule kept quiet", late_news_of_a_schedule_kept_quiet, "intervals"),
-    Mutation("4 schedule begins where ranks are", schedule_begins_too_early, "intervals"),
-    Mutation("5 identity by number", identity_by_number, "births"),
-    Mutation("6 streams not cut", streams_not_cut),
-    Mutation("7 watermark over generations", watermark_over_generations),
-    Mutation("8 newest before floor", newest_before_floor),
-    Mutation("9 newcomer without floor", newcomer_without_floor),
-    Mutation("10 seal without the flag", seal_without_the_flag, "tight"),
-    Mutation("11 replica as evidence", replica_as_evidence, "replicas"),
-    Mutation("14 inventory not frozen", inventory_not_frozen),
-    Mutation("17 racks ignored", racks_ignored),
-    Mutation("14 parts left out whatever moves", parts_left_out_whatever_moves),
-    Mutation("resume never settled", resume_never_settled, "tight"),
-    Mutation("kept whoever sits there", kept_whoever_sits_there, "tight"),
-    Mutation("told by an earlier start", told_by_an_earlier_start),
-    Mutation("begun as another rank", begun_as_another_rank),
-    Mutation("rehearsal of another rank goes on", rehearsal_of_another_rank_goes_on),
-    Mutation("hangs unseen", hangs_unseen),
-    Mutation("spoilt copy loaded", spoilt_copy_loaded, "damage"),
+    Mutation(1, "overwrite the watermark", overwrite_the_watermark, rule=5),
+    Mutation(2, "no keep_from, watermark alone", keep_all_above_the_watermark, rule=5),
+    Mutation(3, "permit passes what is pending", permit_passes_what_is_pending, rule=7),
+    Mutation(4, "nothing dropped above resume", drop_nothing_above_resume, rule=14),
+    Mutation(24, "schedule changes at once", schedule_changes_at_once, rule=4, profile="intervals"),
+    Mutation(
+        25, "late news of a schedule not reported", late_news_of_a_schedule_not_reported, rule=4, profile="intervals"
+    ),
+    Mutation(26, "schedule begins where ranks are", schedule_begins_too_early, rule=4, profile="intervals"),
+    Mutation(5, "identity by number", identity_by_number, rule=1, profile="births"),
+    Mutation(6, "streams not cut", streams_not_cut, rule=12),
+    Mutation(7, "watermark kept over generations", watermark_kept_over_generations, rule=5),
+    Mutation(8, "newest before floor", newest_before_floor, rule=16),
+    Mutation(9, "newcomer without floor", newcomer_without_floor, rule=14),
+    Mutation(10, "seal without the flag", seal_without_the_flag, rule=8, profile="tight"),
+    Mutation(11, "replica as evidence", replica_as_evidence, rule=13, profile="replicas"),
+    Mutation(14, "inventory not frozen", inventory_not_frozen, rule=12),
+    Mutation(28, "racks ignored", racks_ignored, rule=17),
+    Mutation(27, "changes left out of a plan", changes_left_out_of_a_plan, rule=14),
+    Mutation(29, "resume version not counted at Go", resume_version_not_counted_at_go, rule=16, profile="tight"),
+    Mutation(30, "unclean memory kept", unclean_memory_kept, rule=9, profile="tight"),
+    Mutation(35, "rehearsals of an earlier start kept", rehearsals_of_an_earlier_start_kept, rule=23),
+    Mutation(36, "process of another rank seated", process_of_another_rank_seated, rule=23),
+    Mutation(37, "rehearsal of another rank goes on", rehearsal_of_another_rank_goes_on, rule=23),
+    Mutation(31, "hangs not detected", hangs_not_detected, rule=20),
+    Mutation(39, "spoilt copy loaded", spoilt_copy_loaded, rule=24, profile="damage"),
 ]

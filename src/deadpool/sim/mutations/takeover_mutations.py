@@ -1,4 +1,4 @@
-"""Broken rules of succession: terms, the majority, and what a successor takes over."""
+"""Mutations of the rules of takeover: terms, majorities, and what a successor adopts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.takeover_report import Witness
 from deadpool.protocol.agent.term_guard import Allegiance
 from deadpool.protocol.coordinator.commits import Commits
-from deadpool.protocol.coordinator.election import Candidacy
-from deadpool.protocol.coordinator.recovered_view import RecoveredView
+from deadpool.protocol.coordinator.election import Election
+from deadpool.protocol.coordinator.takeover import RecoveredView
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Fence, Go, Permit, Plan, Welcome
 from deadpool.protocol.quorum import Footing, Promise, Quorum
@@ -37,7 +37,7 @@ def fences_and_plans_of_any_term(patch: Patch) -> None:
 def lowest_permit_adopted(patch: Patch) -> None:
     lowest = property(
         lambda self: min(
-            (t.permit for t in self.takeover_reports.values() if t.permit is not None),
+            (t.permit for t in self.reports.values() if t.permit is not None),
             key=lambda permit: permit.keep_from,
             default=None,
         )
@@ -46,53 +46,53 @@ def lowest_permit_adopted(patch: Patch) -> None:
 
 
 def versions_passed_before_the_watermark(patch: Patch) -> None:
-    def take_up(self: Commits) -> str | None:
+    def continue_running(self: Commits) -> str | None:
         self._running = True
         newest = max((version.number for version in self.ledger.places), default=0)
         self._set_permit(self.permit.watermark, max(self.permit.keep_from, newest + 1))
         return None
 
-    patch.set(Commits, "take_up", take_up)
+    patch.set(Commits, "continue_running", continue_running)
 
 
 def lowest_permit_and_versions_passed_first(patch: Patch) -> None:
     """Two defects. A successor that passes versions before it has set the watermark goes unnoticed alone: under the
-    highest permit all that it passes is newer than the watermark there is, which stays."""
+    highest permit everything that it passes is newer than the watermark, which stays."""
     lowest_permit_adopted(patch)
     versions_passed_before_the_watermark(patch)
 
 
 def plan_without_a_majority(patch: Patch) -> None:
-    """Whoever is in office asks nobody; whom a candidate needs is as ever."""
-    has, is_enough = Quorum.has, Candidacy._is_enough
-    elections: list[Candidacy] = []  # that are being counted
+    """A coordinator in office plans without a majority; a candidate still needs one."""
+    has, is_enough = Quorum.has, Election._is_enough
+    elections: list[Election] = []  # that are being counted
 
-    def counted(self: Candidacy, footings: dict[str, Footing]) -> bool:
+    def counted(self: Election, footings: dict[str, Footing]) -> bool:
         elections.append(self)
         try:
             return is_enough(self, footings)
         finally:
             elections.pop()
 
-    patch.set(Candidacy, "_is_enough", counted)
+    patch.set(Election, "_is_enough", counted)
     patch.set(Quorum, "has", lambda self, voters: not elections or has(self, voters))
 
 
 def term_without_a_majority(patch: Patch) -> None:
-    def is_enough(self: Candidacy, footings: dict[str, Footing]) -> bool:
+    def is_enough(self: Election, footings: dict[str, Footing]) -> bool:
         return any(footing.position is not None for footing in footings.values())
 
-    patch.set(Candidacy, "_is_enough", is_enough)
+    patch.set(Election, "_is_enough", is_enough)
 
 
 def generation_without_term(patch: Patch) -> None:
-    """A successor counts on in the term of the one before."""
+    """A successor counts generations in the term of the coordinator before it."""
     patch.set(Generation, "next", lambda self, term: Generation(self.term, self.n + 1))
 
 
 def terms_forgotten_at_the_fence(patch: Patch) -> None:
-    """Who was fenced by the coordinator that it has promised to follow no longer looks at the term of an order that
-    tells its generation."""
+    """A node that was fenced by the coordinator of its promise no longer checks the term of an order that names its
+    generation."""
     fenced: set[int] = set()  # witnesses, which live as long as their agents: as long as a seed
     fence, pledge, admits = Orders._fence, Allegiance.pledge, Allegiance.admits
 
@@ -131,10 +131,10 @@ def misses_forgotten_with_the_coordinator(patch: Patch) -> None:
 
 
 def newest_plan_alone_votes(patch: Patch) -> None:
-    """Only those who have heard the newest plan vote, not those who ran last."""
+    """Only the nodes that have heard the newest plan vote, not those that ran last."""
 
     def has(self: Quorum, voters: Any) -> bool:
-        """A majority of who is known of it."""
+        """A majority of its known seats."""
         known = [set(each.seats) - {None} for each in self.electorates[-1:]]
         return self._alone or all(2 * len(each.intersection(voters)) > len(each) for each in known)
 
@@ -142,14 +142,28 @@ def newest_plan_alone_votes(patch: Patch) -> None:
 
 
 MUTATIONS = [
-    Mutation("12 permits of any term", permits_of_any_term, "succession"),
-    Mutation("12 fences and plans of any term", fences_and_plans_of_any_term, "succession"),
-    Mutation("13 lowest permit adopted", lowest_permit_adopted, "succession"),
-    Mutation("13 twice: lowest permit, versions passed first", lowest_permit_and_versions_passed_first, "succession"),
-    Mutation("15 plan without a majority", plan_without_a_majority, "succession"),
-    Mutation("15 term without a majority", term_without_a_majority, "succession"),
-    Mutation("15 twice: no term in generations or orders", no_term_in_generations_or_orders, "succession"),
-    Mutation("18 misses forgotten with the coordinator", misses_forgotten_with_the_coordinator, "succession"),
-    Mutation("18 newest plan alone votes", newest_plan_alone_votes, "succession"),
-    Mutation("18 same term promised to two", same_term_promised_to_two, "succession"),
+    Mutation(12, "permits of any term", permits_of_any_term, rule=18, profile="succession"),
+    Mutation(16, "fences and plans of any term", fences_and_plans_of_any_term, rule=18, profile="succession"),
+    Mutation(17, "lowest permit adopted", lowest_permit_adopted, rule=18, profile="succession"),
+    Mutation(
+        13,
+        "twice: lowest permit, versions passed first",
+        lowest_permit_and_versions_passed_first,
+        rule=18,
+        profile="succession",
+    ),
+    Mutation(15, "plan without a majority", plan_without_a_majority, rule=18, profile="succession"),
+    Mutation(18, "term without a majority", term_without_a_majority, rule=18, profile="succession"),
+    Mutation(
+        19, "twice: no term in generations or orders", no_term_in_generations_or_orders, rule=2, profile="succession"
+    ),
+    Mutation(
+        20,
+        "misses forgotten with the coordinator",
+        misses_forgotten_with_the_coordinator,
+        rule=18,
+        profile="succession",
+    ),
+    Mutation(21, "newest plan alone votes", newest_plan_alone_votes, rule=18, profile="succession"),
+    Mutation(22, "same term promised to two", same_term_promised_to_two, rule=18, profile="succession"),
 ]

@@ -1,5 +1,5 @@
-"""A job of real size: the real cores of thousands of nodes, one coordinator, one node that is lost, and what it costs.
+"""A job of real size: the real cores of thousands of nodes and of one coordinator, and what the loss of a node costs.
 
-No chance and no delays here: everybody answers at once, so what is measured is the coordinator's own work. Trainers are
-puppets that answer as a trainer would; copies are moved by saying so.
+Nothing is random or delayed here: every node answers at once, so that only the coordinator's own work is measured.
+Trainers are scripted, and copies move without bytes.
 """

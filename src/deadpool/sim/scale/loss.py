@@ -1,18 +1,18 @@
-"""One loss in a job of so many nodes: start, some steps, heartbeats, a node that dies, the recovery, and on."""
+"""One loss in a job of so many nodes: start, some steps, heartbeats, a node that dies, and the recovery."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from deadpool.protocol.coordinator.deadlines import Deadlines
+from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.job import Phase
-from deadpool.protocol.coordinator.leadership import Charter, Office
+from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import LinkLost
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.topology import Layout, Schedule
-from deadpool.sim.scale.metered_coordinator import Decode, Desk, Encode, Tally
-from deadpool.sim.scale.scripted_agent import Node
+from deadpool.sim.scale.metered_coordinator import Decode, Encode, MeteredCoordinator, Usage
+from deadpool.sim.scale.scripted_agent import ScriptedNode
 
 HEARTBEAT_S = 1.0
 STEP_S = 5.0
@@ -24,10 +24,10 @@ ROUNDS = 5
 class Measured:
     nodes: int
     per_node: int
-    start: Tally
-    version: Tally  # one committed version
-    heartbeats: Tally  # of ROUNDS rounds
-    recovery: Tally
+    start: Usage
+    version: Usage  # one committed version
+    heartbeats: Usage  # of ROUNDS rounds
+    recovery: Usage
 
     def report(self) -> dict[str, Any]:
         beats = self.heartbeats.messages["Heartbeat"]
@@ -43,75 +43,75 @@ class Measured:
         }
 
 
-class Fleet:
+class ScriptedJob:
     def __init__(self, nodes: int, per_node: int, *, encode: Encode, decode: Decode) -> None:
         layout = Layout(positions=nodes, per_node=per_node, holders=1)
         settings = Settings(layout=layout, slots=2, heartbeat_s=HEARTBEAT_S, unwind_s=30.0, overhead_budget=0.01)
         deadlines = Deadlines(node_s=5.0, fence_s=60.0, prepare_s=300.0, connect_s=60.0, spare_wait_s=600.0, hang_s=0.0)
-        charter = Charter(settings=settings, deadlines=deadlines, schedule=Schedule())
-        office = Office(charter, name="c0", founds=True)
+        config = CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule())
+        office = Leadership(config, name="c0", founds=True)
         self.layout = layout
-        self.nodes: dict[str, Node] = {}
-        self.desk = Desk(office, encode=encode, decode=decode, deliver=self._deliver)
+        self.nodes: dict[str, ScriptedNode] = {}
+        self.coordinator = MeteredCoordinator(office, encode=encode, decode=decode, deliver=self._deliver)
         for index in range(nodes + 1):
             spare = index == nodes
             name = f"s{index}" if spare else f"n{index}"
-            self.nodes[name] = Node(name, spare=spare, peers=self.nodes, send=self.desk.send)
+            self.nodes[name] = ScriptedNode(name, spare=spare, peers=self.nodes, send=self.coordinator.send)
 
     def _deliver(self, node: str, term: int, message: Any) -> None:
         if node in self.nodes:
-            self.nodes[node].hear(term, message)
+            self.nodes[node].on_message(term, message)
 
-    def start(self) -> Tally:
-        tally = self.desk.begin()
+    def start(self) -> Usage:
+        usage = self.coordinator.start_stretch()
         for node in self.nodes.values():
-            self.desk.send(node.name, node.join())
-        self.desk.work()
+            self.coordinator.send(node.name, node.join())
+        self.coordinator.run_until_idle()
         for node in self.nodes.values():
-            for puppet in node.seated():
-                puppet.begin()
-        self.desk.work()
-        assert self.desk.office.coordinator.phase is Phase.RUNNING, self.desk.office.coordinator.phase
-        return tally
+            for trainer in node.seated():
+                trainer.begin()
+        self.coordinator.run_until_idle()
+        assert self.coordinator.office.coordinator.phase is Phase.RUNNING, self.coordinator.office.coordinator.phase
+        return usage
 
-    def step(self, number: int) -> Tally:
-        tally = self.desk.begin()
+    def step(self, number: int) -> Usage:
+        usage = self.coordinator.start_stretch()
         for node in self.nodes.values():
-            for puppet in node.seated():
-                puppet.step(number, STEP_S)
-                puppet.capture()
-        self.desk.work()
-        watermark = self.desk.office.coordinator.commits.permit.watermark
+            for trainer in node.seated():
+                trainer.step(number, STEP_S)
+                trainer.capture()
+        self.coordinator.run_until_idle()
+        watermark = self.coordinator.office.coordinator.commits.permit.watermark
         assert watermark is not None and watermark.number == number, f"version {number} is not complete: {watermark}"
-        return tally
+        return usage
 
-    def beat(self, rounds: int) -> Tally:
-        tally = self.desk.begin()
+    def heartbeat(self, rounds: int) -> Usage:
+        usage = self.coordinator.start_stretch()
         for _ in range(rounds):
-            self.desk.now += HEARTBEAT_S
+            self.coordinator.now += HEARTBEAT_S
             for node in self.nodes.values():
-                node.tick(self.desk.now)
-            self.desk.work()
-        return tally
+                node.tick(self.coordinator.now)
+            self.coordinator.run_until_idle()
+        return usage
 
-    def lose(self, name: str) -> Tally:
-        tally = self.desk.begin()
+    def lose_node(self, name: str) -> Usage:
+        usage = self.coordinator.start_stretch()
         del self.nodes[name]
-        self.desk.feed(LinkLost(node=name, reason="connection reset"))
-        self.desk.work()
-        coordinator = self.desk.office.coordinator
+        self.coordinator.feed(LinkLost(node=name, reason="connection reset"))
+        self.coordinator.run_until_idle()
+        coordinator = self.coordinator.office.coordinator
         assert coordinator.phase is Phase.RUNNING and coordinator.generation.n == 2, coordinator.phase
-        return tally
+        return usage
 
 
 def measure(nodes: int, per_node: int, *, encode: Encode, decode: Decode) -> Measured:
-    fleet = Fleet(nodes, per_node, encode=encode, decode=decode)
-    start = fleet.start()
+    job = ScriptedJob(nodes, per_node, encode=encode, decode=decode)
+    start = job.start()
     for number in range(1, STEPS + 1):
-        version = fleet.step(number)
-        fleet.beat(1)
-    heartbeats = fleet.beat(ROUNDS)
-    recovery = fleet.lose(f"n{nodes // 3}")
+        version = job.step(number)
+        job.heartbeat(1)
+    heartbeats = job.heartbeat(ROUNDS)
+    recovery = job.lose_node(f"n{nodes // 3}")
     return Measured(
         nodes=nodes, per_node=per_node, start=start, version=version, heartbeats=heartbeats, recovery=recovery
     )

@@ -1,4 +1,4 @@
-"""The coordinator of a large job, and what its work costs: messages, bytes, and CPU seconds by what they were for."""
+"""The coordinator of a large job, with the cost of its work: messages, bytes and CPU seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from deadpool.protocol.coordinator.leadership import Office
+from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import FromAgent, ToAgent
 from deadpool.protocol.messages import Order
 
@@ -18,8 +18,8 @@ Deliver = Callable[[str, int, Any], None]
 
 
 @dataclass(slots=True)
-class Tally:
-    """Of one stretch of the run."""
+class Usage:
+    """The cost of one stretch of the run."""
 
     messages: Counter[str] = field(default_factory=Counter)  # by type, in both directions
     wire_bytes: Counter[str] = field(default_factory=Counter)
@@ -37,25 +37,25 @@ class Tally:
         }
 
 
-class Desk:
-    """Everything that comes is decoded, decided and answered in bytes; only that is measured."""
+class MeteredCoordinator:
+    """Each message is decoded, handled and answered in bytes; only that time is measured."""
 
-    def __init__(self, office: Office, *, encode: Encode, decode: Decode, deliver: Deliver) -> None:
+    def __init__(self, office: Leadership, *, encode: Encode, decode: Decode, deliver: Deliver) -> None:
         self.office, self._encode, self._decode, self._deliver = office, encode, decode, deliver
         self._inbox: deque[tuple[str, Any]] = deque()
-        self.tally = Tally()
+        self.usage = Usage()
         self.now = 0.0
 
-    def begin(self) -> Tally:
-        """A new stretch."""
-        self.tally = Tally()
-        return self.tally
+    def start_stretch(self) -> Usage:
+        """Begins to count anew."""
+        self.usage = Usage()
+        return self.usage
 
     def send(self, node: str, message: Any) -> None:
         self._inbox.append((node, message))
 
-    def work(self) -> None:
-        """Until nobody says anything any more."""
+    def run_until_idle(self) -> None:
+        """Handles messages until none is left."""
         while self._inbox:
             node, message = self._inbox.popleft()
             data = self._encode(message)
@@ -74,20 +74,20 @@ class Desk:
         orders = [effect for effect in effects if isinstance(effect, ToAgent)]
         last: tuple[Any, bytes] = (None, b"")
         sizes = []
-        for order in orders:  # said to many: made into bytes once
+        for order in orders:  # an order to many nodes is encoded once
             if order.message is not last[0]:
                 last = (order.message, self._encode(Order(term=order.term, message=order.message)))
             sizes.append(len(last[1]))
-        self.tally.cpu_s += time.process_time() - began
+        self.usage.cpu_s += time.process_time() - began
         for order, size in zip(orders, sizes, strict=True):
             name = type(order.message).__name__
-            self.tally.messages[name] += 1
-            self.tally.wire_bytes[name] += size
+            self.usage.messages[name] += 1
+            self.usage.wire_bytes[name] += size
             if name == "Plan":
-                self.tally.plans_done_s = self.tally.cpu_s
+                self.usage.plans_done_s = self.usage.cpu_s
             self._deliver(order.node, order.term, order.message)
 
     def _count(self, message: Any, data: bytes) -> None:
         name = type(message).__name__
-        self.tally.messages[name] += 1
-        self.tally.wire_bytes[name] += len(data)
+        self.usage.messages[name] += 1
+        self.usage.wire_bytes[name] += len(data)

@@ -1,4 +1,4 @@
-"""A node of a large job: the real agent core, and trainers that do nothing but answer."""
+"""A node of a large job: the real agent core, and scripted trainers that only answer."""
 
 from __future__ import annotations
 
@@ -63,64 +63,64 @@ GEOMETRY = Geometry(record_capacity=65536, unique_bytes=10_000_000_000, replica_
 Send = Callable[[str, Any], None]
 
 
-class Puppet:
-    """A trainer, as far as its agent can tell."""
+class ScriptedTrainer:
+    """It answers its agent as a trainer would, and computes nothing."""
 
-    def __init__(self, name: str, node: Node) -> None:
+    def __init__(self, name: str, node: ScriptedNode) -> None:
         self.name, self._node = name, node
         self.rank = -1
         self.version: Version | None = None
         self.slots: deque[SlotRef] = deque()
 
-    def hear(self, message: Any) -> None:
+    def on_message(self, message: Any) -> None:
         match message:
             case Seat(rank=rank):
                 self.rank = rank
             case Rehearse(rank=rank):
-                self.say(Parked(rank=rank, geometry=GEOMETRY))
+                self.send(Parked(rank=rank, geometry=GEOMETRY))
             case Grant(slot=slot):
                 self.slots.append(slot)
             case Connect(generation=generation):
-                self.say(Connected(generation=generation, rank=self.rank))
+                self.send(Connected(generation=generation, rank=self.rank))
             case Halt(generation=generation):
                 self.slots.clear()
                 live = Live(rank=self.rank, version=self.version, clean=True)
-                self.say(Halted(generation=generation, live=live))
+                self.send(Halted(generation=generation, live=live))
             case Restore(generation=generation, version=version):
                 self.version = version
                 address = Address(host=self._node.name, port=1)
-                self.say(Prepared(generation=generation, rank=self.rank, store=address))
+                self.send(Prepared(generation=generation, rank=self.rank, store=address))
 
-    def say(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         self._node.feed(FromTrainer(trainer=self.name, message=message))
 
     def begin(self) -> None:
-        """Its loop: it stands at version 0 and wants slots."""
+        """It enters its loop: it stands at version 0 and declares its state."""
         self.version = Version(self._node.agent.generation, 0)
-        self.say(Declare(geometry=GEOMETRY, peers=()))
+        self.send(Declare(geometry=GEOMETRY, peers=()))
 
     def capture(self) -> None:
         if self.slots and self.version is not None:
             slot, generation = self.slots.popleft(), self._node.agent.generation
-            self.say(Captured(generation=generation, version=self.version, slot=slot, record_bytes=4000))
+            self.send(Captured(generation=generation, version=self.version, slot=slot, record_bytes=4000))
 
     def step(self, number: int, step_s: float) -> None:
         generation = self._node.agent.generation
         self.version = Version(generation, number)
-        self.say(Stepped(generation=generation, number=number, step_s=step_s, stall_s=0.01, copy_s=0.5, waited_s=0.1))
+        self.send(Stepped(generation=generation, number=number, step_s=step_s, stall_s=0.01, copy_s=0.5, waited_s=0.1))
 
 
-class Node:
-    """`send` takes what the agent says to the coordinator, `peers` are all nodes by name."""
+class ScriptedNode:
+    """`send` takes the agent's messages to the coordinator; `peers` are all nodes by name."""
 
-    def __init__(self, name: str, *, spare: bool, peers: dict[str, Node], send: Send) -> None:
+    def __init__(self, name: str, *, spare: bool, peers: dict[str, ScriptedNode], send: Send) -> None:
         self.name, self.spare, self._peers, self._send = name, spare, peers, send
         self.agent = Agent(node=name, spare=spare)
-        self.puppets: dict[str, Puppet] = {}
+        self.trainers: dict[str, ScriptedTrainer] = {}
         self.now = 0.0
         self._inputs: deque[Any] = deque()
         self._busy = False
-        self._offers: dict[int, tuple[Node, PushCopy]] = {}
+        self._offers: dict[int, tuple[ScriptedNode, PushCopy]] = {}
         self._offer_count = 0
 
     def join(self) -> Join:
@@ -130,18 +130,18 @@ class Node:
             Join(node=self.name, incarnation=self.name, data=data, spare=self.spare), footing=self.agent.footing
         )
 
-    def hear(self, term: int, message: Any) -> None:
+    def on_message(self, term: int, message: Any) -> None:
         self.feed(FromCoordinator(term=term, message=message))
 
     def tick(self, now: float) -> None:
         self.now = now
         self.feed(Tick())
 
-    def seated(self) -> list[Puppet]:
-        return [puppet for puppet in self.puppets.values() if puppet.rank >= 0]
+    def seated(self) -> list[ScriptedTrainer]:
+        return [trainer for trainer in self.trainers.values() if trainer.rank >= 0]
 
     def feed(self, input: Any) -> None:
-        """One input at a time, as a shell does it."""
+        """The agent handles one input at a time, as under its real driver."""
         self._inputs.append(input)
         if self._busy:
             return
@@ -156,13 +156,13 @@ class Node:
             case ToCoordinator(message=message):
                 self._send(self.name, message)
             case ToTrainer(trainer=name, message=message):
-                if name in self.puppets:
-                    self.puppets[name].hear(message)
+                if name in self.trainers:
+                    self.trainers[name].on_message(message)
             case StartTrainer(trainer=name):
-                self.puppets[name] = Puppet(name, self)
-                self.puppets[name].say(TrainerHello(trainer=name, pid=1, store=Address(host=self.name, port=1)))
+                self.trainers[name] = ScriptedTrainer(name, self)
+                self.trainers[name].send(TrainerHello(trainer=name, pid=1, store=Address(host=self.name, port=1)))
             case KillTrainer(trainer=name):
-                if self.puppets.pop(name, None) is not None:
+                if self.trainers.pop(name, None) is not None:
                     self.feed(TrainerExited(trainer=name, code=-9, reason="killed"))
             case _:
                 self._perform_on_memory(effect)
@@ -189,12 +189,12 @@ class Node:
 
     # --- copies of others --------------------------------------------------------------------------------------------
 
-    def offer(self, source: Node, push: PushCopy) -> None:
+    def offer(self, source: ScriptedNode, push: PushCopy) -> None:
         self._offer_count += 1
         self._offers[self._offer_count] = (source, push)
         self.feed(Offered(offer=self._offer_count, generation=push.generation, copy=push.copy))
 
-    def _take(self, source: Node, push: PushCopy, slot: SlotRef) -> None:
+    def _take(self, source: ScriptedNode, push: PushCopy, slot: SlotRef) -> None:
         self.feed(Received(slot=slot, copy=push.copy, bytes_received=1))
         seal = push.copy.seal
         source.feed(Pushed(rank=seal.rank, version=seal.version, node=self.name))

@@ -1,0 +1,79 @@
+"""Values of settings as they are written in flags, files and the environment."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from deadpool.errors import ConfigError
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """From numbers and ranges, e.g. "0-3,8"."""
+    try:
+        ranges = [part.split("-") for part in text.split(",") if part.strip()]
+        return frozenset(cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1))
+    except ValueError:
+        raise ConfigError(f"bulk_cpus={text!r} cannot be used: give numbers and ranges, as in 0-3,8") from None
+
+
+def read_racks(path: Path, nodes: Sequence[str]) -> dict[str, str]:
+    """From a file with a table [racks] that lists the nodes of each rack: r0 = ["n0", "n1"]."""
+    racks = read_toml(path, "topology file").get("racks")
+    if not isinstance(racks, dict) or not all(isinstance(names, list) for names in racks.values()):
+        raise ConfigError(f'topology file {path} needs a table [racks] with lists of nodes, as in r0 = ["n0", "n1"]')
+    found: dict[str, str] = {}
+    for rack, names in racks.items():
+        for name in names:
+            if name not in nodes:
+                raise ConfigError(f"{path}: rack {rack} names node {name!r}: known are {', '.join(nodes)}")
+            if found.setdefault(name, rack) != rack:
+                raise ConfigError(f"{path}: node {name} is in two racks, {found[name]} and {rack}")
+    return found
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{what} {path} cannot be read: {error}") from error
+
+
+def cast(kind: str, value: Any, given: str) -> Any:
+    """`kind` is the annotation of a setting, `given` names it and its value in an error."""
+    try:
+        return _KINDS[kind](value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{given} cannot be used: give {_ACCEPTED[kind]}") from error
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """A list in a file; in the environment one text, separated by semicolons."""
+    parts = value.split(";") if isinstance(value, str) else value
+    return tuple(str(part).strip() for part in parts if str(part).strip())
+
+
+def _truth(value: Any) -> bool:
+    """A truth value in a file; a word in the environment."""
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if str(value).lower() not in words:
+        raise ValueError(value)
+    return words[str(value).lower()]
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": _truth,
+    "tuple[str, ...]": _texts,
+}
+_ACCEPTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "tuple[str, ...]": "a list of texts",
+}

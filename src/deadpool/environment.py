@@ -1,0 +1,33 @@
+"""The names of all environment variables that DeadPool reads or sets, in one place."""
+
+from __future__ import annotations
+
+PREFIX = "DEADPOOL_"
+"""A setting of JobConfig can be given as PREFIX and its name in capitals, e.g. DEADPOOL_NODES."""
+
+SECRET_VARIABLE = PREFIX + "SECRET"
+"""The job's secret itself. A file is safer: other users may see a process's environment."""
+SECRET_FILE_VARIABLE = PREFIX + "SECRET_FILE"
+"""A file that holds the job's secret."""
+TLS_VARIABLE = PREFIX + "TLS"
+"""How connections are encrypted, as --tls says; children of an agent take it from here."""
+
+AGENT_VARIABLE = PREFIX + "AGENT"
+"""Set for trainers: the name of the socket that their agent listens on."""
+TRAINER_VARIABLE = PREFIX + "TRAINER"
+"""Set for trainers: their own name."""
+HOST_VARIABLE = PREFIX + "HOST"
+"""Set for trainers: the address that peers reach this node at."""
+RENDEZVOUS_VARIABLE = PREFIX + "RENDEZVOUS"
+"""Set for trainers: HOST:PORT of their node's key-value store."""
+JOURNAL_VARIABLE = PREFIX + "JOURNAL"
+"""Set for trainers: the folder that job.log writes to."""
+
+CHAOS_PACE_VARIABLE = PREFIX + "CHAOS_PACE_S"
+"""Set by `deadpool chaos` for its training script: how long a step pauses."""
+CHAOS_MARK_VARIABLE = PREFIX + "CHAOS_MARK"
+"""Set by `deadpool chaos` for all that it starts, so that processes that are left behind can be found."""
+
+
+def variable_of(setting: str) -> str:
+    return PREFIX + setting.upper()

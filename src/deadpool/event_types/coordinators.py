@@ -1,0 +1,40 @@
+"""Events of coordinators that take over or step down, and of connections and messages that they refuse."""
+
+from __future__ import annotations
+
+from deadpool.event_types.event_type import EventType
+
+EVENTS = (
+    EventType(
+        name="took_over",
+        meaning="A coordinator has taken over the job from another one that died or was cut off.",
+        action="Start another standby coordinator if none is left.",
+        fields={
+            "term": "its term",
+            "running": "true: training had not paused; false: a recovery follows",
+            "nodes": "the nodes that follow it",
+        },
+        console="this is the coordinator now (term {term}), with nodes {nodes}",
+    ),
+    EventType(
+        name="stepped_down",
+        meaning="A coordinator no longer leads the job.",
+        action="Look at its machine and network if `reason` is not a planned stop.",
+        fields={"term": "the term that it gave up", "reason": "why"},
+        console="no longer the coordinator of term {term}: {reason}",
+    ),
+    EventType(
+        name="connection_refused",
+        meaning="Connections without the job's secret were refused.",
+        action="Find out what connects to the coordinator's port.",
+        fields={"reason": "why the newest one was refused", "count": "how many since the last such event"},
+        console="REFUSED {count} connections; the newest: {reason}",
+    ),
+    EventType(
+        name="message_refused",
+        meaning="A node sent a message that does not fit what the job is doing; it was ignored.",
+        action="Report it: this is a bug, or a node of another version of DeadPool.",
+        fields={"node": "the node", "message": "the kind of message"},
+        console="REFUSED a message of node {node} that does not fit: {message}",
+    ),
+)

@@ -1,0 +1,65 @@
+"""Events of nodes that join, are lost, come back or are kept out."""
+
+from __future__ import annotations
+
+from deadpool.event_types.event_type import EventType
+
+EVENTS = (
+    EventType(
+        name="joined",
+        meaning="A node's agent has connected, and the node is part of the job.",
+        action="Nothing.",
+        fields={"node": "its name", "spare": "true: it has no ranks yet and waits to take those of a lost node"},
+        console="node {node} joined",
+    ),
+    EventType(
+        name="spare_lost",
+        meaning="A node without ranks is gone; training is not affected.",
+        action="Replace it if `no_spare` follows.",
+        fields={"node": "its name", "reason": "how the loss was seen"},
+        console="spare node {node} is lost: {reason}",
+    ),
+    EventType(
+        name="no_spare",
+        meaning="The last spare is gone or has taken ranks.",
+        action="Start one (`deadpool agent --spare --join HOST:PORT`); without one the job pauses after the next loss.",
+        fields={"reason": "the same in words"},
+        console="NO SPARE: {reason}; add one with: deadpool agent --spare --join HOST:PORT",
+    ),
+    EventType(
+        name="returned",
+        meaning="A node that was taken for lost is back, and is a spare now.",
+        action="Nothing; look at its network if this happens again.",
+        fields={"node": "its name", "copies": "the copies that it still holds, as RANK:VERSION"},
+        console="node {node} is back and a spare; it still holds copies {copies}",
+    ),
+    EventType(
+        name="isolated",
+        meaning="A node reached no coordinator for the isolation timeout, and ended its trainers.",
+        action="Look at the network between this node and the coordinators.",
+        fields={"reason": "how long it searched"},
+        console="node {node} ended its trainers: {reason}",
+    ),
+    EventType(
+        name="quarantined",
+        meaning="A node had too many faults: it gets no more ranks, and a spare takes those that it had.",
+        action="Check the machine, then drain it; `--quarantine-after` sets the limit.",
+        fields={"node": "its name", "reason": "its faults"},
+        console="QUARANTINED: node {node}: {reason}; its ranks go to a spare",
+    ),
+    EventType(
+        name="not_quarantined",
+        meaning="A node had too many faults, but no healthy spare could take its ranks, so it keeps them.",
+        action="Start a spare: `deadpool agent --spare --join HOST:PORT`.",
+        fields={"node": "its name", "reason": "its faults"},
+        console="node {node} should be quarantined ({reason}), but there is no spare, so it keeps its ranks; add one "
+        "with: deadpool agent --spare --join HOST:PORT",
+    ),
+    EventType(
+        name="trainer_lost",
+        meaning="A trainer process that held no rank has ended.",
+        action="Nothing: its agent starts another. Read the trainer's log if this happens again and again.",
+        fields={"node": "where it ran", "trainer": "its name", "reason": "how it ended"},
+        console="trainer {trainer} without a rank on node {node} ended: {reason}",
+    ),
+)

@@ -1,0 +1,73 @@
+"""Events about the training script, its steps, and its rehearsals on spares."""
+
+from __future__ import annotations
+
+from deadpool.event_types.event_type import EventType
+
+EVENTS = (
+    EventType(
+        name="not_protected_yet",
+        meaning="A rank has run its script for a minute without reaching a protected loop; a fault would start it over "
+        "at its first line.",
+        action="Nothing if it builds a large model; else call `protect` and loop over `job.steps`.",
+        fields={"rank": "the rank", "seconds": "how long it has run"},
+        console="NOT PROTECTED: the script has run for {seconds} s and has not called protect(); a fault would start "
+        "it over at its first line",
+        rank_0_only=True,
+    ),
+    EventType(
+        name="unprotected",
+        meaning="The script has ended without ever calling `protect`; a fault would have cost the whole job.",
+        action="Call `protect` in the script.",
+        console="UNPROTECTED: the script ended without ever calling protect(); a fault would have cost the whole job",
+        rank_0_only=True,
+    ),
+    EventType(
+        name="unknown_torch",
+        meaning="This version of torch has not been tested with DeadPool; survivors restart instead of going on in "
+        "place.",
+        action="Use a tested version of torch, or `--in-place always` at your own risk.",
+        fields={"reason": "the version, and what follows"},
+    ),
+    EventType(
+        name="step_times",
+        meaning="How long a stretch of a rank's steps took.",
+        action="Nothing; `deadpool picture` draws it.",
+        fields={
+            "rank": "the rank",
+            "step": "the first of these steps",
+            "began": "when it began",
+            "seconds": "duration of each step",
+        },
+    ),
+    EventType(
+        name="rehearsed",
+        meaning="A spare's trainer has run the script up to the training loop as one rank, and is parked there.",
+        action="Nothing.",
+        console="spare trainer {trainer} has rehearsed rank {rank} and is parked",
+    ),
+    EventType(
+        name="rehearsal_ended",
+        meaning="A spare's trainer cannot be used for the rank that is needed; a fresh process takes its place.",
+        action="Nothing; more `--rehearsals` per spare make it rarer.",
+        fields={"node": "its node", "rank": "the rank that it rehearsed", "trainer": "its name", "reason": "why"},
+    ),
+    EventType(
+        name="dry_step_failed",
+        meaning="A rehearsed step raised an error, so the rest of the rehearsal is left out.",
+        action="Make the step run without data of other ranks, or accept a slower first step after a loss.",
+        fields={"reason": "the error"},
+    ),
+    EventType(
+        name="awaits_recordings",
+        meaning="A rehearsal waits for the result of a collective that the live rank has not passed yet.",
+        action="Nothing.",
+        fields={"operation": "the collective"},
+    ),
+    EventType(
+        name="recordings_cut",
+        meaning="The results of small collectives of a rank are not recorded any further.",
+        action="Nothing; a rehearsal of this rank stops where the recording ends.",
+        fields={"reason": "why: too large, or not recordable"},
+    ),
+)

@@ -1,0 +1,75 @@
+"""Checkers of copies: where they are written, where they are sent, and what a newcomer gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Permit, Plan, SlotRef
+from deadpool.sim.holdings import Holdings
+from deadpool.sim.violation import fail
+
+if TYPE_CHECKING:
+    from deadpool.sim.machine import Machine
+    from deadpool.sim.world import World
+
+
+class CopyCheckers:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._holdings = Holdings(world)
+        self._watermarks: dict[Generation, Version] = {}  # the newest that any node was told of
+        self.last_seats: tuple[Machine, ...] = ()  # of the last generation that went, or of the founding one
+
+    def check_one_writer(self, node: str, slot: SlotRef, writer: object) -> None:
+        if writer is not None:
+            fail("l", f"{slot} of {node} has two writers")
+
+    def check_overwrite(self, node: str, rank: int, version: Version, permit: Permit | None) -> None:
+        if permit is None or version == permit.watermark or version.number >= permit.keep_from:
+            fail("e", f"{node} overwrites {version} of rank {rank} under {permit}")
+        elif version == self._watermarks.get(permit.generation):
+            fail("e", f"{node} overwrites {version} of rank {rank}, the newest that was committed, under {permit}")
+
+    def on_permit_obeyed(self, permit: Permit) -> None:
+        """From here on its watermark is kept until there is a newer one, under any coordinator."""
+        watermark, newest = permit.watermark, self._watermarks.get(permit.generation)
+        if watermark is not None and (newest is None or watermark.number > newest.number):
+            self._watermarks[permit.generation] = watermark
+
+    def check_floor_first(self, machine: Machine, rank: int, version: Version) -> None:
+        """Rule 16 (floor first): a holder that lacks the floor is sent nothing newer."""
+        floor = machine.arena.permit.watermark if machine.arena.permit else None
+        seats = tuple(map(self._world.machine_at, self._world.coordinator.seats)) or self.last_seats
+        home = seats[self._world.layout.position_of(rank)]
+        if floor is None or version.number <= floor.number:
+            return
+        if (rank, floor) not in self._holdings.intact_copies(home.name):
+            return
+        if (rank, floor) not in machine.arena.sealed.values():
+            fail("rule 16", f"{machine.name} stores {version} of rank {rank} and lacks the floor {floor}")
+
+    def check_sources(self, machine: Machine, plan: Plan) -> None:
+        """Rule 14 (drop above the resume version): a seat has the resume version and the floor at home, or pulls them,
+        or stands at the resume version and captures it."""
+        standing = {live.rank for live in machine.frozen.live if live.clean and live.version == plan.resume}
+        for order in plan.orders:
+            kept = order.keep and order.rank in standing
+            pulled = {fetch.copy.seal.version for fetch in order.fetch}
+            for version in (plan.resume, plan.permit.watermark):
+                home = (order.rank, version) in machine.arena.sealed.values()
+                if version and not (home or version in pulled or (kept and version == plan.resume)):
+                    fail("rule 14", f"{machine.name} is to seat rank {order.rank} without {version}")
+
+    def check_placement(self, machine: Machine, plan: Plan) -> None:
+        """Rule 17 (placement by seat), from what nodes are told: never the own node, and the own rack only if the
+        others are full."""
+        layout, racks = self._world.layout, self._world.options.rack_of
+        names = [holder.node for holder in plan.holders]
+        if plan.orders and (machine.name in names or len(names) != layout.holders):
+            fail("rule 17", f"the copies of {machine.name} go to {names}")
+        outside = [m for m in self._world.coordinator.seats if racks(m) != racks(machine.name)]
+        shared = [name for name in names if racks(name) == racks(machine.name)]
+        roomy = layout.positions <= 2 * len(outside) and layout.holders == 1
+        if self._world.options.racks and shared and roomy:
+            fail("rule 17", f"a copy of {machine.name} goes to {shared} in its own rack, {outside} are in others")

@@ -1,0 +1,72 @@
+"""Flags are generated from JobConfig: each setting is described once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import typer.main
+from click import Command, Group
+
+from deadpool.cli.main import app
+from deadpool.config import SETTINGS, JobConfig, resolve, resolve_agent, settings_for
+from deadpool.control.coordinator_processes import Coordinators
+from deadpool.control.run_dir import RunDir
+from deadpool.errors import ConfigError
+
+
+def command(name: str) -> Command:
+    group = typer.main.get_command(app)
+    assert isinstance(group, Group)
+    return group.commands[name]
+
+
+@pytest.mark.parametrize("name", ["run", "coordinator", "agent"])
+def test_every_setting_of_a_command_has_one_flag_with_its_help(name):
+    options = {option.name: option for option in command(name).params}
+    for setting in settings_for(name):
+        option = options[setting.name]
+        assert option.opts == [setting.flag], "one form per flag"
+        assert setting.help in option.help
+
+
+def test_every_setting_has_a_flag_of_some_command():
+    assert [setting.name for setting in SETTINGS if not setting.commands] == []
+
+
+def test_flags_follow_the_names_of_settings():
+    flags = {setting.name: setting.flag for setting in SETTINGS}
+    assert flags["node_timeout_s"] == "--node-timeout-s"
+    assert flags["spare_trainers"] == "--spare-trainers"
+    assert flags["faults"] == "--fault", "it is given once per fault"
+
+
+def test_help_says_the_default():
+    help_of = {setting.name: setting.help_text() for setting in SETTINGS}
+    assert help_of["slots"].endswith("(default: 3)")
+    assert help_of["connect_timeout_s"].endswith("(default: 12 node timeouts, at least 30 s)")
+    assert "default" not in help_of["topology"]
+
+
+def test_coordinator_gets_all_settings_that_its_launcher_has(tmp_path):
+    config = JobConfig(nodes=3, slots=4, replace_stragglers=True, faults=("at=recovered rank=0",), holders=2).checked()
+    spawned: list[list[str]] = []
+    coordinators = Coordinators(config, RunDir.create(tmp_path), lambda words, sig: spawned.append(words))  # type: ignore[arg-type,return-value]
+    words = coordinators._command("127.0.0.1:7", [], faults=True)
+    context = command("coordinator").make_context("coordinator", words[1:])
+    given = {setting.name: context.params[setting.name] for setting in settings_for("coordinator")}
+    expected = {name: value for name, value in dataclasses.asdict(config).items() if name in given}
+    assert given == {**expected, "host": "127.0.0.1", "port": 7, "faults": list(config.faults)}
+
+
+def test_agent_takes_flags_over_environment_over_defaults():
+    flags = {"bulk_nice": 7, "spare_trainers": None, "rehearsals": None, "bulk_cpus": None}
+    environment = {"DEADPOOL_BULK_NICE": "3", "DEADPOOL_SPARE_TRAINERS": "2", "DEADPOOL_NODES": "many"}
+    settings = resolve_agent(flags, environment=environment)
+    assert (settings.bulk_nice, settings.spare_trainers, settings.rehearsals) == (7, 2, 1)
+    with pytest.raises(ConfigError, match="bulk_nice=20 cannot be used: give a number of 0 to 19"):
+        resolve_agent({"bulk_nice": 20}, environment={})
+
+
+def test_variables_follow_the_names_of_settings():
+    assert resolve({}, environment={"DEADPOOL_NODE_TIMEOUT_S": "7"}).node_timeout_s == 7.0

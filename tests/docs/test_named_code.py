@@ -1,0 +1,76 @@
+"""What pages say of the code is there: files, Python that parses, commands and options that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from deadpool.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs/howto").glob("*.md")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("architecture", "benchmarks", "design-notes", "exactness", "glossary", "gpu", "journal")
+    ),
+    *(ROOT / "docs" / f"{name}.md" for name in ("security", "tutorial")),
+]
+FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
+NAMED_FILE = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.py)(?:::\w+)?`")
+OF_OTHER_BRANCHES = {"src/deadpool/event_types"}
+"""Folders that are written at the same time as these pages; to be emptied when they are there."""
+
+per_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def _blocks(page: Path, *languages: str) -> Iterator[str]:
+    for language, text in FENCE.findall(page.read_text(encoding="utf-8")):
+        if language in languages:
+            yield text
+
+
+@per_page
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    roots = (ROOT, ROOT / "src/deadpool")
+    named = NAMED_FILE.findall(page.read_text(encoding="utf-8"))
+    with_folder = [name for name in named if "/" in name]
+    assert [name for name in with_folder if not any((root / name).exists() for root in roots)] == []
+
+
+def test_folders_of_the_contributors_lists_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    folders = {name.rstrip("/") for name in re.findall(r"`((?:src|tests|docs|scripts)/[\w/]*)`", text)}
+    assert {name for name in folders if not (ROOT / name).exists()} <= OF_OTHER_BRANCHES
+
+
+@per_page
+def test_python_of_a_page_parses(page: Path) -> None:
+    for text in _blocks(page, "python"):
+        ast.parse(text)
+
+
+def _command_lines(page: Path) -> Iterator[list[str]]:
+    for text in _blocks(page, ""):
+        for line in text.splitlines():
+            if re.match(r"(\$ )?deadpool [a-z]", line) and not line.startswith("deadpool: "):
+                yield shlex.split(line.removeprefix("$ "), comments=True)
+
+
+@per_page
+def test_commands_and_options_of_a_page_exist(page: Path) -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for words in _command_lines(page):
+        known = {name for param in commands[words[1]].params for name in (*param.opts, *param.secondary_opts)}
+        own = words[2:]
+        for word in own[: own.index("--")] if "--" in own else own:
+            if word.endswith(".py"):
+                break  # what follows are the script's own
+            assert not word.startswith("-") or word.partition("=")[0] in known, shlex.join(words)
