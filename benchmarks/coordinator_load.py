@@ -1,12 +1,12 @@
-"""The real coordinator process with thousands of real connections: what heartbeats cost it, and how soon it plans.
+"""Measures the coordinator process with thousands of real connections: the cost of heartbeats, and the time to a plan.
 
     python benchmarks/coordinator_load.py --nodes 4096 --json out/coordinator_load.json
 
-`deadpool coordinator` in a process and on a processor of its own; its agents are fakes that answer a fence at once and
-a plan after a second, in a few further processes on the other processors (fake_agents.py): handshakes, joins, plan, two
-committed versions, heartbeats at the default interval, and the loss of one node. Share of a core: CPU time of the
-coordinator's process over the time that passed. Fault to last plan: from the moment the node's link is cut until the
-last agent has its plan, so the fakes' own work is in it.
+`deadpool coordinator` runs in its own process on its own processor. Its agents are fakes in a few more processes on the
+other processors (fake_agents.py), which answer a fence at once and a plan after a second. The run has handshakes,
+joins, a plan, two committed versions, heartbeats at the default interval, and the loss of one node. `share_of_a_core`
+is the CPU time of the coordinator's process divided by the elapsed time. `fault_to_last_plan_s` counts from the cut of
+the node's link until the last agent has its plan, so it includes the work of the fakes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from deadpool.control.temporary_folder import temporary_folder
 from deadpool.errors import ConfigError
 
 HEARTBEATS_S = 15.0
-PATIENCE_S = 180.0
+TIMEOUT_S = 180.0
 HERE = Path(__file__).parent
 
 
@@ -71,7 +71,7 @@ class Load:
         return [json.loads(crowd.stdout.readline()) for crowd in asked if crowd.stdout is not None]
 
     def count(self, what: str) -> int:
-        return sum(told["counts"].get(what, 0) for told in self.ask("report"))
+        return sum(answer["counts"].get(what, 0) for answer in self.ask("report"))
 
     def cpu_s(self) -> float:
         times = self.coordinator.cpu_times()
@@ -87,14 +87,14 @@ class Load:
         }
 
     def lose(self) -> dict[str, float]:
-        """The node is one of the first process's; its plan goes to all others and to the spare."""
+        """Cuts the link of a node of the first process. The plan that follows goes to all other nodes and the spare."""
         self.ask("clear")
         cpu_s = self.cpu_s()
         lost = self.ask("lose n1", self._crowds[:1])[0]["lost"]
         _wait(lambda: self.count("plan") >= self._nodes, "the last plan")
-        last_plan = max(told["last"]["plan"] for told in self.ask("report"))
+        last_plan = max(answer["last"]["plan"] for answer in self.ask("report"))
         _wait(lambda: self.count("go") >= self._nodes, "the last go")
-        last_go = max(told["last"]["go"] for told in self.ask("report"))
+        last_go = max(answer["last"]["go"] for answer in self.ask("report"))
         return {
             "fault_to_last_plan_s": round(last_plan - lost, 3),
             "fault_to_last_go_s": round(last_go - lost, 3),
@@ -103,7 +103,7 @@ class Load:
         }
 
     def _events(self) -> dict[str, float]:
-        """By the coordinator's own clock."""
+        """Returns times by the coordinator's own clock."""
         lines = [json.loads(line) for line in (self._folder / "events.jsonl").read_text().splitlines()]
         fault = next(line["t"] for line in lines if line["what"] == "fault")
         later = {line["what"]: line["t"] - fault for line in lines if line["t"] >= fault}
@@ -119,9 +119,9 @@ def _is_announced(folder: Path) -> bool:
 
 
 def _wait(done: Any, what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not done():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"waited {TIMEOUT_S:g} s for {what}"
         time.sleep(0.2)
 
 
@@ -139,7 +139,7 @@ def measure(nodes: int, per_node: int, processes: int) -> dict[str, Any]:
         load.start()
         _wait(lambda: load.count("go") >= nodes, "the job to begin")
         started_s = time.monotonic() - began
-        time.sleep(5.0)  # the copies of the first versions are told
+        time.sleep(5.0)  # until agents have reported the copies of the first versions
         heartbeats = load.heartbeats()
         loss = load.lose()
     return {
@@ -156,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4096)
     parser.add_argument("--nproc-per-node", type=int, default=8)
-    parser.add_argument("--processes", type=int, default=4, help="that the fake agents are spread over")
+    parser.add_argument("--processes", type=int, default=4, help="number of processes for the fake agents")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     report = measure(arguments.nodes, arguments.nproc_per_node, arguments.processes)

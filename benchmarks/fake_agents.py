@@ -1,9 +1,9 @@
-"""Agents that do nothing but answer, a thousand to a process: for coordinator_load.py. A plan takes them a second.
+"""Fake agents for coordinator_load.py, about a thousand per process: they only answer, and take a second for a plan.
 
     python benchmarks/fake_agents.py RUN_DIR FIRST LAST NODES PER_NODE
 
-Lines on standard input: `lose NODE` ends that node's link, `end` everything. Lines on standard output are JSON: what
-happened here, and when (time.monotonic(), which all processes of a machine share).
+Lines on standard input are orders: `lose NODE` ends that node's link, `end` ends all. Lines on standard output are
+JSON: what happened here, and when (by time.monotonic(), which all processes of a machine share).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from deadpool.wire.framing import Framer
 
 GEOMETRY = Geometry(record_capacity=65536, unique_bytes=10_000_000_000, replica_bytes=0)
 EXTENT = Extent(record_bytes=4000, unique_bytes=10_000_000_000, replica_bytes=0)
-CALLING_AT_ONCE = 64
+CONNECTING_AT_ONCE = 64
 PREPARING_S = 1.0
 VERSIONS = 2
 ORDERS = Plan.__struct_fields__.index("orders")
 
 
 class FakeAgent(asyncio.Protocol):
-    """It knows its ranks, and whose copies it would hold: those of the position before."""
+    """Has the ranks of its position, and would hold the copies of the position before."""
 
     def __init__(self, name: str, position: int | None, layout: Layout, crowd: Crowd) -> None:
         self.name, self.position, self._layout, self._crowd = name, position, layout, crowd
@@ -59,8 +59,8 @@ class FakeAgent(asyncio.Protocol):
         self._take_seat(position)
         self._version = 0
         self._born = Generation(1, 1)
-        self._skips_a_beat = False  # as agents do after a fence
-        self._ready: dict[Generation, bytes] = {}  # acknowledgements to be sent when that fence comes
+        self._skips_a_beat = False  # real agents send no heartbeat right after a fence
+        self._ready: dict[Generation, bytes] = {}  # acknowledgements to send when the fence comes
 
     def _take_seat(self, position: int | None) -> None:
         layout = self._layout
@@ -70,20 +70,20 @@ class FakeAgent(asyncio.Protocol):
     async def live(self, address: Address, credentials: Credentials) -> None:
         link = await connect(address, credentials, patience_s=60.0)
         self._framer = Framer()
-        link._writer.transport.set_protocol(self)  # nobody has to be woken for what comes
+        link._writer.transport.set_protocol(self)  # so that no task is woken for each message
         self._write, self.hang_up = link.send_framed, link.abort
         self._send(Join(node=self.name, incarnation=self.name, data=self._address, spare=self.position is None))
 
     def data_received(self, data: bytes) -> None:
         for payload in self._framer.feed(data):
             _, _, (kind, *fields) = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
-            self._hear(kind, tuple(fields))
+            self._on_message(kind, tuple(fields))
 
     def _send(self, message: Any) -> None:
         self._write(framed(message))
 
-    def _hear(self, kind: str, fields: tuple[Any, ...]) -> None:
-        """By name, without making a message of it: what agents do is not what is measured."""
+    def _on_message(self, kind: str, fields: tuple[Any, ...]) -> None:
+        """Dispatches by name without decoding the message, because the work of agents is not measured."""
         match kind:
             case "Welcome":
                 self._crowd.welcomed += 1
@@ -127,7 +127,7 @@ class FakeAgent(asyncio.Protocol):
         self._write(self._ready.pop(generation, b"") or self._acknowledgement(generation))
 
     def get_ready(self, generation: Generation) -> None:
-        """Each agent would write its own at the same time; here one processor does it for all."""
+        """Encodes the acknowledgement in advance: real agents encode in parallel, but here they share a processor."""
         self._ready[generation] = self._acknowledgement(generation)
 
     def _acknowledgement(self, generation: Generation) -> bytes:
@@ -168,16 +168,16 @@ class Crowd:
         self._generation = Generation(1, 1)
 
     def note(self, what: str) -> None:
-        """When the last one here was told."""
+        """Counts a message, and records when the last one of its kind came."""
         self._counts[what] = self._counts.get(what, 0) + 1
         self._last[what] = time.monotonic()
 
     def report(self) -> None:
-        told = {"welcomed": self.welcomed, "counts": self._counts, "last": self._last, "now": time.monotonic()}
-        print(json.dumps(told), flush=True)
+        counted = {"welcomed": self.welcomed, "counts": self._counts, "last": self._last, "now": time.monotonic()}
+        print(json.dumps(counted), flush=True)
 
     async def run(self) -> None:
-        gate = asyncio.Semaphore(CALLING_AT_ONCE)
+        gate = asyncio.Semaphore(CONNECTING_AT_ONCE)
         lives = [asyncio.create_task(self._live(agent, gate)) for agent in self.agents.values()]
         beats = asyncio.create_task(self._beat())
         await self._obey()
@@ -191,7 +191,7 @@ class Crowd:
         await agent.live(self._address, self._credentials)
 
     async def _beat(self) -> None:
-        """Spread over the interval, as nodes that started at different moments are."""
+        """Sends heartbeats evenly over the interval, like nodes that started at different times."""
         step = 0
         while True:
             step += 1

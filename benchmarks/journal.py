@@ -1,7 +1,7 @@
-"""What a step pays for `job.log` of four floats: time of the script's thread, and bytes of the boundary record.
+"""Measures the cost of `job.log` of four floats per step: time of the script's thread, bytes of the boundary record.
 
-In one process, with the parts that a trainer has: the values of the step, the entries that wait (`--waiting`: how many
-steps are not final yet), a boundary record of a small model with AdamW. Medians over `--repeats`.
+It runs in one process with the parts of a trainer: the values of the step, the entries that wait (`--waiting` is how
+many steps are not final yet), and a boundary record of a small model with AdamW. Results are medians over `--repeats`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deadpool.snapshot.state import ProtectedState
 
 
 class Companion:
-    """As the journal of a trainer is one."""
+    """Stands for the journal of a trainer, whose state is a part of the boundary record."""
 
     def __init__(self) -> None:
         self.waiting = Undelivered(lambda dropped: None)
@@ -87,7 +87,7 @@ def measure_record(repeats: int, waiting: int, values: dict[str, Any]) -> dict[s
     states = [make_state(companion) for companion in (without, quiet, logging)]
     sizes = [len(state.record()) for state in states]
     times: list[list[float]] = [[], [], []]
-    for _ in range(repeats):  # in turns: the machine's speed changes
+    for _ in range(repeats):  # alternates, because the machine's speed changes
         for state, found in zip(states, times, strict=True):
             found.append(median_us(state.record, 5))
     medians = [round(statistics.median(found), 1) for found in times]
@@ -102,7 +102,7 @@ def measure_record(repeats: int, waiting: int, values: dict[str, Any]) -> dict[s
 
 
 def measure_delivery(repeats: int, values: dict[str, Any]) -> dict[str, float]:
-    """On the thread that delivers: a line, with fsync."""
+    """Measures the delivery thread: one line with fsync."""
     waiting = Undelivered(lambda dropped: None)
     log_steps(waiting, repeats, values)
     entries = iter([[entry] for entry in waiting.final(0, repeats)])

@@ -1,10 +1,11 @@
-"""What recoveries leave behind in the processes that live through them: one job, many faults, counted after each.
+"""Measures what recoveries leak in the processes that survive them: one job with many faults, counted after each one.
 
     python benchmarks/leaks.py --recoveries 600 --json out/leaks.json
 
-3 nodes of one trainer. Trainers of the other nodes are killed in turn, and every tenth time a whole node is; another
-node joins then. The trainer of node n0, its agent and the coordinator are never killed: they are looked at after each
-recovery. The job is held against an undisturbed one of as many steps, bit for bit.
+The job has 3 nodes with one trainer each. The trainers of all nodes but n0 are killed in turn, and every tenth time a
+whole node is killed and another node joins. The trainer of node n0, its agent and the coordinator are never killed:
+their descriptors, threads and memory are counted after each recovery. The job is compared with an undisturbed one of
+the same number of steps, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from deadpool.chaos.status_view import Tail
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
-from deadpool.workload.harness import Trial
+from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import differences
 
 MODEL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256", "--dropout", "0.1"]
 NODES = 3
-EARLY = 10  # recoveries after which what is left behind is compared with what is left behind at the end
-AROUND = 3  # looks on either side of that, of which the median counts
-LAST_STEPS = 20  # from the decision to stop: no rank may have come so far when it hears of it
+EARLY = 10  # the counts after so many recoveries are compared with those at the end
+AROUND = 3  # counts on either side of that; their median is taken
+LAST_STEPS = 20  # from the decision to stop until the stop: no rank may have done so many steps when it reads it
 HEAL_S = 120.0
 WARM_STEPS = 300
-"""Before the first fault: torch remembers the last 2,000 collectives of a process, and that memory has to be full."""
+"""Steps before the first fault, until the memory for the last 2,000 collectives that torch remembers is full."""
 
 
 @dataclass(slots=True)
 class Injector:
-    """Kills, and waits until a new version is complete on all nodes."""
+    """Kills a trainer or a node, and waits until a new version is complete on all nodes."""
 
-    trial: Trial
+    trial: WorkloadTrial
     tail: Tail = field(init=False)
     counts: dict[str, int] = field(default_factory=dict)
     joined: int = 0
@@ -49,7 +50,7 @@ class Injector:
     def __post_init__(self) -> None:
         self.tail = Tail(self.trial.job.run_dir.events)
 
-    def injection(self, index: int, *, whole_node: bool) -> None:
+    def inject(self, index: int, *, whole_node: bool) -> None:
         status = self.status()
         seats = {rank["rank"]: rank["node"] for rank in status["ranks"]}
         rank = [rank for rank, node in sorted(seats.items()) if node != "n0"][index % (NODES - 1)]
@@ -82,8 +83,8 @@ def _seated(node: dict[str, Any]) -> str | None:
     return next((each["trainer"] for each in node["trainers"] if each["state"] == "seated"), None)
 
 
-def look(trial: Trial, injector: Injector) -> dict[str, dict[str, float]]:
-    """The three that live through everything."""
+def count_all(trial: WorkloadTrial, injector: Injector) -> dict[str, dict[str, float]]:
+    """Counts the resources of the three processes that are never killed."""
     node = next(node for node in injector.status()["nodes"] if node["node"] == "n0")
     assert trial.job.coordinator is not None
     pids = {
@@ -91,7 +92,7 @@ def look(trial: Trial, injector: Injector) -> dict[str, dict[str, float]]:
         "agent": node["pid"],
         "coordinator": trial.job.coordinator.pid,
     }
-    return {who: _count(pid) | {"pid": pid} for who, pid in pids.items()}
+    return {name: _count(pid) | {"pid": pid} for name, pid in pids.items()}
 
 
 def _count(pid: int) -> dict[str, float]:
@@ -104,32 +105,34 @@ def _count(pid: int) -> dict[str, float]:
         }
 
 
-def disturb(trial: Trial, recoveries: int, node_every: int, stop: Path) -> list[dict[str, dict[str, float]]]:
+def disturb(trial: WorkloadTrial, recoveries: int, node_every: int, stop: Path) -> list[dict[str, dict[str, float]]]:
     trial.await_event("rehearsed")
     trial.await_step(WARM_STEPS, timeout_s=300.0)
     injector = Injector(trial)
-    looks = [look(trial, injector)]
+    counts = [count_all(trial, injector)]
     for index in range(recoveries):
-        injector.injection(index, whole_node=node_every > 0 and index % node_every == node_every - 1)
-        looks.append(look(trial, injector))
-        print(f"recovery {index + 1} of {recoveries}: {looks[-1]['trainer']}", flush=True)
+        injector.inject(index, whole_node=node_every > 0 and index % node_every == node_every - 1)
+        counts.append(count_all(trial, injector))
+        print(f"recovery {index + 1} of {recoveries}: {counts[-1]['trainer']}", flush=True)
     newest = max(max(each) for each in trial.results().losses.values())
     draft = stop.with_suffix(".draft")
     draft.write_text(str(newest + LAST_STEPS))
     draft.rename(stop)
-    return looks
+    return counts
 
 
-def report(looks: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
+def report(counts: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     return {
-        "recoveries": len(looks) - 1,
-        "kept_its_process": len({each["trainer"]["pid"] for each in looks}) == 1,
-        **{who: {what: _change(looks, who, what) for what in looks[0][who] if what != "pid"} for who in looks[0]},
+        "recoveries": len(counts) - 1,
+        "kept_its_process": len({each["trainer"]["pid"] for each in counts}) == 1,
+        **{
+            name: {what: _change(counts, name, what) for what in counts[0][name] if what != "pid"} for name in counts[0]
+        },
     }
 
 
-def _change(looks: list[dict[str, dict[str, float]]], who: str, what: str) -> dict[str, float]:
-    values = [each[who][what] for each in looks]
+def _change(counts: list[dict[str, dict[str, float]]], name: str, what: str) -> dict[str, float]:
+    values = [each[name][what] for each in counts]
     at = min(EARLY, len(values) - 1)
     early = statistics.median(values[max(0, at - AROUND) : at + AROUND + 1])
     late = statistics.median(values[-2 * AROUND - 1 :])
@@ -140,22 +143,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layout", default="fsdp2")
     parser.add_argument("--recoveries", type=int, default=50)
-    parser.add_argument("--node-every", type=int, default=10, help="so often a whole node is killed; 0: never")
+    parser.add_argument(
+        "--node-every", type=int, default=10, help="kill a whole node at every Nth fault; 0 means never"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with temporary_folder("deadpool-benchmark-") as folder:
         stop = folder / "stop"
         arguments = ["--layout", args.layout, "--steps", "10000000", "--stop", str(stop), *MODEL]
-        hit = JobConfig(nodes=NODES, spares=1, overhead_budget=0.0, quarantine_after=0).checked()
-        trial = Trial(hit, arguments, folder / "disturbed", deadline_s=300)
-        looks: list[dict[str, dict[str, float]]] = []
-        disturbed = trial.run(lambda job: looks.extend(disturb(job, args.recoveries, args.node_every, stop)))
-        print("the same steps undisturbed", flush=True)
+        config = JobConfig(nodes=NODES, spares=1, overhead_budget=0.0, quarantine_after=0).checked()
+        trial = WorkloadTrial(config, arguments, folder / "disturbed", deadline_s=300)
+        counts: list[dict[str, dict[str, float]]] = []
+        disturbed = trial.run(lambda job: counts.extend(disturb(job, args.recoveries, args.node_every, stop)))
+        print("running the same steps undisturbed", flush=True)
         calm = JobConfig(nodes=NODES, capture_every=1000).checked()
-        undisturbed = Trial(calm, arguments, folder / "undisturbed", deadline_s=3600).run()
+        undisturbed = WorkloadTrial(calm, arguments, folder / "undisturbed", deadline_s=3600).run()
     different = differences(undisturbed, disturbed)
     steps = disturbed.newest_step() + 1
-    give_out({"bit_identical": not different, "steps": steps, **report(looks)}, args.json)
+    give_out({"bit_identical": not different, "steps": steps, **report(counts)}, args.json)
     if different:
         raise SystemExit("\n".join(different))
 

@@ -1,4 +1,4 @@
-"""What every benchmark does with its figures: shows them, and writes them where it is told."""
+"""Prints the results of a benchmark, and writes them to a file if one is named."""
 
 from __future__ import annotations
 

@@ -1,23 +1,23 @@
-"""What protection costs while nothing fails: protected and unprotected stretches alternate in one run.
+"""Measures what protection costs while nothing fails. Protected and unprotected stretches of steps alternate in a run.
 
     python benchmarks/overhead.py --json out/overhead.json                       # four ranks on the CPU
     python benchmarks/overhead.py --device cuda --case all --json out/overhead.json
 
-With --device cuda, or with --case: one rank that trains a GPT of --parameters in bf16, with master weights and moments
-in fp32 (12 bytes more per parameter), and a second node that holds its copies. A step's time is what lies between two
-CUDA events. Cases, with the time that a plain copy of the whole state into pinned memory takes as the measure of steps:
+With --device cuda, or with --case, one rank trains a GPT of --parameters in bf16, with master weights and moments in
+fp32 (12 bytes more per parameter), and a second node holds its copies. A step's time is measured between two CUDA
+events. The length of steps in each case is relative to a plain copy of the whole state into pinned memory:
 
-    fits        steps of twice the copy, the whole state is protected
-    fits-local  the same without a second node to hold copies: every step can be captured
-    short       steps of half the copy
-    shard       steps of the copy, of which 1/8 of parameters and optimizer state is protected: what one rank of
-                8-way ZeRO has. The other 7/8 are trained beside it, unprotected.
-    rivals      beside it: torch.distributed.checkpoint.async_save in every step to memory-backed storage, and a
-                blocking copy into pinned memory in every step, on the same model and steps as `fits`
+    fits        a step takes twice as long as the copy, and the whole state is protected
+    fits-local  the same without a second node that holds copies, so that every step can be captured
+    short       a step takes half as long as the copy
+    shard       a step takes as long as the copy, and 1/8 of parameters and optimizer state is protected, as on one rank
+                of 8-way ZeRO. The other 7/8 are trained unprotected.
+    rivals      measures alternatives with the model and steps of `fits`: torch.distributed.checkpoint.async_save in
+                every step to memory-backed storage, and a blocking copy into pinned memory in every step
 
-Where whole states are replicated, which takes many steps, stretches are three times as long and half as many.
-`ratio` is protected over unprotected: the median over stretches, each against its neighbours, with a 95 % bootstrap
-interval. `rank_0.stall_share` is what the optimizer waited for captures, measured on the device.
+If whole states are replicated, which takes many steps, stretches are three times as long and half as many. `ratio` is
+protected divided by unprotected step time: the median over stretches, each compared with its neighbours, with a 95 %
+bootstrap interval. `rank_0.stall_share` is how long the optimizer waited for captures, measured on the device.
 """
 
 from __future__ import annotations
@@ -35,13 +35,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--case", choices=(*CASES, "all"))
-    parser.add_argument("--parameters", type=float, help="of the model: 1.4e9 on cuda, 2e6 on the CPU")
-    parser.add_argument("--slots", type=int, default=2, help="snapshots kept per side: each as large as the state")
-    parser.add_argument("--budget", type=float, help="overhead budget, as a share of the step time; 0: no limit")
-    parser.add_argument("--layout", choices=("fsdp2", "ddp", "plain"), default="fsdp2", help="of the four CPU ranks")
-    parser.add_argument("--stretch", type=int, help="steps between switches: 6, with cases 5")
-    parser.add_argument("--stretches", type=int, help="24, with cases 14")
-    parser.add_argument("--limit-s", type=float, default=600.0, help="for one job; then what it has measured counts")
+    parser.add_argument("--parameters", type=float, help="size of the model; by default 1.4e9 on cuda, 2e6 on the CPU")
+    parser.add_argument("--slots", type=int, default=2, help="snapshots per side, each as large as the state")
+    parser.add_argument("--budget", type=float, help="overhead budget, as a share of the step time; 0 means no limit")
+    parser.add_argument(
+        "--layout", choices=("fsdp2", "ddp", "plain"), default="fsdp2", help="layout of the four CPU ranks"
+    )
+    parser.add_argument("--stretch", type=int, help="steps per stretch; by default 6, with cases 5")
+    parser.add_argument("--stretches", type=int, help="number of stretches; by default 24, with cases 14")
+    parser.add_argument(
+        "--limit-s", type=float, default=600.0, help="time limit of one job; it reports what it has measured by then"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     give_out(measure(args), args.json)

@@ -1,8 +1,8 @@
-"""What protection costs four ranks that share the CPUs of this machine: stretches with and without it in one run.
+"""Measures what protection costs four ranks that share the CPUs of this machine.
 
-Per step and rank: wall time and CPU time of the trainer's process (all its threads). `*_ratio` is protected over
-unprotected, the median over pairs of neighbouring stretches, with the range that holds half of the pairs. Agents have
-CPU time of their own; on a machine with fewer cores than processes it shows in the wall time.
+Per step and rank it measures wall time, and CPU time of all threads of the trainer's process. `*_ratio` is protected
+divided by unprotected time: the median over neighbouring stretches, with the quartiles as its range. The CPU time of
+agents is not included; on a machine with fewer cores than processes it shows in the wall time.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
-from deadpool.workload.harness import Trial
+from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results, StepTimes
 
 WARM_UP_STRETCHES = 1
 
 
 def stretches(steps: list[StepTimes], length: int) -> list[tuple[float, float]]:
-    """Wall and CPU time per step of each stretch, its first step left out: it pays for the switch."""
+    """Returns wall and CPU time per step of each stretch, without its first step, which includes the switch."""
     found = []
     for start in range(0, len(steps) - length + 1, length):
         first, last = steps[start], steps[start + length - 1]
@@ -29,7 +29,7 @@ def stretches(steps: list[StepTimes], length: int) -> list[tuple[float, float]]:
 
 
 def ratios(per_step: list[float]) -> dict[str, float]:
-    """Protected stretches are the even ones; each is held against the mean of its unprotected neighbours."""
+    """Compares each protected stretch, which are the even ones, with the mean of its unprotected neighbours."""
     pairs = [per_step[i] / statistics.mean([per_step[i - 1], per_step[i + 1]]) for i in range(2, len(per_step) - 1, 2)]
     low, median, high = statistics.quantiles(pairs, n=4)
     return {"median": median, "low": low, "high": high}
@@ -55,13 +55,13 @@ def measure(layout: str, stretch: int, count: int) -> dict[str, Any]:
     steps = stretch * count
     arguments = ["--layout", layout, "--steps", str(steps), "--alternate", str(stretch)]
     with temporary_folder("deadpool-benchmark-") as folder:
-        trial = Trial(JobConfig(nodes=4), arguments, folder, deadline_s=1800)
+        trial = WorkloadTrial(JobConfig(nodes=4), arguments, folder, deadline_s=1800)
         results = trial.run(lambda trial: show_progress(trial, steps))
         missed = sum(e["what"] == "capture_missed" and e["reason"] != "switched off" for e in trial.events())
     return {**report(results, stretch), "captures_missed": missed}
 
 
-def show_progress(trial: Trial, steps: int) -> None:
+def show_progress(trial: WorkloadTrial, steps: int) -> None:
     shown = [-1]
 
     def done() -> bool:

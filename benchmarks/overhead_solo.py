@@ -1,4 +1,4 @@
-"""One large model on one device, its copies on a second node of the same machine: runs the cases, reads the figures."""
+"""Runs the cases of overhead.py with one large model on one device, and copies on a second node of the same machine."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
 from deadpool.errors import DeadPoolError, JobFailed
-from deadpool.workload.harness import Trial
+from deadpool.workload.harness import WorkloadTrial
 
 SCRIPT = Path(__file__).with_name("solo.py")
 RIVALS = Path(__file__).with_name("rivals.py")
 DEADLINE_S = 900.0
-LENGTHS = {"fits": 2.0, "short": 0.5, "shard": 1.0}  # of a step, in plain copies of the whole state
+LENGTHS = {"fits": 2.0, "short": 0.5, "shard": 1.0}  # length of a step, in plain copies of the whole state
 SHARD = 1 / 8
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,20 +38,20 @@ class Measurement:
     budget: float | None
     stretch: int
     stretches: int
-    limit_s: float  # for one job: then it is stopped, and what it has measured counts
+    limit_s: float  # after this time a job is stopped, and what it has measured counts
 
     def config(self, holders: int) -> JobConfig:
         budget = {} if self.budget is None else {"overhead_budget": self.budget}
         return JobConfig(nodes=2, slots=self.slots, holders=holders, **budget)
 
     def chapter(self, case: str, *, longer: bool) -> str:
-        """Replicating a whole state takes many steps: of those, a stretch has to have some."""
+        """Makes stretches longer if a whole state is replicated: that takes many steps, and a stretch needs several."""
         stretch, stretches = (3 * self.stretch, self.stretches // 2) if longer else (self.stretch, self.stretches)
         return f"{case}:{LENGTHS[case]}:{stretch}:{stretches}"
 
 
 def measure(plan: Measurement, cases: Sequence[str]) -> dict[str, Any]:
-    """`fits` and `short` share a job: what takes longest is to find and register the memory for their snapshots."""
+    """Runs `fits` and `short` in one job, because allocating and registering memory for snapshots takes longest."""
     found: dict[str, Any] = {}
     whole = [case for case in ("fits", "short") if case in cases]
     if whole:
@@ -70,7 +70,7 @@ def run_job(plan: Measurement, cases: Sequence[str], *, holders: int, share: flo
     for case in cases:
         arguments += ["--chapter", plan.chapter(case, longer=holders > 0 and share == 1.0)]
     with temporary_folder("deadpool-benchmark-") as folder:
-        trial = Trial(plan.config(holders), arguments, folder, deadline_s=DEADLINE_S, script=SCRIPT)
+        trial = WorkloadTrial(plan.config(holders), arguments, folder, deadline_s=DEADLINE_S, script=SCRIPT)
         watch = Watch(trial, cases, limit_s=plan.limit_s)
         try:
             trial.run(lambda _: watch.follow())
@@ -82,25 +82,25 @@ def run_job(plan: Measurement, cases: Sequence[str], *, holders: int, share: flo
 
 
 class Watch:
-    """Looks at a running job: says how far it is, and keeps what `deadpool status` tells, by chapter."""
+    """Watches a running job: prints its progress and records its `deadpool status`."""
 
-    def __init__(self, trial: Trial, cases: Sequence[str], *, limit_s: float) -> None:
+    def __init__(self, trial: WorkloadTrial, cases: Sequence[str], *, limit_s: float) -> None:
         self.trial, self._cases = trial, cases
         self._ends_at = time.monotonic() + limit_s
         self.was_cut_short = False
-        self.looks: list[dict[str, Any]] = []
+        self.statuses: list[dict[str, Any]] = []
 
     def follow(self) -> None:
         shown = -1
         while self.trial.job.coordinator is not None and self.trial.job.coordinator.poll() is None:
-            self._look()
+            self._record_status()
             done = len(self.stretches())
             if done != shown:
                 shown = done
                 print(f"{', '.join(self._cases)}: {done} stretches", file=sys.stderr, flush=True)
             if time.monotonic() > self._ends_at and not self.was_cut_short:
                 self._cut_short()
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def stretches(self, case: str | None = None) -> list[dict[str, Any]]:
         path = self.trial.out / "stretches.jsonl"
@@ -110,17 +110,17 @@ class Watch:
 
     def _cut_short(self) -> None:
         self.was_cut_short = True
-        with suppress(DeadPoolError):  # it has just ended by itself
+        with suppress(DeadPoolError):  # the job may have just ended
             ask(self.trial.job.run_dir, "stop")
 
-    def _look(self) -> None:
+    def _record_status(self) -> None:
         try:
-            self.looks.append({"t": time.time(), **ask(self.trial.job.run_dir, "status")})
+            self.statuses.append({"t": time.time(), **ask(self.trial.job.run_dir, "status")})
         except DeadPoolError:
-            return  # it comes up or goes
+            return  # the job is starting or ending
 
-    def looks_within(self, began: float, ended: float) -> list[dict[str, Any]]:
-        return [look for look in self.looks if began <= look["t"] <= ended]
+    def statuses_within(self, began: float, ended: float) -> list[dict[str, Any]]:
+        return [status for status in self.statuses if began <= status["t"] <= ended]
 
 
 def report(case: str, watch: Watch, machine: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def report(case: str, watch: Watch, machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def captures(watch: Watch, stretches: list[dict[str, Any]], machine: dict[str, Any]) -> dict[str, Any]:
-    """What was captured meanwhile, by the events of the job and what its coordinator said at the time."""
+    """Reads what was captured during the stretches, from the job's events and its recorded status."""
     first = stretches[0]
     began, ended = first["ended"] - sum(first["steps_s"]), stretches[-1]["ended"]
     events = watch.trial.events()
@@ -155,22 +155,22 @@ def captures(watch: Watch, stretches: list[dict[str, Any]], machine: dict[str, A
         e["reason"] for e in events if e["what"] == "capture_missed" and e["rank"] == 0 and began <= e["t"] <= ended
     ]
     intervals = [e for e in events if e["what"] == "capture_interval" and e["t"] <= ended]
-    looks = watch.looks_within(began, ended)
-    committed = {look["watermark"] for look in looks if look.get("watermark") is not None}
+    statuses = watch.statuses_within(began, ended)
+    committed = {status["watermark"] for status in statuses if status.get("watermark") is not None}
     return {
         "protected_steps": sum(len(each["steps_s"]) + 1 for each in stretches if each["protected"]),
         "versions_committed": max(0, len(committed) - 1),
         "captures_missed": {reason: n for reason, n in Counter(missed).items() if reason != "switched off"},
-        **copy_speed(looks, machine),
+        **copy_speed(statuses, machine),
         "interval": intervals[-1]["every"] if intervals else 1,
         "interval_reason": intervals[-1].get("reason") if intervals else None,
-        "rank_0": looks[-1]["ranks"][0] if looks and looks[-1].get("ranks") else None,
+        "rank_0": statuses[-1]["ranks"][0] if statuses and statuses[-1].get("ranks") else None,
     }
 
 
-def copy_speed(looks: list[dict[str, Any]], machine: dict[str, Any]) -> dict[str, float]:
-    """Of the copies into the arena while training went on, against the plain copy before."""
-    times = [ranks[0].get("copy_s") for look in looks if (ranks := look.get("ranks"))]
+def copy_speed(statuses: list[dict[str, Any]], machine: dict[str, Any]) -> dict[str, float]:
+    """Compares the speed of copies into the arena during training with that of a plain copy before it."""
+    times = [ranks[0].get("copy_s") for status in statuses if (ranks := status.get("ranks"))]
     known = [each for each in times if each]
     if not known:
         return {}
@@ -179,7 +179,7 @@ def copy_speed(looks: list[dict[str, Any]], machine: dict[str, Any]) -> dict[str
 
 
 def run_rivals(plan: Measurement) -> dict[str, Any]:
-    """In a process of its own, after the jobs: each of them keeps copies of the whole state in host memory."""
+    """Runs them in their own process after the jobs, because each keeps copies of the whole state in host memory."""
     command = [sys.executable, str(RIVALS), "--device", plan.device, "--parameters", str(plan.parameters)]
     command += ["--length", str(LENGTHS["fits"])]
     finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=True)

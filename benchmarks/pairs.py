@@ -1,4 +1,4 @@
-"""Protected against unprotected stretches, neighbour by neighbour, and how far the result is to be trusted."""
+"""Compares protected with unprotected stretches of steps, and computes a confidence interval of the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RESAMPLES = 5000
 
 
 def neighbour_ratios(protected: Sequence[bool], per_step: Sequence[float]) -> list[float]:
-    """Each protected stretch over the mean of the unprotected ones beside it: a slow drift cancels out."""
+    """Divides each protected stretch by the mean of its unprotected neighbours, so that a slow drift cancels out."""
     found = []
     for index, value in enumerate(per_step):
         beside = [per_step[i] for i in (index - 1, index + 1) if 0 <= i < len(per_step) and not protected[i]]
@@ -20,7 +20,7 @@ def neighbour_ratios(protected: Sequence[bool], per_step: Sequence[float]) -> li
 
 
 def interval_95(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """Of the median, by bootstrap."""
+    """Returns the 95 % confidence interval of the median, by bootstrap."""
     draw = random.Random(seed)
     medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return medians[round(0.025 * RESAMPLES)], medians[round(0.975 * RESAMPLES) - 1]

@@ -1,4 +1,4 @@
-"""Two plain sockets, sendall and recv_into by one thread for each: the limit that transfers are held against."""
+"""Two plain sockets, with sendall and recv_into in one thread each: the limit that transfers are compared with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 STREAMS = 2
-CALL_BYTES = 4 << 20  # what is fastest on loopback, of 256 KiB to all at once
+CALL_BYTES = 4 << 20  # the fastest size on loopback, among 256 KiB and larger ones
 
 
 def halves(view: memoryview) -> list[memoryview]:
@@ -17,7 +17,7 @@ def halves(view: memoryview) -> list[memoryview]:
 
 
 def send_all(socks: Sequence[socket.socket], view: memoryview) -> None:
-    """And waits for a byte back on each: then everything has arrived."""
+    """Sends everything, and waits for a byte from each peer, which tells that everything has arrived."""
     _in_threads(_send, list(zip(socks, halves(view), strict=True)))
 
 

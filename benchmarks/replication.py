@@ -1,10 +1,10 @@
-"""How fast a snapshot reaches its holder, against what two plain sockets move between the same two processes.
+"""Measures how fast a snapshot reaches its holder, compared with two plain sockets between the same two processes.
 
     python benchmarks/replication.py --json out.json --bytes 268435456 --repeats 15
 
-Push: sendfile from the slot, receive into the holder's slot, verify every digest, write the header, acknowledge.
-Plain: two threads each side, sendall and recv_into, the same bytes from and into the same kind of memory, one byte
-back. Both alternate in one run, so that a noisy machine disturbs both alike.
+A push is sendfile from the slot, receive into the holder's slot, verify every digest, write the header, acknowledge.
+The plain transfer is sendall and recv_into in two threads on each side, with the same bytes from and into the same kind
+of memory, and one byte back. Both alternate in one run, so that a noisy machine disturbs both alike.
 """
 
 from __future__ import annotations

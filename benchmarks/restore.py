@@ -1,13 +1,13 @@
-"""How fast a lost rank's state comes back: holder -> newcomer's arena -> device, and a survivor's from its own slot.
+"""Measures how fast a lost rank's state is restored from its holder, and a survivor's state from its own slot.
 
     python benchmarks/restore.py --device cuda --sizes 0.1 0.5 2 8 --json out/restore.json
 
 A holder, the newcomer's agent and its trainer (this process) are three processes on this machine, with the package's
-own server, client and arena between them. For each size in GB: the trainer captures its state (bf16 parameters, fp32
-master weights and moments) into the arena, the agent pushes it to the holder; then it is wiped, pulled back, restored:
-`one_by_one`, and as a newcomer does it, loading what has arrived while the rest is on its way (`whole`).
-Each leg is held against the limit of the machine in the same run: two plain sockets, a plain copy of pinned memory.
-`whole_against_slower_leg` is 1 where the way from the holder to the device is as fast as the slower of these two.
+own server, client and arena. For each size in GB the trainer captures its state (bf16 parameters, fp32 master weights
+and moments) into the arena, and the agent pushes it to the holder. Then the state is wiped, pulled back and restored:
+first pull, then load (`one_by_one`), and as a newcomer does it, which loads what has arrived while the rest is on its
+way (`whole`). Each part is compared with the limit of the machine in the same run: two plain sockets, and a plain copy
+from pinned memory. `whole_against_slower_leg` is 1 if the whole restore is as fast as the slower of these two.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from deadpool.workload.master_weights import MasterAdamW
 
 SIZES_GB = (0.1, 0.5, 2.0, 8.0)
 PROCESSES = Path(__file__).with_name("restore_processes.py")
-BYTES_PER_PARAMETER = 14  # bf16, and master weight and two moments in fp32
+BYTES_PER_PARAMETER = 14  # bf16 weight, and master weight and two moments in fp32
 MATRIX = 4 << 20  # parameters
 _PLAIN_BYTES = 1 << 30
-_LOOK_S = 0.001
+_POLL_S = 0.001
 
 
 class Trainer:
-    """A state of about so many bytes, and the arena's two slots for it."""
+    """A state of about `size_bytes`, and the arena's two slots for it."""
 
     def __init__(self, size_bytes: float, device: torch.device) -> None:
         self.device = device
@@ -93,16 +93,16 @@ class Trainer:
         self.finish()
 
     def restore_while(self, arrives: Callable[[], bool]) -> int:
-        """As trainer/early_load.py does it, until the agent has verified all of it; how much was loaded by then."""
+        """Restores like trainer/early_load.py while the snapshot arrives. Returns how many bytes were loaded early."""
         slot = self.arena.slot(FETCHED)
         progress, record = Progress(slot), region(slot, self.geometry, self.extent, "record")
-        before, restoring = progress.look("record").attempt, None
+        before, restoring = progress.read("record").attempt, None
         while arrives():
-            arrived = progress.look("record")
+            arrived = progress.read("record")
             if restoring is None and arrived.attempt != before and arrived.leading_bytes == self.record_bytes:
                 restoring = self.state.begin_restore(bytes(record), slot, self.geometry, self.extent)
             if restoring is None or not restoring.load.advance(progress):
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         if restoring is None:
             restoring = self.state.begin_restore(bytes(record), slot, self.geometry, self.extent)
         early_bytes = self.state.finish_restore(restoring, progress)
@@ -132,7 +132,7 @@ class Agents:
         self._say(self._fetcher, self._holder.stdout.readline().strip())  # type: ignore[union-attr]
 
     def do(self, word: str) -> float:
-        """Seconds, by the clock of the agent that does it."""
+        """Returns seconds, by the clock of the agent that does it."""
         self.begin(word)
         return self.end(word)
 
@@ -143,7 +143,7 @@ class Agents:
 
     @property
     def is_busy(self) -> bool:
-        """With what was begun and not ended."""
+        """Returns whether the agent still works on what was begun."""
         return not select.select([self._fetcher.stdout], [], [], 0)[0]
 
     def end(self, word: str) -> float:
@@ -172,13 +172,13 @@ def timed(work: Callable[[], None]) -> float:
 
 
 def median(work: Callable[[], float], repeats: int) -> float:
-    """The first time is left out: it warms sockets and page tables."""
+    """Omits the first run, which warms up sockets and page tables."""
     work()
     return statistics.median(work() for _ in range(repeats))
 
 
 def plain_copies(trainer: Trainer, repeats: int) -> tuple[float, float]:
-    """Bytes per second from pinned memory to the device, and back."""
+    """Returns bytes per second from pinned memory to the device, and back."""
     size = min(_PLAIN_BYTES, trainer.geometry.unique_bytes)
     there = torch.zeros(size, dtype=torch.uint8, device=trainer.device)
     here = torch.zeros(size, dtype=torch.uint8, pin_memory=trainer.device.type != "cpu")
@@ -252,12 +252,12 @@ def _measure(trainer: Trainer, agents: Agents, repeats: int) -> dict[str, Any]:
 
 
 def those_that_fit(sizes_gb: Sequence[float], device: torch.device) -> list[float]:
-    """Three slots in host memory, and on the CPU also the state and what it is compared with."""
+    """Returns the sizes that fit: three slots are in host memory, and on the CPU the state and its reference too."""
     copies = 3 if device.type == "cuda" else 5
     room_gb = 0.8 * available_bytes() / 1e9
     fit = [size for size in sizes_gb if copies * size < room_gb]
     for size in sorted(set(sizes_gb) - set(fit)):
-        print(f"{size:g} GB left out: {copies} times that is more than {room_gb:.1f} GB", file=sys.stderr)
+        print(f"skipping {size:g} GB: {copies} times that is more than the {room_gb:.1f} GB available", file=sys.stderr)
     return fit
 
 

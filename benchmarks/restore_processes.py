@@ -1,10 +1,10 @@
-"""The two agents of the restore benchmark, each a process of its own: the holder, and the newcomer's agent.
+"""The two agent processes of restore.py: the holder, and the newcomer's agent.
 
     restore_processes.py hold GEOMETRY       prints its addresses, then serves until its input ends
-    restore_processes.py fetch GEOMETRY FD   does what its input says, one word a line, and prints seconds
+    restore_processes.py fetch GEOMETRY FD   does what its input says, one word per line, and prints seconds
 
-The secret, and whether TLS is used, come with the environment.
-The newcomer's arena has two slots: the first is what its trainer captured, the second what comes back from the holder.
+The environment contains the secret, and whether TLS is used. The newcomer's arena has two slots: the first one contains
+what its trainer captured, the second one what comes back from the holder.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def hold(geometry: Geometry) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     print(json.dumps([server.start(), listener.getsockname()]), flush=True)
     socks = [listener.accept()[0] for _ in range(STREAMS)]
-    while sys.stdin.readline():  # each line: send what is held, plainly
+    while sys.stdin.readline():  # for each line, send the held bytes over the plain sockets
         with bulk_of(segment, 0) as bulk:
             send_all(socks, bulk)
     server.close()
 
 
 class Fetcher:
-    """The newcomer's agent. Its arena is the trainer's too."""
+    """The newcomer's agent. It shares its arena with the trainer."""
 
     def __init__(self, geometry: Geometry, segment: Segment) -> None:
         self._geometry, self._segment = geometry, segment
@@ -95,7 +95,7 @@ class Fetcher:
             geometry=self._geometry,
             into=slot,
         )
-        seal = self._client.pull(request, lambda name, leading: progress.tell(name, Arrived(attempt, leading)))
+        seal = self._client.pull(request, lambda name, leading: progress.publish(name, Arrived(attempt, leading)))
         write_seal(slot, seal)
 
     def plain(self) -> None:

@@ -1,7 +1,7 @@
-"""What else one could do in every step: async_save of torch.distributed.checkpoint, or a blocking copy of the state.
+"""Measures alternatives in every step: async_save of torch.distributed.checkpoint, or a blocking copy of the state.
 
-Run by overhead.py, in a process of its own: the model, the steps and the device are those of its case `fits`. Times are
-wall times with the device at rest before and after: both of these make the host wait. The last line is the result.
+overhead.py runs it in its own process, with the model, the steps and the device of its case `fits`. Times are wall
+times with an idle device before and after, because both alternatives make the host wait. The last line is the result.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from solo_model import Marks, Solo, measure, size_for
 
 MEMORY_BACKED = Path("/dev/shm")
 WRITERS = 8  # threads of the checkpoint's writer
-ASYNC_STEPS = 2  # each waits until the one before is written
+ASYNC_STEPS = 2  # each waits until the save before it is written
 
 
 def step_s(solo: Solo, micro_batches: int, steps: int, save: Callable[[], None]) -> float:
-    """Mean time of a step after which `save` is called."""
+    """Returns the mean time of a step with a `save` after it."""
     marks = Marks(solo.device)
     marks.finish()
     began = time.perf_counter()
@@ -43,7 +43,7 @@ def step_s(solo: Solo, micro_batches: int, steps: int, save: Callable[[], None])
 
 
 class BlockingCopy:
-    """Into pinned memory, at once, and training waits for it."""
+    """Copies the state into pinned memory while training waits."""
 
     def __init__(self, solo: Solo) -> None:
         self._marks = Marks(solo.device)
@@ -60,7 +60,7 @@ class BlockingCopy:
 
 
 class AsyncSave:
-    """One at a time: the last one has to be written before the next begins."""
+    """Saves one checkpoint at a time: the last one must be written before the next one begins."""
 
     def __init__(self, solo: Solo, folder: Path) -> None:
         self._solo, self._folder = solo, folder
@@ -80,7 +80,7 @@ class AsyncSave:
 
 
 def free_pinned_memory() -> None:
-    """torch keeps it for later, and it is as large as the state."""
+    """Frees the pinned memory that torch caches, which is as large as the state."""
     for name in ("_host_emptyCache", "_accelerator_emptyHostCache"):
         if torch.cuda.is_available() and hasattr(torch._C, name):
             getattr(torch._C, name)()
@@ -88,7 +88,7 @@ def free_pinned_memory() -> None:
 
 
 def storage_for(total_bytes: int) -> Path:
-    """Where a checkpoint of this size fits twice: memory, or where there is little of it the disk."""
+    """Returns a folder for two checkpoints of this size: in memory, or on disk if there is too little memory."""
     roomy = MEMORY_BACKED.is_dir() and shutil.disk_usage(MEMORY_BACKED).free > 2 * total_bytes
     return MEMORY_BACKED if roomy else Path(tempfile.gettempdir())
 
@@ -110,7 +110,7 @@ def compare(solo: Solo, length: float, steps: int) -> dict[str, Any]:
     storage = storage_for(solo.state_bytes)
     with tempfile.TemporaryDirectory(prefix="deadpool-rivals-", dir=storage) as folder:
         saving = AsyncSave(solo, Path(folder))
-        step_s(solo, count, 1, saving)  # the first one makes the memory for its copy
+        step_s(solo, count, 1, saving)  # the first save allocates the memory for its copy
         async_s = step_s(solo, count, ASYNC_STEPS, saving)
         saving.wait()
     say(f"with async_save {async_s:.3f} s")
@@ -131,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--parameters", type=float, default=2e6)
-    parser.add_argument("--length", type=float, default=2.0, help="of a step, in plain copies of the state")
+    parser.add_argument("--length", type=float, default=2.0, help="length of a step, in plain copies of the state")
     parser.add_argument("--steps", type=int, default=4)
     args = parser.parse_args()
     warnings.filterwarnings("ignore", category=FutureWarning)

@@ -1,8 +1,8 @@
-"""The script under `deadpool run` whose overhead is measured: rank 0 trains, every other rank only keeps step.
+"""The training script of overhead.py, for `deadpool run`: rank 0 trains, and every other rank only does the same steps.
 
-Rank 0 goes through chapters, each with steps of another length, and in each switches protection off and on between
-stretches. It writes one line per stretch into --out. Each step holds one tiny all-reduce over gloo between processes:
-it keeps ranks together, and tells the others when rank 0 is done.
+Rank 0 goes through chapters, each with steps of another length, and switches protection off and on between stretches.
+It writes one line per stretch into --out. Each step has one tiny all-reduce over gloo, which keeps ranks together and
+tells the others when rank 0 is done.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from torch import nn
 
 import deadpool
 
-STEP_LIMIT = 1_000_000  # never reached: rank 0 says when it is enough
+STEP_LIMIT = 1_000_000  # never reached: rank 0 ends the job
 WARM_STEPS = 8
 REST_S = 6.0
-WARM_S = 60.0  # for the first snapshot to be committed: memory for it has to be found and registered
+WARM_S = 60.0  # until the first snapshot is committed: its memory must be allocated and registered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """`length`: of a step, in times that a plain copy of the whole state takes."""
+    """`length` is that of a step, in plain copies of the whole state."""
 
     name: str
     length: float
@@ -45,7 +45,7 @@ class Chapter:
 
 
 class Leader:
-    """Rank 0: trains, decides what is protected when, and takes the time."""
+    """Rank 0, which trains, switches protection, and measures."""
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         self.solo = Solo(size_for(args.parameters), device, args.share)
@@ -60,7 +60,7 @@ class Leader:
         return pool.protect(own=self.solo.own, optimizer=self.solo.optimizer)
 
     def play(self, job: Any) -> Iterator[int]:
-        """How many micro-batches the next step has; ends when all chapters are told."""
+        """Yields the number of micro-batches of the next step, and ends after all chapters."""
         for chapter in self._chapters:
             count = self._speeds.micro_batches(chapter.length * self._whole_copy_s)
             yield from self._warm_up(job, count)
@@ -82,19 +82,19 @@ class Leader:
             yield count
 
     def _rest(self, job: Any, count: int) -> Iterator[int]:
-        """What was captured last is on its way to its holder: that belongs to the protected stretch."""
+        """Waits until the last capture has reached its holder, which belongs to the protected stretch."""
         yield from self._until_safe(job, count, REST_S)
 
-    def _until_safe(self, job: Any, count: int, patience_s: float) -> Iterator[int]:
-        """The version reached by now, if it ever will be."""
+    def _until_safe(self, job: Any, count: int, timeout_s: float) -> Iterator[int]:
+        """Does steps until the version reached by now is final, or until the timeout."""
         safe: list[bool] = []
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         job.on_final(job.number - 1, lambda: safe.append(True))
         while not safe and time.monotonic() < deadline:
             yield count
 
     def _time(self, chapter: Chapter, count: int, *, protected: bool) -> Iterator[int]:
-        """The first step is left out: it pays for the switch."""
+        """Measures a stretch without its first step, which includes the switch."""
         yield count
         marks, began = [self._marks.set()], time.perf_counter()
         for _ in range(chapter.stretch):
@@ -123,7 +123,7 @@ class Leader:
 
 
 class Follower:
-    """Every other rank: has next to nothing, and is never late."""
+    """Every other rank. It has almost no state, and rank 0 never waits for it."""
 
     def __init__(self) -> None:
         self._model = nn.Linear(1, 1)
@@ -145,7 +145,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--parameters", type=float, default=2e6)
-    parser.add_argument("--share", type=float, default=1.0, help="of the state that is protected")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the state that is protected")
     parser.add_argument("--chapter", type=Chapter.parse, action="append", metavar="NAME:LENGTH:STRETCH:STRETCHES")
     return parser.parse_args()
 

@@ -1,6 +1,6 @@
-"""The training that the overhead is measured on: one rank with a whole GPT in bf16, master weights and moments in fp32.
+"""The model of overhead.py: one rank trains a whole GPT in bf16, with master weights and moments in fp32.
 
-Nothing in it waits for the device; time is taken by marks between steps, which are CUDA events where there is CUDA.
+Nothing in it waits for the device; time is measured between marks, which are CUDA events on a CUDA device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PLAIN_REPEATS = 5
 
 
 def size_for(parameters: float) -> Size:
-    """A GPT of about so many parameters."""
+    """Returns the size of a GPT with about `parameters` parameters."""
     base = LARGE if parameters >= LARGE_FROM else SMALL
     ends = (2 * base.vocabulary + base.sequence) * base.width
     layers = max(1, round((parameters - ends) / (12 * base.width**2)))
@@ -50,14 +50,14 @@ class Marks:
             torch.cuda.synchronize(self.device)
 
     def between_s(self, earlier: Any, later: Any) -> float:
-        """After finish()."""
+        """Returns the time between two marks. Call it after finish()."""
         if self.device.type == "cpu":
             return float(later - earlier)
         return float(earlier.elapsed_time(later)) / 1e3
 
 
 class Solo:
-    """`share` of the parameters, with their optimizer state, is what one of 1/share ZeRO ranks would have to keep."""
+    """A model of which `share` is protected: the part that one of 1/share ZeRO ranks would have."""
 
     def __init__(self, size: Size, device: torch.device, share: float = 1.0) -> None:
         torch.manual_seed(0)
@@ -76,7 +76,7 @@ class Solo:
             (mean_loss(self.model(tokens), targets) / micro_batches).backward()
 
     def update(self) -> None:
-        """What is protected goes first: the copy has no longer than forward and backward."""
+        """Steps the protected optimizer first, so that a copy has only the time of forward and backward."""
         for optimizer in (self.optimizer, self._other_optimizer):
             if optimizer is not None:
                 optimizer.step()
@@ -84,7 +84,7 @@ class Solo:
 
     @property
     def state_bytes(self) -> int:
-        """Of the protected share: parameters, master weights, moments."""
+        """Returns the bytes of the protected parameters, master weights and moments."""
         return sum(tensor.nbytes for tensor in self.state().values())
 
     def state(self) -> dict[str, Tensor]:
@@ -95,7 +95,7 @@ class Solo:
 
 
 def split(parameters: list[Tensor], share: float) -> tuple[list[Tensor], list[Tensor]]:
-    """The first ones, until they are the share. All of them in any case if it is 1."""
+    """Takes the first parameters until they are the share; if the share is 1, it takes all of them."""
     wanted, own = share * sum(each.numel() for each in parameters), list[Tensor]()
     while parameters[len(own) :] and sum(each.numel() for each in own) < wanted:
         own.append(parameters[len(own)])
@@ -104,19 +104,19 @@ def split(parameters: list[Tensor], share: float) -> tuple[list[Tensor], list[Te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """Of this machine, before anything is protected."""
+    """The speeds of this machine without protection."""
 
     micro_batch_s: float
     update_s: float
     plain_bytes_per_s: float  # from the device into pinned memory
 
     def micro_batches(self, step_s: float) -> int:
-        """For a step that takes about so long."""
+        """Returns the number of micro-batches for a step of about `step_s`."""
         return max(1, round((step_s - self.update_s) / self.micro_batch_s))
 
 
 def measure(solo: Solo) -> Speeds:
-    for _ in range(2):  # the first one builds what is built once
+    for _ in range(2):  # the first step does one-time work
         solo.train_step(1)
         solo.update()
     return Speeds(
@@ -127,7 +127,7 @@ def measure(solo: Solo) -> Speeds:
 
 
 def plain_copy(device: torch.device) -> float:
-    """Bytes per second of the best copy of one large block into pinned memory (on the CPU: between plain blocks)."""
+    """Returns the rate of the fastest copy of a large block into pinned memory (on the CPU: into plain memory)."""
     size = _PLAIN_BYTES if device.type != "cpu" else _PLAIN_BYTES >> 6
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty(size, dtype=torch.uint8, pin_memory=device.type != "cpu")

@@ -1,9 +1,10 @@
-"""What protection sends: bytes per rank and step on the wire, for one model under several layouts.
+"""Measures how many bytes protection sends per rank and step, for one model in several layouts.
 
     python benchmarks/wire.py --layouts ddp fsdp2 --json out/wire.json
 
-4 nodes of one rank, no faults. The figures are those of `deadpool status`: what the pushes of the newest version to the
-rank's holders took, frames included. Where a replica on another node holds the bytes anyway, they do not travel.
+The job has 4 nodes with one rank each, and no faults. The numbers are those of `deadpool status`: all bytes, frames
+included, of the pushes of the newest version to the rank's holders. Bytes that a replica on another node has are not
+sent.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from output import give_out
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
-from deadpool.workload.harness import Trial
+from deadpool.workload.harness import WorkloadTrial
 
 LAYOUTS = ("ddp", "hsdp", "zero1", "fsdp2")
 GROWN = 2  # from this version on the optimizer's state exists and the snapshot has its final size
 
 
-def measure(trial: Trial) -> list[dict[str, Any]]:
-    """Every rank's figures, once all have pushed a version of final size. Nodes tell with their heartbeats."""
+def measure(trial: WorkloadTrial) -> list[dict[str, Any]]:
+    """Returns the numbers of every rank, once all have pushed a version of final size and have reported it."""
     found: list[dict[str, Any]] = []
 
     def known() -> bool:
         found[:] = ask(trial.job.run_dir, "status")["ranks"]
         return bool(found) and all((rank.get("pushed_version") or 0) >= GROWN for rank in found)
 
-    trial.await_true(known, "figures of every rank", 300.0)
+    trial.await_true(known, "numbers of every rank", 300.0)
     return found
 
 
@@ -50,7 +51,9 @@ def summarize(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 def run(layout: str, arguments: list[str], folder: Path) -> dict[str, Any]:
     figures: list[dict[str, Any]] = []
-    trial = Trial(JobConfig(nodes=4, overhead_budget=0.0), ["--layout", layout, *arguments], folder, deadline_s=900)
+    trial = WorkloadTrial(
+        JobConfig(nodes=4, overhead_budget=0.0), ["--layout", layout, *arguments], folder, deadline_s=900
+    )
     trial.run(lambda running: figures.extend(measure(running)))
     return summarize(figures)
 
@@ -58,7 +61,9 @@ def run(layout: str, arguments: list[str], folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layouts", nargs="+", default=LAYOUTS, help="as in deadpool.workload.train --layout")
-    parser.add_argument("--steps", type=int, default=30, help="must last until every node has told its figures")
+    parser.add_argument(
+        "--steps", type=int, default=30, help="enough that every node reports its numbers before the end"
+    )
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--json", type=Path)
@@ -69,7 +74,9 @@ def main() -> None:
         for layout in args.layouts:
             summary[layout] = run(layout, size, folder / layout)
             wire, state = (summary[layout][k] for k in ("wire_bytes_per_rank_and_step", "state_bytes_per_rank"))
-            print(f"{layout}: {wire:,.0f} bytes per rank and step on the wire, of {state:,.0f} of state", flush=True)
+            print(
+                f"{layout}: {wire:,.0f} bytes sent per rank and step; a rank's state has {state:,.0f} bytes", flush=True
+            )
     give_out(summary, args.json)
 
 

@@ -1,10 +1,10 @@
-"""A Llama-style decoder under pipeline x FSDP2 x tensor parallelism, in any combination, in one file.
+"""Trains a Llama-style decoder with pipeline, FSDP2 and tensor parallelism in any combination, in one file.
 
     deadpool run --nodes 4 --nproc-per-node 2 --spares 1 examples/train_3d.py --pp 2 --dp 2 --tp 2
     torchrun --nproc-per-node 4 examples/train_3d.py --pp 2 --tp 2 --schedule gpipe      # unprotected
     python examples/train_3d.py                                                          # one rank
 
-Layouts are interchangeable: the same --batch gives the same training in each, but for the order of additions.
+All layouts compute the same training for the same --batch, except for the order of floating-point additions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import deadpool
 
 
 def rotate(x: Tensor) -> Tensor:
-    """Rotary position embedding of (batch, heads, places, width)."""
+    """Applies rotary position embedding to a tensor of (batch, heads, positions, width)."""
     half = x.shape[-1] // 2
     frequencies = 10_000.0 ** (-torch.arange(half, device=x.device) / half)
     angles = torch.arange(x.shape[-2], device=x.device)[:, None] * frequencies
@@ -44,7 +44,7 @@ def rotate(x: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Attention with grouped queries, then SwiGLU. Under tensor parallelism each rank has some of the heads."""
+    """Attention with grouped queries, then SwiGLU. With tensor parallelism each rank has some of the heads."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
@@ -86,7 +86,8 @@ class Embedding(nn.Module):
 
 
 def decoder(args: argparse.Namespace) -> list[nn.Module]:
-    """The whole model, the same on every rank: each keeps its part. Large models would be made on the meta device."""
+    """Makes the whole model, the same on every rank; each rank keeps its part. A large model would be made on the meta
+    device."""
     torch.manual_seed(0)
     return [Embedding(args), *(Layer(args) for _ in range(args.layers)), Output(args)]
 
@@ -97,7 +98,7 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 
 # --- the layout -------------------------------------------------------------------------------------------------------
 
-WHOLE, SPLIT = Replicate(), Shard(1)  # between modules activations are split along the sequence
+WHOLE, SPLIT = Replicate(), Shard(1)  # activations between modules are split along the sequence
 TENSOR_PLANS: dict[type[nn.Module], Callable[[], dict]] = {
     Embedding: lambda: {"tokens": RowwiseParallel(input_layouts=WHOLE, output_layouts=SPLIT)},
     Layer: lambda: {
@@ -114,7 +115,7 @@ TENSOR_PLANS: dict[type[nn.Module], Callable[[], dict]] = {
 
 
 def part_of(index: int, stages: int, mesh: DeviceMesh, args: argparse.Namespace, device: torch.device) -> nn.Sequential:
-    """The pieces of one pipeline stage, spread over tp and then over dp."""
+    """Returns the pieces of one pipeline stage, split over tp and then sharded over dp."""
     pieces = decoder(args)
     share, left = divmod(len(pieces), stages)
     start = index * share + min(index, left)
@@ -131,7 +132,7 @@ def part_of(index: int, stages: int, mesh: DeviceMesh, args: argparse.Namespace,
 
 
 class Training:
-    """This rank's parts of the model, and how a step goes through them."""
+    """This rank's parts of the model, and one training step through them."""
 
     def __init__(self, args: argparse.Namespace, mesh: DeviceMesh, device: torch.device) -> None:
         self.mesh, self.device = mesh, device
@@ -170,7 +171,7 @@ class Training:
         return kind(made[0], args.micro_batches, loss_fn=loss_of)
 
     def forward_backward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of the whole batch, on every rank."""
+        """Returns the mean loss of the whole batch, on every rank."""
         losses: list[Tensor] = []
         if self.schedule is None:
             losses.append(loss_of(self.model[0](tokens), targets))
@@ -180,10 +181,10 @@ class Training:
             self.schedule.step(*inputs, **({"target": targets, "losses": losses} if self.is_last else {}))
         loss = torch.stack(losses).mean().detach() if losses else torch.zeros((), device=self.device)
         dist.all_reduce(loss)
-        return loss / (self.mesh["dp"].size() * self.mesh["tp"].size())  # so many ranks have it
+        return loss / (self.mesh["dp"].size() * self.mesh["tp"].size())  # the number of ranks that have a loss
 
     def clip(self, max_norm: float) -> None:
-        """By the norm of all gradients of all stages."""
+        """Clips by the norm of the gradients of all stages."""
         parameters = list(self.model.parameters())
         norm = nn.utils.get_total_norm([each.grad for each in parameters])
         squared = (norm.full_tensor() if isinstance(norm, DTensor) else norm).square()
@@ -194,7 +195,7 @@ class Training:
 
 
 class Counting:
-    """Sequences that count upwards in random strides. Ranks of the same dp position get the same ones."""
+    """Sequences that count upwards in random strides. Ranks with the same dp position get the same sequences."""
 
     def __init__(self, args: argparse.Namespace, dp_rank: int) -> None:
         self.args, self.dp_rank, self.position = args, dp_rank, 0
@@ -228,7 +229,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=32)
     parser.add_argument("--vocabulary", type=int, default=128)
     parser.add_argument("--batch", type=int, default=8, help="sequences per step, of all ranks together")
-    parser.add_argument("--micro-batches", type=int, default=4, help="that a pipeline cuts a batch into")
+    parser.add_argument("--micro-batches", type=int, default=4, help="micro-batches per step in a pipeline")
     parser.add_argument("--backend", default="gloo", choices=("gloo", "nccl"))
     return parser.parse_args()
 

@@ -1,7 +1,7 @@
-"""A causal language model of Hugging Face transformers, built from a config (nothing is downloaded), under FSDP2.
+"""Trains a causal language model of Hugging Face transformers with FSDP2, built from a config without a download.
 
 deadpool run --nodes 2 --spares 1 examples/train_hf.py --model llama
-torchrun --nproc-per-node 2 examples/train_hf.py --model gpt2      # the same training, unprotected
+torchrun --nproc-per-node 2 examples/train_hf.py --model gpt2      # unprotected
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VOCABULARY = 512
 
 
 def build(kind: str, layers: int, width: int, context: int) -> tuple[nn.Module, list[nn.Module]]:
-    """The model, and the parts of it that FSDP gathers one by one."""
+    """Returns the model, and the parts of it that FSDP gathers one by one."""
     ends = {"bos_token_id": 0, "eos_token_id": 0}
     if kind == "gpt2":
         config = GPT2Config(vocab_size=VOCABULARY, n_positions=context, n_embd=width, n_layer=layers, n_head=4, **ends)
@@ -44,7 +44,7 @@ def build(kind: str, layers: int, width: int, context: int) -> tuple[nn.Module, 
 
 
 class Counting:
-    """Sequences that count upwards from random numbers in random strides: something that can be learned."""
+    """Sequences that count upwards from random numbers in random strides, so that there is something to learn."""
 
     def __init__(self, *, batch: int, context: int, rank: int) -> None:
         self.batch, self.context, self.rank, self.position = batch, context, rank, 0

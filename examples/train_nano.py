@@ -1,9 +1,9 @@
-"""A nanoGPT in one file: FSDP2, trained on the bytes of a text. The lines that DeadPool adds are marked.
+"""Trains a nanoGPT on the bytes of a text with FSDP2, in one file. The lines that DeadPool adds are marked.
 
     deadpool run --nodes 2 --spares 1 examples/train_nano.py --steps 200
     torchrun --nproc-per-node 2 examples/train_nano.py --steps 200     # the same training, unprotected
 
-Kill a node of the first while it runs (`deadpool kill --node n1`): the losses stay the same, to the last bit.
+Kill a node while the first command runs (`deadpool kill --node n1`): the losses stay the same, to the last bit.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NanoGPT(nn.Module):
 
 
 class Text:
-    """Random windows of a file's bytes. Has a position, so it can be protected as any stateful data loader can."""
+    """Random windows of a file's bytes. Its position can be saved, so it can be protected like a stateful loader."""
 
     def __init__(self, path: Path, *, batch: int, context: int, rank: int) -> None:
         self.data = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8).long()
@@ -79,7 +79,7 @@ class Text:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--text", type=Path, default=Path(argparse.__file__), help="what to train on")
+    parser.add_argument("--text", type=Path, default=Path(argparse.__file__), help="the file to train on")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)

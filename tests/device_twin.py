@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from deadpool.snapshot.copy_stats import Figures
+from deadpool.snapshot.copy_stats import CaptureCost
 from deadpool.snapshot.lanes import HostBatch, HostLane
 
 PATIENCE_S = 20.0
@@ -48,7 +48,7 @@ class DeviceTwin(HostLane):
         self._open: list[TwinMark] = []
         self._queue: list[Queued] = []
         if window_s:
-            self.pace.note_window(window_s)
+            self.stats.note_window(window_s)
 
     def mark(self) -> TwinMark:
         with self._lock:
@@ -61,7 +61,7 @@ class DeviceTwin(HostLane):
         return TwinTrip(self, start)
 
     def ahead_s(self, began: float | None, now: float) -> float:
-        return self.pace.window_s if began is None else max(0.0, began + self.pace.window_s - now)
+        return self.stats.window_s if began is None else max(0.0, began + self.stats.window_s - now)
 
     def catch_up(self) -> None:
         """The device has done all the script's work."""
@@ -121,7 +121,7 @@ class TwinTrip:
     def waited(self, seconds: float) -> None:
         """The host's time, not the device's."""
 
-    def figures(self) -> Figures | None:
+    def cost(self) -> CaptureCost | None:
         if self._end is None or not self._end.done():
             return None
-        return Figures(stall_s=0.0, copied_bytes=self._copied_bytes, copy_s=0.0)
+        return CaptureCost(stall_s=0.0, copied_bytes=self._copied_bytes, copy_s=0.0)

@@ -1,18 +1,28 @@
-"""Who may import whom, and who may import torch: the table of the conventions as a test."""
+"""Holds which room may import which, where torch may be imported, and which names are public."""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch  # noqa: F401  # opens files for good on its first import, which no single test is to answer for
 
 import deadpool
 
 ROOT = Path(deadpool.__file__).parent
+DOCS = Path(__file__).parent.parent / "docs"
+
+PUBLIC: dict[str, list[str]] = {
+    "deadpool": ["ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "join"],
+    "deadpool.journal": ["Entry", "Jsonl", "Run", "Sink", "TensorBoard", "WandB"],
+}
+"""All that users may import. A name that is added here is a promise, and needs a place in docs/."""
 
 BASE = {"errors"}
 SHARED = {"protocol", "config", "events", "errors"}
@@ -155,6 +165,19 @@ def test_cores_know_each_other_by_messages_only(module):
     others = {"protocol.coordinator", "protocol.agent"} - {".".join(module.split(".")[:2])}
     ours = {name.removeprefix("deadpool.") for name in imports(module)}
     assert [name for name in sorted(ours) if within(name, others)] == []
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_are_those_listed(module):
+    exported = importlib.import_module(module)
+    assert sorted(exported.__all__) == PUBLIC[module]
+    assert [name for name in PUBLIC[module] if not hasattr(exported, name)] == []
+
+
+def test_public_names_are_documented():
+    words = {word for page in DOCS.rglob("*.md") for word in re.findall(r"[\w.]+", page.read_text(encoding="utf-8"))}
+    names = [f"{module}.{name}" for module, listed in PUBLIC.items() for name in listed]
+    assert [name for name in names if name not in words] == []
 
 
 def test_coordinator_agent_and_commands_start_without_torch():

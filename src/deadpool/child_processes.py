@@ -1,4 +1,4 @@
-"""Starting processes: nobody outlives the one that started it, and no interrupt is lost while it starts them."""
+"""Starts processes so that no child outlives its parent and no interrupt is lost during a fork."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def end_with_parent(sig: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
-    """For subprocess's preexec_fn: the kernel ends the child when its parent dies, however it dies.
+    """Returns a preexec_fn for subprocess: with it the kernel ends the child when its parent dies, however it dies.
 
-    The parent may have died before the call took effect: then the child ends itself.
+    The parent may have died before the call took effect; then the child ends itself.
     """
     parent = os.getpid()
 
-    def arm() -> None:
+    def set_parent_death_signal() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
         _libc.prctl(_PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
 
-    return arm
+    return set_parent_death_signal
 
 
 def join_network(namespace: Path) -> None:
-    """From here on this thread, and what it starts, is in that network namespace (a file below /proc). Where it is
-    there already, which is where anybody may be, nothing happens."""
+    """Moves this thread, and what it starts from now on, into that network namespace (a file below /proc).
+
+    Nothing happens if the thread is in it already: for that it needs no privilege.
+    """
     if namespace.stat().st_ino == Path("/proc/thread-self/ns/net").stat().st_ino:
         return
     with namespace.open("rb") as file:
@@ -41,7 +43,7 @@ def join_network(namespace: Path) -> None:
 
 
 def leave_network() -> None:
-    """Into a network namespace of this thread's own, with nothing in it. OSError: this user may not."""
+    """Moves this thread into a new, empty network namespace. Raises OSError if this user may not do that."""
     _check(_libc.unshare(_CLONE_NEWNET))
 
 
@@ -52,13 +54,13 @@ def _check(result: int) -> None:
 
 
 def be_called(name: str) -> None:
-    """In ps and top; the kernel keeps 15 bytes."""
+    """Sets the name of this process in ps and top; the kernel keeps 15 bytes of it."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Around a fork: python drops what a signal handler raises while it runs its at-fork hooks."""
+    """Blocks interrupts around a fork: Python drops what a signal handler raises while its at-fork hooks run."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
     try:
         yield

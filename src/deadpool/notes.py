@@ -1,7 +1,7 @@
-"""What DeadPool has to say inside a user's process: plain lines on stderr.
+"""Prints DeadPool's messages inside a user's process as plain lines on stderr.
 
-Not `warnings`: its filters are the script's. Where it has set them to "error", a warning of ours would raise in the
-middle of a recovery.
+It does not use `warnings`, whose filters belong to the script: if the script has set them to "error", a warning of ours
+would raise in the middle of a recovery.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ import sys
 
 
 def note(text: str) -> None:
-    """Writes one line. A stderr that the script has closed or replaced by something broken is the script's affair."""
+    """Writes one line. Errors are ignored: the script may have closed stderr, or replaced it by something broken."""
     with contextlib.suppress(Exception):
         print(f"deadpool: {text}", file=sys.stderr, flush=True)

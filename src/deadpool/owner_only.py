@@ -1,6 +1,7 @@
-"""Files and folders that nobody but their owner can look into, whatever the umask says.
+"""Makes files and folders that only their owner can read, whatever the umask says.
 
-Not by setting the umask: trainers would take_over it, and what a user's script writes is the user's to decide.
+The umask itself is left alone: trainers would get it from the agent, and the user decides the mode of what a script
+writes.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ _FILE, _FOLDER = 0o600, 0o700
 
 
 def open_private(path: Path, mode: str) -> IO[Any]:
-    """Like open(); a file that was there before is closed to others as well."""
+    """Opens a file as open() does. A file that existed before is made unreadable for others as well."""
     return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=_opener)
 
 
 def make_private_folder(path: Path) -> None:
-    """One that is there already stays as it is: it may be the user's own. The files in it are private anyway."""
+    """Makes the folder. An existing one keeps its mode: it may be the user's own, and the files in it are private."""
     path.mkdir(parents=True, exist_ok=True, mode=_FOLDER)
 
 

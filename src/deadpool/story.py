@@ -1,4 +1,4 @@
-"""The story of a recovery, read from events: which phase took how long, and who did what because of which cause."""
+"""Reads the recoveries of a run from its events: the cause of each one, its phases and how long each phase took."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ Record = dict[str, Any]
 
 MILESTONES = ("fault", "fenced", "planned", "prepared", "go")
 PHASES = ("detect", "unwind", "plan", "prepare", "connect", "redo")
-"""detect: until the fault is known; unwind: until every survivor is at rest; plan; prepare: until every rank is built
-and loaded; connect: until all groups are made anew; redo: until every rank has done the first step."""
+"""detect ends when the fault is known, unwind when every survivor is at rest, plan when the plan is made, prepare when
+every rank is built and loaded, connect when all groups are rebuilt, redo when every rank has done its first step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
     cause: str
-    began: float  # when the fault happened, where that is known, else when it was seen
+    began: float  # when the fault happened if that is known, else when it was detected
     fault: Record
     resume_step: int
     lost_steps: int
     phases_s: dict[str, float]
-    first_step_s: float | None  # from the fault until every rank has done a step begun after it
+    first_step_s: float | None  # from the fault until every rank has done a step that began after it
     records: tuple[Record, ...]
 
 
 def recoveries(records: list[Record]) -> list[Recovery]:
-    """All completed ones, in order. A fault during a recovery is told with the last generation that it took."""
+    """Returns all completed recoveries in order. A recovery that was itself interrupted by a fault is reported with the
+    last generation that it took."""
     found = (_recovery(records, cause) for cause in causes(records) if cause != "start")
     return [recovery for recovery in found if recovery is not None]
 
@@ -59,12 +60,12 @@ def _recovery(records: list[Record], cause: str) -> Recovery | None:
 
 
 def _milestone(record: Record) -> str:
-    """Where a node leaves on purpose, that takes the place of a fault."""
+    """A handover takes the place of the fault where a node leaves on purpose."""
     return "fault" if record["what"] == "handover" else str(record["what"])
 
 
 def _injection_of(records: Iterable[Record], fault: Record) -> Record | None:
-    """An injected fault was recorded when it was injected: detection is counted from there."""
+    """Finds the record that an injected fault left when it was injected: its detection is measured from there."""
     found = None
     for record in records:
         if record is fault:
@@ -72,7 +73,7 @@ def _injection_of(records: Iterable[Record], fault: Record) -> Record | None:
         if record["what"] in ("signal_sent", "injected") and _same_place(record, fault):
             found = record
         elif record["what"] == "fault" and (_is_hang(fault) or set(record["ranks"]) & set(fault["ranks"])):
-            found = None  # that was what it led to
+            found = None  # the injection led to this earlier fault
     return found
 
 
@@ -81,5 +82,5 @@ def _same_place(injection: Record, fault: Record) -> bool:
 
 
 def _is_hang(fault: Record) -> bool:
-    """Nobody was lost: whatever was hit last may be what everybody waits for."""
+    """In a hang no rank is lost, so the last injection anywhere may be what all ranks wait for."""
     return not fault["ranks"]

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from deadpool.workload import layouts
 from deadpool.workload.gpt import GPT, Batches, Size, mean_loss
-from deadpool.workload.layouts.assembly import Assembly, Options, local_norm
+from deadpool.workload.layouts.assembly import Assembly, LayoutOptions, local_norm
 
 SIZE = Size(layers=6, width=64, sequence=32, vocabulary=256)
 
@@ -41,7 +41,7 @@ def _all_batches(built: Assembly) -> list[tuple[torch.Tensor, torch.Tensor]]:
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     for name in sys.argv[1:]:
-        line = look_at(layouts.build(name, Options(size=SIZE)))
+        line = look_at(layouts.build(name, LayoutOptions(size=SIZE)))
         if dist.get_rank() == 0:
             print(json.dumps({"layout": name, **line}), flush=True)
     dist.destroy_process_group()

@@ -13,7 +13,7 @@ from unprotected import run_ranks
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload.harness import SCRIPT, Trial
+from deadpool.workload.harness import SCRIPT, WorkloadTrial
 from deadpool.workload.results import Results
 
 STEPS = 8
@@ -55,14 +55,14 @@ class Stage:
     fork_server: SharedForkServer
     script: Path = SCENE
     arguments: list[str] | None = None  # of a script that is not the workload
-    trial: Trial = field(init=False)
+    trial: WorkloadTrial = field(init=False)
 
     def __post_init__(self) -> None:
         gates = self.folder / "gates"
         gates.mkdir(parents=True)
         environment = {"E2E_SCENE": self.scene, "E2E_GATES": str(gates)}
         arguments = workload(self.layout) if self.arguments is None else self.arguments
-        self.trial = Trial(
+        self.trial = WorkloadTrial(
             self.config,
             arguments,
             self.folder,

@@ -15,8 +15,8 @@ from deadpool.config import JobConfig
 from deadpool.errors import ConfigError
 from deadpool.workload import layouts
 from deadpool.workload.gpt import Size
-from deadpool.workload.harness import SCRIPT, Trial
-from deadpool.workload.layouts.assembly import Options
+from deadpool.workload.harness import SCRIPT, WorkloadTrial
+from deadpool.workload.layouts.assembly import LayoutOptions
 from deadpool.workload.results import Results, differences
 
 EVERYTHING = ["--ema", "0.9", "--checkpoint", "--optimizer", "foreach", "--loader", "stateful"]
@@ -34,7 +34,9 @@ def run_unprotected(layout: str, folder: Path) -> Results:
 def test_same_bits_each_time_and_under_deadpool(tmp_path, layout):
     first = run_unprotected(layout, tmp_path / "first")
     again = run_unprotected(layout, tmp_path / "again")
-    trial = Trial(JobConfig(nodes=2, overhead_budget=0.0), workload(layout, *EVERYTHING), tmp_path / "protected")
+    trial = WorkloadTrial(
+        JobConfig(nodes=2, overhead_budget=0.0), workload(layout, *EVERYTHING), tmp_path / "protected"
+    )
     assert differences(first, again) == []
     assert differences(first, trial.run()) == []
     assert len(set(first.losses[1].values())) == STEPS, "nothing was trained"
@@ -61,12 +63,12 @@ def _require_same_model(layout, seen, losses, norm):
 
 def test_layout_that_cannot_run_here_says_why(monkeypatch):
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    options = Options(size=Size())
+    options = LayoutOptions(size=Size())
     with pytest.raises(ConfigError, match=r"layout='cp' cannot be run on the CPU: torch's context_parallel"):
         layouts.build("cp", options)
     with pytest.raises(ConfigError, match="layout='cp' is not supported yet"):
-        layouts.build("cp", Options(size=Size(), device=torch.device("cuda")))
+        layouts.build("cp", LayoutOptions(size=Size(), device=torch.device("cuda")))
     with pytest.raises(ConfigError, match="optimizer='capturable' cannot be used on the CPU"):
-        Options(size=Size(), optimizer="capturable").optimizer_arguments()
+        LayoutOptions(size=Size(), optimizer="capturable").optimizer_arguments()
     with pytest.raises(ConfigError, match="3d needs 8 ranks, got 4"):
         layouts.build("3d", options)

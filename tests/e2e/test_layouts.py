@@ -13,7 +13,7 @@ from matrix import Matrix, Shape, extent_of
 from deadpool.errors import ConfigError
 from deadpool.workload import layouts
 from deadpool.workload.gpt import Size
-from deadpool.workload.layouts.assembly import Options
+from deadpool.workload.layouts.assembly import LayoutOptions
 
 # In every run: equal losses prove that generators, schedule, average and data position came back too.
 COMMON = ("--clip", "1.0", "--dropout", "0.1", "--checkpoint", "--ema", "0.9")
@@ -54,4 +54,4 @@ def test_survives_bit_for_bit(cell, request, tmp_path_factory, fork_server):
 
 def test_context_parallelism_is_refused_with_the_reason():
     with pytest.raises(ConfigError, match="does not have a sharding strategy registered"):
-        layouts.build("cp", Options(size=Size()))
+        layouts.build("cp", LayoutOptions(size=Size()))

@@ -16,7 +16,7 @@ from unprotected import run_ranks
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload.harness import Trial
+from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results
 
 SCRIPT = Path(__file__).with_name("tour_script.py")
@@ -58,7 +58,7 @@ class Tour:
     itinerary: Itinerary
     folder: Path
     fork_server: SharedForkServer
-    trial: Trial = field(init=False)
+    trial: WorkloadTrial = field(init=False)
     hit: list[str] = field(default_factory=list)  # nodes, in the order of the injections
     _nodes: int = 0
 
@@ -75,7 +75,7 @@ class Tour:
             faults=tuple(f"at=backward step=0 node=n{injection.position}" for injection in first),
         )
         self._nodes = plan.nodes + 1
-        self.trial = Trial(
+        self.trial = WorkloadTrial(
             config.checked(),
             plan.arguments,
             self.folder,

@@ -87,7 +87,7 @@ def test_loaded_while_it_arrives_also_from_a_second_attempt(kind, monkeypatch):
         restoring = newcomer.state.begin_restore(slot.record, slot.slot, slot.geometry, slot.extent)
         for attempt, arrived, content in ((1, size, bytes(size)), (2, size // 2, right)):
             slot.slot[start : start + size] = content
-            progress.tell("unique", Arrived(attempt, arrived))
+            progress.publish("unique", Arrived(attempt, arrived))
             while restoring.load.advance(progress):
                 pass
             newcomer.state.leave_restore()  # the device has read it: the slot may be written
@@ -145,9 +145,9 @@ def test_given_up_copy_leaves_the_slot_unsealed_and_the_state_alone(monkeypatch)
         assert not copy.advance(after_the_first)
         copy.hold()
         job.train(1)
-        figures = copy.figures()
+        cost = copy.cost()
         assert read_seal(slot.slot) is None
-        assert figures is not None and 0 < figures.copied_bytes < copy.nbytes
+        assert cost is not None and 0 < cost.copied_bytes < copy.nbytes
 
 
 def test_steady_state_never_synchronises():
@@ -183,10 +183,10 @@ def test_cost_is_measured_on_the_device():
         copy.hold()
         job.optimizer.step()
         torch.cuda.synchronize()
-        figures = copy.figures()
-        assert figures is not None and figures.copied_bytes == copy.nbytes
-        assert 0 < figures.stall_s <= figures.copy_s * 1.1
-        assert figures.bytes_per_s > 1e9
+        cost = copy.cost()
+        assert cost is not None and cost.copied_bytes == copy.nbytes
+        assert 0 < cost.stall_s <= cost.copy_s * 1.1
+        assert cost.bytes_per_s > 1e9
 
 
 @pytest.mark.parametrize("way", ["together", "one by one", "not gathered", "unregistered"])

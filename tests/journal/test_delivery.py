@@ -1,4 +1,4 @@
-"""Each sink at its own speed: failures, outages, what counts as delivered."""
+"""Entries are delivered to each sink at its own speed, through failures and outages."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Memory:
 
 class Scene:
     def __init__(self, *sinks: Memory, steps: int = 6) -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.waiting = Undelivered(lambda dropped: None)
         for step in range(steps):
             self.waiting.add(Entry(step, 0.0, "{}"))
-        self.delivery = Delivery(self.waiting, RUN, sinks, lambda name, error: self.told.append(str(error)))
+        self.delivery = Delivery(self.waiting, RUN, sinks, lambda name, error: self.reported.append(str(error)))
 
 
 @pytest.fixture(autouse=True)
@@ -75,14 +75,14 @@ def test_one_sink_fails_and_the_other_goes_on():
     scene.delivery.deliver(2)
     scene.delivery.deliver(4)
     assert sound.there == [0, 1, 2, 3] and broken.there == [] and scene.waiting.delivered == 0
-    assert scene.told == ["write failed"], "told once"
+    assert scene.reported == ["write failed"], "reported once"
     broken.fails = ""
     scene.delivery.deliver(5)
     assert broken.there == sound.there == [0, 1, 2, 3, 4] and scene.waiting.delivered == 5
     assert broken.opened == 3, "opened again each time, to see what is there"
     broken.fails = "write"
     scene.delivery.deliver(6)
-    assert scene.told == ["write failed"] * 2, "another outage"
+    assert scene.reported == ["write failed"] * 2, "another outage"
 
 
 def test_sink_that_cannot_be_opened_or_closed():
@@ -94,7 +94,7 @@ def test_sink_that_cannot_be_opened_or_closed():
     scene.delivery.deliver(2)
     sink.fails = "close"
     scene.delivery.close()
-    assert sink.there == [0, 1] and scene.told == ["open failed", "close failed"]
+    assert sink.there == [0, 1] and scene.reported == ["open failed", "close failed"]
 
 
 def test_pauses_grow_and_a_failed_sink_is_left_alone_meanwhile(monkeypatch):

@@ -1,8 +1,8 @@
-"""Whatever happens in whichever order: each step of the surviving history is delivered once, in order.
+"""Each step of the surviving history is delivered once and in order, for any order of events.
 
-A rank of a job is played: steps are logged and completed, records taken, versions become final, the thread delivers,
-stops between writing and remembering, the process dies and another one takes its place from a record, or comes back to
-one itself. The file is real.
+The test simulates a rank: it logs and completes steps, takes records, and versions become final. Its thread delivers,
+and stops between writing and remembering. The process dies and another one continues from a record, or the process
+itself goes back to one. The file is real.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Process:
 
 
 class World:
-    """Versions are committed in order; a rank comes back to the newest committed one, or to a newer one it captured. Or
-    to an older one, where copies were lost: then steps that are final are done again, bit for bit as they were."""
+    """Versions are committed in order. A rank goes back to the newest committed version, or to a newer one that it has
+    captured. If copies were lost, it goes back to an older one, and final steps are done again, bit for bit."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "a.jsonl"
         self.number = self.final = 0
-        self.history: dict[int, int] = {}  # the value of each step as it was done last
-        self.settled: dict[int, int] = {}  # the same of final steps, also of those that are being done again
+        self.history: dict[int, int] = {}  # the last value of each step
+        self.settled: dict[int, int] = {}  # the same for final steps, also while they are done again
         self.attempt = 0
         self.process = Process(self.path, None)
         self.zombies: list[tuple[Process, int]] = []
@@ -80,7 +80,7 @@ class World:
         self.process.delivery.deliver(self.final)
 
     def write_and_forget(self) -> None:
-        """What a process does that is killed right after its write; another one follows."""
+        """Kills a process right after its write; another one follows."""
         entries = self.process.waiting.final(0, self.final)
         if entries:
             sink = Jsonl(self.path)
@@ -90,7 +90,7 @@ class World:
         self.die(0, stopped=False)
 
     def die(self, newer: int, stopped: bool) -> None:
-        """Or it was only stopped, and writes when it wakes up what was final when it stopped."""
+        """Lets a process that was only stopped wake up, and write what was final when it stopped."""
         old = self.process
         if stopped:
             self.zombies.append((old, self.final))
@@ -106,7 +106,7 @@ class World:
         self._return_to(resume)
 
     def _version(self, newer: int) -> int:
-        """Below the final one where `newer` is negative."""
+        """Rolls back; if `newer` is negative, to a version below the final one."""
         return max(0, min(self.number, self.final + newer))
 
     def _return_to(self, resume: int) -> None:
@@ -121,7 +121,7 @@ class World:
             zombie.delivery.close()
 
     def tear(self, cut: int) -> None:
-        """A writer was killed in the middle of a line that nobody remembers."""
+        """Leaves half a line, as a writer does that is killed while it writes."""
         with self.path.open("ab") as file:
             file.write(b'{"run":"aa","rank":0,"step":99,"time":0.0,"values":{}}'[:cut])
 
@@ -152,7 +152,7 @@ ACTS = st.one_of(
 )
 
 
-@example([("step", True), ("commit", 1), ("roll_back", -1), ("deliver",)])  # found here: the step was lost
+@example([("step", True), ("commit", 1), ("roll_back", -1), ("deliver",)])  # a bug once lost the step here
 @given(st.lists(ACTS, max_size=40))
 def test_each_step_of_the_surviving_history_once_and_in_order(acts):
     with tempfile.TemporaryDirectory(prefix="journal-") as folder:

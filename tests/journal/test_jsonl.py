@@ -1,4 +1,4 @@
-"""The file says which steps it has: torn lines, writers that are killed, stopped or replaced, files that move."""
+"""The file shows which steps it has, also with torn lines, killed, stopped or replaced writers, and moved files."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_file_that_somebody_emptied_goes_on_where_it_was(opened, path):
 
 
 def test_lock_that_another_keeps_is_an_error_and_not_a_wait_for_ever(opened, path, monkeypatch):
-    monkeypatch.setattr(locking, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(locking, "_TIMEOUT_S", 0.1)
     sink = opened()
     with path.open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -168,7 +168,7 @@ def _write_for_ever(path: str, beginning: int) -> None:
 
 
 def test_writers_killed_again_and_again(path):
-    """Each goes on some steps before the last line, as one whose record is older than the file."""
+    """Each writer continues some steps before the last line, like a process whose record is older than the file."""
     context = multiprocessing.get_context("fork")
     for _ in range(8):
         process = context.Process(target=_write_for_ever, args=(str(path), max(0, _lines(path) - 5)))
@@ -199,7 +199,7 @@ def _await(path: Path) -> None:
 
 
 def test_zombie_that_was_stopped_before_it_wrote(path):
-    """It wakes up when another process has written what it was about to write."""
+    """A stopped process wakes up after another process has written what it was about to write."""
     context = multiprocessing.get_context("fork")
     ready, go = path.with_suffix(".ready"), path.with_suffix(".go")
 

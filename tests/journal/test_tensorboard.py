@@ -1,4 +1,4 @@
-"""Event files say which steps they have; tensorboard's own reader sees each step once and in order."""
+"""Event files show which steps they have; tensorboard's own reader finds each step once and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries that wait: what a record carries, what a restore keeps, what is given up."""
+"""Waiting entries: what a record contains, what a restore keeps, and what is dropped."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_step_below_what_was_delivered_is_not_taken_again():
 
 
 def test_final_step_that_is_being_done_again_is_not_taken_for_delivered():
-    """The plan went back to an older version than the one that is final."""
+    """The plan goes back to a version older than the final one."""
     waiting, _ = make()
     waiting.add(entry(0))
     record = waiting.state_dict()

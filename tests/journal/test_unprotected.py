@@ -1,4 +1,4 @@
-"""The journal without DeadPool around the job: written when a step ends, with the same errors."""
+"""The journal of an unprotected job is written when a step ends, and has the same errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values may be logged, where and when, and what the errors say."""
+"""Which values may be logged, where and when, and the errors otherwise."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_value_that_contains_itself_is_refused():
 def test_too_much_in_one_step_is_refused_and_nothing_of_the_call_counts():
     draft = StepDraft(9)
     draft.add({"a": 1})
-    with pytest.raises(ConfigError, match=f"'long' brings the values of step 9 to .* {STEP_BYTES} are taken"):
+    with pytest.raises(ConfigError, match=f"'long' brings the values of step 9 to .* the limit is {STEP_BYTES} bytes"):
         draft.add({"b": 2, "long": "x" * STEP_BYTES})
     entry = draft.entry(0.0)
     assert entry is not None and entry.values == {"a": 1}
@@ -104,10 +104,10 @@ def test_step_without_values_has_no_entry():
 
 def test_log_outside_of_a_step_and_for_another_step():
     book = StepValues()
-    with pytest.raises(ConfigError, match=r"job.log\(4, ...\) outside of a step: call it inside the block"):
+    with pytest.raises(ConfigError, match=r"job.log\(4, ...\) was called outside of a step: call it inside the block"):
         book.log(4, {"a": 1})
     book.enter_step(4)
-    with pytest.raises(ConfigError, match=r"job.log\(5, ...\) in step 4"):
+    with pytest.raises(ConfigError, match=r"job.log\(5, ...\) was called in step 4"):
         book.log(5, {"a": 1})
     book.log(4, {"a": 1})
     assert finished(book.leave_step()).values == {"a": 1}
@@ -125,7 +125,7 @@ def test_step_that_is_done_again_begins_with_nothing():
 
 def test_sinks_are_named_before_the_loop():
     book = StepValues()
-    with pytest.raises(ConfigError, match="a sink has the methods open, write, close"):
+    with pytest.raises(ConfigError, match="a sink needs the methods open, write, close"):
         book.log_to(["loss.jsonl"])
     book.enter_step(0)
     with pytest.raises(ConfigError, match="before the loop"):

@@ -1,4 +1,4 @@
-"""Weights & Biases offline: the run's files say which steps they have. In processes of their own: wandb keeps one."""
+"""Weights & Biases offline: the files of a run show which steps they have. Tests use processes: wandb leaves one."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_whoever_comes_skips_what_is_there(tmp_path):
 
 @pytest.mark.thorough
 def test_writer_killed_before_and_after_its_rows_are_on_the_disk(tmp_path):
-    """200 rows of 400 bytes: records go over the blocks of the file."""
+    """With 200 rows of 400 bytes, records cross the blocks of the file."""
     write(tmp_path, 0, 200, "die")
     there = [row["_step"] for row in rows(tmp_path)]
     assert there == list(range(len(there))) and len(there) < 200, "what was handed over is not durable"

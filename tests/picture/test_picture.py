@@ -1,4 +1,4 @@
-"""Pictures of recoveries, from the events of a real run: 4 ranks of DDP, node n3 killed in its eighth step."""
+"""Pictures of recoveries are drawn from the events of a real run: 4 ranks of DDP, node n3 killed in its eighth step."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def test_log_without_step_times_still_gives_a_timeline(records):
 
 def test_run_without_a_recovery_is_refused(records):
     quiet = [record for record in records if record.get("cause") in (None, "start")]
-    with pytest.raises(ConfigError, match="no completed recovery to draw: completed are none"):
+    with pytest.raises(ConfigError, match="no completed recovery to draw; completed recoveries: none"):
         draw_page(quiet)
-    with pytest.raises(ConfigError, match="no completed recovery from fault-7 to draw: completed are fault-1"):
+    with pytest.raises(ConfigError, match="no completed recovery from fault-7 to draw; completed recoveries: fault-1"):
         draw_page(records, "fault-7")
 
 

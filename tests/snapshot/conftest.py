@@ -51,7 +51,7 @@ class Peer:
             [sys.executable, str(script), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def hear(self) -> list:
+    def read_line(self) -> list:
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 

@@ -1,9 +1,9 @@
-"""A peer of the data plane in a process of its own, to be killed by a test.
+"""A peer of the data plane in its own process, which a test can kill.
 
-half-push HOST PORT   sends half of a chunk, says so, waits to be killed
-die-on-push           accepts a push, reads a little, kills itself
+half-push HOST PORT   sends half of a chunk, prints that, and waits to be killed
+die-on-push           accepts a push, reads a little, and kills itself
 hang-on-push          accepts a push, reads a little, then neither reads nor ends
-hold                  an honest holder; prints each outcome
+hold                  is a correct holder, and prints each outcome
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from deadpool.protocol.seal import Digest, Extent, Geometry, Region, Seal
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.slot import read_seal, region, seal_slot
-from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, Refused, TransferServer
+from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferRefused, TransferServer
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Kind,
@@ -68,7 +68,7 @@ class Owner:
 
 
 class Holder:
-    """A node that takes snapshots in and, if it has an owner's slot, gives that out. Outcomes arrive in a queue."""
+    """A node that stores snapshots and, if it has an owner's slot, serves that. Outcomes arrive in a queue."""
 
     def __init__(
         self,
@@ -94,9 +94,9 @@ class Holder:
         )
         self.address = self.server.start()
 
-    def _open(self, seal: Seal, generation: Generation, geometry: Geometry) -> memoryview | Refused:
+    def _open(self, seal: Seal, generation: Generation, geometry: Geometry) -> memoryview | TransferRefused:
         self.opened.put((seal, generation, geometry))
-        return Refused(reason=self._refuses) if self._refuses else self.segment.slot(0)
+        return TransferRefused(reason=self._refuses) if self._refuses else self.segment.slot(0)
 
     def outcome(self) -> tuple[str, Seal, str]:
         return self.outcomes.get(timeout=WAIT_S)
@@ -113,7 +113,7 @@ class Holder:
 
 
 def greeted(address, generation: Generation = GENERATION, credentials: Credentials = MEMBER) -> Connection:
-    """A stream to a server, past the handshake."""
+    """Opens a stream to a server, and completes the handshake."""
     connection = Connection(socket.create_connection(address), f"{address[0]}:{address[1]}", DEADLINE_S)
     authenticate(connection, credentials, "client")
     connection.generation = generation
@@ -123,7 +123,7 @@ def greeted(address, generation: Generation = GENERATION, credentials: Credentia
 
 
 def push_half(address, owner: Owner) -> Connection:
-    """A push that has sent half of a chunk and no more."""
+    """Begins a push that sends half of a chunk and no more."""
     connection = greeted(address)
     seal = replace(owner.seal, full=True)
     connection.send(Kind.PUSH, [TRANSFER, pack_seal(seal), pack_geometry(GEOMETRY)])
@@ -135,7 +135,7 @@ def push_half(address, owner: Owner) -> Connection:
 
 
 def accept_greeted(listener: socket.socket) -> Connection:
-    """The server's end of a stream, past the handshake: for servers that misbehave afterwards."""
+    """Accepts a stream and completes the handshake, for servers that misbehave afterwards."""
     connection = Connection(listener.accept()[0], "client", DEADLINE_S)
     authenticate(connection, MEMBER, "server")
     connection.generation = connection.receive().head.generation

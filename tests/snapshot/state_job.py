@@ -1,4 +1,4 @@
-"""A small training run with everything that has state, and a slot as an agent would keep it. For the state tests."""
+"""A small training run with every kind of state, and a slot as an agent would have it, for the tests of state."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_attach_to_a_segment_of_another_size_is_refused():
 
 def test_more_memory_than_there_is_says_how_much_and_what_to_do():
     too_large = Geometry(record_capacity=0, unique_bytes=available_bytes() * 2, replica_bytes=0)
-    with pytest.raises(ArenaError, match=r"cannot have .* GiB .* use fewer slots"):
+    with pytest.raises(ArenaError, match=r"cannot allocate .* GiB .* use fewer slots"):
         Segment.create("test", too_large, 1)
 
 
@@ -70,7 +70,7 @@ def test_arena_counts_and_frees():
 
 
 def test_closed_while_its_memory_is_being_made(monkeypatch):
-    """State that grows gives up the segments it had, however young they are."""
+    """State that grows frees the segments that it had, even while their memory is being prefaulted."""
     segment, populated = Segment.create("test", GEOMETRY, 100), []
 
     def populate(stride, total_bytes):
@@ -80,7 +80,7 @@ def test_closed_while_its_memory_is_being_made(monkeypatch):
     monkeypatch.setattr("deadpool.snapshot.arena._populate", populate)
     monkeypatch.setattr("deadpool.snapshot.arena._PREFAULT_STRIDE_BYTES", GEOMETRY.slot_bytes)
     segment.prefault()
-    assert 0 < len(populated) < 50  # those that other threads were at
+    assert 0 < len(populated) < 50  # the strides that threads had begun
     populated.clear()
     segment.prefault(range(1, 3))
     assert populated == []

@@ -1,4 +1,4 @@
-"""What a byte that is read beside training costs, from what a device says of its memory."""
+"""The estimated cost of bytes that are read beside training, from a device's properties."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from deadpool.snapshot.bandwidth_cost import REACHED, memory_bytes_per_s
-from deadpool.snapshot.copy_stats import Figures
+from deadpool.snapshot.copy_stats import CaptureCost
 
 
 def test_clock_and_bus_width_give_the_rate():
@@ -22,4 +22,4 @@ def test_a_device_that_does_not_tell_is_charged_nothing(silent):
 
 
 def test_what_a_capture_costs_is_waiting_and_traffic():
-    assert Figures(stall_s=0.25, copied_bytes=1, copy_s=1.0, traffic_s=0.5).cost_s == 0.75
+    assert CaptureCost(stall_s=0.25, copied_bytes=1, copy_s=1.0, traffic_s=0.5).cost_s == 0.75

@@ -1,4 +1,4 @@
-"""The CUDA runtime as we call it, on a twin of its library: which call, which direction, what an error says."""
+"""Calls of the CUDA runtime, on a twin of its library: which call, which direction, and the text of an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ErrorText:
 
 
 class LibraryTwin:
-    """Copies at once. `cudaMemcpyBatchAsync` takes the arguments of CUDA 13."""
+    """Copies immediately. `cudaMemcpyBatchAsync` takes the arguments of CUDA 13."""
 
     def __init__(self, version: int, code: int = 0) -> None:
         self._version, self._code = version, code

@@ -8,7 +8,7 @@ from snapshot_nodes import EXTENT, GEOMETRY, VERSION, WAIT_S
 from deadpool.errors import TransferError
 from deadpool.protocol.seal import Digest, Seal
 from deadpool.snapshot.slot import read_seal
-from deadpool.snapshot.transfer.callbacks import Callbacks, Refused
+from deadpool.snapshot.transfer.callbacks import Callbacks, TransferRefused
 from deadpool.snapshot.transfer.frames import chunks_of
 from deadpool.snapshot.transfer.incoming import Incoming
 
@@ -16,7 +16,7 @@ SEAL = Seal(rank=1, version=VERSION, extent=EXTENT, digest=Digest(record=0, uniq
 
 
 class SlowStream:
-    """The twin of a Connection whose reader sits in the kernel until the test lets it go."""
+    """The twin of a Connection whose reader waits in the kernel until the test releases it."""
 
     peer = "slow"
 
@@ -39,7 +39,7 @@ class SlowStream:
 def test_slot_is_not_dropped_while_a_stream_still_writes_into_it():
     dropped, lead, second = [], SlowStream(), SlowStream()
     callbacks = Callbacks(
-        open=lambda *_: Refused(reason=""),
+        open=lambda *_: TransferRefused(reason=""),
         stored=lambda seal: None,
         dropped=lambda seal, reason: dropped.append(reason),
         find=lambda *_: None,

@@ -1,4 +1,4 @@
-"""What is planned for a slot, who may issue it, and what is expected of a copy."""
+"""The batches planned for a slot, the two threads that may issue them, and the prediction for a copy."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from device_twin import DeviceTwin
 from state_job import Job, Snapshot, adamw
 from test_state import Lazy, Odd
 
-from deadpool.snapshot.copy_stats import Pace
+from deadpool.snapshot.copy_stats import CopyStats
 from deadpool.snapshot.slot_copy import SlotCopy
 from deadpool.snapshot.state import ProtectedState
 
 
 def cloning(job: Job) -> ProtectedState:
-    """The same objects, their buffers treated as those on a device are."""
+    """Protects the same objects, but clones their buffers like those on a device."""
     objects = {"model": job.model, "optimizer": job.optimizer, "scheduler": job.scheduler, "data": job.data}
     return ProtectedState(objects, replicas={}, rank=0, node_of=int, clone_host_buffers=True)
 
@@ -63,7 +63,7 @@ def test_survivor_of_two_faults_in_a_row_gets_the_buffers_it_was_restored_with()
 
 
 def test_newcomer_lays_its_state_out_as_the_snapshot_it_came_from():
-    """Its first capture carries the record that it was restored with."""
+    """Its first capture must fit the record that it was restored with."""
     job = Job(make_model=Lazy)
     job.state = cloning(job)
     job.train(4)
@@ -145,22 +145,22 @@ def twin_copy(window_s: float = 0.0) -> tuple[Job, DeviceTwin, SlotCopy]:
 
 def test_prediction_for_a_copy_that_has_not_begun():
     _, twin, copy = twin_copy(window_s=3.0)
-    assert copy.predict_stall_s() == 0.0  # nothing known: it has to be tried
-    twin.pace.note_copy(copy.nbytes, 5.0)
+    assert copy.predict_stall_s() == 0.0  # nothing was measured yet, so a copy is tried
+    twin.stats.note_copy(copy.nbytes, 5.0)
     assert copy.predict_stall_s() == pytest.approx(2.0)
-    twin.pace.note_copy(copy.nbytes, 1.0)
+    twin.stats.note_copy(copy.nbytes, 1.0)
     assert copy.predict_stall_s() == 0.0
 
 
 def test_prediction_for_a_copy_that_is_done():
     _, twin, copy = twin_copy()
-    twin.pace.note_copy(copy.nbytes, 5.0)
+    twin.stats.note_copy(copy.nbytes, 5.0)
     assert copy.advance(lambda: False)
     assert copy.predict_stall_s() == 0.0
 
 
 def test_given_up_copy_issues_nothing_more_and_ends_with_what_is_in_flight(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.lanes.MOVE_LIMIT_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
     _, twin, copy = twin_copy()
     twin.copying = False
     results: list[bool] = []
@@ -178,7 +178,7 @@ def test_given_up_copy_issues_nothing_more_and_ends_with_what_is_in_flight(monke
 
 
 def test_both_threads_issue_and_every_batch_goes_once(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.lanes.MOVE_LIMIT_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
     _, twin, copy = twin_copy()
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(copy.advance(lambda: False)))
@@ -201,10 +201,10 @@ def test_batch_that_cannot_be_issued_leaves_the_copy_torn(monkeypatch):
     assert not copy.advance(lambda: False)
 
 
-def test_pace_expects_the_best_speed_and_the_shortest_window():
-    pace = Pace()
-    assert pace.copy_s(100) == 0.0 and pace.window_s == 0.0
+def test_copy_stats_predict_the_best_speed_and_the_shortest_window():
+    stats = CopyStats()
+    assert stats.copy_s(100) == 0.0 and stats.window_s == 0.0
     for seconds in (2.0, 1.0, 4.0):
-        pace.note_copy(100, seconds)
-        pace.note_window(seconds)
-    assert pace.copy_s(200) == 2.0 and pace.window_s == 1.0
+        stats.note_copy(100, seconds)
+        stats.note_window(seconds)
+    assert stats.copy_s(200) == 2.0 and stats.window_s == 1.0

@@ -1,4 +1,4 @@
-"""What a script sets beside values, frozen layers, evaluation mode, which gradients there are, comes back too."""
+"""Frozen layers, evaluation mode and the existence of gradients are restored too."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_module_in_evaluation_mode_is_so_in_a_newcomer():
 
 
 def test_where_there_was_a_gradient_there_are_zeros():
-    """An optimizer moves a parameter whose gradient is zero, by its momentum; one without it leaves alone."""
+    """An optimizer moves a parameter whose gradient is zero by momentum, and leaves one without a gradient alone."""
     model, optimizer, state = net()
     model(torch.randn(3, 4)).sum().backward()
     optimizer.step()
@@ -58,7 +58,7 @@ def test_where_there_was_a_gradient_there_are_zeros():
     assert all(not param.grad.any() for param in newcomer.parameters() if param.grad is not None)
 
 
-def test_a_state_is_untouched_until_somebody_writes():
+def test_a_state_is_untouched_until_something_is_written():
     model, optimizer, state = net()
     state.record()
     model(torch.randn(3, 4)).sum().backward()

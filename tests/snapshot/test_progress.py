@@ -1,4 +1,4 @@
-"""How far a snapshot on its way in is: what the agent writes beside the seal, and what a reader finds."""
+"""The progress of an arriving snapshot: what the agent writes beside the seal, and what a reader finds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deadpool.snapshot.checksums import PIECE_BYTES
 from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.slot import read_seal, write_seal
 from deadpool.snapshot.transfer.frames import Chunk
-from deadpool.snapshot.transfer.received_pieces import Tally
+from deadpool.snapshot.transfer.received_pieces import ReceivedPieces
 
 
 @pytest.fixture
@@ -29,53 +29,57 @@ def pull(client, source, owner, segment, regions, watch):
 def test_words_of_regions_are_apart_and_leave_the_seal_alone(make_owner):
     owner = make_owner()
     slot = owner.segment.slot(1)
-    told = {"record": Arrived(1, 0), "unique": Arrived((1 << 20) - 1, (1 << 44) - 1), "replica": Arrived(7, 5 << 30)}
-    for name, arrived in told.items():
-        Progress(slot).tell(name, arrived)
-    assert {name: Progress(slot).look(name) for name in told} == told
+    published = {
+        "record": Arrived(1, 0),
+        "unique": Arrived((1 << 20) - 1, (1 << 44) - 1),
+        "replica": Arrived(7, 5 << 30),
+    }
+    for name, arrived in published.items():
+        Progress(slot).publish(name, arrived)
+    assert {name: Progress(slot).read(name) for name in published} == published
     assert read_seal(slot) == owner.seal
     write_seal(slot, owner.seal)
-    assert Progress(slot).look("replica") == told["replica"]
+    assert Progress(slot).read("replica") == published["replica"]
 
 
 def test_other_mapping_sees_the_words(newcomer):
     with closing(Segment.attach(os.dup(newcomer.fd), GEOMETRY, 1)) as other:
-        Progress(newcomer.slot(0)).tell("unique", Arrived(2, 12345))
-        assert Progress(other.slot(0)).look("unique") == Arrived(2, 12345)
+        Progress(newcomer.slot(0)).publish("unique", Arrived(2, 12345))
+        assert Progress(other.slot(0)).read("unique") == Arrived(2, 12345)
 
 
 def test_watcher_hears_leading_bytes_from_nothing_to_all(make_owner, make_holder, make_client, newcomer):
     owner = make_owner()
-    heard = []
+    reports = []
     pull(
         make_client(),
         make_holder(gives=owner),
         owner,
         newcomer,
         ("record", "unique", "replica"),
-        lambda name, count: heard.append((name, count)),
+        lambda name, count: reports.append((name, count)),
     )
-    assert heard[:3] == [("record", 0), ("unique", 0), ("replica", 0)]
-    assert heard[3] == ("record", EXTENT.record_bytes)  # everything else can be placed only by it
+    assert reports[:3] == [("record", 0), ("unique", 0), ("replica", 0)]
+    assert reports[3] == ("record", EXTENT.record_bytes)  # it comes first, because everything else is placed by it
     for name, size in (("unique", EXTENT.unique_bytes), ("replica", EXTENT.replica_bytes)):
-        counts = [count for where, count in heard if where == name]
+        counts = [count for where, count in reports if where == name]
         assert counts == sorted(counts) and counts[-1] == size
-        assert len(counts) > 2  # told again and again, though a first piece that comes last holds the count back
+        assert len(counts) > 2  # there are several reports, though a late first piece delays the count
         assert all(count % PIECE_BYTES == 0 for count in counts[:-1])
 
 
-def test_bytes_behind_a_gap_are_not_told():
-    """A stream that is ahead of the other: what it brings counts when the gap is closed."""
-    tally = Tally(EXTENT, ("unique",))
+def test_bytes_behind_a_gap_are_not_reported():
+    """One stream may be ahead of the other: its bytes count when the gap is closed."""
+    received = ReceivedPieces(EXTENT, ("unique",))
     second = Chunk(region="unique", offset=PIECE_BYTES, size=PIECE_BYTES)
     first = Chunk(region="unique", offset=0, size=PIECE_BYTES)
-    tally.arrived(second, [0])
-    assert tally.leading_bytes("unique") == 0
-    tally.arrived(first, [0])
-    assert tally.leading_bytes("unique") == 2 * PIECE_BYTES
+    received.arrived(second, [0])
+    assert received.leading_bytes("unique") == 0
+    received.arrived(first, [0])
+    assert received.leading_bytes("unique") == 2 * PIECE_BYTES
 
 
-def test_told_bytes_are_there(make_owner, make_holder, make_client, newcomer):
+def test_reported_bytes_have_arrived(make_owner, make_holder, make_client, newcomer):
     owner, slot = make_owner(), newcomer.slot(0)
     start, expected, seen = GEOMETRY.offset("unique"), owner.bytes_of("unique"), []
 
@@ -87,8 +91,8 @@ def test_told_bytes_are_there(make_owner, make_holder, make_client, newcomer):
     assert len(seen) > 2 and all(seen)
 
 
-def test_refused_source_says_nothing(make_owner, make_holder, make_client, newcomer):
-    owner, heard = make_owner(), []
+def test_refused_source_reports_nothing(make_owner, make_holder, make_client, newcomer):
+    owner, reports = make_owner(), []
     with pytest.raises(TransferError, match="no snapshot"):
-        pull(make_client(), make_holder(), owner, newcomer, ("unique",), lambda *words: heard.append(words))
-    assert heard == []
+        pull(make_client(), make_holder(), owner, newcomer, ("unique",), lambda *words: reports.append(words))
+    assert reports == []

@@ -1,4 +1,4 @@
-"""The record codec: what goes in comes out, of the same type, to the bit; what cannot is named with its place."""
+"""The record codec returns every value exactly and in its type, and names the path of a value that it cannot store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def there_and_back(value):
 
 
 def assert_same(a, b):
-    """Equal in type and value, all the way down; floats by their bits."""
+    """Compares types and values recursively, and floats by their bits."""
     assert type(a) is type(b)
     if isinstance(a, (torch.Tensor, np.ndarray)):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
@@ -199,7 +199,7 @@ def test_what_cannot_be_stored_is_named(value, message):
 def test_state_that_contains_itself():
     loop: list = []
     loop.append(loop)
-    with pytest.raises(StateError, match=r"^data: nested too deeply, or contains itself"):
+    with pytest.raises(StateError, match=r"^data is nested too deeply, or contains itself"):
         encode(loop, "data")
 
 

@@ -1,4 +1,4 @@
-"""A copy becomes a file and tensors again; a damaged one is refused, and so is a damaged slot when it is loaded."""
+"""A copy is written to a file and read as tensors; a damaged file is refused, and so is a damaged slot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from state_job import Job, Snapshot
 from deadpool.errors import StateError
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy
-from deadpool.snapshot.salvage_file import write_kept
+from deadpool.snapshot.salvage_file import write_salvage
 from deadpool.snapshot.salvage_reader import read_folder
 from deadpool.snapshot.slot import seal_slot
 from deadpool.trainer.checked_load import load_checked
@@ -23,11 +23,11 @@ def sealed(job: Job, rank: int = 0) -> tuple[Snapshot, Copy]:
     return snapshot, Copy(seal=seal, geometry=snapshot.geometry)
 
 
-def test_kept_copy_is_the_state_again(tmp_path):
+def test_salvaged_copy_has_the_same_state(tmp_path):
     job = Job()
     job.train(3)
     snapshot, copy = sealed(job)
-    path = write_kept(tmp_path / "kept", copy, snapshot.slot)
+    path = write_salvage(tmp_path / "kept", copy, snapshot.slot)
     assert path.stat().st_mode & 0o777 == 0o600
     kept = read_folder(tmp_path / "kept")[0]
     assert (kept.rank, kept.step, kept.missing) == (0, 3, ())
@@ -44,17 +44,17 @@ def test_replicated_bytes_come_from_another_ranks_file(tmp_path):
     snapshot, copy = sealed(job)
     assert copy.seal.extent.replica_bytes
     held = Copy(seal=replace(copy.seal, full=False), geometry=copy.geometry.without_replica())
-    write_kept(tmp_path, held, snapshot.slot)
+    write_salvage(tmp_path, held, snapshot.slot)
     assert "model.first.weight" in read_folder(tmp_path)[0].missing
     twin = Copy(seal=replace(copy.seal, rank=1), geometry=copy.geometry)
-    write_kept(tmp_path, twin, snapshot.slot)
+    write_salvage(tmp_path, twin, snapshot.slot)
     kept = read_folder(tmp_path)
     assert kept[0].missing == () and torch.equal(kept[0].tensors["model.first.weight"], job.model.first.weight.detach())
 
 
 def test_damaged_or_foreign_file_is_refused(tmp_path):
     snapshot, copy = sealed(Job())
-    path = write_kept(tmp_path, copy, snapshot.slot)
+    path = write_salvage(tmp_path, copy, snapshot.slot)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -65,10 +65,10 @@ def test_damaged_or_foreign_file_is_refused(tmp_path):
     with pytest.raises(StateError, match="is not a kept copy"):
         read_folder(tmp_path)
     path.write_bytes(b"something else")
-    with pytest.raises(StateError, match="is not a kept copy"):
+    with pytest.raises(StateError, match="is not a salvaged copy"):
         read_folder(tmp_path)
     path.unlink()
-    with pytest.raises(StateError, match="no kept copies"):
+    with pytest.raises(StateError, match="no salvaged copies"):
         read_folder(tmp_path)
 
 

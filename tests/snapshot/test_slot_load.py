@@ -1,4 +1,4 @@
-"""A snapshot loaded while it arrives: only what is there, from one attempt only, and to the bit in the end."""
+"""A snapshot is loaded while it arrives: only bytes that have arrived, of one attempt only, and exactly in the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def portion_bytes(request, monkeypatch):
 
 
 class Arrival:
-    """A newcomer, and a slot into which a snapshot arrives as the test wants."""
+    """A newcomer, and a slot into which a snapshot arrives as the test orders."""
 
     def __init__(self, replicas=(), own=()) -> None:
         job = Job(replicas=replicas, own=own)
@@ -31,22 +31,22 @@ class Arrival:
         self.newcomer = Job(seed=2, replicas=replicas, own=own)
         self.sizes = {"unique": self.snapshot.extent.unique_bytes, "replica": self.snapshot.extent.replica_bytes}
         for name in self.sizes:
-            self.progress.tell(name, Arrived(0, 0))
+            self.progress.publish(name, Arrived(0, 0))
 
     def begin(self) -> Restoring:
         snapshot = self.snapshot
         return self.newcomer.state.begin_restore(snapshot.record, self.slot, snapshot.geometry, snapshot.extent)
 
     def arrive(self, attempt: int, share: float, garbage: int = 0) -> None:
-        """So much of each region is there; all bytes are wrong by `garbage`."""
+        """Lets a share of each region arrive; all bytes are wrong by `garbage`."""
         for name, size in self.sizes.items():
             start, count = self.snapshot.geometry.offset(name), int(size * share)
             right = np.frombuffer(self.snapshot.slot[start : start + count], np.uint8)
             self.slot[start : start + count] = (right ^ np.uint8(garbage)).tobytes()
-            self.progress.tell(name, Arrived(attempt, count))
+            self.progress.publish(name, Arrived(attempt, count))
 
     def load(self, restoring: Restoring) -> int:
-        """As much as there is."""
+        """Loads as much as has arrived."""
         count = 0
         while restoring.load.advance(self.progress):
             count += 1
@@ -71,7 +71,7 @@ def test_loaded_as_it_arrives(replicas, portion_bytes):
     for share in (0.0, 0.3, 0.3, 0.9, 1.0):
         arrival.arrive(1, share)
         steps.append(arrival.load(restoring))
-    assert steps[0] == steps[2] == 0  # nothing, and nothing new
+    assert steps[0] == steps[2] == 0  # nothing had arrived, and nothing new had
     if portion_bytes < arrival.bulk_bytes // 4:
         assert steps[1] and steps[3] and steps[4]
     else:
@@ -89,7 +89,7 @@ def test_last_portions_are_loaded_in_the_end():
 
 
 def test_what_was_loaded_is_not_loaded_again():
-    """The control of all others: by the end the slot holds garbage, and nobody reads it."""
+    """This is the control of all other tests: at the end the slot holds garbage, and it is not read."""
     arrival = Arrival()
     restoring = arrival.begin()
     arrival.arrive(1, 1.0)
@@ -101,7 +101,7 @@ def test_what_was_loaded_is_not_loaded_again():
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("failed_share", [0.6, 1.0])
 def test_another_attempt_after_garbage(failed_share, share, portion_bytes):
-    """The first source fails, in the middle or by its digest; the second one has brought so much when Restore comes."""
+    """The first source fails, midway or by its digest; the second one has sent `share` when Restore comes."""
     arrival = Arrival(REPLICAS)
     restoring = arrival.begin()
     arrival.arrive(8, failed_share, garbage=0xFF)
@@ -114,7 +114,7 @@ def test_another_attempt_after_garbage(failed_share, share, portion_bytes):
     assert early_bytes > 0 or share < 1.0
 
 
-def test_another_attempt_that_nobody_saw_begin():
+def test_another_attempt_whose_begin_was_not_seen():
     arrival = Arrival()
     restoring = arrival.begin()
     arrival.arrive(1, 1.0, garbage=0xFF)
@@ -124,7 +124,7 @@ def test_another_attempt_that_nobody_saw_begin():
 
 
 def test_one_region_again_and_the_other_not():
-    """A holder gives one, a replica the other: each has its own attempts."""
+    """A holder sends one region, a replica the other: each region has its own attempts."""
     arrival = Arrival(REPLICAS, own=["first.weight"])
     assert min(arrival.sizes.values()) > 0
     restoring = arrival.begin()
@@ -133,12 +133,12 @@ def test_one_region_again_and_the_other_not():
     arrival.slot[start : start + size] = bytes(size)
     arrival.load(restoring)
     arrival.slot[start : start + size] = arrival.snapshot.slot[start : start + size]
-    arrival.progress.tell("replica", Arrived(2, size))
+    arrival.progress.publish("replica", Arrived(2, size))
     assert arrival.check(restoring) == arrival.sizes["unique"]
 
 
 def test_given_up_and_restored_from_another_slot():
-    """A fence in the middle: the next walk loads all of another version, over whatever there is."""
+    """A fence interrupts the load: the next one loads all of another version, over whatever there is."""
     arrival = Arrival()
     restoring = arrival.begin()
     arrival.arrive(1, 0.7, garbage=0xFF)

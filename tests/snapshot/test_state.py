@@ -1,4 +1,4 @@
-"""Protected state: capture, go on, restore, and the run continues to the bit as if nothing had happened."""
+"""Protected state is captured and restored, and the run continues to the bit as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def test_capture_beside_forward_and_backward():
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.moves.MOVE_LIMIT_BYTES", 64)
-    monkeypatch.setattr("deadpool.snapshot.lanes.MOVE_LIMIT_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.moves.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
 
 
 def test_capture_given_up(small_pieces):
@@ -229,7 +229,7 @@ def test_release_lets_the_memory_go():
     job.state.copy_bulk(slot, job.state.measure(), cancelled=lambda: False)
     job.state.release_slots()
     slot.release()
-    backing.extend(b"x")  # BufferError while anyone looks at it
+    backing.extend(b"x")  # raises BufferError while a view of it exists
 
 
 class Odd(nn.Module):
@@ -290,7 +290,7 @@ def test_large_tensors_are_copied_in_pieces(small_pieces, make_model):
 
 
 class Lazy(nn.Module):
-    """Buffers that forward registers, and that change their shape."""
+    """Has buffers that forward registers, and whose shapes change."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Protected state of DTensors and wrapped models, in one process: this rank's shards, uneven and empty ones too."""
+"""Protected state of DTensors and wrapped models, in one process, with uneven and empty shards too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def group_of_one():
 
 @pytest.fixture(autouse=True, scope="module")
 def torch_is_warm():
-    """The first sharded step leaves a group behind in torch's caches: before anyone counts descriptors."""
+    """Does a first sharded step, which leaves a group in torch's caches, before descriptors are counted."""
     with group_of_one():
         Job(make_model=sharded_net).train(1)
 
@@ -94,7 +94,7 @@ def test_created_state_is_sharded_like_its_parameter(alone):
 
 
 def test_capture_while_parameters_are_gathered(alone):
-    """During forward FSDP registers other tensors in the module: what is copied is what was there at the boundary."""
+    """During forward FSDP registers other tensors in the module, but the tensors of the boundary are copied."""
     job = Job(make_model=sharded_net)
     job.train(1)
     quiet = Snapshot(job.state)
@@ -146,7 +146,7 @@ def test_replicated_parameters_with_sharded_optimizer_state(alone):
         assert target.train(3) == expected
 
 
-def test_dtensor_in_someones_state_dict_is_refused(one_of_three):
+def test_dtensor_in_a_state_dict_is_refused(one_of_three):
     tensor = distribute_tensor(torch.ones(3), init_device_mesh("cpu", (3,)), [Shard(0)])
     with pytest.raises(StateError, match=r"ema.state_dict\(\)\['shadow'\]: a DTensor cannot be stored here; protect"):
         encode({"shadow": tensor}, "ema.state_dict()")

@@ -1,4 +1,4 @@
-"""What cannot be protected or restored, and what the user is told about it."""
+"""Objects that cannot be protected or restored, and the errors that a user gets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_snapshot_with_missing_bytes_is_refused():
     job = Job()
     snapshot = Snapshot(job.state)
     extent = Extent(record_bytes=snapshot.extent.record_bytes, unique_bytes=0, replica_bytes=0)
-    with pytest.raises(StateError, match=r"layout needs .* bytes in region 'unique', it holds 0"):
+    with pytest.raises(StateError, match=r"layout needs .* bytes in region 'unique', which has 0"):
         job.state.restore(snapshot.slot, snapshot.geometry, extent)
 
 

@@ -1,4 +1,4 @@
-"""Which bytes a replica on another node could supply, and that they are the same bytes there."""
+"""The bytes that a replica on another node has too, and that they are equal there."""
 
 from __future__ import annotations
 

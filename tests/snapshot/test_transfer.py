@@ -68,7 +68,7 @@ def test_midway_the_holder_cannot_have_everything(make_owner, make_holder, make_
 
     def midway() -> None:
         holder.opened.get(timeout=WAIT_S)
-        time.sleep(0.2)  # as long as it likes: what was sent has arrived by then
+        time.sleep(0.2)  # what was sent has arrived by then
         seen.append((holder.header(), holder.outcomes.empty()))
 
     client.push(push_request(holder.address, owner), midway)
@@ -77,8 +77,8 @@ def test_midway_the_holder_cannot_have_everything(make_owner, make_holder, make_
 
 
 @pytest.mark.parametrize("full", [True, False])
-def test_push_says_what_went_over_the_wire(make_owner, make_holder, make_client, full):
-    """The second push of a channel too: what its streams carried before does not count."""
+def test_push_returns_the_bytes_it_sent(make_owner, make_holder, make_client, full):
+    """This holds for the second push of a channel too: what its streams carried before does not count."""
     owner, holder, client = make_owner(), make_holder(), make_client(streams=2)
     bulk = EXTENT.record_bytes + EXTENT.unique_bytes + (EXTENT.replica_bytes if full else 0)
     for _ in range(2):
@@ -212,7 +212,7 @@ def test_pull_of_a_region_that_the_copy_lacks(make_owner, make_holder, make_clie
     owner = make_owner()
     source, client = make_holder(gives=owner), make_client()
     owner.seal = structs.replace(owner.seal, full=False)
-    with pytest.raises(TransferError, match="its copy has no region 'replica'"):
+    with pytest.raises(TransferError, match="the peer's copy has no region 'replica'"):
         pull(client, source, newcomer.slot(0), ("replica",), owner.seal.digest)
 
 
@@ -224,7 +224,7 @@ def test_pull_into_a_slot_of_another_shape(make_owner, make_holder, make_client,
         client.pull(pull_request(source.address, newcomer.slot(0), owner.seal.digest, geometry=small))
 
 
-def test_nobody_listens(make_owner, make_client, make_holder):
+def test_connection_refused(make_owner, make_client, make_holder):
     owner, client, holder = make_owner(), make_client(), make_holder()
     holder.server.close()
     with pytest.raises(TransferError, match=f"{holder.address[1]}: cannot connect"):

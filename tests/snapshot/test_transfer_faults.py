@@ -41,8 +41,8 @@ def push_to(client: TransferClient, address, owner: Owner, generation: Generatio
 
 def test_push_to_another_process(make_owner, make_client, make_peer):
     owner, client, peer = make_owner(), make_client(), make_peer("hold")
-    push_to(client, peer.hear(), owner)
-    assert peer.hear() == ["stored", 3, "", True]
+    push_to(client, peer.read_line(), owner)
+    assert peer.read_line() == ["stored", 3, "", True]
 
 
 def test_sender_killed_in_the_middle_of_a_push(make_owner, make_holder, make_client, make_peer):
@@ -50,7 +50,7 @@ def test_sender_killed_in_the_middle_of_a_push(make_owner, make_holder, make_cli
     push_to(client, holder.address, owner)
     holder.outcome()
     peer = make_peer("half-push", holder.address[0], str(holder.address[1]))
-    assert peer.hear() == ["half"]
+    assert peer.read_line() == ["half"]
     assert holder.outcomes.empty()
     os.kill(peer.process.pid, signal.SIGKILL)
     assert holder.outcome()[0] == "dropped"
@@ -62,7 +62,7 @@ def test_sender_killed_in_the_middle_of_a_push(make_owner, make_holder, make_cli
 @pytest.mark.parametrize(("mode", "limit_s"), [("die-on-push", 5.0), ("hang-on-push", 5.0)])
 def test_receiver_dies_or_falls_silent(make_owner, make_client, make_peer, mode, limit_s):
     owner, client, peer = make_owner(), make_client(deadline_s=0.5, streams=1), make_peer(mode)
-    address = peer.hear()
+    address = peer.read_line()
     begin = time.monotonic()
     with pytest.raises(TransferError, match=f"127.0.0.1:{address[1]}"):
         push_to(client, address, owner)
@@ -241,7 +241,7 @@ def test_garbage_does_not_disturb(make_owner, make_holder, make_client, garbage)
     with socket.create_connection(holder.address) as sock:
         sock.settimeout(WAIT_S)
         heard = b""
-        with contextlib.suppress(OSError):  # it may hang up while we still talk
+        with contextlib.suppress(OSError):  # the server may close the connection meanwhile
             sock.sendall(garbage)
             sock.shutdown(socket.SHUT_WR)
             while data := sock.recv(1000):

@@ -1,4 +1,4 @@
-"""The data plane among strangers and slow senders, and under TLS: real sockets, and an honest push afterwards."""
+"""The data plane with unauthenticated and slow peers, and with TLS: real sockets, and a correct push afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def push_to(client: TransferClient, address, owner: Owner) -> int:
 
 @contextlib.contextmanager
 def dripping(sock: socket.socket, data: bytes, pause_s: float) -> Iterator[None]:
-    """Byte by byte, until the peer has had enough."""
+    """Sends byte by byte, until the peer closes the connection."""
     over = threading.Event()
 
     def drip() -> None:
@@ -68,7 +68,7 @@ def test_replayed_handshake_is_refused(make_owner, make_holder, make_client):
     push_to(client, holder.address, owner)
 
 
-def test_stranger_that_sends_byte_by_byte_is_thrown_out(make_holder):
+def test_stranger_that_sends_byte_by_byte_is_cut(make_holder):
     holder = make_holder(deadline_s=0.3)
     hello = Handshake(MEMBER.secret, "client", "data").opening()
     with socket.create_connection(holder.address) as sock, dripping(sock, hello, 0.05):
@@ -114,7 +114,7 @@ def test_member_that_sends_a_frame_byte_by_byte_is_given_up(make_owner, make_hol
 
 @pytest.fixture
 def tls_members() -> tuple[Credentials, Credentials]:
-    """A holder's and an owner's."""
+    """Returns the credentials of a holder and of an owner."""
     pytest.importorskip("cryptography")
     modes = [load_tls("ephemeral", serving=serving) for serving in (True, False)]
     holder, owner = (Credentials(MEMBER.secret, tls) for tls in modes)
@@ -136,7 +136,7 @@ def test_push_and_pull_through_tls(make_owner, make_holder, make_client, tls_mem
 
 
 def test_snapshot_cannot_be_read_on_the_wire(make_owner, make_holder, make_client, tls_members):
-    """And without TLS it can: that is what this test would see otherwise."""
+    """Without TLS it can be read, which shows that this test would find it."""
     owner = make_owner()
     needle = owner.bytes_of("unique")[:64]
     for credentials, readable in ((tls_members, False), ((MEMBER, MEMBER), True)):
@@ -148,7 +148,7 @@ def test_snapshot_cannot_be_read_on_the_wire(make_owner, make_holder, make_clien
 
 @contextlib.contextmanager
 def eavesdropping(server) -> Iterator[tuple[tuple[str, int], bytearray]]:
-    """A relay that keeps what clients say."""
+    """Runs a relay that records what clients send."""
     heard, ended = bytearray(), []
     listener = socket.create_server(("127.0.0.1", 0))
 

@@ -1,4 +1,4 @@
-"""protect() is given what somebody has put around an optimizer: the one inside is captured, once, and hooked."""
+"""protect() gets a wrapper around an optimizer: the optimizer inside is captured, once, and hooked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deadpool.snapshot.state import ProtectedState
 
 
 class NeverInitialised(Optimizer):
-    """As Accelerate's: a subclass, so that schedulers accept it, that passes everything on."""
+    """Is like Accelerate's: a subclass, so that schedulers accept it, which passes all calls on."""
 
     def __init__(self, optimizer: Optimizer, scaler: GradScaler | None = None) -> None:
         self.optimizer, self.scaler = optimizer, scaler
@@ -48,7 +48,7 @@ class NeverInitialised(Optimizer):
 
 
 class NoSubclass:
-    """As Lightning's: everything it does not know is the other's."""
+    """Is like Lightning's: unknown attributes are those of the optimizer inside."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
@@ -65,13 +65,13 @@ class NoSubclass:
 
 
 class Slotted:
-    """Without a dictionary."""
+    """Has no dictionary."""
 
     __slots__ = ("optimizer", "scaler")
 
     def __init__(self, optimizer: Optimizer, scaler: GradScaler | None = None) -> None:
         self.optimizer = optimizer
-        if scaler is not None:  # else the slot stays empty
+        if scaler is not None:  # otherwise the slot stays empty
             self.scaler = scaler
 
     def step(self) -> Any:
@@ -82,11 +82,11 @@ class Slotted:
 
 
 class SlottedBelow(Slotted):
-    """Its dictionary does not hold the optimizer: a slot of the class above does."""
+    """Has the optimizer in a slot of its base class, not in its dictionary."""
 
 
 class WithScale:
-    """As apex': a state of its own, with the other's inside of it."""
+    """Is like apex': it has state of its own, which contains that of the optimizer inside."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optim, self.scale = optimizer, 2.0**16
@@ -106,7 +106,7 @@ class WithScale:
 
 
 class Around(Optimizer):
-    """As SAM: a real one that steps another, over the same parameters."""
+    """Is like SAM: a real optimizer that steps another one with the same parameters."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {})
@@ -188,7 +188,7 @@ def test_two_keywords_for_the_same_optimizer():
 
 
 def test_state_beside_the_optimizers_is_refused():
-    with pytest.raises(ConfigError, match=r"optimizer: WithScale wraps AdamW and has a state of its own .*loss_scale"):
+    with pytest.raises(ConfigError, match=r"optimizer: WithScale wraps AdamW and has state of its own .*loss_scale"):
         Script(WithScale)
 
 
@@ -217,7 +217,7 @@ def _around(seed: int) -> Script:
 
 
 def test_scheduler_is_no_wrapper():
-    """It holds an optimizer, and steps."""
+    """A scheduler has an optimizer and step(), but it is not a wrapper."""
     script = Script(lambda inner: inner)
     assert script.state.optimizers == (script.inner,)
     script.step()
@@ -227,7 +227,7 @@ def test_scheduler_is_no_wrapper():
     assert script.scheduler.last_epoch == 1
 
 
-def test_accelerates_own():
+def test_wrapper_of_accelerate():
     accelerate = pytest.importorskip("accelerate")
     source, target = (Script(accelerate.Accelerator(cpu=True).prepare_optimizer, seed) for seed in (0, 1))
     source.step(), target.step()

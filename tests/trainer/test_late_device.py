@@ -137,12 +137,12 @@ def test_optimizer_does_not_wait_on_the_host_and_the_copy_is_of_the_boundary(mak
 
 
 def test_capture_that_would_stall_is_given_up_in_the_middle(make_stage, twin, monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.lanes.MOVE_LIMIT_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
     stage = make_stage(twin)
     stage.await_said(Captured, 1)
     twin.copying = False
     stage.step()
-    twin.pace.note_copy(1, 1.0)  # a byte per second
+    twin.stats.note_copy(1, 1.0)  # a byte per second
     stage.job.budget = poor_budget()
     stage.session.wait(lambda: len(twin.issued) or None, timeout_s=20.0)
     before = len(twin.issued)
@@ -160,7 +160,7 @@ def test_capture_that_would_stall_is_given_up_in_the_middle(make_stage, twin, mo
 def test_capture_whose_copy_fits_before_the_optimizer_is_committed(make_stage):
     twin = DeviceTwin(window_s=1000.0)
     stage = make_stage(twin)
-    twin.pace.note_copy(100, 1.0)
+    twin.stats.note_copy(100, 1.0)
     twin.computing = True
     stage.job.budget = poor_budget()
     stage.job.capturer.settle()

@@ -1,4 +1,4 @@
-"""Low-precision parameters whose real values are the optimizer's: trained as float32 would be, and protected whole."""
+"""Low-precision parameters with float32 master weights train like float32 parameters, and are protected completely."""
 
 from __future__ import annotations
 

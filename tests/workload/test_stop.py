@@ -1,4 +1,4 @@
-"""A run of the workload that is told from outside where to end."""
+"""A run of the workload ends at the step that a file names."""
 
 from __future__ import annotations
 

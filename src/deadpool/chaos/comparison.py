@@ -25,7 +25,7 @@ from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.environment import CHAOS_PACE_VARIABLE
 from deadpool.errors import DeadPoolError
-from deadpool.workload.harness import Trial
+from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results, differences
 
 AskStatus = Callable[[RunDir], dict[str, Any]]
@@ -130,7 +130,9 @@ class Case:
 
     def _undisturbed(self) -> Results:
         folder = self.folder / "undisturbed"
-        trial = Trial(self.job.undisturbed(), self.job.arguments(self._stop_file), folder, deadline_s=_UNDISTURBED_S)
+        trial = WorkloadTrial(
+            self.job.undisturbed(), self.job.arguments(self._stop_file), folder, deadline_s=_UNDISTURBED_S
+        )
         steps = Steps(trial.out, self.job.nodes * self.job.nproc_per_node)
         with running(trial.job):
             while trial.job.tend() is None and time.monotonic() < self.deadline:

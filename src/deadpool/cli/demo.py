@@ -61,9 +61,9 @@ def _tell(comparison: Comparison) -> None:
     from deadpool.cli.story import print_recovery
 
     console = Console(highlight=False)
-    console.print(f"\nSIGKILL to node {comparison.injection.victim} (agent and trainer) in the middle of a step:")
-    print_recovery(comparison.injection.recovery)
-    first = comparison.injection.recovery.resume_step
+    console.print(f"\nSIGKILL to node {comparison.kill.victim} (agent and trainer) in the middle of a step:")
+    print_recovery(comparison.kill.recovery)
+    first = comparison.kill.recovery.resume_step
     table = Table("step", "undisturbed, rank 0", "with the fault, rank 0", "", title="losses around the fault")
     for step in range(max(0, first - 2), min(first + 3, len(comparison.undisturbed.losses[0]))):
         pair = [comparison.undisturbed.losses[0][step], comparison.disturbed.losses[0][step]]

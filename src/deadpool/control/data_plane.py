@@ -55,9 +55,9 @@ from deadpool.protocol.topology import Address
 from deadpool.snapshot.arena import Arena, Segment
 from deadpool.snapshot.checksums import HASHING_THREADS
 from deadpool.snapshot.progress import Arrived, Progress
-from deadpool.snapshot.salvage_file import write_kept
+from deadpool.snapshot.salvage_file import write_salvage
 from deadpool.snapshot.slot import compute_digest, write_seal
-from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, Refused, TransferClient, TransferServer
+from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferClient, TransferRefused, TransferServer
 from deadpool.wire.credentials import Credentials
 
 _ANSWER_S = 30.0
@@ -98,7 +98,7 @@ class DataPlane:
         self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream", initializer=priority.apply)
         self._moving: set[concurrent.futures.Future[None]] = set()
         self._offer_numbers = itertools.count(1)
-        self._offers: dict[int, concurrent.futures.Future[SlotRef | Refused]] = {}
+        self._offers: dict[int, concurrent.futures.Future[SlotRef | TransferRefused]] = {}
         self._arriving: dict[tuple[int, Version], tuple[SlotRef, Copy]] = {}
         self._attempts = itertools.count(1)  # of all fetches: no number is used twice
         self._lock = threading.Lock()
@@ -151,7 +151,7 @@ class DataPlane:
             case AcceptOffer(offer=offer, slot=slot):
                 self._answer_offer(offer, slot)
             case RefuseOffer(offer=offer, reason=reason):
-                self._answer_offer(offer, Refused(reason=reason))
+                self._answer_offer(offer, TransferRefused(reason=reason))
             case _:
                 return False
         return True
@@ -206,7 +206,7 @@ class DataPlane:
         failure = ""
         for ref, copy in effect.copies:
             try:
-                write_kept(self._kept, copy, self._slot(ref))
+                write_salvage(self._kept, copy, self._slot(ref))
                 written.append(copy.seal.rank)
             except OSError as error:
                 failure = f"rank {copy.seal.rank}: {error}"
@@ -271,7 +271,7 @@ class DataPlane:
             geometry=copy.geometry,
             into=slot,
         )
-        self._client.pull(request, lambda name, leading: progress.tell(name, Arrived(attempt, leading)))
+        self._client.pull(request, lambda name, leading: progress.publish(name, Arrived(attempt, leading)))
 
     def _note_failed(self, effect: FetchCopy, source: Source, reason: str) -> None:
         event = Event(
@@ -294,25 +294,25 @@ class DataPlane:
 
     # --- called by the transfer server's threads ---------------------------------------------------------------------
 
-    def _open(self, seal: Seal, generation: Generation, geometry: Geometry) -> memoryview | Refused:
+    def _open(self, seal: Seal, generation: Generation, geometry: Geometry) -> memoryview | TransferRefused:
         room = geometry if seal.full else geometry.without_replica()
         copy = Copy(seal=seal, geometry=room)
         number = next(self._offer_numbers)
-        answer: concurrent.futures.Future[SlotRef | Refused] = concurrent.futures.Future()
+        answer: concurrent.futures.Future[SlotRef | TransferRefused] = concurrent.futures.Future()
         self._offers[number] = answer
         self._deliver(Offered(offer=number, generation=generation, copy=copy))
         try:
             slot = answer.result(_ANSWER_S)
         except TimeoutError:
             self._offers.pop(number, None)
-            return Refused(reason="the agent did not answer")
-        if isinstance(slot, Refused):
+            return TransferRefused(reason="the agent did not answer")
+        if isinstance(slot, TransferRefused):
             return slot
         with self._lock:
             self._arriving[seal.rank, seal.version] = (slot, copy)
         return self._slot(slot)
 
-    def _answer_offer(self, number: int, answer: SlotRef | Refused) -> None:
+    def _answer_offer(self, number: int, answer: SlotRef | TransferRefused) -> None:
         """An offer that was given up meanwhile has no use for its slot."""
         waiting = self._offers.pop(number, None)
         if waiting is not None:

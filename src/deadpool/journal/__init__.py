@@ -1,7 +1,7 @@
-"""Where the values of `job.log` go: `job.log_to(Jsonl("loss.jsonl"), TensorBoard("runs"), WandB(project="mine"))`.
+"""Sinks for the values of `job.log`: `job.log_to(Jsonl("loss.jsonl"), TensorBoard("runs"), WandB(project="mine"))`.
 
-A sink is anything with the methods of `Sink`; the three here know by what they find at their destination which steps
-it has, so that each step is there once, whoever wrote it.
+A sink is any object with the methods of `Sink`. The three sinks here read from their destination which steps it already
+has. So every step is written once, even if the rank moves to another process in between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is logged in one step of one rank, and who takes it. Owns which values may be logged and how they are written.
+"""Defines what one rank logs in one step, and the interface of a sink. Owns which values may be logged, and their text.
 
-Values are kept as JSON text from the moment they are logged: the text is made once, travels in boundary records as it
-is, and equal bits give equal text. Floats are written by repr; NaN and Infinity are written as Python reads them.
+Values become JSON text when they are logged. The text is made once and travels unchanged in boundary records; equal
+bits give equal text. Floats are written by repr; NaN and Infinity are written as Python reads them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Protocol
 from deadpool.errors import ConfigError
 
 STEP_BYTES = 64 << 10
-"""Of the values of one step, as text. They travel with every boundary record until they are delivered."""
+"""The limit for the text of one step's values: they travel in every boundary record until they are delivered."""
 _DEPTH = 16
 _ACCEPTED = "None, bool, int, float, str, lists and dicts of these, numpy scalars, tensors of one element"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One start of a job's script, and one rank of it. Another job that writes to the same place has another id."""
+    """One rank of one start of a job. Another job that writes to the same destination has another id."""
 
     id: str
     rank: int
@@ -41,19 +41,20 @@ class Entry:
 
 
 class Sink(Protocol):
-    """Called by one thread at a time. Whatever these raise: the sink is closed, and opened again after a pause."""
+    """A destination for journal entries. One thread at a time calls these methods. If one of them raises, whatever it
+    raises, the sink is closed, and it is opened again after a pause."""
 
     def open(self, run: Run) -> None:
-        """Before the first entry is written, in the process that holds the rank."""
+        """Is called before the first entry is written, in the process that holds the rank."""
 
     def write(self, entries: Sequence[Entry]) -> int | None:
-        """Takes entries in order of their steps, and skips those that the destination has, or was handed before.
+        """Writes entries, which come in order of their steps, and skips those that the destination has already.
 
-        Returns None if all of them are durable, else the first step that could still be lost: that one and those after
-        it are given again, until they are durable."""
+        Returns None if all of them are durable, else the first step that could still be lost: the entries from that
+        step on are passed again until they are durable."""
 
     def close(self) -> None:
-        """What was written is durable when this returns. Called also after an error, and also if it is not open."""
+        """Makes everything durable that was written. Is also called after an error, and when the sink is not open."""
 
 
 class StepDraft:
@@ -65,8 +66,8 @@ class StepDraft:
         self._bytes = 2
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """A key that was logged before in this step gets the later value. ConfigError names the key, and then nothing
-        of this call counts."""
+        """Adds values. A key that was logged before in this step gets the new value. If a value cannot be logged, this
+        raises a ConfigError that names its key, and adds none of the values."""
         texts, size = dict(self._texts), self._bytes
         for key, value in values.items():
             text = json.dumps(_plain(value, key, _DEPTH))
@@ -74,14 +75,14 @@ class StepDraft:
             size += len(text) - len(before) if before is not None else len(text) + len(json.dumps(key)) + 2
             if size > STEP_BYTES:
                 raise ConfigError(
-                    f"job.log: {key!r} brings the values of step {self.step} to {size} bytes, {STEP_BYTES} are taken "
-                    "per step and rank. Log summaries here, and write what is larger to a file of your own"
+                    f"job.log: {key!r} brings the values of step {self.step} to {size} bytes; the limit is "
+                    f"{STEP_BYTES} bytes per step and rank. Log summaries here, and write larger data to your own file"
                 )
             texts[key] = text
         self._texts, self._bytes = texts, size
 
     def entry(self, time: float) -> Entry | None:
-        """None: nothing was logged."""
+        """Returns the entry of this step, or None if nothing was logged."""
         if not self._texts:
             return None
         text = ",".join(f"{json.dumps(key)}:{text}" for key, text in self._texts.items())
@@ -89,7 +90,7 @@ class StepDraft:
 
 
 def numbers_of(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers among the values, those of nested dicts as `outer/inner`."""
+    """Yields the numbers among the values; the names of nested ones are written `outer/inner`."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from numbers_of(value, f"{prefix}{key}/")
@@ -98,7 +99,7 @@ def numbers_of(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
-    """The value in types that JSON has; ConfigError that names `path` if there are none."""
+    """Converts the value to types of JSON. Raises a ConfigError that names `path` if that is impossible."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if depth == 0:
@@ -112,18 +113,18 @@ def _plain(value: Any, path: str, depth: int) -> Any:
 
 def _name(key: Any, path: str) -> str:
     if not isinstance(key, str):
-        raise ConfigError(f"job.log: {path!r} has the key {key!r}: keys of a dict that is logged are strings")
+        raise ConfigError(f"job.log: {path!r} has the key {key!r}; the keys of a logged dict must be strings")
     return key
 
 
 def _item(value: Any, path: str) -> Any:
-    """Of a numpy scalar or a tensor of one element; a tensor on a device is waited for here."""
+    """Returns the value of a numpy scalar or of a tensor with one element. This waits for a tensor on a device."""
     count = value.numel() if callable(getattr(value, "numel", None)) else getattr(value, "size", None)
     if not callable(getattr(value, "item", None)) or count is None:
-        raise ConfigError(f"job.log: {path!r} is a {type(value).__name__}; {_ACCEPTED} can be logged")
+        raise ConfigError(f"job.log: {path!r} is a {type(value).__name__}; accepted are {_ACCEPTED}")
     if count != 1:
-        raise ConfigError(f"job.log: {path!r} has {count} elements: log one, or .tolist() if there are few")
+        raise ConfigError(f"job.log: {path!r} has {count} elements; log one element, or .tolist() if there are few")
     item = value.item()
     if not isinstance(item, (bool, int, float, str)):
-        raise ConfigError(f"job.log: {path!r} holds a {type(item).__name__}; {_ACCEPTED} can be logged")
+        raise ConfigError(f"job.log: {path!r} holds a {type(item).__name__}; accepted are {_ACCEPTED}")
     return item

@@ -1,7 +1,7 @@
-"""A file with one line per step: `{"run": ..., "rank": 0, "step": 12, "time": ..., "values": {...}}`.
+"""A sink that writes one line of JSON per step: `{"run": ..., "rank": 0, "step": 12, "time": ..., "values": {...}}`.
 
-The file itself says which steps it has. Under a lock a writer reads what others have added since it looked last, cuts
-off a last line without an end (its writer was killed), and appends what is not there. Several ranks may share a file.
+The file itself shows which steps it has. A writer takes a lock and reads what other writers have added since its last
+write. It cuts off an incomplete last line, whose writer was killed, and appends the missing steps.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ _BLOCK = 1 << 20
 
 
 class Jsonl:
+    """A sink that writes one line of JSON per step to a file."""
+
     def __init__(self, path: str | os.PathLike[str], *, mode: int = 0o666) -> None:
-        """`mode` is that of a file that is made here, before the umask."""
+        """Writes to the file at `path`, which several ranks may share. If the file does not exist, it is made with
+        `mode`, to which the umask applies."""
         self.place = str(path)
         self._path, self._mode = Path(path), mode
         self._fd: int | None = None
         self._prefix = b""
-        self._end = 0  # how much of the file was seen
+        self._end = 0  # how much of the file was read
         self._next = 0  # the first step that is not in it
 
     def open(self, run: Run) -> None:
@@ -57,7 +60,7 @@ class Jsonl:
         return self._prefix + f'{entry.step},"time":{entry.time!r},"values":{entry.text}}}\n'.encode()
 
     def _require_in_place(self, fd: int) -> None:
-        """Somebody may have moved the file away: then others write elsewhere, and this one is opened again."""
+        """Raises if the file was moved away: other writers then write to a new file, and so must this one."""
         here, there = os.fstat(fd), self._path.stat()
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
             raise FileNotFoundError(f"{self.place} is another file now")
@@ -67,7 +70,7 @@ class Jsonl:
         if size == self._end:
             return
         if size < self._end:
-            self._end = 0  # shorter than what was seen: somebody has cut it
+            self._end = 0  # the file was truncated: read it from its beginning
         size = _cut_torn_line(fd, size)
         found = _last_line_with(fd, self._prefix, self._end, size)
         if found is not None:
@@ -75,7 +78,7 @@ class Jsonl:
         self._end = size
 
     def _append(self, fd: int, data: bytes) -> None:
-        """All of it, or nothing and the error: half a line would be in the way of the next writer."""
+        """Appends all of the data, or none of it and raises: the next writer could not continue half a line."""
         rest = memoryview(data)
         try:
             while rest:
@@ -92,7 +95,7 @@ def _head(run: Run) -> str:
 
 
 def _cut_torn_line(fd: int, size: int) -> int:
-    """Returns how long the file is afterwards."""
+    """Cuts off an incomplete last line and returns the length of the file afterwards."""
     if size == 0 or os.pread(fd, 1, size - 1) == b"\n":
         return size
     keep = _find_last(fd, b"\n", 0, size) + 1
@@ -101,7 +104,7 @@ def _cut_torn_line(fd: int, size: int) -> int:
 
 
 def _last_line_with(fd: int, prefix: bytes, begin: int, end: int) -> int | None:
-    """Where the last line that begins with `prefix` begins. A line begins at `begin`."""
+    """Returns the offset of the last line that starts with `prefix`; `begin` must be the start of a line."""
     found = _find_last(fd, b"\n" + prefix, begin, end)
     if found >= 0:
         return found + 1
@@ -109,7 +112,7 @@ def _last_line_with(fd: int, prefix: bytes, begin: int, end: int) -> int | None:
 
 
 def _find_last(fd: int, wanted: bytes, begin: int, end: int) -> int:
-    """Read from the end, so that of a long file only the last lines are. -1: it is not there."""
+    """Returns the last offset of `wanted`, or -1. It reads from the end, so that it reads little of a long file."""
     stop = end
     while stop > begin:
         start = max(begin, stop - _BLOCK)
@@ -132,6 +135,6 @@ _FOLDER = "deadpool-journal"
 
 
 def default_sink(rank: int) -> Jsonl:
-    """Where no other was named: in the folder that the agent says, for the owner only like the rest of a run folder;
-    under torchrun in one beside the script's output."""
+    """Returns the sink of a job that names none: a file in the folder that the agent names, or under torchrun in a
+    folder of the working directory. Only the owner can read it, like the rest of a run folder."""
     return Jsonl(Path(os.environ.get(JOURNAL_VARIABLE, _FOLDER)) / f"rank-{rank:05d}.jsonl", mode=0o600)

@@ -1,4 +1,4 @@
-"""One writer at a time at a destination, across processes: a rank that was given up may wake up and write."""
+"""Lets only one process at a time write to a destination: the old process of a rank may wake up and write too."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import fcntl
 import time
 from collections.abc import Iterator
 
-_PATIENCE_S = 2.0
-_LOOK_S = 0.005
+_TIMEOUT_S = 2.0
+_POLL_S = 0.005
 
 
 @contextlib.contextmanager
 def locked(descriptor: int) -> Iterator[None]:
-    """BlockingIOError if another process keeps it for long: one that was stopped while it wrote. Who waits here for
-    ever could not be told to end."""
-    deadline = time.monotonic() + _PATIENCE_S
+    """Holds an exclusive lock on the file. Raises BlockingIOError if another process, which may have been stopped while
+    it wrote, keeps the lock for long: a thread that waited here for ever could not be ended."""
+    deadline = time.monotonic() + _TIMEOUT_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -23,7 +23,7 @@ def locked(descriptor: int) -> Iterator[None]:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise BlockingIOError("another process holds the lock; was it stopped while it wrote?") from None
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     try:
         yield
     finally:

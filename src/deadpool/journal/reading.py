@@ -1,4 +1,4 @@
-"""Reads the files of Jsonl sinks back: those of several nodes as one journal, every step of a rank once."""
+"""Reads the files of Jsonl sinks. The files of several nodes are read as one journal with every step of a rank once."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Line:
 
 @dataclass(slots=True)
 class JournalReader:
-    """The files in some folders, as far as they were read. Where nodes share no folder each has written its own, and
-    what one wrote without being able to say so the next one has written too: such lines are left out."""
+    """Reads the files in some folders as they grow. Nodes without a shared folder write one file each. A line that a
+    node wrote before it could report it as delivered is in the next node's file too; such duplicates are left out."""
 
     folders: list[Path]
     _offsets: dict[Path, int] = field(default_factory=dict)
     _known: set[tuple[str, int, int]] = field(default_factory=set)
 
     def read(self) -> list[Line]:
-        """What is new since the last call."""
+        """Returns the lines that were added since the last call."""
         lines = [line for path in self._files() for line in self._new_lines(path)]
         return [line for line in lines if self._is_new(line)]
 
@@ -39,7 +39,7 @@ class JournalReader:
             yield from sorted(folder.glob(PATTERN))
 
     def _new_lines(self, path: Path) -> Iterator[Line]:
-        """Of whole lines only: the last one may be on its way, or torn."""
+        """Yields whole lines only: the last line may still be being written, or its writer was killed."""
         begin = self._offsets.get(path, 0)
         with path.open("rb") as file:
             file.seek(begin)
@@ -59,14 +59,14 @@ class JournalReader:
 
 
 def newest_runs(lines: Iterable[Line]) -> list[Line]:
-    """Of each rank the lines of the start that was logged last, by step. A folder may hold those of earlier jobs."""
+    """Returns the lines of each rank's newest run, by step. A folder may also hold the lines of earlier runs."""
     found = list(lines)
     newest = {line.rank: line.run for line in sorted(found, key=lambda line: line.time)}
     return sorted((each for each in found if each.run == newest[each.rank]), key=lambda line: (line.step, line.rank))
 
 
 def _parse(text: bytes) -> Line | None:
-    """None for a line of somebody else's."""
+    """Returns None for a line that another program wrote."""
     try:
         body = json.loads(text)
         return Line(run=body["run"], rank=body["rank"], step=body["step"], time=body["time"], values=body["values"])

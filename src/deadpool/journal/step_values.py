@@ -1,5 +1,5 @@
-"""What `job.log` and `job.log_to` do, in a protected job and under torchrun alike: the values of the step in progress,
-and where they go. The script's thread only."""
+"""Implements `job.log` and `job.log_to`, in a protected job and under torchrun alike. Owns the values of the step in
+progress and the list of sinks. Only the script's thread may call it."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ class StepValues:
         self._began = False
 
     def enter_step(self, number: int) -> None:
-        """A step that is done again begins with nothing."""
+        """Begins a step without values, also if the step is done again."""
         self._draft, self._began = StepDraft(number), True
 
     def leave_step(self) -> StepDraft | None:
-        """From here on nothing more is taken for the step."""
+        """Ends the step: nothing can be logged in it any more."""
         draft, self._draft = self._draft, None
         return draft
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         if self._draft is None:
             raise ConfigError(
-                f"job.log({step}, ...) outside of a step: call it inside the block of `with step:`. What is logged "
-                "travels with the state at the end of the block; made later, the entry could be lost with its rank"
+                f"job.log({step}, ...) was called outside of a step: call it inside the block of `with step:`. Logged "
+                "values are saved with the state at the end of the block; later ones could be lost with their rank"
             )
         if step != self._draft.step:
             raise ConfigError(
-                f"job.log({step}, ...) in step {self._draft.step}: values are logged in the step that they belong to, "
-                "so pass the `step` of the loop, and your own numbers as values"
+                f"job.log({step}, ...) was called in step {self._draft.step}: values can be logged only in their own "
+                "step. Pass the `step` of the loop, and log numbers of your own as values"
             )
         self._draft.add(values)
 
     def log_to(self, sinks: Sequence[Sink]) -> None:
         if self._began:
-            raise ConfigError("job.log_to(...) after the first step: say before the loop where values go")
+            raise ConfigError("job.log_to(...) was called after the first step: call it before the loop")
         for sink in sinks:
             missing = [name for name in _METHODS if not callable(getattr(sink, name, None))]
             if missing:
                 raise ConfigError(
-                    f"job.log_to({sink!r}): a sink has the methods {', '.join(_METHODS)}; see deadpool.journal"
+                    f"job.log_to({sink!r}): a sink needs the methods {', '.join(_METHODS)}; see deadpool.journal.Sink"
                 )
         self.sinks += tuple(sinks)
 
 
 def finished(draft: StepDraft | None) -> Entry | None:
-    """The entry of a step that ends now; None if nothing was logged in it."""
+    """Returns the entry of a step that ends now, or None if nothing was logged in it."""
     return draft.entry(time.time()) if draft is not None else None
 
 
@@ -64,7 +64,7 @@ def new_run_id() -> str:
 
 
 def ranges(steps: Sequence[int]) -> str:
-    """`3-7, 12`, for people."""
+    """Returns the steps as text for people, for example `3-7, 12`."""
     found: list[list[int]] = []
     for step in sorted(steps):
         if found and step == found[-1][1] + 1:

@@ -1,8 +1,8 @@
-"""TensorBoard: numbers as scalars, those of nested dicts as `outer/inner`. Needs the package `tensorboard`.
+"""A sink that writes numbers as TensorBoard scalars, nested ones as `outer/inner`. It needs the package `tensorboard`.
 
-All numbers of a step are one record, so a step is there whole or not at all. The event files in the folder that bear
-the run's id in their names say which steps it has; whoever takes the rank over begins a file of its own. Written here
-and not by torch's SummaryWriter, which hands records to a thread that cannot say when they are on the disk.
+All numbers of a step are one record, so that a step is there whole or not at all. The names of event files contain the
+run's id, and these files show which steps the folder has; a process that takes the rank over begins a new file. The
+records are not written by torch's SummaryWriter, because its thread cannot tell when they are on the disk.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from deadpool.errors import ConfigError
 from deadpool.journal.entry import Entry, Run, numbers_of
 from deadpool.journal.locking import locked
 
-_HEADER, _FOOTER = 12, 4  # of a record: its length and a checksum of that; a checksum of its data
+_HEADER, _FOOTER = 12, 4  # bytes of a record before its data (length, checksum of the length) and after (checksum)
 _LOCK = "deadpool.lock"
 
 
 class TensorBoard:
+    """A sink that writes the numbers of each step as TensorBoard scalars. It needs the package `tensorboard`."""
+
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Writes event files into `folder`, which several ranks may share."""
         self.place = str(folder)
         self._folder = Path(folder)
         self._lock: int | None = None
@@ -58,7 +61,8 @@ class TensorBoard:
             os.close(lock)
 
     def _catch_up(self) -> None:
-        """What others have written for this rank. Readers go from file to file: this process begins a new one then."""
+        """Reads what other processes have written for this rank. If there is anything, this process begins a new file:
+        readers of TensorBoard finish one file before they open the next."""
         for path in sorted(self._folder.glob(f"events.out.tfevents.*{self._suffix}")):
             size, seen = path.stat().st_size, self._seen.get(path, 0)
             if size > seen:
@@ -80,7 +84,7 @@ class TensorBoard:
         self._seen[Path(self._file.name)] = self._file.tell()
 
     def _begin_file(self) -> IO[bytes]:
-        """Readers take files in the order of their names: after those that are there, whatever the clocks say."""
+        """Opens a new file whose name comes after all others, whatever the clocks say: readers go by names."""
         there = (path.name.split(".")[3] for path in self._folder.glob("events.out.tfevents.*"))
         seconds = max([int(time.time()), *(int(text) + 1 for text in there if text.isdigit())])
         name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}{self._suffix}"
@@ -108,8 +112,8 @@ def _framed(data: bytes) -> bytes:
 
 
 def _read_steps(path: Path, offset: int) -> tuple[int, int]:
-    """How long the file is, and the last step in it, -1 for none. From record to record, without their checksums, which
-    python is slow at."""
+    """Returns the length of the file and the last step in it, or -1 if there is none. It does not verify checksums,
+    which would be slow in Python."""
     from tensorboard.compat.proto.event_pb2 import Event
 
     size, last = path.stat().st_size, b""

@@ -1,8 +1,8 @@
-"""The entries of one rank that are not known to be delivered. A value with a lock: no thread, no file, no clock.
+"""Keeps the entries of one rank that are not known to be delivered. It has a lock, but no thread, file or clock.
 
-It is a part of the boundary record: entries of step s are in the record of version s + 1 and in every later one until
-they are known to be delivered. Two threads call it: the script's logs, completes steps, takes and restores records; the
-one that delivers takes what is final and says how far it came.
+It is a part of the boundary record: an entry of step s is in the record of version s + 1 and in every later one until
+it is known to be delivered. Two threads call it. The script's thread adds entries, and takes and restores records. The
+delivery thread reads final entries and reports which of them are delivered.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 from deadpool.journal.entry import Entry
 
 WAITING_BYTES = 4 << 20
-"""Of all waiting entries. A destination that is full or away must not fill the records of a whole job."""
-_ROOM = 0.75  # of the bound, that is left after entries were given up: so that they go in batches, not one by one
+"""The limit for all waiting entries: a full or unreachable destination must not make boundary records ever larger."""
+_SHRINK_TO = 0.75  # share of the limit to shrink to once it is exceeded, so that entries are dropped in batches
 
 
 class Undelivered:
     def __init__(self, on_dropped: Callable[[list[int]], None], limit_bytes: int = WAITING_BYTES) -> None:
-        """`on_dropped` is told the steps whose entries were given up because too much waits."""
+        """`on_dropped` is called with the steps whose entries were dropped because too many wait."""
         self._lock = threading.Lock()
         self._on_dropped, self._limit = on_dropped, limit_bytes
         self._entries: dict[int, Entry] = {}  # by step, in order
-        self._lines = bytearray()  # the same as a record carries them: every step takes one, and many may wait
+        self._lines = bytearray()  # the same as text, kept ready because every step takes a record of it
         self._delivered = 0
-        self._known = 0  # the first step of which nothing can be said: a final one may be done again and come later
+        self._known = 0  # the first step that may still come: after a rollback a final step may be done again
 
     @property
     def delivered(self) -> int:
-        """The first step that is not known to be delivered."""
+        """Returns the first step that is not known to be delivered."""
         return self._delivered
 
     @property
@@ -38,7 +38,8 @@ class Undelivered:
         return not self._entries
 
     def add(self, entry: Entry) -> None:
-        """A step that is known to be delivered was done again, from a version older than what was once final."""
+        """Adds an entry, unless its step is known to be delivered: such a step was done again after a rollback to a
+        version older than one that was final."""
         with self._lock:
             if entry.step < self._delivered:
                 return
@@ -48,13 +49,13 @@ class Undelivered:
             self._on_dropped(dropped)
 
     def final(self, begin: int, final: int) -> list[Entry]:
-        """Entries of the steps from `begin` on that are final, that is below `final`, in order."""
+        """Returns the entries of the steps from `begin` to `final`, exclusive, in order."""
         with self._lock:
             return [entry for step, entry in self._entries.items() if begin <= step < final]
 
     def due(self, begin: int, final: int) -> tuple[list[Entry], int]:
-        """The same entries, and the first step that is not covered by them: final ones may be missing here, because
-        they are being done again from a version older than what was once final."""
+        """Returns the same entries and the first step that they do not cover. Entries of final steps may be missing
+        here while these steps are done again after a rollback."""
         with self._lock:
             end = min(final, self._known)
             return [entry for step, entry in self._entries.items() if begin <= step < end], end
@@ -64,7 +65,7 @@ class Undelivered:
             return next(iter(self._entries), final) < final
 
     def deliver(self, number: int) -> None:
-        """Every sink has the steps below `number`, for good; of those that are being done again that is not known."""
+        """Records that the steps below `number` are durable in every sink, except those that are being done again."""
         with self._lock:
             self._delivered = max(self._delivered, min(number, self._known))
             while self._entries and next(iter(self._entries)) < self._delivered:
@@ -77,7 +78,8 @@ class Undelivered:
             return {"delivered": self._delivered, "entries": bytes(self._lines)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What this process logged since that record will be logged again. What it knows to be delivered stays so."""
+        """Goes back to a record. Entries that were added since then will be logged again; what is known to be delivered
+        stays delivered."""
         with self._lock:
             self._delivered = max(self._delivered, state["delivered"])
             self._known = self._delivered
@@ -89,7 +91,7 @@ class Undelivered:
                     self._put(entry)
 
     def _put(self, entry: Entry) -> None:
-        """Of a step after all that wait: what is done again was forgotten with the record that was restored."""
+        """Its step comes after all waiting ones: restoring a record has removed the entries of steps done again."""
         assert entry.step not in self._entries
         self._entries[entry.step] = entry
         self._known = entry.step + 1
@@ -101,10 +103,10 @@ class Undelivered:
         return step
 
     def _make_room(self) -> list[int]:
-        """Gives up the oldest ones. The newest stays, whatever it takes."""
+        """Drops the oldest entries, but never the newest one, however large it is. Returns the dropped steps."""
         dropped: list[int] = []
         if len(self._lines) > self._limit:
-            while len(self._entries) > 1 and len(self._lines) > _ROOM * self._limit:
+            while len(self._entries) > 1 and len(self._lines) > _SHRINK_TO * self._limit:
                 dropped.append(self._take_oldest())
         return dropped
 

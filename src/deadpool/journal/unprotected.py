@@ -1,4 +1,4 @@
-"""The journal where nothing is protected: a completed step is final, and is written when it ends."""
+"""The journal of an unprotected job: a completed step is final at once, and its entry is written when the step ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UnprotectedJournal:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._values = StepValues()
-        self._undelivered = Undelivered(self._tell_dropped)
+        self._undelivered = Undelivered(self._report_dropped)
         self._delivery: Delivery | None = None
         self._completed = 0
 
@@ -43,26 +43,27 @@ class UnprotectedJournal:
             self._deliver()
 
     def close(self) -> None:
-        """A sink that has failed gets some time to come back."""
+        """Delivers the last entries and closes the sinks; a sink that has failed is tried again for a while."""
         if self._delivery is None:
             return
         self._delivery.finish(self._completed, time.monotonic() + _END_S)
         self._delivery = None
         left = [entry.step for entry in self._undelivered.final(0, self._completed)]
         if left:
-            self._tell_dropped(left)
+            self._report_dropped(left)
 
     def _deliver(self) -> None:
         if self._delivery is None and not self._undelivered.is_empty:
             sinks = self._values.sinks or (default_sink(self._rank),)
-            self._delivery = Delivery(self._undelivered, Run(new_run_id(), self._rank), sinks, self._tell_failed)
+            self._delivery = Delivery(self._undelivered, Run(new_run_id(), self._rank), sinks, self._report_failed)
         if self._delivery is not None and self._undelivered.has_final(self._completed):
             self._delivery.deliver(self._completed)
 
-    def _tell_failed(self, sink: str, error: Exception) -> None:
+    def _report_failed(self, sink: str, error: Exception) -> None:
         note(
-            f"the journal cannot be written to {sink}: {type(error).__name__}: {error}; training goes on, entries wait"
+            f"the journal cannot be written to {sink}: {type(error).__name__}: {error}; training continues, and "
+            "entries wait for the next try"
         )
 
-    def _tell_dropped(self, steps: list[int]) -> None:
-        note(f"journal entries of rank {self._rank}, step {ranges(steps)}, were given up: not every sink has them")
+    def _report_dropped(self, steps: list[int]) -> None:
+        note(f"journal entries of rank {self._rank} for steps {ranges(steps)} were dropped: not every sink has them")

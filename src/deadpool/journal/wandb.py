@@ -1,9 +1,9 @@
-"""Weights & Biases: every entry is a row of the run's history, at its step. Needs the package `wandb`.
+"""A sink that writes every entry as a row of a Weights & Biases run, at its step. It needs the package `wandb`.
 
-wandb hands rows to a process of its own, which writes and sends them later and ends with the trainer. So a row that was
-handed over is not durable yet. Offline, the run's files say which steps it has, and a row counts when it is there.
-Online, the server says so when the run is opened (`run.step`), and a row counts a while after it was handed over; one
-that comes twice is dropped by the server, which takes only growing steps.
+wandb hands rows to a helper process, which writes and sends them later and ends with the trainer. So a row that was
+handed over is not durable yet. Offline, the run's files show which steps it has, and a row is durable once it is in
+them. Online, the server tells the next step when the run is opened (`run.step`), and a row is taken for durable a while
+after it was handed over. The server accepts only growing steps, so it drops a row that comes twice.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from deadpool.journal.wandb_file import HistoryFile
 
 _FLUSH_S = 1.0
 _SENT_S = 60.0
-"""Online: how long after it was handed over a row is taken for sent. wandb sends every few seconds."""
+"""Online, a row is taken for sent this long after it was handed over. wandb sends every few seconds."""
 _SETTLE_S = 2.0
-"""For the helper process of a trainer that was killed: it ends with it, and may write a last time until then."""
+"""The helper process of a killed trainer ends within this time, and may write a last time until then."""
 
 
 class WandB:
+    """A sink that writes each step as a row of a Weights & Biases run. It needs the package `wandb`."""
+
     def __init__(
         self,
         project: str | None = None,
@@ -38,8 +40,9 @@ class WandB:
         settings: dict[str, Any] | None = None,
         **init: Any,
     ) -> None:
-        """As of `wandb.init`. `id` belongs to one job: in another job its steps would be taken for written. By default
-        each start of a job has its own. Offline, every node that may hold the rank sees `dir`."""
+        """Takes the arguments of `wandb.init`. An `id` must belong to one job, because another job with the same id
+        would take its steps for written; by default each start of a job has its own. Offline, every node that may hold
+        the rank must see `dir`."""
         self.place = f"{project or 'wandb'}, {mode}"
         self._id, self._dir, self._settings = id, Path(dir), settings or {}
         self._offline = mode == "offline"
@@ -49,7 +52,7 @@ class WandB:
         self._lock: int | None = None
         self._files: dict[Path, HistoryFile] = {}
         self._next = 0  # the first step that was not handed over
-        self._handed: deque[tuple[float, int]] = deque()  # online: when, and the first step of it
+        self._handed: deque[tuple[float, int]] = deque()  # online: time and first step of each hand-over
 
     def open(self, run: Run) -> None:
         wandb = _import_wandb()
@@ -78,7 +81,7 @@ class WandB:
         return self._steps_on_disk() if self._offline else self._steps_sent()
 
     def close(self) -> None:
-        """wandb has written and sent everything when it has finished a run."""
+        """Finishes the run; wandb has written and sent everything afterwards."""
         run, self._run = self._run, None
         lock, self._lock = self._lock, None
         self._files, self._handed = {}, deque()
@@ -90,7 +93,7 @@ class WandB:
                 os.close(lock)
 
     def _all_settings(self, wandb: Any) -> Any:
-        """The console is the trainer's. Rows are to be on disk soon, where this wandb can be told so."""
+        """Leaves the console to the trainer, and has rows written to disk soon if this version of wandb can do that."""
         settings: dict[str, Any] = {"console": "off"}
         if "x_transaction_log_flush_interval" in getattr(wandb.Settings, "model_fields", {}):
             settings["x_transaction_log_flush_interval"] = _FLUSH_S
@@ -102,13 +105,13 @@ class WandB:
         return self._steps_on_disk()
 
     def _steps_on_disk(self) -> int:
-        """The first step that no file of this run has."""
+        """Returns the first step that no file of this run has."""
         for path in (self._dir / "wandb").glob(f"offline-run-*-{self._name}/run-{self._name}.wandb"):
             self._files.setdefault(path, HistoryFile(path))
         return max((file.read() + 1 for file in self._files.values()), default=0)
 
     def _steps_sent(self) -> int | None:
-        """The first step that was handed over only now; None: there is none."""
+        """Returns the first step that is not taken for sent yet, or None if all are."""
         while self._handed and self._handed[0][0] < time.monotonic() - _SENT_S:
             self._handed.popleft()
         return self._handed[0][1] if self._handed else None

@@ -1,7 +1,7 @@
-"""Reads which steps are in a run file of wandb (`run-ID.wandb`), also while it grows.
+"""Reads which steps are in a run file of wandb (`run-ID.wandb`), also while the file grows.
 
-The file is a log as LevelDB writes it: after a header of 7 bytes, blocks of 32 KiB with pieces of records in them. A
-record is one of wandb's protobuf messages.
+The file is a log in LevelDB's format: a header of 7 bytes, then blocks of 32 KiB that hold pieces of records. A record
+is one of wandb's protobuf messages.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _FULL, _FIRST, _LAST = 1, 2, 4
 class HistoryFile:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = _FILE_HEADER  # of the first piece that was not read
-        self._begun = b""  # what was read of a record whose end was not
+        self._offset = _FILE_HEADER  # of the first piece that was not read yet
+        self._begun = b""  # the first pieces of a record whose last piece was not read yet
         self._last_step = -1
 
     def read(self) -> int:
-        """The last step that is in the file; -1: none is. What is found is on the disk, not only in a cache."""
+        """Returns the last step in the file, or -1. That step is on the disk then, not only in a cache."""
         with self._path.open("rb") as file:
             file.seek(self._offset)
             data = file.read()
@@ -36,7 +36,7 @@ class HistoryFile:
         return self._last_step
 
     def _records(self, data: bytes) -> Iterator[bytes]:
-        """The records that end in `data`, which begins at the offset."""
+        """Yields the records that end in `data`, which begins at the offset."""
         start = self._offset
         while True:
             left_in_block = _BLOCK - self._offset % _BLOCK
@@ -54,7 +54,7 @@ class HistoryFile:
 
 
 def _step_of(data: bytes) -> int:
-    """-1: a record of something else."""
+    """Returns the step of a history record, or -1 for any other record."""
     from wandb.proto import wandb_internal_pb2
 
     messages: Any = wandb_internal_pb2

@@ -1,1 +1,1 @@
-"""A fault and its recovery as an SVG, drawn from a run's events: step times around it, its phases as a timeline."""
+"""Draws a fault and its recovery as an SVG from a run's events: step times around it, and a timeline of its phases."""

@@ -1,4 +1,4 @@
-"""From values to places on the page, with round numbers to label them, and seconds in words."""
+"""Maps values to positions on the page, finds round numbers for labels, and formats seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Linear: `low` lies at `start`, `high` at `end`."""
+    """A linear axis: `low` is at `start`, `high` is at `end`."""
 
     low: float
     high: float
@@ -21,7 +21,7 @@ class Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self, count: int) -> list[float]:
-        """About so many round numbers within."""
+        """Returns about `count` round numbers on the axis."""
         rough = (self.high - self.low) / count
         power = 10.0 ** math.floor(math.log10(rough))
         stride = next(power * each for each in _ROUND if power * each >= rough * 0.999)
@@ -31,7 +31,7 @@ class Axis:
 
 
 def in_words(seconds: float) -> str:
-    """Three digits at most: 63 ms, 0.32 s, 2.10 s."""
+    """Formats seconds with at most three digits: 63 ms, 0.32 s, 2.10 s."""
     if seconds < 0.00095:
         return f"{1e6 * seconds:.0f} µs"
     if seconds < 0.0995:

@@ -1,4 +1,4 @@
-"""The whole picture of one recovery: what happened in words, step times around it, its phases."""
+"""Draws the whole picture of one recovery: a title that says what happened, step times around it, and its phases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEFT, _RIGHT = 118.0, WIDTH - 28.0
 
 
 def draw_page(records: list[Record], cause: str | None = None) -> str:
-    """An SVG of the recovery with this cause, or of the last one. ConfigError where there is none."""
+    """Returns an SVG of the recovery with this cause, or of the last one. Raises ConfigError if there is none."""
     recovery = choose(records, cause)
     canvas = Canvas(WIDTH)
     canvas.text(28, 40, title(recovery), size="large")
@@ -32,7 +32,7 @@ def choose(records: list[Record], cause: str | None) -> Recovery:
     if not found:
         known = ", ".join(each.cause for each in complete) or "none"
         wanted = f"recovery from {cause}" if cause else "recovery"
-        raise ConfigError(f"the run has no completed {wanted} to draw: completed are {known}")
+        raise ConfigError(f"the run has no completed {wanted} to draw; completed recoveries: {known}")
     return found[-1]
 
 
@@ -52,14 +52,14 @@ def subtitle(recovery: Recovery) -> str:
 
 
 def _victim(recovery: Recovery) -> str:
-    """A fault that was ordered says so in its first record."""
+    """Says "killed" if the first record of the recovery is an injected fault."""
     first, fault = recovery.records[0], recovery.fault
     did = "killed" if first["what"] in ("signal_sent", "injected") else "lost"
     return f"Rank {fault['rank']} {did}" if fault.get("rank") is not None else f"Node {fault['node']} {did}"
 
 
 def _draw_steps(canvas: Canvas, records: list[Record], recovery: Recovery, top: float) -> float:
-    """Returns where the next panel begins."""
+    """Draws the step times and returns where the next panel begins."""
     canvas.text(28, top, "Step time", size="head")
     left = _LEFT
     found = steps.read_steps(records, recovery)
@@ -76,7 +76,7 @@ def _draw_steps(canvas: Canvas, records: list[Record], recovery: Recovery, top: 
 
 
 def _draw_key(canvas: Canvas, recovery: Recovery, y: float) -> None:
-    """From the right: who is drawn in which colour."""
+    """Draws the legend of colours, from the right to the left."""
     x = _RIGHT
     lost = ", ".join(map(str, recovery.fault["ranks"]))
     for words, colour in ((f"rank {lost}, taken over", "newcomer"), ("survivors", "survivor")):

@@ -1,6 +1,6 @@
-"""The upper panel: how long each step of each rank took around a fault, from the `step_times` events of the log.
+"""Draws the upper panel: how long each step of each rank took around a fault, from the `step_times` events of the log.
 
-A step's time is counted from the end of the one before, so the first step after a fault has the standstill in it.
+A step's time counts from the end of the step before, so the first step after a fault includes the standstill.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from deadpool.picture.svg import Canvas
 from deadpool.story import Record, Recovery
 
 HEIGHT = 190.0
-_STEPS_SHOWN = 14  # on each side, at most
-_SHARE_BEFORE = 1.2  # of the recovery's length that is shown before it, at least
+_STEPS_SHOWN = 14  # the most steps on each side
+_SHARE_BEFORE = 1.2  # the time shown before a recovery is at least so many times its length
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +25,21 @@ class StepEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """By rank, in unbroken stretches, around one recovery."""
+class StepSeries:
+    """The steps around one recovery, by rank, in unbroken stretches."""
 
     by_rank: dict[int, list[list[StepEnd]]]
     usual_s: float
 
     def window(self, recovery: Recovery) -> tuple[float, float]:
-        """From and to when it is worth looking, in seconds since the fault."""
+        """Returns the time window to draw, in seconds since the fault."""
         lasted = recovery.first_step_s or 0.0
         wide = min(_STEPS_SHOWN * self.usual_s, max(_SHARE_BEFORE * lasted, 6 * self.usual_s))
         return -wide, lasted + wide
 
 
-def read_steps(records: list[Record], recovery: Recovery) -> Steps | None:
-    """None where the log has no steps of both before and after."""
+def read_steps(records: list[Record], recovery: Recovery) -> StepSeries | None:
+    """Returns None if the log does not have steps both before and after the recovery."""
     ends, lost, went_on = _ends_by_rank(records), set(recovery.fault["ranks"]), _went_on(recovery)
     before = {rank: [t for t in times if t <= went_on] for rank, times in ends.items()}
     after = {rank: [t for t in times if t > went_on] for rank, times in ends.items()}
@@ -48,13 +48,13 @@ def read_steps(records: list[Record], recovery: Recovery) -> Steps | None:
     if not (last_ends and quiet and any(after.values())):
         return None
     by_rank = {
-        # What the old process of a lost rank knew is gone: the others were with it, step by step.
+        # The last step times of a lost rank are lost with its process. The other ranks ended these steps with it.
         rank: [_steps(before[rank]), _steps([max(last_ends), *after[rank]])]
         if rank in lost
         else [_steps(before[rank] + after[rank])]
         for rank in ends
     }
-    return Steps(by_rank, statistics.median(quiet))
+    return StepSeries(by_rank, statistics.median(quiet))
 
 
 def _went_on(recovery: Recovery) -> float:
@@ -66,7 +66,7 @@ def _steps(ends: list[float]) -> list[StepEnd]:
 
 
 def _ends_by_rank(records: list[Record]) -> dict[int, list[float]]:
-    """In order; a step done again ends again."""
+    """Returns when steps ended, in order; a step that was done again has two ends."""
     ends: dict[int, list[float]] = {}
     for record in records:
         if record["what"] == "step_times":
@@ -75,7 +75,7 @@ def _ends_by_rank(records: list[Record]) -> dict[int, list[float]]:
     return {rank: sorted(times) for rank, times in sorted(ends.items())}
 
 
-def draw(canvas: Canvas, steps: Steps, recovery: Recovery, left: float, right: float, top: float) -> None:
+def draw(canvas: Canvas, steps: StepSeries, recovery: Recovery, left: float, right: float, top: float) -> None:
     bottom = top + HEIGHT
     low, high = steps.window(recovery)
     lost = set(recovery.fault["ranks"])
@@ -89,7 +89,7 @@ def draw(canvas: Canvas, steps: Steps, recovery: Recovery, left: float, right: f
     _draw_grid(canvas, x, y)
     _draw_standstill(canvas, x, top, bottom, recovery)
     canvas.line(left, y.at(steps.usual_s), right, y.at(steps.usual_s), "quiet", stroke_dasharray="4 4")
-    for is_lost, points in sorted(shown, key=lambda each: each[0]):  # who was replaced lies on top
+    for is_lost, points in sorted(shown, key=lambda each: each[0]):  # draws replaced ranks on top
         _draw_stretch(canvas, x, y, points, "newcomer" if is_lost else "survivor")
 
 

@@ -1,4 +1,4 @@
-"""Plain SVG, written by hand. Colours are named by class, so that one file looks right on light and on dark pages."""
+"""Writes plain SVG. Colours are CSS classes, so that one file looks right on light and on dark pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape, quoteattr
 
-CHARACTER_PX = 6.2  # of the small text, on average
+CHARACTER_PX = 6.2  # the average width of a character of the small text
 
 LIGHT = {
     "page": "#ffffff",
@@ -66,8 +66,12 @@ class Canvas:
     def _add(
         self, tag: str, attributes: Mapping[str, object], kind: str, more: Mapping[str, object], body: str | None = None
     ) -> None:
-        told = {"class": kind, **attributes, **{name.replace("_", "-"): value for name, value in more.items()}}
-        written = " ".join(f"{name}={quoteattr(_plain(value))}" for name, value in told.items())
+        all_attributes = {
+            "class": kind,
+            **attributes,
+            **{name.replace("_", "-"): value for name, value in more.items()},
+        }
+        written = " ".join(f"{name}={quoteattr(_plain(value))}" for name, value in all_attributes.items())
         self.elements.append(f"<{tag} {written}/>" if body is None else f"<{tag} {written}>{body}</{tag}>")
 
     def render(self, height: float, title: str) -> str:

@@ -1,4 +1,4 @@
-"""The lower panel: a recovery's phases one after the other, and below them what each rank did in which of them."""
+"""Draws the lower panel: the phases of a recovery, and below them how long each rank took for its part of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS_SHOWN = 12
 _BAR, _ROW, _PHASES_BAR = 14.0, 24.0, 22.0
 
 _ENDS = {"unwind": "unwound", "prepare": "restored", "connect": "rebuilt", "redo": "resumed"}
-"""Which event of a rank ends its part of a phase."""
+"""The event of a rank that ends its part of a phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def phase_bars(recovery: Recovery) -> list[Bar]:
 
 
 def rank_rows(recovery: Recovery) -> list[Row]:
-    """Who was replaced first, then the others: all of them, or those that took longest."""
+    """Returns the replaced ranks first, then the others, up to the number of rows that are shown."""
     phases = {bar.phase: bar for bar in phase_bars(recovery)}
     lost = set(recovery.fault["ranks"])
     ranks = sorted({r["rank"] for r in recovery.records if r["what"] in _ENDS.values()})
@@ -61,7 +61,7 @@ def rank_rows(recovery: Recovery) -> list[Row]:
 
 
 def _row(recovery: Recovery, rank: int, phases: dict[str, Bar], replaced: bool) -> Row:
-    """A rank's part of a phase begins with the phase, and ends with the rank's own event."""
+    """A rank's part of a phase begins with the phase and ends with the rank's own event."""
     own = [r for r in recovery.records if r.get("rank") == rank]
     at = {r["what"]: float(r["t"]) - recovery.began for r in own}
     bars = [
@@ -73,7 +73,7 @@ def _row(recovery: Recovery, rank: int, phases: dict[str, Bar], replaced: bool) 
 
 
 def _node_of(own: list[Record]) -> str:
-    """Of whoever holds the rank in the end; trainers are named after their nodes."""
+    """Returns the node that holds the rank at the end; trainers are named after their nodes."""
     trainers = [str(r["trainer"]) for r in own if "trainer" in r]
     return trainers[-1].rpartition(".")[0] if trainers else "?"
 
@@ -122,7 +122,7 @@ def _draw_row(canvas: Canvas, x: Axis, row: Row, top: float) -> None:
 
 
 def draw_legend(canvas: Canvas, recovery: Recovery, left: float, right: float, top: float) -> float:
-    """Two columns of phases with what they are and what they took. Returns where it ends."""
+    """Draws two columns of phases with their durations and meanings. Returns where the legend ends."""
     column = (right - left) / 2
     bars = phase_bars(recovery)
     lines = (len(bars) + 1) // 2

@@ -1,8 +1,8 @@
-"""Host memory for snapshots. The agent owns it, so it outlives any trainer; trainers attach by a passed descriptor.
+"""Host memory for snapshots. The agent owns it, so that it outlives any trainer; trainers get a descriptor and map it.
 
-A Segment is one memfd cut into equal slots and sealed against truncation: no peer can shrink it under a mapping and
-turn a read into SIGBUS. An Arena is the agent's collection of segments. Neither knows what a slot's state is: that is
-the protocol's business.
+A Segment is one memfd that is divided into equal slots and sealed against truncation, so that no peer can shrink it
+under a mapping and turn a read into SIGBUS. An Arena is the agent's collection of segments. Neither of them knows what
+a slot contains: the protocol decides that.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from deadpool.errors import ArenaError
 from deadpool.protocol.seal import Geometry
 
 ArenaKey = tuple[str, int]
-"""What a segment is for: ("own", rank) or ("held", rank)."""
+"""Names the use of a segment: ("own", rank) or ("held", rank)."""
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MADV_POPULATE_WRITE = 23
 _PREFAULT_STRIDE_BYTES = 256 << 20
-_PREFAULT_THREADS = 8  # one clears 1 to 2 GB/s
+_PREFAULT_THREADS = 8  # one thread clears 1 to 2 GB/s
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -44,7 +44,7 @@ class Segment:
 
     @classmethod
     def create(cls, name: str, geometry: Geometry, count: int) -> Segment:
-        """A new segment. Its memory is promised here and taken by prefault()."""
+        """Makes a new segment. This only reserves its memory; prefault() takes it."""
         total_bytes = geometry.slot_bytes * count
         _require_available(total_bytes)
         fd = os.memfd_create(f"deadpool-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -58,10 +58,10 @@ class Segment:
 
     @classmethod
     def attach(cls, fd: int, geometry: Geometry, count: int) -> Segment:
-        """Map a segment that came over a socket. Takes the descriptor over: close() closes it."""
+        """Maps a segment whose descriptor came over a socket. The segment owns the descriptor: close() closes it."""
         expected, actual = geometry.slot_bytes * count, os.fstat(fd).st_size
         if actual != expected:
-            raise ArenaError(f"segment has {actual} bytes where {count} slots need {expected}")
+            raise ArenaError(f"the segment has {actual} bytes, but {count} slots need {expected}")
         return cls(fd, geometry, count)
 
     @property
@@ -69,9 +69,9 @@ class Segment:
         return self._fd
 
     def offset(self, index: int) -> int:
-        """Where a slot starts in the memfd."""
+        """Returns where a slot starts in the memfd."""
         if not 0 <= index < self.count:
-            raise ArenaError(f"slot {index} of {self.count}")
+            raise ArenaError(f"there is no slot {index}: the segment has {self.count} slots")
         return index * self.geometry.slot_bytes
 
     def slot(self, index: int) -> memoryview:
@@ -79,12 +79,12 @@ class Segment:
         return memoryview(self._map)[start : start + self.geometry.slot_bytes]
 
     def view(self) -> memoryview:
-        """The whole segment, e.g. to register it with a device."""
+        """Returns the memory of the whole segment, for example to register it with a device."""
         return memoryview(self._map)
 
     def prefault(self, slots: range | None = None) -> None:
-        """Back every page with memory now (first writes into cold pages are ten times slower). Gives up the GIL, and
-        stops where the segment is closed meanwhile."""
+        """Backs every page with memory now, because first writes into cold pages are ten times slower. It gives up the
+        GIL, and stops if the segment is closed meanwhile."""
         wanted = range(self.count) if slots is None else slots
         first, end = wanted.start * self.geometry.slot_bytes, wanted.stop * self.geometry.slot_bytes
         starts = range(first, end, _PREFAULT_STRIDE_BYTES)
@@ -100,7 +100,7 @@ class Segment:
             _populate(stride, self.total_bytes)
 
     def close(self) -> None:
-        """Close the descriptor and unmap. A slot still in someone's hands keeps the mapping until it is let go."""
+        """Closes the descriptor and unmaps the memory. If a slot is still in use, the mapping stays until it is not."""
         with self._closing:
             if self._fd < 0:
                 return
@@ -109,7 +109,7 @@ class Segment:
         try:
             self._map.close()
         except BufferError:
-            # Never unmap under a reader: the mapping ends with the last memoryview.
+            # A reader is never unmapped: the mapping ends with the last memoryview.
             del self._map
 
 
@@ -142,7 +142,7 @@ class Arena:
             return sum(segment.total_bytes for segment in self._segments.values())
 
     def drop(self, key: ArenaKey) -> None:
-        """Give a segment's memory back. Only once no transfer reads or writes it."""
+        """Frees a segment. No transfer may read or write it any more."""
         with self._lock:
             segment = self._segments.pop(key, None)
         if segment is not None:
@@ -154,7 +154,7 @@ class Arena:
 
 
 def available_bytes() -> int:
-    """What this process may still take: the machine's free memory, or its cgroup's where that is less."""
+    """Returns how much memory this process may still take: that of the machine, or of its cgroup if that is less."""
     figures = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     available = int(figures["MemAvailable"].split()[0]) * 1024
     limit = _cgroup_room_bytes()
@@ -173,7 +173,7 @@ def _cgroup_room_bytes() -> int | None:
 
 
 def _require_available(total_bytes: int) -> None:
-    # A memfd overcommits: without this look the answer to too large a request is the OOM killer, not an error.
+    # A memfd overcommits: without this check a request that is too large would end in the OOM killer, not in an error.
     available = available_bytes()
     if total_bytes > available:
         raise _no_memory(total_bytes, f"{available / 2**30:.2f} GiB are available")
@@ -181,16 +181,16 @@ def _require_available(total_bytes: int) -> None:
 
 def _no_memory(total_bytes: int, cause: str) -> ArenaError:
     return ArenaError(
-        f"cannot have {total_bytes / 2**30:.2f} GiB of host memory for snapshots ({cause}); use fewer slots, "
+        f"cannot allocate {total_bytes / 2**30:.2f} GiB of host memory for snapshots ({cause}); use fewer slots, "
         "raise the memory limit of this node or container, or spread the job over more nodes"
     )
 
 
 def _populate(stride: memoryview, total_bytes: int) -> None:
-    # ctypes and not mmap.madvise: the latter holds the GIL, for seconds per 10 GiB.
+    # mmap.madvise would hold the GIL, for seconds per 10 GiB; a call through ctypes does not.
     address = np.frombuffer(stride, dtype=np.uint8).ctypes.data
     if _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(len(stride)), _MADV_POPULATE_WRITE) == 0:
         return
     code = ctypes.get_errno()
-    if code != errno.EINVAL:  # EINVAL: a kernel before 5.14; then pages come on first use, slower but sound
+    if code != errno.EINVAL:  # EINVAL means a kernel before 5.14; there pages come on first use, which is only slower
         raise _no_memory(total_bytes, os.strerror(code))

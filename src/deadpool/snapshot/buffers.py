@@ -1,10 +1,10 @@
-"""Module buffers that lie on a device: cloned at the boundary, beside it, so that nobody has to wait for them.
+"""Clones module buffers on their device at the step boundary, so that the host does not wait for the device.
 
-Forward writes buffers (batch-norm statistics, fp8 maxima), so they cannot be copied while the next one runs. Taking
-them to the host at the boundary would make the host wait for the device. So they are cloned on the device, on the
-script's own stream; the clone is what a capture copies, and what a rank that keeps its memory gets back.
+A forward pass writes buffers (batch-norm statistics, fp8 maxima), so they cannot be copied while the next one runs.
+Copying them to the host at the boundary would make the host wait for the device. So they are cloned on the device, on
+the script's own stream. A capture copies the clone, and a rank that keeps its memory gets its buffers back from it.
 
-A buffer whose shape changes from step to step has no lasting place in a slot: it goes with the boundary record.
+A buffer whose shape changes from step to step has no fixed place in a slot: it goes into the boundary record.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Signature = tuple[tuple[Key, torch.Size, torch.dtype, torch.device], ...]
 
 
 class BufferStage:
-    """Main thread only."""
+    """Holds the clones. Only the main thread may use it."""
 
     def __init__(self, trees: ModuleTrees, *, include_host: bool) -> None:
-        """`include_host`: those in host memory too, which otherwise go with the record."""
+        """With `include_host` buffers in host memory are cloned too; otherwise they go into the boundary record."""
         self._trees, self._include_host = trees, include_host
         self._shapes: dict[Key, torch.Size] = {}
         self._unsteady: set[Key] = set()
@@ -41,11 +41,11 @@ class BufferStage:
 
     @property
     def keys(self) -> frozenset[Key]:
-        """Of the buffers that were cloned last."""
+        """Returns the keys of the buffers that were cloned last."""
         return frozenset(self._views)
 
     def find(self) -> list[tuple[Key, Tensor]]:
-        """The buffers to be cloned now, in the order of their modules."""
+        """Returns the buffers to be cloned now, in the order of their modules."""
         found = []
         for key, buffer in self._all():
             if not self._is_eligible(buffer):
@@ -56,14 +56,14 @@ class BufferStage:
                 found.append((key, buffer))
         return found
 
-    def follow(self, stored: frozenset[Key]) -> None:
-        """A snapshot was restored in which these were cloned: the same ones will be here, so that layouts agree."""
+    def match_snapshot(self, stored: frozenset[Key]) -> None:
+        """Clones the same buffers as the restored snapshot, whose clones were `stored`, so that layouts agree."""
         here = {key: buffer.shape for key, buffer in self._all() if self._is_eligible(buffer)}
         self._shapes = here
         self._unsteady = set(here) - stored
 
-    def place(self, ordered: list[tuple[Key, Tensor]]) -> dict[Key, Tensor]:
-        """New room for these, side by side in this order. Gives each its part."""
+    def allocate(self, ordered: list[tuple[Key, Tensor]]) -> dict[Key, Tensor]:
+        """Allocates memory for the clones of these buffers, side by side in this order."""
         self._views, self._sources = {}, []
         totals: dict[tuple[torch.device, int], list[tuple[Key, Tensor]]] = {}
         for key, buffer in ordered:
@@ -78,8 +78,8 @@ class BufferStage:
                 start += local.numel()
         return self._views
 
-    def take(self, buffers: list[tuple[Key, Tensor]]) -> None:
-        """Clone them, each into its place, behind what was enqueued so far."""
+    def clone(self, buffers: list[tuple[Key, Tensor]]) -> None:
+        """Enqueues the cloning of these buffers behind the work that was enqueued so far."""
         if not buffers:
             return
         tensors = [buffer for _, buffer in buffers]
@@ -91,8 +91,8 @@ class BufferStage:
             for targets, sources in self._pairs:
                 torch._foreach_copy_(targets, sources)
 
-    def put_back(self) -> None:
-        """The live buffers become what was cloned last."""
+    def restore(self) -> None:
+        """Copies the last clones back into the live buffers."""
         with torch.no_grad():
             for key, view in self._views.items():
                 _put(self._trees, key, view)
@@ -113,7 +113,7 @@ class BufferStage:
 
 
 def signature_of(buffers: list[tuple[Key, Tensor]]) -> Signature:
-    """What has to be equal for the same room to do."""
+    """Returns a value that is equal as long as the same memory can hold the clones."""
     return tuple((key, buffer.shape, buffer.dtype, buffer.device) for key, buffer in buffers)
 
 
@@ -126,7 +126,7 @@ def module_of(trees: ModuleTrees, key: Key) -> nn.Module:
 
 
 def _put(trees: ModuleTrees, key: Key, value: Tensor) -> None:
-    """In place where the live buffer fits; a forward pass may also have put another tensor there, or none."""
+    """Writes in place if the live buffer fits; a forward pass may have put another tensor there, or None."""
     module, name = module_of(trees, key), key[3]
     live = module._buffers.get(name)
     if live is not None and local_part(live).shape == value.shape and live.dtype == value.dtype:
@@ -138,7 +138,7 @@ def _put(trees: ModuleTrees, key: Key, value: Tensor) -> None:
 
 
 def _pairs(pairs: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """For one call per device and dtype; those whose memory is not in order by themselves."""
+    """Groups pairs for one call per device and dtype. Tensors that are not contiguous get a call of their own."""
     together: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
     for view, local in pairs:
         if local.numel() == 0:

@@ -1,7 +1,7 @@
-"""The bulk of a rank's state: which live tensors belong to it now, and the plan by which they lie in a slot.
+"""Finds the bulk of a rank's state, that is its parameters, optimizer state and cloned buffers, and plans their copy.
 
-Scanned on the main thread at the step boundary; a Plan is immutable and may be read by the copying thread. A scan that
-finds the tensors of the last one again returns the same Plan, so that the steady state costs a comparison.
+The main thread scans at the step boundary. A CopyPlan is immutable, and the copying thread may read it. A scan that
+finds the same tensors as the last one returns the same CopyPlan, so that a usual step costs only a comparison.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torch import Tensor
 
 from deadpool.errors import StateError
 from deadpool.snapshot.buffers import BufferStage, Signature, signature_of
-from deadpool.snapshot.layout import BulkRegion, Entry, Layout, Packer, encode_layout, packing_order
+from deadpool.snapshot.layout import BulkRegion, Packer, SlotLayout, TensorEntry, encode_layout, packing_order
 from deadpool.snapshot.objects import Key, Objects, ProtectedOptimizer, describe
-from deadpool.snapshot.placement import describe_spread
-from deadpool.snapshot.plan_check import Census
+from deadpool.snapshot.placement import dtensor_spec_of
+from deadpool.snapshot.plan_check import PlanCheck
 from deadpool.snapshot.tensors import local_part, require_storable
 
 StateKeys = dict[str, dict[int, tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """A tensor of the bulk. `param` is itself, or the parameter whose optimizer state it is. `sharded`: of each rank
-    alone, whatever is said of the parameter."""
+class LiveTensor:
+    """A tensor of the bulk. `param` is the tensor itself, or the parameter whose optimizer state it is. A `sharded`
+    tensor is different on every rank, even if its parameter is replicated."""
 
     key: Key
     tensor: Tensor
@@ -35,18 +35,18 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class CopyPlan:
     """Live tensors in canonical order, and their places in a slot.
 
-    `locals` share memory with the live tensors but not their identity: a framework that puts other data under a
-    parameter during forward does not change what is copied. Those of buffers are the places they are cloned to.
+    `locals` share memory with the live tensors but are other objects: so a framework that puts other data under a
+    parameter during forward does not change what is copied. For buffers they are the clones.
     """
 
-    live: tuple[Live, ...]
+    live: tuple[LiveTensor, ...]
     locals: dict[Key, Tensor]
-    layout: Layout
+    layout: SlotLayout
     encoded_layout: bytes
-    census: Census
+    check: PlanCheck
     buffers: Signature
 
 
@@ -58,39 +58,39 @@ class BulkScanner:
         self._in_replica_region = in_replica_region
         self._stage = stage
         self._params = list(objects.params.values())
-        self._plan: Plan | None = None
+        self._plan: CopyPlan | None = None
 
-    def scan(self) -> Plan:
-        """The plan for the state as it is now, with buffers cloned. Main thread."""
+    def scan(self) -> CopyPlan:
+        """Clones buffers and returns the plan for the state as it is now. Only the main thread may call it."""
         buffers = self._stage.find()
-        if self._plan is None or not self._is_still(self._plan, buffers):
+        if self._plan is None or not self._is_valid(self._plan, buffers):
             self._plan = self._make_plan(buffers)
-        self._stage.take(buffers)
+        self._stage.clone(buffers)
         return self._plan
 
-    def _is_still(self, plan: Plan, buffers: list[tuple[Key, Tensor]]) -> bool:
-        return plan.census.holds(self._params, self._objects.optimizers) and plan.buffers == signature_of(buffers)
+    def _is_valid(self, plan: CopyPlan, buffers: list[tuple[Key, Tensor]]) -> bool:
+        return plan.check.still_holds(self._params, self._objects.optimizers) and plan.buffers == signature_of(buffers)
 
-    def _make_plan(self, buffers: list[tuple[Key, Tensor]]) -> Plan:
+    def _make_plan(self, buffers: list[tuple[Key, Tensor]]) -> CopyPlan:
         live, state_keys = find_live(self._objects)
-        live += [Live(key, buffer, buffer, True) for key, buffer in buffers]
+        live += [LiveTensor(key, buffer, buffer, True) for key, buffer in buffers]
         for item in live:
             require_storable(item.tensor, describe(item.key))
         ordered = sorted(live, key=_packing_order)
         locals_ = {item.key: local_part(item.tensor) for item in live}
-        locals_ |= self._stage.place([(item.key, item.tensor) for item in ordered if item.key[0] == "buffer"])
+        locals_ |= self._stage.allocate([(item.key, item.tensor) for item in ordered if item.key[0] == "buffer"])
         packer = Packer()
         entries = tuple(self._entry(item, locals_[item.key], packer) for item in ordered)
-        layout = Layout(entries=entries, state_keys=state_keys)
-        census = Census.take(self._params, self._objects.optimizers)
-        return Plan(tuple(live), locals_, layout, encode_layout(layout), census, signature_of(buffers))
+        layout = SlotLayout(entries=entries, state_keys=state_keys)
+        check = PlanCheck.of(self._params, self._objects.optimizers)
+        return CopyPlan(tuple(live), locals_, layout, encode_layout(layout), check, signature_of(buffers))
 
-    def _entry(self, item: Live, local: Tensor, packer: Packer) -> Entry:
+    def _entry(self, item: LiveTensor, local: Tensor, packer: Packer) -> TensorEntry:
         region: BulkRegion = "unique" if item.sharded or id(item.param) not in self._in_replica_region else "replica"
         nbytes = local.numel() * local.dtype.itemsize
         param = local_part(item.param)
         like_param = item.key[0] != "buffer" and local.shape == param.shape and local.device == param.device
-        return Entry(
+        return TensorEntry(
             key=item.key,
             dtype=local.dtype,
             shape=tuple(local.shape),
@@ -99,18 +99,18 @@ class BulkScanner:
             offset=packer.place(region, nbytes),
             device_type=local.device.type,
             like_param=like_param,
-            spread=describe_spread(item.tensor, describe(item.key)),
+            dtensor_spec=dtensor_spec_of(item.tensor, describe(item.key)),
         )
 
 
-def _packing_order(item: Live) -> tuple[int, int]:
+def _packing_order(item: LiveTensor) -> tuple[int, int]:
     local = local_part(item.tensor)
     return packing_order(item.key[0], local.dtype.itemsize, local.numel())
 
 
-def find_live(objects: Objects) -> tuple[list[Live], StateKeys]:
-    """All bulk tensors in canonical order, and the keys each parameter's optimizer state has."""
-    live = [Live(key, param, param, False) for key, param in objects.params.items()]
+def find_live(objects: Objects) -> tuple[list[LiveTensor], StateKeys]:
+    """Returns all bulk tensors in canonical order, and the keys of each parameter's optimizer state."""
+    live = [LiveTensor(key, param, param, False) for key, param in objects.params.items()]
     state_keys: StateKeys = {}
     for name, optimizer in objects.optimizers.items():
         keys = state_keys[name] = {}
@@ -118,12 +118,12 @@ def find_live(objects: Objects) -> tuple[list[Live], StateKeys]:
             keys[index] = tuple(state)
             for key, value in state.items():
                 if isinstance(value, Tensor):
-                    live.append(Live(("state", name, index, key), value, param, optimizer.is_sharded))
+                    live.append(LiveTensor(("state", name, index, key), value, param, optimizer.is_sharded))
     return live, state_keys
 
 
 def states_of(optimizer: ProtectedOptimizer) -> Iterator[tuple[int, Tensor, dict[Any, Any]]]:
-    """(index in the flattened groups, parameter, its state) for each parameter that has state."""
+    """Yields (index in the flattened groups, parameter, its state) for each parameter that has state."""
     all_states = optimizer.inner.state
     remaining = sum(1 for key in all_states if isinstance(key, Tensor))
     for index, param in enumerate(optimizer.params):

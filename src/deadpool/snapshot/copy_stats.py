@@ -1,4 +1,4 @@
-"""What copies and steps have taken lately, and what is to be expected of the next. Figures only; any thread."""
+"""Remembers how long recent copies and steps took, and predicts the next ones. Any thread may use it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _REMEMBERED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class CaptureCost:
     """What one capture cost."""
 
-    stall_s: float  # that the optimizer waited for it
+    stall_s: float  # how long the optimizer waited for it
     copied_bytes: int
     copy_s: float  # from the first byte to the last
-    traffic_s: float = 0.0  # by estimate, that kernels lost because the copy read the device's memory beside them
+    traffic_s: float = 0.0  # an estimate of how long kernels were held up by reads of the device's memory
 
     @property
     def cost_s(self) -> float:
@@ -26,9 +26,10 @@ class Figures:
         return self.copied_bytes / self.copy_s if self.copy_s > 0 else 0.0
 
 
-class Pace:
-    """Of one lane. The best of the last copies counts: a slow one may have waited for something else, and whoever
-    expected too little would never copy again and never learn better. What comes of expecting too much is measured."""
+class CopyStats:
+    """The statistics of one lane. It expects the speed of the fastest recent copy: a slow copy may have waited for
+    something else, and if too little were expected, no copy would be tried again to correct that. If too much is
+    expected, the stall that follows is measured."""
 
     def __init__(self) -> None:
         self._speeds: deque[float] = deque(maxlen=_REMEMBERED)
@@ -39,15 +40,16 @@ class Pace:
             self._speeds.append(nbytes / seconds)
 
     def note_window(self, seconds: float) -> None:
-        """From a step's boundary to its optimizer."""
+        """Records the time from a step's boundary to its optimizer."""
         self._windows.append(seconds)
 
     def copy_s(self, nbytes: int) -> float:
-        """How long so much will take; nothing where nothing was measured yet: then it has to be tried."""
+        """Predicts how long a copy will take. It is 0 before the first measurement, so that a copy is tried."""
         return nbytes / max(self._speeds) if self._speeds else 0.0
 
     @property
     def window_s(self) -> float:
-        """What the next step offers. The shortest of the last two: steps may differ, a longer one will not do."""
+        """Predicts the time from the next boundary to its optimizer: the shorter one of the last two, because steps
+        may differ, and a prediction that is too long would stall the optimizer."""
         recent = list(self._windows)[-2:]
         return min(recent) if recent else 0.0

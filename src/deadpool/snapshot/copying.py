@@ -1,7 +1,6 @@
-"""Moves bulk bytes between live tensors and slots: which lane serves which device, and what was planned for which slot.
+"""Copies bulk bytes between live tensors and slots. Owns the lane of each device and the batches planned for each slot.
 
-Copies are opened by the main thread at the boundary and advanced by the copying thread; slots are read by the main
-thread.
+The main thread opens copies at the boundary, and the copying thread advances them. The main thread reads slots.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ import torch
 
 from deadpool.errors import StateError
 from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.bulk import Plan
-from deadpool.snapshot.lanes import Batch, HostLane, Lane, Mark
+from deadpool.snapshot.bulk import CopyPlan
+from deadpool.snapshot.lanes import CopyBatch, CopyLane, HostLane, Mark
 from deadpool.snapshot.moves import Moves, make_moves
-from deadpool.snapshot.slot_copy import Share, SlotCopy
+from deadpool.snapshot.slot_copy import LaneShare, SlotCopy
 
 STAGING_LIMIT_BYTES = 256 << 20
-"""Of device memory for gathering small tensors; beyond it they are copied one by one."""
+"""The limit for device memory that small tensors are gathered in; beyond it they are copied one by one."""
 
-MakeLane = Callable[[torch.device], Lane]
+MakeLane = Callable[[torch.device], CopyLane]
 
 
-def make_lane(device: torch.device) -> Lane:
+def make_lane(device: torch.device) -> CopyLane:
     if device.type == "cpu":
         return HostLane()
     if device.type != "cuda":
@@ -35,7 +34,7 @@ def make_lane(device: torch.device) -> Lane:
 
 
 class Boundary:
-    """A moment in the work of all devices."""
+    """A step boundary in the work of all devices."""
 
     def __init__(self, marks: dict[torch.device, Mark]) -> None:
         self.marks = marks
@@ -49,16 +48,16 @@ class Boundary:
 
 
 class BulkCopier:
-    """Opens copies of plans into slots. What it has planned for a slot is kept until release()."""
+    """Opens copies of plans into slots. It keeps the batches that it has planned for a slot until release()."""
 
     def __init__(self, make: MakeLane, devices: Iterable[torch.device]) -> None:
-        """On these there is state from the beginning; others may follow."""
+        """`devices` have state from the beginning; others may follow."""
         self._make = make
-        self._lanes: dict[torch.device, Lane] = {}
-        self._plan: Plan | None = None
-        self._planned: dict[tuple[int, Geometry], dict[torch.device, list[Batch]]] = {}  # of that plan, by slot
+        self._lanes: dict[torch.device, CopyLane] = {}
+        self._plan: CopyPlan | None = None
+        self._planned: dict[tuple[int, Geometry], dict[torch.device, list[CopyBatch]]] = {}  # of that plan, by slot
         for device in devices:
-            if device.type != "meta":  # not materialised yet
+            if device.type != "meta":  # a parameter there is not materialised yet
                 self._lane(device)
 
     @property
@@ -70,20 +69,20 @@ class BulkCopier:
         return any(device.type != "cpu" for device in self._lanes)
 
     def mark(self) -> Boundary:
-        """Behind everything enqueued so far, on every device that has state. Main thread."""
+        """Marks the end of everything enqueued so far, on every device with state. Only the main thread may call it."""
         return Boundary({device: lane.mark() for device, lane in self._lanes.items()})
 
-    def open(self, plan: Plan, slot: memoryview, geometry: Geometry, start: Boundary) -> SlotCopy:
-        """A copy of the plan's tensors as they are at `start`."""
+    def open(self, plan: CopyPlan, slot: memoryview, geometry: Geometry, start: Boundary) -> SlotCopy:
+        """Opens a copy of the plan's tensors as they are at `start`."""
         batches = self._batches(plan, slot, geometry)
         return SlotCopy([self._share(device, each, start) for device, each in batches.items()], plan)
 
     def load(self, device: torch.device, moves: Moves) -> None:
-        """From a slot into live memory. It may be there only after await_loaded()."""
+        """Copies from a slot into live memory. The copy may end only in await_loaded()."""
         self._lane(device).load(moves)
 
     def await_loaded(self) -> None:
-        """Until everything is there that was loaded so far, and no slot is read any more."""
+        """Waits until every load so far is complete, and no slot is read any more."""
         self.mark().wait()
 
     def drain(self) -> None:
@@ -91,22 +90,22 @@ class BulkCopier:
             lane.drain()
 
     def release(self) -> None:
-        """Let go of all slots, so that their memory can be unmapped, and of the tensors last captured."""
+        """Drops all references to slots, so that their memory can be unmapped, and to the tensors last captured."""
         self._planned.clear()
         for lane in self._lanes.values():
             lane.release()
 
-    def _lane(self, device: torch.device) -> Lane:
+    def _lane(self, device: torch.device) -> CopyLane:
         if device not in self._lanes:
             self._lanes[device] = self._make(device)
         return self._lanes[device]
 
-    def _share(self, device: torch.device, batches: list[Batch], start: Boundary) -> Share:
+    def _share(self, device: torch.device, batches: list[CopyBatch], start: Boundary) -> LaneShare:
         lane = self._lane(device)
         mark = start.marks[device] if device in start.marks else lane.mark()
-        return Share(lane, batches, lane.open(mark))
+        return LaneShare(lane, batches, lane.open(mark))
 
-    def _batches(self, plan: Plan, slot: memoryview, geometry: Geometry) -> dict[torch.device, list[Batch]]:
+    def _batches(self, plan: CopyPlan, slot: memoryview, geometry: Geometry) -> dict[torch.device, list[CopyBatch]]:
         whole = np.frombuffer(slot, np.uint8)
         place = whole.__array_interface__["data"][0], geometry
         if self._plan is not plan:

@@ -1,7 +1,7 @@
-"""The CUDA runtime that torch has loaded, called directly: memory registered, many copies issued by one call.
+"""Calls the CUDA runtime that torch has loaded: registers memory, and issues many copies with one call.
 
-ctypes gives the GIL up for each call. Where the runtime cannot be found in the process, nothing can be captured,
-and each version is missed with that as its reason.
+ctypes gives up the GIL for each call. If the runtime cannot be found in the process, nothing can be captured, and each
+version is missed with that reason.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from deadpool.errors import DeviceError
 
 _HOST_REGISTER_PORTABLE = 1
-_MEMCPY_DEFAULT = 4  # the runtime sees from the addresses which way
-_BATCH_SINCE = 13000  # before, cudaMemcpyBatchAsync took other arguments
+_MEMCPY_DEFAULT = 4  # the runtime finds the direction from the addresses
+_BATCH_SINCE = 13000  # older versions of cudaMemcpyBatchAsync took other arguments
 _ORDER_STREAM = 1
 _PREFER_OVERLAP_WITH_COMPUTE = 1
 
@@ -37,7 +37,7 @@ class _CopyAttributes(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Addresses:
-    """Copies as the runtime takes them: prepared once, issued in either direction."""
+    """The addresses of copies in the form that the runtime takes: prepared once, issued in either direction."""
 
     registered: bool
     host: ctypes.Array[Any]
@@ -46,7 +46,7 @@ class Addresses:
 
     @classmethod
     def of(cls, moves: Sequence[tuple[int, int, int]], *, registered: bool) -> Addresses:
-        """From (host address, device address, bytes)."""
+        """Each move is (host address, device address, bytes)."""
         count = len(moves)
         hosts, devices, sizes = zip(*moves, strict=True) if moves else ((), (), ())
         return cls(
@@ -75,7 +75,7 @@ class Runtime:
         return number.value
 
     def register(self, address: int, size: int) -> None:
-        """Page-locks memory for all devices. Slow: tens of milliseconds per GiB."""
+        """Page-locks memory for all devices. This takes tens of milliseconds per GiB."""
         code = self._library.cudaHostRegister(
             ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_uint(_HOST_REGISTER_PORTABLE)
         )
@@ -85,8 +85,8 @@ class Runtime:
         self._check(self._library.cudaHostUnregister(ctypes.c_void_p(address)), "cudaHostUnregister")
 
     def issue(self, addresses: Addresses, stream: int, *, to_host: bool) -> None:
-        """Enqueue all of them on a stream of the current device (not the default one). The order among them is free.
-        Where the host's memory is not registered the call may last as long as the copy."""
+        """Enqueues all copies on a stream of the current device, in any order; it must not be the default stream. If
+        the host's memory is not registered, the call may last as long as the copy."""
         targets, sources = (addresses.host, addresses.device) if to_host else (addresses.device, addresses.host)
         if self._issue_batch is not None and addresses.registered and len(addresses) > 1:
             self._issue_together(targets, sources, addresses.sizes, stream)
@@ -120,13 +120,13 @@ class Runtime:
     def _check(self, code: int, call: str) -> None:
         if code != 0:
             text = self._library.cudaGetErrorString(ctypes.c_int(code))
-            self._library.cudaGetLastError()  # an error of ours that is not sticky must not surface in the script
+            self._library.cudaGetLastError()  # clears the error, so that the script's next call does not report it
             raise DeviceError(f"{call}: {text.decode() if text else 'unknown error'} ({code})")
 
 
 @functools.cache
 def runtime() -> Runtime | None:
-    """Of this process; None without one. Call when CUDA is in use: then torch has loaded it."""
+    """Returns the runtime of this process, or None. Call it once CUDA is in use: torch has loaded the runtime then."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.rpartition(" ")[2]
         if "/libcudart" in path:

@@ -1,8 +1,8 @@
-"""The lane of one CUDA device: copies on a side stream beside the script's own work. Nothing here blocks the host
+"""The lane of one CUDA device: it copies on a side stream, beside the script's own work. Nothing here blocks the host
 except waiting for a mark, which sleeps without the GIL.
 
-Small tensors are gathered on the device: one call per run into a staging buffer, one copy from there. Everything else
-is addresses, planned once.
+Small tensors are gathered on the device: one call per run of tensors copies them into a staging buffer, and one copy
+takes them from there. All other copies are lists of addresses, which are planned once.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from torch import Tensor
 
 from deadpool.errors import DeviceError
 from deadpool.snapshot.bandwidth_cost import memory_bytes_per_s
-from deadpool.snapshot.copy_stats import Figures, Pace
+from deadpool.snapshot.copy_stats import CaptureCost, CopyStats
 from deadpool.snapshot.cuda import Addresses, runtime
-from deadpool.snapshot.lanes import COMPLETE, Batch, Mark, Trip
-from deadpool.snapshot.moves import Moves, Piece, Run
+from deadpool.snapshot.lanes import COMPLETE, CopyBatch, LaneCopy, Mark
+from deadpool.snapshot.moves import CopyPiece, Moves, TensorRun
 
 BATCH_BYTES = 256 << 20
-"""What is issued together. Two batches are in flight at a time until the optimizer is reached."""
+"""The size of a batch. Two batches are in flight at a time until the optimizer is reached."""
 
 _POOLED_EVENTS = 64
 
 
 class CudaMark:
-    """Its event goes back where it came from with the mark: who was told to wait for it waits for what it was then."""
+    """A mark as a CUDA event. When the mark is deleted its event returns to the pool and may be recorded again; streams
+    that were told to wait for it before still wait for the old record."""
 
     def __init__(self, event: torch.cuda.Event, pool: list[torch.cuda.Event]) -> None:
         self.event, self._pool = event, pool
@@ -46,24 +47,24 @@ class CudaMark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gather:
-    """Many small tensors and their places in a staging buffer; those that are not contiguous by themselves."""
+    """Many small tensors and their places in a staging buffer."""
 
     staged: list[Tensor]
     live: list[Tensor]
-    odd: list[tuple[Tensor, Tensor]]  # (staged, live)
+    odd: list[tuple[Tensor, Tensor]]  # (staged, live) of tensors that are not contiguous
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CudaBatch:
     gathers: list[Gather]
     addresses: Addresses
-    strided: list[tuple[Tensor, Tensor]]  # (stored, live): large and not contiguous, left to torch
+    strided: list[tuple[Tensor, Tensor]]  # (stored, live) of large tensors that are not contiguous: torch copies them
     nbytes: int
 
 
 class CudaLane:
     def __init__(self, device: torch.device, staging_limit_bytes: int) -> None:
-        self.device, self.pace = device, Pace()
+        self.device, self.stats = device, CopyStats()
         self.memory_bytes_per_s = memory_bytes_per_s(torch.cuda.get_device_properties(device))
         self._limit_bytes = staging_limit_bytes
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -86,7 +87,7 @@ class CudaLane:
 
     # --- captures ----------------------------------------------------------------------------------------------------
 
-    def plan(self, moves: Moves) -> list[Batch]:
+    def plan(self, moves: Moves) -> list[CopyBatch]:
         pieces, gathers = list(moves.pieces), []
         for run in moves.runs:
             staging = self._stage(run)
@@ -94,18 +95,18 @@ class CudaLane:
                 pieces.extend(run.pieces)
             else:
                 gathers.append(_gather(run, staging))
-                pieces.append(Piece(run.stored, staging))
+                pieces.append(CopyPiece(run.stored, staging))
         return list(_batches(pieces, gathers))
 
-    def open(self, start: Mark) -> Trip:
-        return CudaTrip(self, self._stream, start)
+    def open(self, start: Mark) -> LaneCopy:
+        return CudaLaneCopy(self, self._stream, start)
 
     def ahead_s(self, began: float | None, now: float) -> float:
-        """The optimizer comes a window after the boundary, and the copy begins with the boundary."""
-        return self.pace.window_s if began is None else max(0.0, began + self.pace.window_s - now)
+        """The copy begins at the boundary, and the optimizer follows one window later."""
+        return self.stats.window_s if began is None else max(0.0, began + self.stats.window_s - now)
 
     def store(self, batch: CudaBatch) -> None:
-        """Enqueue it on the side stream, whoever calls."""
+        """Enqueues the batch on the side stream, from any thread."""
         with self._aside():
             for gather in batch.gathers:
                 _fill(gather.staged, gather.live, gather.odd)
@@ -118,19 +119,20 @@ class CudaLane:
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream), torch.no_grad():
             yield
 
-    def _stage(self, run: Run) -> Tensor | None:
-        """The staging buffer of these tensors: the same for every slot, since trips follow each other on one stream."""
+    def _stage(self, run: TensorRun) -> Tensor | None:
+        """Returns the staging buffer of these tensors, or None if it would exceed the limit. All slots share it,
+        because their copies follow one another on one stream."""
         tensors = tuple(piece.live.data_ptr() for piece in run.pieces)
         if tensors not in self._staging:
             if self.device_bytes + run.nbytes > self._limit_bytes:
                 return None
-            with torch.cuda.stream(self._stream):  # its memory is used there only
+            with torch.cuda.stream(self._stream):  # only this stream uses its memory
                 first = run.pieces[0].live
                 self._staging[tensors] = torch.empty(run.stored.size, dtype=first.dtype, device=first.device)
         return self._staging[tensors]
 
     def release(self) -> None:
-        """Other tensors from now on."""
+        """Frees the staging buffers: other tensors will be copied from now on."""
         self._staging.clear()
 
     # --- restores ----------------------------------------------------------------------------------------------------
@@ -148,13 +150,13 @@ class CudaLane:
         torch.cuda.current_stream(self.device).wait_stream(self._stream)  # type: ignore[no-untyped-call]
 
     def drain(self) -> None:
-        """First by a mark, so that whoever looks sees this thread sleeping inside torch (trainer/unwind_watchdog.py)."""
+        """Waits for a mark first, so that the watchdog sees this thread sleep in torch (trainer/unwind_watchdog.py)."""
         for stream in (torch.cuda.current_stream(self.device), self._stream):
             self.record(stream).wait()
         torch.cuda.synchronize(self.device)
 
 
-class CudaTrip:
+class CudaLaneCopy:
     def __init__(self, lane: CudaLane, stream: torch.cuda.Stream, start: Mark) -> None:
         assert isinstance(start, CudaMark)
         self._lane, self._stream, self._boundary = lane, stream, start
@@ -164,9 +166,9 @@ class CudaTrip:
         self._released: CudaMark | None = None
         self._held: set[int] = set()
         self._copied_bytes = 0
-        self._figures: Figures | None = None
+        self._cost: CaptureCost | None = None
 
-    def issue(self, batch: Batch) -> Mark:
+    def issue(self, batch: CopyBatch) -> Mark:
         assert isinstance(batch, CudaBatch)
         if self._begin is None:
             self._stream.wait_event(self._boundary.event)
@@ -182,7 +184,7 @@ class CudaTrip:
         return self._end
 
     def hold(self) -> None:
-        """What the script waits for is between two marks; both are there before they are looked at."""
+        """Records a mark before and after the stream's wait, so that the stall can be measured between them."""
         stream = torch.cuda.current_stream(self._lane.device)
         if stream.cuda_stream in self._held:
             return
@@ -194,26 +196,26 @@ class CudaTrip:
             self._reached, self._released = reached, self._lane.record(stream)
 
     def waited(self, seconds: float) -> None:
-        """The host's time is not the device's: what counts is measured there."""
+        """Ignores the host's time: the stall is measured on the device."""
 
-    def figures(self) -> Figures | None:
-        if self._figures is None and self._is_over():
-            self._figures = self._read()
-        return self._figures
+    def cost(self) -> CaptureCost | None:
+        if self._cost is None and self._is_over():
+            self._cost = self._read()
+        return self._cost
 
     def _is_over(self) -> bool:
         return self._released is not None and self._released.done()
 
-    def _read(self) -> Figures:
+    def _read(self) -> CaptureCost:
         assert self._reached is not None and self._released is not None
         window_s = _between_s(self._boundary, self._reached)
-        self._lane.pace.note_window(window_s)
+        self._lane.stats.note_window(window_s)
         copy_s = 0.0
         if self._begin is not None and self._end is not None:
             copy_s = _between_s(self._begin, self._end)
-            self._lane.pace.note_copy(self._copied_bytes, copy_s)
+            self._lane.stats.note_copy(self._copied_bytes, copy_s)
         stall_s = _between_s(self._reached, self._released) if self._end is not None else 0.0
-        return Figures(
+        return CaptureCost(
             stall_s=stall_s,
             copied_bytes=self._copied_bytes,
             copy_s=copy_s,
@@ -222,7 +224,7 @@ class CudaTrip:
 
 
 def _new_event() -> torch.cuda.Event:
-    """Blocking: a thread that waits for it sleeps, instead of taking a core from the script."""
+    """Makes a blocking event: a thread that waits for it sleeps, instead of taking a core from the script."""
     return torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
 
 
@@ -231,7 +233,7 @@ def _between_s(first: CudaMark, second: CudaMark) -> float:
 
 
 def _issue(addresses: Addresses, stream: torch.cuda.Stream, *, to_host: bool) -> None:
-    """The one place where copies are issued."""
+    """Issues copies. All copies are issued here, so that one place checks for the runtime."""
     if not len(addresses):
         return
     found = runtime()
@@ -240,7 +242,7 @@ def _issue(addresses: Addresses, stream: torch.cuda.Stream, *, to_host: bool) ->
     found.issue(addresses, stream.cuda_stream, to_host=to_host)
 
 
-def _gather(run: Run, staging: Tensor) -> Gather:
+def _gather(run: TensorRun, staging: Tensor) -> Gather:
     gather, start = Gather([], [], []), 0
     for piece in run.pieces:
         count = piece.live.numel()
@@ -261,9 +263,9 @@ def _fill(targets: list[Tensor], sources: list[Tensor], odd: list[tuple[Tensor, 
         target.copy_(source)
 
 
-def _batches(pieces: list[Piece], gathers: list[Gather]) -> Iterator[CudaBatch]:
-    """Gathers go with the first batch; every piece that comes from a staging buffer follows them on the stream."""
-    together, size = list[Piece](), 0
+def _batches(pieces: list[CopyPiece], gathers: list[Gather]) -> Iterator[CudaBatch]:
+    """Puts gathers into the first batch, so that every copy from a staging buffer follows them on the stream."""
+    together, size = list[CopyPiece](), 0
     for piece in sorted(pieces, key=lambda piece: piece.nbytes):
         if together and size + piece.nbytes > BATCH_BYTES:
             yield _batch(together, gathers)
@@ -274,7 +276,7 @@ def _batches(pieces: list[Piece], gathers: list[Gather]) -> Iterator[CudaBatch]:
         yield _batch(together, gathers)
 
 
-def _batch(pieces: list[Piece], gathers: list[Gather]) -> CudaBatch:
+def _batch(pieces: list[CopyPiece], gathers: list[Gather]) -> CudaBatch:
     plain = [piece for piece in pieces if piece.live.is_contiguous()]
     strided = [(torch.from_numpy(piece.stored), piece.live) for piece in pieces if not piece.live.is_contiguous()]
     moves = [(piece.stored.ctypes.data, piece.live.data_ptr(), piece.nbytes) for piece in plain]

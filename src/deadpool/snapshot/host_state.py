@@ -1,7 +1,7 @@
 """The host part of a rank's state: what forward, scheduler and data loader may change between two optimizer steps.
 
-Captured and restored on the main thread at the step boundary. Captured parts are bytes, private from that moment on.
-Each part is encoded by itself, under the keyword it came with, so that errors name it.
+The main thread captures and restores it at the step boundary. A captured part is a copy in bytes, which later changes
+do not reach. Each part is encoded by itself, under its keyword in protect(), so that errors can name it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class HostState:
 
     def __init__(self, objects: Objects, trees: ModuleTrees) -> None:
         self._objects, self._trees = objects, trees
-        self._modes: Modes | None = None  # of the version that was restored last
+        self._modes: Modes | None = None  # those of the version that was restored last
 
     def capture(self, cloned: frozenset[Key]) -> HostParts:
-        """Without the contents of the buffers that were `cloned`: those are bulk."""
+        """Captures everything but the contents of the buffers that were `cloned`, which belong to the bulk."""
         return self.capture_model_state(cloned) | {
             "stateful": {name: _state_dict(name, value) for name, value in self._objects.stateful.items()},
             "rng": {"rng": encode(capture_rng(), "rng")},
@@ -38,14 +38,15 @@ class HostState:
         }
 
     def capture_model_state(self, cloned: frozenset[Key] = frozenset()) -> HostParts:
-        """Without data position, schedulers and generators: what belongs to model and optimizer."""
+        """Captures the part of model and optimizer, without data position, schedulers and generators."""
         return {
             "module": {name: _capture_module(name, parts, cloned) for name, parts in self._trees.paths.items()},
             "optimizer": {name: _capture_optimizer(value) for name, value in self._objects.optimizers.items()},
         }
 
     def restore(self, parts: HostParts) -> None:
-        """Generators last: loading a state may draw numbers. Cloned buffers are in place already."""
+        """Restores all parts. Generators come last, because loading a state may draw random numbers. Cloned buffers are
+        in place already."""
         self._trees.refresh()
         self.require_same_objects(parts)
         with torch.no_grad():
@@ -60,7 +61,7 @@ class HostState:
         restore_rng(decode(parts["rng"]["rng"], "rng"))
 
     def restore_gradients(self) -> None:
-        """Which of them there were at the version that was restored last."""
+        """Gives those parameters a gradient that had one at the version that was restored last."""
         if self._modes is not None:
             restore_gradients(self._objects, self._modes)
 
@@ -84,12 +85,13 @@ def _load_state_dict(name: str, value: Any, state: Any) -> None:
         value.load_state_dict(state)
     except DeadPoolError:
         raise
-    except Exception as error:  # the user's code: whatever it raises, say whose it was
+    except Exception as error:  # the user's code may raise anything; the message names its object
         raise StateError(f"{name}.load_state_dict() failed: {type(error).__name__}: {error}") from error
 
 
 def _capture_module(name: str, submodules: dict[str, nn.Module], cloned: frozenset[Key]) -> bytes:
-    """All buffers, None and non-persistent ones too, and extra states. Of cloned ones only that they exist."""
+    """Encodes all buffers, also None and non-persistent ones, and extra states. Of cloned buffers only the names are
+    encoded."""
     buffers: dict[str, dict[str, Tensor | None]] = {}
     elsewhere: dict[str, list[str]] = {}
     for path, module in submodules.items():
@@ -133,7 +135,7 @@ def _forget_buffers(module: nn.Module, stored: set[str]) -> None:
 
 
 def _restore_buffers(path: str, module: nn.Module, stored: dict[str, Tensor | None], passing: set[str]) -> None:
-    """In place where the buffer fits; a forward pass may also have put another tensor there, or a new name."""
+    """Writes in place if the buffer fits; a forward pass may have put another tensor there, or added a buffer."""
     for name, value in stored.items():
         live = module._buffers.get(name)
         if live is None and name not in module._buffers:
@@ -153,7 +155,7 @@ def _overwrite(live: Tensor, value: Tensor) -> bool:
 
 
 def _capture_optimizer(optimizer: ProtectedOptimizer) -> bytes:
-    """Hyperparameters, and the part of its state that is not tensors."""
+    """Encodes hyperparameters, and the part of the optimizer's state that is not tensors."""
     groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.outer.param_groups]
     sizes = [len(group["params"]) for group in optimizer.outer.param_groups]
     values = {index: found for index, _, state in states_of(optimizer) if (found := _host_values(state))}
@@ -191,7 +193,7 @@ def _restore_groups(name: str, live: list[dict[str, Any]], stored: list[dict[str
 
 
 def _restore_group(group: dict[str, Any], values: dict[str, Any]) -> None:
-    """A hyperparameter that is a tensor keeps its identity: a captured graph may read it."""
+    """Writes a hyperparameter that is a tensor in place, because a captured CUDA graph may read it."""
     for key in set(group) - set(values) - {"params"}:
         del group[key]
     for key, value in values.items():

@@ -1,9 +1,9 @@
-"""The ways between live memory and slots: one lane per device, each with marks, trips and a pace of its own.
+"""Copies between the memory of one device and slots: a CopyLane belongs to a device, a LaneCopy to one capture on it.
 
-A mark is a point in a device's work that the host can look at or wait for. A trip is one capture's way over a lane:
-batches are issued (by the copying thread or by the main thread, one at a time each), then it is closed; work that is
-enqueued after hold() waits for it. HostLane is the twin for memory that the host itself computes on: everything is
-complete as soon as it was issued. The lane of a CUDA device is in cuda_lane.py.
+A mark is a point in a device's work that the host can query or wait for. The copying thread or the main thread issues
+the batches of a LaneCopy, one batch at a time, and then closes it; work that the script enqueues after hold() waits for
+it. HostLane is the twin for memory that the host itself computes on: there every batch is complete as soon as it was
+issued. The lane of a CUDA device is in cuda_lane.py.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deadpool.snapshot.copy_stats import Figures, Pace
-from deadpool.snapshot.moves import MOVE_LIMIT_BYTES, Moves, Piece
+from deadpool.snapshot.copy_stats import CaptureCost, CopyStats
+from deadpool.snapshot.moves import COPY_PIECE_BYTES, CopyPiece, Moves
 
 _TINY_ELEMENTS = 16 << 10
-"""Below it torch copies without a thread team, many tensors with one call."""
+"""Below this size torch copies without a team of threads, so one call may copy many tensors."""
 
 
 class Mark(Protocol):
@@ -32,57 +32,58 @@ class Mark(Protocol):
         """Blocks without the GIL."""
 
 
-class Batch(Protocol):
+class CopyBatch(Protocol):
     """Moves that are issued together."""
 
     @property
     def nbytes(self) -> int: ...
 
 
-class Trip(Protocol):
-    def issue(self, batch: Batch) -> Mark:
-        """Enqueue it; the mark is behind it. Not by two threads at once."""
+class LaneCopy(Protocol):
+    def issue(self, batch: CopyBatch) -> Mark:
+        """Enqueues a batch and returns a mark behind it. Two threads must not call it at once."""
 
     def close(self) -> Mark:
-        """Nothing more will be issued. The mark is behind everything that was."""
+        """Ends the copy and returns a mark behind everything that was issued. Nothing may be issued after it."""
 
     def hold(self) -> None:
-        """What the script enqueues from now on waits for the closed trip. Main thread."""
+        """Makes what the script enqueues from now on wait for the closed copy. Only the main thread may call it."""
 
     def waited(self, seconds: float) -> None:
-        """So long did the main thread itself wait for the trip, or work for it."""
+        """Records how long the main thread itself waited for the copy, or worked for it."""
 
-    def figures(self) -> Figures | None:
-        """None while the device is not that far."""
+    def cost(self) -> CaptureCost | None:
+        """Returns what the copy cost, or None as long as the device has not finished it."""
 
 
-class Lane(Protocol):
-    pace: Pace
+class CopyLane(Protocol):
+    stats: CopyStats
 
     @property
     def device_bytes(self) -> int:
-        """Device memory it has taken for itself."""
+        """Returns how much device memory the lane takes for itself."""
 
     def mark(self) -> Mark:
-        """Behind everything that was enqueued so far. Main thread."""
+        """Returns a mark behind everything that was enqueued so far. Only the main thread may call it."""
 
-    def plan(self, moves: Moves) -> list[Batch]:
-        """Fixed addresses, to be issued again and again."""
+    def plan(self, moves: Moves) -> list[CopyBatch]:
+        """Returns batches with fixed addresses, which can be issued again and again."""
 
-    def open(self, start: Mark) -> Trip:
-        """A trip that starts when the device has come to the mark."""
+    def open(self, start: Mark) -> LaneCopy:
+        """Opens a copy that starts when the device has reached the mark."""
 
     def ahead_s(self, began: float | None, now: float) -> float:
-        """By how much the host is ahead of the device at an optimizer, if the trip began then, or has not yet."""
+        """Predicts how far the host is ahead of the device at the optimizer, for a copy that began at `began`, or that
+        has not begun."""
 
     def load(self, moves: Moves) -> None:
-        """From the slot into live memory; may return before it is done."""
+        """Copies from the slot into live memory. It may return before the copy is complete."""
 
     def drain(self) -> None:
-        """Until nothing is in work any more, on no stream."""
+        """Waits until no stream has work any more."""
 
     def release(self) -> None:
-        """What was planned so far will not be issued again."""
+        """Drops what was planned so far: it will not be issued again."""
 
 
 class _Complete:
@@ -98,8 +99,8 @@ COMPLETE: Mark = _Complete()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostBatch:
-    pairs: list[tuple[np.ndarray, np.ndarray]]  # (target, source): by numpy, which starts no thread team
-    tiny: tuple[list[Tensor], list[Tensor]]  # (targets, sources): by one call for all
+    pairs: list[tuple[np.ndarray, np.ndarray]]  # (target, source), copied by numpy, which starts no team of threads
+    tiny: tuple[list[Tensor], list[Tensor]]  # (targets, sources), copied by one call
     nbytes: int
 
     def run(self) -> None:
@@ -114,16 +115,16 @@ class HostLane:
     device_bytes = 0
 
     def __init__(self) -> None:
-        self.pace = Pace()
+        self.stats = CopyStats()
 
     def mark(self) -> Mark:
         return COMPLETE
 
-    def plan(self, moves: Moves) -> list[Batch]:
+    def plan(self, moves: Moves) -> list[CopyBatch]:
         return list(_host_batches(moves, into_slot=True))
 
-    def open(self, start: Mark) -> Trip:
-        return HostTrip(self.pace)
+    def open(self, start: Mark) -> LaneCopy:
+        return HostLaneCopy(self.stats)
 
     def ahead_s(self, began: float | None, now: float) -> float:
         return 0.0
@@ -139,14 +140,14 @@ class HostLane:
         return None
 
 
-class HostTrip:
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
+class HostLaneCopy:
+    def __init__(self, stats: CopyStats) -> None:
+        self._stats = stats
         self._lock = threading.Lock()
         self._copied_bytes, self._copy_s, self._waited_s = 0, 0.0, 0.0
         self._closed = False
 
-    def issue(self, batch: Batch) -> Mark:
+    def issue(self, batch: CopyBatch) -> Mark:
         assert isinstance(batch, HostBatch)
         began = time.monotonic()
         batch.run()
@@ -157,7 +158,7 @@ class HostTrip:
 
     def close(self) -> Mark:
         self._closed = True
-        self._pace.note_copy(self._copied_bytes, self._copy_s)
+        self._stats.note_copy(self._copied_bytes, self._copy_s)
         return COMPLETE
 
     def hold(self) -> None:
@@ -166,20 +167,20 @@ class HostTrip:
     def waited(self, seconds: float) -> None:
         self._waited_s += seconds
 
-    def figures(self) -> Figures | None:
+    def cost(self) -> CaptureCost | None:
         if not self._closed:
             return None
-        return Figures(stall_s=self._waited_s, copied_bytes=self._copied_bytes, copy_s=self._copy_s)
+        return CaptureCost(stall_s=self._waited_s, copied_bytes=self._copied_bytes, copy_s=self._copy_s)
 
 
 def _host_batches(moves: Moves, *, into_slot: bool) -> Iterator[HostBatch]:
-    """A batch per large piece, and per run of small ones as far as a piece's size goes."""
+    """Yields a batch for each large piece, and batches of up to a piece's size for each run of small tensors."""
     for piece in moves.pieces:
         yield _host_batch([piece], into_slot)
     for run in moves.runs:
-        together, size = list[Piece](), 0
+        together, size = list[CopyPiece](), 0
         for piece in run.pieces:
-            if together and size + piece.nbytes > MOVE_LIMIT_BYTES:
+            if together and size + piece.nbytes > COPY_PIECE_BYTES:
                 yield _host_batch(together, into_slot)
                 together, size = [], 0
             together.append(piece)
@@ -187,7 +188,7 @@ def _host_batches(moves: Moves, *, into_slot: bool) -> Iterator[HostBatch]:
         yield _host_batch(together, into_slot)
 
 
-def _host_batch(pieces: list[Piece], into_slot: bool) -> HostBatch:
+def _host_batch(pieces: list[CopyPiece], into_slot: bool) -> HostBatch:
     batch = HostBatch([], ([], []), sum(piece.nbytes for piece in pieces))
     for piece in pieces:
         if len(pieces) > 1 and piece.stored.size < _TINY_ELEMENTS:

@@ -1,8 +1,8 @@
-"""Where each tensor lies in a slot, and enough about it to build it again. Values and their bytes; owns that format.
+"""Describes where each tensor lies in a slot, and what is needed to build it again. Owns the bytes of that description.
 
-Entries are packed without gaps, larger items first, so that every one is aligned to its item size and no byte of a
-region is undefined: two replicas with equal tensors have equal regions, and equal checksums. Among items of one size
-small tensors lie side by side, scalars too (those that optimizers keep on the host), whatever device they are on.
+Entries are packed without gaps, those with larger items first. So every entry is aligned to its item size, and no byte
+of a region is undefined: two replicas with equal tensors have equal regions and equal checksums. Among items of one
+size small tensors lie side by side, and so do scalars, which optimizers keep on the host, whatever their device.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from deadpool.snapshot.tensors import dtype_from_name, dtype_name
 BulkRegion = Literal["unique", "replica"]
 
 STAGED_KINDS = ("buffer",)
-"""Kinds of entries that forward may overwrite: cloned at the boundary, moved from there."""
+"""Kinds of entries that a forward pass may overwrite: they are cloned at the boundary, and the clone is copied."""
 
 SMALL_BYTES = 1 << 20
-"""Smaller tensors are worth being gathered before they are moved."""
+"""Tensors below this size are gathered before they are copied."""
 
-Spread = tuple[tuple[tuple[Any, ...], ...], tuple[int, ...], tuple[int, ...]]
-"""A DTensor's placements, global shape and global stride."""
+DTensorSpec = tuple[tuple[tuple[Any, ...], ...], tuple[int, ...], tuple[int, ...]]
+"""The placements, global shape and global stride of a DTensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One tensor's local bytes in a slot. Offsets count from the start of the region."""
+class TensorEntry:
+    """The place of one tensor's local bytes in a slot. The offset counts from the start of the region."""
 
     key: Key
     dtype: torch.dtype
@@ -42,14 +42,14 @@ class Entry:
     offset: int
     device_type: str
     like_param: bool
-    spread: Spread | None
+    dtensor_spec: DTensorSpec | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class SlotLayout:
     """All bulk entries of a snapshot, and the keys of each parameter's optimizer state in their order."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorEntry, ...]
     state_keys: dict[str, dict[int, tuple[Any, ...]]]
 
     def region_bytes(self, region: BulkRegion) -> int:
@@ -57,7 +57,7 @@ class Layout:
 
 
 def packing_order(kind: str, item_bytes: int, count: int) -> tuple[int, int]:
-    """The order in which tensors are placed: by item size, and then by what is moved together."""
+    """Returns the sort key by which tensors are placed: by item size, then by what is copied together."""
     if kind in STAGED_KINDS:
         return -item_bytes, 3
     if count <= 1:
@@ -66,7 +66,7 @@ def packing_order(kind: str, item_bytes: int, count: int) -> tuple[int, int]:
 
 
 class Packer:
-    """Hands out offsets. Call with entries in packing order."""
+    """Assigns offsets. It must be called with entries in packing order."""
 
     def __init__(self) -> None:
         self._ends: dict[BulkRegion, int] = {"unique": 0, "replica": 0}
@@ -77,7 +77,7 @@ class Packer:
         return offset
 
 
-def encode_layout(layout: Layout) -> bytes:
+def encode_layout(layout: SlotLayout) -> bytes:
     rows = [
         (*entry.key, dtype_name(entry.dtype), entry.shape, entry.region, entry.offset, *_origin(entry))
         for entry in layout.entries
@@ -85,18 +85,18 @@ def encode_layout(layout: Layout) -> bytes:
     return record.encode([rows, layout.state_keys], "layout")
 
 
-def _origin(entry: Entry) -> tuple[Any, ...]:
-    return entry.nbytes, entry.device_type, entry.like_param, entry.spread
+def _origin(entry: TensorEntry) -> tuple[Any, ...]:
+    return entry.nbytes, entry.device_type, entry.like_param, entry.dtensor_spec
 
 
-def decode_layout(data: bytes) -> Layout:
+def decode_layout(data: bytes) -> SlotLayout:
     rows, state_keys = record.decode(data, "layout")
-    return Layout(entries=tuple(map(_entry, rows)), state_keys=state_keys)
+    return SlotLayout(entries=tuple(map(_entry, rows)), state_keys=state_keys)
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
-    kind, name, index, state_key, dtype, shape, region, offset, nbytes, device_type, like_param, spread = row
-    return Entry(
+def _entry(row: tuple[Any, ...]) -> TensorEntry:
+    kind, name, index, state_key, dtype, shape, region, offset, nbytes, device_type, like_param, dtensor_spec = row
+    return TensorEntry(
         key=(kind, name, index, state_key),
         dtype=dtype_from_name(dtype),
         shape=shape,
@@ -105,7 +105,7 @@ def _entry(row: tuple[Any, ...]) -> Entry:
         offset=offset,
         device_type=device_type,
         like_param=like_param,
-        spread=spread,
+        dtensor_spec=dtensor_spec,
     )
 
 
@@ -113,7 +113,7 @@ RECORD_FORMAT = 1
 
 
 def join_record(layout: bytes, host: dict[str, dict[str, bytes]]) -> bytes:
-    """A boundary record: the layout of the bulk it belongs to, and the host parts by kind and keyword."""
+    """Makes a boundary record of the layout of its bulk, and of the host parts by kind and keyword."""
     joined: bytes = msgpack.packb([RECORD_FORMAT, layout, host])
     return joined
 
@@ -122,7 +122,7 @@ def split_record(data: bytes) -> tuple[bytes, dict[str, dict[str, bytes]]]:
     try:
         number, layout, host = msgpack.unpackb(data)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise StateError(f"not a boundary record ({error})") from error
+        raise StateError(f"this is not a boundary record ({error})") from error
     if number != RECORD_FORMAT:
-        raise StateError(f"boundary record of format {number}, this version reads {RECORD_FORMAT}")
+        raise StateError(f"the boundary record has format {number}, but this version reads format {RECORD_FORMAT}")
     return layout, host

@@ -1,12 +1,12 @@
-"""torchdata's StatefulDataLoader as an object with a position, also for a script that holds one of its iterators.
+"""Captures and restores the position of torchdata's StatefulDataLoader, also if the script holds one of its iterators.
 
-The loader's own load_state_dict() counts only from the next iter(): an iterator that the script made before would go on
-where it was, silently. So the loader's current iterator becomes the restored one: it keeps its identity and gets the
-other's insides. What else the order of batches hangs on travels with it: the generators that shuffle the next epochs,
-and the epoch of a distributed sampler. An iterator that was begun after the position was taken: held_iterators.py.
+The loader's own load_state_dict() takes effect only at the next iter(): an iterator that the script made before would
+silently continue where it was. So the restored position is moved into the current iterator, which stays the same
+object. Everything else that decides the order of batches is restored with it: the generators that shuffle the next
+epochs, and the epoch of a distributed sampler. loader_iterators.py handles iterators that were begun later.
 
-Not restored, because workers do not tell: the state of random number generators inside worker processes. A dataset that
-augments at random in workers is exact only if it draws from a generator keyed by the index.
+The random number generators inside worker processes are not restored, because workers do not report them. A dataset
+that augments at random in workers is exact only if it draws from a generator that is keyed by the index.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _UNSTORED_ORDER = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 def with_position(name: str, value: object) -> object:
-    """The value itself, or what stands for it where its own state_dict() is not enough. ConfigError: never exact."""
+    """Returns the value itself, or a LoaderPosition if its own state_dict() is not enough. Raises a ConfigError if the
+    loader can never be restored exactly."""
     module: Any = sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")
     if module is None:
         return value
@@ -37,7 +38,7 @@ def with_position(name: str, value: object) -> object:
 
 
 class LoaderPosition:
-    """The state of one loader and of its current iterator. Taking it changes nothing in the loader."""
+    """The state of one loader and of its current iterator. state_dict() changes nothing in the loader."""
 
     def __init__(self, name: str, loader: Any) -> None:
         self._loader = loader
@@ -45,7 +46,7 @@ class LoaderPosition:
 
     def state_dict(self) -> dict[str, Any]:
         loader = self._loader
-        begun = loader._iterator is not None  # if not, the loader's state_dict() would begin, and draw random numbers
+        begun = loader._iterator is not None  # if not, the loader's state_dict() would make one and draw numbers
         return {
             "iterator": loader._iterator.state_dict() if begun else None,
             "handed_out": self._handed_out.mark(),
@@ -58,7 +59,7 @@ class LoaderPosition:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         loader, held = self._loader, self._loader._iterator
-        waiting = loader._initial_iter_for_state_dict  # an earlier restore laid it out, and the script has not come yet
+        waiting = loader._initial_iter_for_state_dict  # an earlier restore made one, and the script has not taken it
         begun, mark = state["iterator"] is not None, state["handed_out"]
         anew = held is not None and (not begun or self._handed_out.is_to_begin_anew(mark))
         if anew:
@@ -71,7 +72,7 @@ class LoaderPosition:
             loader.next_iter_state = state["iterator"]
             loader._iterator = replaced(None if anew else held, self._handed_out.make)
             loader.next_iter_state = state["next"]
-            # Where the script has no iterator yet, its first iter() is to give this one.
+            # If the script has no iterator yet, its first iter() must return this one.
             loader._initial_iter_for_state_dict = state["unclaimed"] or waiting or held is None
         else:
             for source, stored in zip(self._sources(), state["sources"], strict=True):
@@ -86,7 +87,7 @@ class LoaderPosition:
         return [self._loader.generator, getattr(self._loader.sampler, "generator", None)]
 
     def _sources(self) -> list[Any]:
-        """What an iterator would begin from, and moves on as it goes. Workers have copies of the dataset."""
+        """Returns the objects whose state an iterator begins from and changes. Workers have copies of the dataset."""
         loader = self._loader
         found = (*(() if loader.num_workers else (loader.dataset,)), loader.sampler, loader.batch_sampler)
         return [each for each in found if hasattr(each, "state_dict") and hasattr(each, "load_state_dict")]
@@ -98,12 +99,14 @@ class LoaderPosition:
 
 def _require_exact(name: str, loader: Any) -> None:
     if loader.num_workers and not loader.in_order:
-        raise ConfigError(f"{name}: in_order=False cannot be used: batches would come in another order each time")
+        raise ConfigError(
+            f"{name}: in_order=False cannot be used, because batches would come in another order each time"
+        )
     if isinstance(loader.dataset, IterDataPipe):
         raise ConfigError(f"{name}: a dataset of datapipes cannot be used: use a Dataset or an IterableDataset")
     if isinstance(loader.sampler, _UNSTORED_ORDER):
         raise ConfigError(
-            f"{name}: the order of torch's {type(loader.sampler).__name__} cannot be saved or set back: use "
+            f"{name}: the order of torch's {type(loader.sampler).__name__} cannot be saved or restored: use "
             "shuffle=True, torchdata's RandomSampler, or a sampler with state_dict() and load_state_dict()"
         )
 

@@ -1,8 +1,8 @@
-"""What parameters and modules are set to, beside their values: learning or frozen, in training or not, and which have a
-gradient. Plain values; a newcomer has not run the steps in which a script changed them.
+"""Captures the modes of parameters and modules: frozen or not, training or evaluating, with or without a gradient.
 
-The contents of gradients are no state, but that there is one is: an optimizer moves a parameter whose gradient is zero,
-by its momentum or its weight decay, and leaves one without a gradient alone.
+A newcomer needs them, because it has not run the steps in which the script changed them. The contents of gradients are
+not state, but their existence is: an optimizer moves a parameter whose gradient is zero, by momentum or weight decay,
+and leaves a parameter without a gradient alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Modes = dict[str, Any]
 
 
 def capture_modes(objects: Objects, trees: ModuleTrees) -> Modes:
-    """Parameters by their place among the protected ones, modules by their path."""
+    """Names parameters by their index among the protected ones, and modules by their path."""
     params = objects.params.values()
     return {
         "frozen": [index for index, param in enumerate(params) if not param.requires_grad],
@@ -42,7 +42,7 @@ def restore_modes(objects: Objects, trees: ModuleTrees, modes: Modes) -> None:
 
 
 def restore_gradients(objects: Objects, modes: Modes) -> None:
-    """Zeros where there was a gradient, none where there was none. Frameworks are reset before."""
+    """Sets zeros where there was a gradient, and None elsewhere. Frameworks must have been reset before."""
     having = set(modes["with_gradient"])
     for index, param in enumerate(objects.params.values()):
         param.grad = _zeros(param) if index in having else None

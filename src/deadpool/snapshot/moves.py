@@ -1,6 +1,6 @@
-"""What has to be moved between live tensors and one slot: planned once for both directions, executed by lanes.
+"""Plans the copies between live tensors and one slot, once for both directions. Lanes execute them.
 
-Small tensors lie side by side in a slot (layout.py), so that a device can gather them into one buffer and send that.
+Small tensors lie side by side in a slot (layout.py), so that a device can gather them into one buffer and copy that.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 
 from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.layout import SMALL_BYTES, Entry
+from deadpool.snapshot.layout import SMALL_BYTES, TensorEntry
 from deadpool.snapshot.objects import Key
 from deadpool.snapshot.tensors import integer_view
 
 Array = np.ndarray[Any, Any]
 
-_INTEGERS = {1: "u1", 2: "i2", 4: "i4", 8: "i8", 16: "c16"}  # as integer_view() has them
+_INTEGERS = {1: "u1", 2: "i2", 4: "i4", 8: "i8", 16: "c16"}  # the types of integer_view()
 
-MOVE_LIMIT_BYTES = 64 << 20
+COPY_PIECE_BYTES = 64 << 20
 """Larger tensors are moved in pieces: between two of them a capture can be given up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
-    """The same elements in a slot and in live memory: integers of one size, equal shapes."""
+class CopyPiece:
+    """The same elements in a slot and in live memory, as integers of one size and in one shape."""
 
     stored: Array
     live: Tensor
@@ -39,11 +39,11 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class TensorRun:
     """Small tensors of one item size and device, side by side in a slot."""
 
-    stored: Array  # all of it, flat
-    pieces: tuple[Piece, ...]
+    stored: Array  # the whole run, flat
+    pieces: tuple[CopyPiece, ...]
 
     @property
     def nbytes(self) -> int:
@@ -52,41 +52,41 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moves:
-    """Everything between one slot and one device."""
+    """All copies between one slot and one device."""
 
-    pieces: list[Piece] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    pieces: list[CopyPiece] = field(default_factory=list)
+    runs: list[TensorRun] = field(default_factory=list)
 
 
 def make_moves(
-    entries: Iterable[Entry],
+    entries: Iterable[TensorEntry],
     live: Mapping[Key, Tensor],
     whole: Array,
     geometry: Geometry,
     limit_bytes: int | None = None,
 ) -> dict[torch.device, Moves]:
-    """`live` are local parts. Neither pieces nor runs are longer than the limit, where one is given."""
+    """Plans copies by device. `live` are local parts. No piece and no run is longer than the limit, if one is given."""
     moves: dict[torch.device, Moves] = {}
     for neighbours in _neighbours([entry for entry in entries if entry.nbytes], live, limit_bytes):
-        pieces = [Piece(window(whole, geometry, each), integer_view(live[each.key])) for each in neighbours]
+        pieces = [CopyPiece(window(whole, geometry, each), integer_view(live[each.key])) for each in neighbours]
         of_device = moves.setdefault(pieces[0].live.device, Moves())
         stored = _joined_window(whole, geometry, neighbours)
         joined = _joined(pieces)
         if joined is not None:
-            of_device.pieces.extend(_cut(Piece(stored, joined), limit_bytes or MOVE_LIMIT_BYTES))
+            of_device.pieces.extend(_cut(CopyPiece(stored, joined), limit_bytes or COPY_PIECE_BYTES))
         elif len(pieces) == 1:
-            of_device.pieces.extend(_cut(pieces[0], limit_bytes or MOVE_LIMIT_BYTES))
+            of_device.pieces.extend(_cut(pieces[0], limit_bytes or COPY_PIECE_BYTES))
         else:
-            of_device.runs.append(Run(stored, tuple(pieces)))
+            of_device.runs.append(TensorRun(stored, tuple(pieces)))
     return moves
 
 
-def window(whole: Array, geometry: Geometry, entry: Entry) -> Array:
-    """An entry's place in a slot, as integers of its item size."""
+def window(whole: Array, geometry: Geometry, entry: TensorEntry) -> Array:
+    """Returns an entry's place in a slot, as integers of its item size."""
     return _joined_window(whole, geometry, [entry]).reshape(entry.shape)
 
 
-def _joined_window(whole: Array, geometry: Geometry, entries: list[Entry]) -> Array:
+def _joined_window(whole: Array, geometry: Geometry, entries: list[TensorEntry]) -> Array:
     first, last = entries[0], entries[-1]
     start = geometry.offset(first.region)
     item_bytes = first.dtype.itemsize
@@ -94,10 +94,12 @@ def _joined_window(whole: Array, geometry: Geometry, entries: list[Entry]) -> Ar
     return whole[start + first.offset : start + last.offset + last.nbytes].view(integers)
 
 
-def _neighbours(entries: list[Entry], live: Mapping[Key, Tensor], limit_bytes: int | None) -> Iterator[list[Entry]]:
-    """Small entries that lie side by side in the slot and alike in memory, together; every other by itself."""
+def _neighbours(
+    entries: list[TensorEntry], live: Mapping[Key, Tensor], limit_bytes: int | None
+) -> Iterator[list[TensorEntry]]:
+    """Groups small entries that are side by side in the slot and on one device; any other entry is its own group."""
     ordered = sorted(entries, key=lambda entry: (entry.region, entry.offset))
-    group: list[Entry] = []
+    group: list[TensorEntry] = []
     for entry in ordered:
         full = limit_bytes is not None and group and entry.offset + entry.nbytes - group[0].offset > limit_bytes
         if group and (full or not _continues(group[-1], entry, live)):
@@ -108,7 +110,7 @@ def _neighbours(entries: list[Entry], live: Mapping[Key, Tensor], limit_bytes: i
         yield group
 
 
-def _continues(before: Entry, entry: Entry, live: Mapping[Key, Tensor]) -> bool:
+def _continues(before: TensorEntry, entry: TensorEntry, live: Mapping[Key, Tensor]) -> bool:
     return (
         before.region == entry.region
         and before.offset + before.nbytes == entry.offset
@@ -118,8 +120,8 @@ def _continues(before: Entry, entry: Entry, live: Mapping[Key, Tensor]) -> bool:
     )
 
 
-def _joined(pieces: list[Piece]) -> Tensor | None:
-    """One flat tensor over all of them, where they are side by side in live memory too."""
+def _joined(pieces: list[CopyPiece]) -> Tensor | None:
+    """Returns one flat tensor over all pieces if they are side by side in live memory too."""
     first = pieces[0].live
     address, storage = first.data_ptr(), first.untyped_storage().data_ptr()
     for piece in pieces:
@@ -132,10 +134,10 @@ def _joined(pieces: list[Piece]) -> Tensor | None:
     return first.as_strided((count,), (1,))
 
 
-def _cut(piece: Piece, limit_bytes: int) -> Iterator[Piece]:
+def _cut(piece: CopyPiece, limit_bytes: int) -> Iterator[CopyPiece]:
     if piece.nbytes <= limit_bytes or not piece.live.is_contiguous():
         yield piece
         return
     stored, live, count = piece.stored.reshape(-1), piece.live.view(-1), limit_bytes // piece.stored.itemsize
     for start in range(0, stored.size, count):
-        yield Piece(stored[start : start + count], live[start : start + count])
+        yield CopyPiece(stored[start : start + count], live[start : start + count])

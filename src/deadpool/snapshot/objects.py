@@ -1,7 +1,7 @@
-"""What pool.protect() was given, sorted by kind and checked. Holds the live objects, changes nothing in them.
+"""Sorts the objects that pool.protect() got by kind, and checks them. It does not change the live objects it holds.
 
-Parameters are collected once, here: while a forward pass runs, frameworks put other tensors in their places (FSDP
-registers the gathered ones), and the sharded originals are what the job's state is made of.
+Parameters are collected once, here: during a forward pass frameworks put other tensors in their places (FSDP registers
+the gathered ones), but the job's state consists of the sharded originals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key = tuple[str, str, str | int, Any]
 
 @dataclass(frozen=True, slots=True)
 class ProtectedOptimizer:
-    """An optimizer and the one that really holds its state: ZeroRedundancyOptimizer keeps it in an inner one."""
+    """An optimizer, and the one that holds its state: ZeroRedundancyOptimizer keeps it in an inner optimizer."""
 
     name: str
     outer: Optimizer
@@ -37,7 +37,7 @@ class ProtectedOptimizer:
 
     @property
     def is_sharded(self) -> bool:
-        """Replicated parameters, but each rank keeps the state of other ones."""
+        """Returns whether each rank keeps the state of other parameters, though the parameters are replicated."""
         return self.inner is not self.outer
 
 
@@ -50,7 +50,7 @@ class Objects:
 
 
 class ModuleTrees:
-    """All submodules of the protected modules, by keyword and path. Walking a tree is not for every step."""
+    """All submodules of the protected modules, by keyword and path: walking the tree at every step would be slow."""
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self._modules = modules
@@ -58,12 +58,12 @@ class ModuleTrees:
         self.refresh()
 
     def refresh(self) -> None:
-        """A submodule may have been added since."""
+        """Walks the modules again: a submodule may have been added."""
         self.paths = {name: dict(module.named_modules()) for name, module in self._modules.items()}
 
 
 def sort_objects(objects: Mapping[str, object]) -> Objects:
-    """Sort by kind. ConfigError for what cannot be protected."""
+    """Sorts objects by kind. Raises a ConfigError for an object that cannot be protected."""
     if not objects:
         raise ConfigError("protect() got nothing to protect: pass model=..., optimizer=..., scheduler=..., data=...")
     modules, stateful = {}, {}
@@ -85,7 +85,8 @@ def sort_objects(objects: Mapping[str, object]) -> Objects:
 def _new_ones(
     name: str, found: dict[str, Optimizer], known: dict[str, ProtectedOptimizer]
 ) -> dict[str, ProtectedOptimizer]:
-    """Each optimizer once, under its first name: two keywords may lead to the same one. The first has the keyword."""
+    """Returns the optimizers that are not known yet: two keywords may lead to the same one. The outermost optimizer is
+    named by the keyword alone."""
     outermost = next(iter(found))
     named = {name if path == outermost else f"{name}{path}": each for path, each in found.items()}
     return {
@@ -96,7 +97,7 @@ def _new_ones(
 
 
 def describe(key: Key) -> str:
-    """The entry as a user would write it."""
+    """Returns the name of a tensor as a user would write it."""
     kind, name, index, state_key = key
     match kind:
         case "param":
@@ -137,17 +138,17 @@ def _article(noun: str) -> str:
 def _hint(value: object) -> str:
     accepted = "pass an nn.Module, a torch.optim.Optimizer or an object with state_dict() and load_state_dict()"
     if isinstance(value, (list, tuple, dict)):
-        return f"{accepted}; several objects go under a keyword each"
+        return f"{accepted}; pass several objects under a keyword each"
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         return accepted
     return (
-        "its position cannot be saved or set back: use torchdata's StatefulDataLoader, or an object of your own "
+        "its position cannot be saved or restored: use torchdata's StatefulDataLoader, or an object of your own "
         "with __next__, state_dict() and load_state_dict()"
     )
 
 
 def _collect_params(modules: dict[str, nn.Module], optimizers: dict[str, ProtectedOptimizer]) -> dict[Key, Tensor]:
-    """Every parameter once, under its first name: tied ones, and modules given twice, are the same memory."""
+    """Returns every parameter once, under its first name: parameters may be tied, and modules may be passed twice."""
     params: dict[Key, Tensor] = {}
     seen: set[int] = set()
     for key, param in _all_params(modules, optimizers):

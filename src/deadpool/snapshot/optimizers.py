@@ -1,9 +1,9 @@
-"""Optimizers inside of others: which ones hold state, and what else a wrapper keeps.
+"""Finds the optimizers inside of wrappers: which of them hold state, and what else a wrapper keeps.
 
-A wrapper passes calls on to the optimizer that it holds: Accelerate's (a subclass of torch's Optimizer that was never
-initialised as one), Lightning's and many a script's own (no subclass at all), apex' and Megatron's. The one inside
-holds the state and is what runs, so that is what is captured and hooked. A scheduler holds an optimizer too, but
-clears no gradients. An optimizer that is a real one and holds another, such as SAM around SGD, keeps state in both.
+A wrapper passes calls on to the optimizer that it holds. Such wrappers are Accelerate's (a subclass of Optimizer that
+was never initialised as one), Lightning's and those of many scripts (no subclass at all), apex' and Megatron's.
+The optimizer inside holds the state and does the work, so that one is captured and hooked. A scheduler holds an
+optimizer too, but has no zero_grad(). A real optimizer around another one, such as SAM around SGD, keeps state in both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INSIDE = ("optimizer", "_optimizer", "optim", "base_optimizer", "_base_optimize
 
 
 def optimizers_in(value: object) -> dict[str, Optimizer]:
-    """The real ones that are stepped when `value` is, by the path to them, outermost first; {} if it is none."""
+    """Returns the real optimizers that are stepped when `value` is, by path, outermost first; {} if there are none."""
     found: dict[str, Optimizer] = {}
     path, at = "", value
     while at is not None and not any(at is known for known in found.values()):
@@ -31,12 +31,12 @@ def optimizers_in(value: object) -> dict[str, Optimizer]:
 
 
 def is_real(value: object) -> bool:
-    """Initialised as torch's own: it has parameters, state and hooks."""
+    """Returns whether the value was initialised as torch's Optimizer: it has parameters, state and hooks."""
     return isinstance(value, Optimizer) and {"param_groups", "state", "_optimizer_step_pre_hooks"} <= vars(value).keys()
 
 
 def scalers_of(value: object) -> dict[str, GradScaler]:
-    """What the wrappers around the innermost optimizer scale losses with, by the path to it."""
+    """Returns the GradScalers of the wrappers around the optimizer, by path."""
     found: dict[str, GradScaler] = {}
     path, at = "", value
     while at is not None and not is_real(at):
@@ -46,21 +46,21 @@ def scalers_of(value: object) -> dict[str, GradScaler]:
 
 
 def require_nothing_beside(name: str, value: object, inner: Optimizer) -> None:
-    """ConfigError: the wrapper has a state of its own, which cannot be told from that of the optimizer inside."""
+    """Raises a ConfigError if the wrapper has state of its own beside the state of the optimizer inside."""
     state_dict = getattr(value, "state_dict", None)
     if value is inner or not callable(state_dict):
         return
     beside = sorted(map(str, state_dict().keys() - inner.state_dict().keys()))
     if beside:
         raise ConfigError(
-            f"{name}: {type(value).__name__} wraps {type(inner).__name__} and has a state of its own beside it "
+            f"{name}: {type(value).__name__} wraps {type(inner).__name__} and has state of its own "
             f"({', '.join(beside)}): pass the optimizer inside, and under another keyword an object whose state_dict() "
-            "and load_state_dict() are of the rest"
+            "and load_state_dict() handle the rest"
         )
 
 
 def _inner(value: object, path: str) -> tuple[object | None, str]:
-    """What it steps, if it is an optimizer or behaves like one."""
+    """Returns the optimizer that `value` steps, if `value` behaves like an optimizer."""
     if not all(callable(getattr(value, method, None)) for method in ("step", "zero_grad")) or _is_zero(value):
         return None, path
     for name in _INSIDE:
@@ -71,7 +71,8 @@ def _inner(value: object, path: str) -> tuple[object | None, str]:
 
 
 def _attributes(value: object) -> dict[str, Any]:
-    """Its own ones, in its dictionary or in slots: asked for by name, a wrapper would pass on the other's."""
+    """Returns its own attributes, from its dictionary and its slots: getattr() of a wrapper may return those of the
+    optimizer inside."""
     slots = [
         (name, each)
         for kind in type(value).__mro__
@@ -91,5 +92,5 @@ def _is_filled(slot: MemberDescriptorType, value: object) -> bool:
 
 
 def _is_zero(value: object) -> bool:
-    """ZeroRedundancyOptimizer: one optimizer in two halves, known to whoever captures it."""
+    """Returns whether this is a ZeroRedundancyOptimizer: its inner optimizer is handled by ProtectedOptimizer."""
     return type(value).__name__ == "ZeroRedundancyOptimizer" and is_real(value)

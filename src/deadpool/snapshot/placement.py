@@ -1,6 +1,6 @@
-"""How a DTensor lies over its mesh, as plain values, and back on the mesh of a live parameter. Stateless.
+"""Describes the placement of a DTensor as plain values, and makes a DTensor from them on the mesh of a live parameter.
 
-Built from local tensors, never by DTensor operations: their sharding cache can hand back tensors on a dead mesh.
+It works on local tensors and never calls DTensor operations: their sharding cache can return tensors on a dead mesh.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import torch
 from torch import Tensor
 
 from deadpool.errors import StateError
-from deadpool.snapshot.layout import Spread
+from deadpool.snapshot.layout import DTensorSpec
 from deadpool.snapshot.tensors import is_dtensor
 
 
-def describe_spread(tensor: Tensor, name: str) -> Spread | None:
-    """None for an ordinary tensor."""
+def dtensor_spec_of(tensor: Tensor, name: str) -> DTensorSpec | None:
+    """Returns the placements, shape and stride of a DTensor, or None for an ordinary tensor."""
     if not is_dtensor(tensor):
         return None
     placements = tuple(_placement_value(placement, name) for placement in tensor.placements)  # type: ignore[attr-defined]
     return placements, tuple(tensor.shape), tuple(tensor.stride())
 
 
-def spread_out(local: Tensor, spread: Spread, param: Tensor, name: str) -> Tensor:
-    """A DTensor around `local`, on the parameter's mesh."""
+def make_dtensor(local: Tensor, dtensor_spec: DTensorSpec, param: Tensor, name: str) -> Tensor:
+    """Makes a DTensor of `local` on the parameter's mesh."""
     from torch.distributed.tensor import DTensor
 
     if not isinstance(param, DTensor):
         raise StateError(f"{name} was a DTensor when it was stored, but its parameter here is an ordinary tensor")
-    placements, shape, stride = spread
+    placements, shape, stride = dtensor_spec
     return DTensor.from_local(
         local,
         param.device_mesh,

@@ -1,8 +1,8 @@
-"""Whether the tensors of the bulk are still the ones a plan was made for: identities, addresses and shapes in one pass.
+"""Checks whether a copy plan is still valid: whether the tensors have the same identities, addresses and shapes.
 
-Asked at every step boundary, so written for speed: lists compared in C, no object made per tensor. It notices whatever
-the full walk would notice (bulk.find_live): another tensor in a place, a key more or less, other memory under a tensor,
-another shape.
+It runs at every step boundary, so it is written for speed: it compares lists in C and makes no object per tensor. It
+notices everything that a full scan (bulk.find_live) would notice: another tensor in a place, an added or removed key,
+other memory under a tensor, another shape.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _shape = operator.attrgetter("shape")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _States:
-    """Of one optimizer: the keys of each parameter's state, all values in order, and which of those are tensors."""
+    """The state of one optimizer: the keys of each parameter's state, and all values in order."""
 
     holders: list[Any]
     keys: list[tuple[Any, ...]]
@@ -33,24 +33,28 @@ class _States:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Census:
+class PlanCheck:
+    """The tensors that a plan was made for."""
+
     params: list[Tensor]
     states: dict[str, _States]
     are_tensors: dict[str, list[bool]]
     tensors: list[Tensor]
-    spread: list[bool]  # which of the tensors are DTensors
+    are_dtensors: list[bool]  # which of the tensors are DTensors
     addresses: list[int]
     shapes: list[Any]
 
     @classmethod
-    def take(cls, params: list[Tensor], optimizers: Mapping[str, ProtectedOptimizer]) -> Census:
+    def of(cls, params: list[Tensor], optimizers: Mapping[str, ProtectedOptimizer]) -> PlanCheck:
         states = {name: _states_of(optimizer) for name, optimizer in optimizers.items()}
         masks = {name: [isinstance(value, Tensor) for value in each.values] for name, each in states.items()}
         tensors = [*params, *(value for name, each in states.items() for value in compress(each.values, masks[name]))]
-        spread = [is_dtensor(tensor) for tensor in tensors]
-        return cls(params, states, masks, tensors, spread, _addresses(tensors, spread), list(map(_shape, tensors)))
+        are_dtensors = [is_dtensor(tensor) for tensor in tensors]
+        return cls(
+            params, states, masks, tensors, are_dtensors, _addresses(tensors, are_dtensors), list(map(_shape, tensors))
+        )
 
-    def holds(self, params: list[Tensor], optimizers: Mapping[str, ProtectedOptimizer]) -> bool:
+    def still_holds(self, params: list[Tensor], optimizers: Mapping[str, ProtectedOptimizer]) -> bool:
         tensors = list(params)
         for name, optimizer in optimizers.items():
             before, now, mask = self.states[name], _states_of(optimizer), self.are_tensors[name]
@@ -65,7 +69,7 @@ class Census:
             len(tensors) == len(self.tensors)
             and all(map(operator.is_, tensors, self.tensors))
             and list(map(_shape, tensors)) == self.shapes
-            and _addresses(tensors, self.spread) == self.addresses
+            and _addresses(tensors, self.are_dtensors) == self.addresses
         )
 
 
@@ -79,7 +83,7 @@ def _alike(before: _States, now: _States) -> bool:
 
 
 def _states_of(optimizer: ProtectedOptimizer) -> _States:
-    """By parameter, in the order of the groups. None for a parameter without state."""
+    """Collects state by parameter, in the order of the groups."""
     states = optimizer.inner.state
     params = optimizer.params
     found = [states.get(param) for param in params]
@@ -92,9 +96,10 @@ def _states_of(optimizer: ProtectedOptimizer) -> _States:
     return _States(holders, keys, values, len(states))
 
 
-def _addresses(tensors: list[Tensor], spread: Iterable[bool]) -> list[int]:
-    if not any(spread):
+def _addresses(tensors: list[Tensor], are_dtensors: Iterable[bool]) -> list[int]:
+    if not any(are_dtensors):
         return list(map(_data_ptr, tensors))
     return [
-        local_address(each) if is_spread else each.data_ptr() for each, is_spread in zip(tensors, spread, strict=True)
+        local_address(each) if is_dtensor_ else each.data_ptr()
+        for each, is_dtensor_ in zip(tensors, are_dtensors, strict=True)
     ]

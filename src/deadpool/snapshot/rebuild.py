@@ -1,6 +1,7 @@
-"""Where stored bulk goes in live objects: parameters in place, optimizer state in place, created or removed.
+"""Prepares live objects for the bulk of a snapshot: finds parameters, and finds, creates or removes optimizer state.
 
-Main thread. First everything is compared and nothing written: a snapshot that does not fit leaves the objects alone.
+Only the main thread may call it. It compares everything before it writes: a snapshot that does not fit leaves the
+objects unchanged.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from torch import Tensor
 from deadpool.errors import StateError
 from deadpool.protocol.seal import Extent, extent_of
 from deadpool.snapshot.buffers import module_of
-from deadpool.snapshot.bulk import Live, find_live
-from deadpool.snapshot.layout import BulkRegion, Entry, Layout
+from deadpool.snapshot.bulk import LiveTensor, find_live
+from deadpool.snapshot.layout import BulkRegion, SlotLayout, TensorEntry
 from deadpool.snapshot.objects import Key, ModuleTrees, Objects, ProtectedOptimizer, describe
-from deadpool.snapshot.placement import describe_spread, spread_out
+from deadpool.snapshot.placement import dtensor_spec_of, make_dtensor
 from deadpool.snapshot.tensors import local_part
 
 _BULK_REGIONS: tuple[BulkRegion, ...] = ("unique", "replica")
 
 
-def require_complete(layout: Layout, extent: Extent) -> None:
+def require_complete(layout: SlotLayout, extent: Extent) -> None:
     for region in _BULK_REGIONS:
         expected, actual = layout.region_bytes(region), extent_of(extent, region)
         if expected != actual:
-            raise StateError(f"the snapshot's layout needs {expected} bytes in region {region!r}, it holds {actual}")
+            raise StateError(f"the snapshot's layout needs {expected} bytes in region {region!r}, which has {actual}")
 
 
-def prepare_targets(objects: Objects, trees: ModuleTrees, layout: Layout) -> dict[Key, Tensor]:
-    """Afterwards the live tensors are those of the layout, with any contents: what to load into."""
+def prepare_targets(objects: Objects, trees: ModuleTrees, layout: SlotLayout) -> dict[Key, Tensor]:
+    """Makes the live tensors those of the layout, with any contents, and returns them as the targets of a load."""
     with torch.no_grad():
         targets = _find_targets(objects, trees, layout)
         for optimizer in objects.optimizers.values():
@@ -43,13 +44,13 @@ def prepare_targets(objects: Objects, trees: ModuleTrees, layout: Layout) -> dic
 
 
 def announce_write(tensors: Iterable[Tensor]) -> None:
-    """Tell torch: caches of derived values (fp8 weights, parametrisations) go by a tensor's version counter."""
+    """Increments version counters: caches of derived values (fp8 weights, parametrisations) depend on them."""
     for tensor in tensors:
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
 
 
-def _find_targets(objects: Objects, trees: ModuleTrees, layout: Layout) -> dict[Key, Tensor]:
+def _find_targets(objects: Objects, trees: ModuleTrees, layout: SlotLayout) -> dict[Key, Tensor]:
     live = {item.key: item for item in find_live(objects)[0]}
     _require_same_params(objects, layout)
     return {
@@ -58,17 +59,17 @@ def _find_targets(objects: Objects, trees: ModuleTrees, layout: Layout) -> dict[
     }
 
 
-def _buffer(trees: ModuleTrees, entry: Entry) -> Tensor:
-    """The live one where it fits. A forward pass may have put another one there, or none yet."""
+def _buffer(trees: ModuleTrees, entry: TensorEntry) -> Tensor:
+    """Returns the live buffer if it fits, else a new one: a forward pass may have replaced it, or not made it yet."""
     live = module_of(trees, entry.key)._buffers.get(entry.key[3])
     if live is not None and live.device.type == entry.device_type and not _mismatch(entry, live):
         return live
-    if entry.spread is not None:
+    if entry.dtensor_spec is not None:
         raise StateError(f"{describe(entry.key)}: a DTensor buffer changed its shape, it cannot be put back")
     return torch.empty(entry.shape, dtype=entry.dtype, device=entry.device_type)
 
 
-def _require_same_params(objects: Objects, layout: Layout) -> None:
+def _require_same_params(objects: Objects, layout: SlotLayout) -> None:
     stored = {entry.key: entry for entry in layout.entries if entry.key[0] == "param"}
     for key, param in objects.params.items():
         if key not in stored:
@@ -81,20 +82,20 @@ def _require_same_params(objects: Objects, layout: Layout) -> None:
             raise StateError(f"{describe(key)}: {mismatch}")
 
 
-def _mismatch(entry: Entry, tensor: Tensor) -> str | None:
-    """How a live tensor differs from what was stored; None if the bytes fit."""
+def _mismatch(entry: TensorEntry, tensor: Tensor) -> str | None:
+    """Returns how a live tensor differs from the stored one, or None if the stored bytes fit."""
     local = local_part(tensor)
     if tuple(local.shape) != entry.shape:
         return f"shape {tuple(local.shape)} here, {entry.shape} in the snapshot"
     if local.dtype != entry.dtype:
         return f"dtype {local.dtype} here, {entry.dtype} in the snapshot"
-    spread = describe_spread(tensor, describe(entry.key))
-    if spread != entry.spread:
-        return f"spread over ranks as {spread} here, {entry.spread} in the snapshot"
+    dtensor_spec = dtensor_spec_of(tensor, describe(entry.key))
+    if dtensor_spec != entry.dtensor_spec:
+        return f"DTensor placements, shape and stride {dtensor_spec} here, {entry.dtensor_spec} in the snapshot"
     return None
 
 
-def _target(objects: Objects, entry: Entry, live: Live | None) -> Tensor:
+def _target(objects: Objects, entry: TensorEntry, live: LiveTensor | None) -> Tensor:
     if entry.key[0] == "param":
         return objects.params[entry.key]
     fits = live is not None and not _mismatch(entry, live.tensor)
@@ -103,15 +104,17 @@ def _target(objects: Objects, entry: Entry, live: Live | None) -> Tensor:
     return _create(entry, _param_of(objects, entry))
 
 
-def _param_of(objects: Objects, entry: Entry) -> Tensor:
+def _param_of(objects: Objects, entry: TensorEntry) -> Tensor:
     _, name, index, _ = entry.key
     optimizer = objects.optimizers.get(name)
     if optimizer is None or not isinstance(index, int) or index >= len(optimizer.params):
-        raise StateError(f"{describe(entry.key)} of shape {entry.shape} is in the snapshot, its parameter is not here")
+        raise StateError(
+            f"{describe(entry.key)} of shape {entry.shape} is in the snapshot, but its parameter is not here"
+        )
     return optimizer.params[index]
 
 
-def _create(entry: Entry, param: Tensor) -> Tensor:
+def _create(entry: TensorEntry, param: Tensor) -> Tensor:
     local_param = local_part(param)
     name = describe(entry.key)
     if entry.like_param and tuple(local_param.shape) != entry.shape:
@@ -121,13 +124,13 @@ def _create(entry: Entry, param: Tensor) -> Tensor:
     else:
         here = local_param.device if local_param.device.type == entry.device_type else entry.device_type
         local = torch.empty(entry.shape, dtype=entry.dtype, device=here)
-    return local if entry.spread is None else spread_out(local, entry.spread, param, name)
+    return local if entry.dtensor_spec is None else make_dtensor(local, entry.dtensor_spec, param, name)
 
 
 def _install_state(
     optimizer: ProtectedOptimizer, keys_by_index: dict[int, tuple[Any, ...]], targets: dict[Key, Tensor]
 ) -> None:
-    """Exactly the stored keys, in their order. Values that are not tensors follow with the host part."""
+    """Gives each parameter's state exactly the stored keys, in their order. The host part restores other values."""
     for index, param in enumerate(optimizer.params):
         keys = keys_by_index.get(index)
         if keys is None:

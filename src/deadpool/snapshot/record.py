@@ -1,8 +1,8 @@
-"""Codec for nested Python state: values of everyday types to bytes and back, exactly. Owns the format; stateless.
+"""Encodes nested Python state of everyday types as bytes, and decodes it exactly. Owns this format.
 
-msgpack carries what it knows (None, bool, int, float, str, bytes, list, dict) at the speed of C; every other type is an
-extension whose payload is msgpack again. No pickle: decoding builds values of the types listed here and runs nothing
-else. bytearray and memoryview come back as bytes.
+msgpack handles its own types (None, bool, int, float, str, bytes, list, dict) at the speed of C. Every other type is an
+extension whose payload is msgpack again. There is no pickle: decoding makes values of the types listed here and runs no
+other code. bytearray and memoryview are decoded as bytes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _DEFAULT_FACTORIES: dict[str, Callable[[], Any] | None] = {
 
 
 class _CannotStoreError(Exception):
-    """Raised inside msgpack, which does not know where in the state it is."""
+    """Is raised inside msgpack, which does not know the path of the value in the state."""
 
 
 def encode(value: object, path: str) -> bytes:
-    """The value as bytes. `path` names it in errors."""
+    """Returns the value as bytes. `path` names it in errors."""
     try:
         return _pack(value)
     except _CannotStoreError as error:
@@ -40,11 +40,11 @@ def encode(value: object, path: str) -> bytes:
         where, reason = found if found else (path, str(error))
         raise StateError(f"{where}: {reason}") from None
     except (ValueError, RecursionError) as error:
-        raise StateError(f"{path}: nested too deeply, or contains itself ({error})") from None
+        raise StateError(f"{path} is nested too deeply, or contains itself ({error})") from None
 
 
 def decode(data: bytes | memoryview, path: str) -> Any:
-    """What encode() was given; always fresh objects. `path` names it in errors."""
+    """Returns the value that encode() got, as new objects. `path` names it in errors."""
     try:
         return _unpack(data)
     except StateError:
@@ -96,7 +96,7 @@ def _advice_for_tensor(value: Tensor) -> str:
 
 
 def _find_culprit(value: Any, path: str) -> tuple[str, str] | None:
-    """The place of the first value that cannot be stored. Only walked when something has already gone wrong."""
+    """Returns the path of the first value that cannot be stored, and why. It is called only after an error."""
     for child_path, child in _children(value, path):
         found = _find_culprit(child, child_path)
         if found:
@@ -128,7 +128,7 @@ def _big_int(value: int) -> bytes:
 
 
 def _unordered(value: set[Any] | frozenset[Any]) -> bytes:
-    """Sorted by their bytes: equal sets give equal records, whatever the hash seed."""
+    """Sorts the members by their bytes, so that equal sets give equal records with any hash seed."""
     return _pack(sorted(value, key=_pack))
 
 
@@ -182,7 +182,7 @@ def _tensor(value: Tensor) -> bytes:
 
 
 def _device_name(device: torch.device) -> str:
-    """Without the index where it is the process's own device: the newcomer's may have another number."""
+    """Omits the index if this is the process's own device: the newcomer's device may have another index."""
     if device.type == "cuda" and device.index == torch.cuda.current_device():
         return "cuda"
     return str(device)

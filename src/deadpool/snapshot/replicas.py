@@ -1,4 +1,4 @@
-"""Which state a replica on another node could supply. A pure function of who holds what where."""
+"""Chooses the state that need not be sent to holders, because a data-parallel replica on another node has it too."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def choose_peers(
     rank: int,
     node_of: Callable[[int], int],
 ) -> tuple[tuple[int, ...], frozenset[int]]:
-    """The ranks that share the replica region, own one included, and the ids of the parameters that lie in it.
+    """Returns the ranks that share the replica region, this rank included, and the ids of the parameters in it.
 
-    One region has one set of peers: the intersection over its parameters. A parameter that would leave no peer on
-    another node is unique instead: its copy has to travel.
+    A region has one set of peers: the intersection over its parameters. A parameter that would leave no peer on another
+    node goes into the unique region instead, which is sent to holders.
     """
 
     def survives_here(ranks: frozenset[int]) -> bool:

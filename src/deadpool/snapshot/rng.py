@@ -1,6 +1,6 @@
-"""The random number generators of this process: Python, numpy, torch on the CPU and on every CUDA device. Stateless.
+"""Captures and restores the random number generators of Python, numpy, and torch on the CPU and every CUDA device.
 
-Main thread, at the step boundary: other threads draw from the same generators.
+Only the main thread may call it, and only at the step boundary: during a step other threads may draw from them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def capture_rng() -> dict[str, Any]:
-    """All generator states, as values the record codec knows."""
+    """Returns the states of all generators, in types that the record codec knows."""
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),
@@ -32,7 +32,7 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 
 def _capture_cuda() -> dict[str, Any] | None:
-    """None where CUDA is not in use: asking for its state would initialise it. Philox states live on the host."""
+    """Returns None if CUDA is not in use, because a query would initialise it. Philox states are in host memory."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     states = [torch.cuda.get_rng_state(index) for index in range(torch.cuda.device_count())]
@@ -40,7 +40,7 @@ def _capture_cuda() -> dict[str, Any] | None:
 
 
 def _restore_cuda(stored: dict[str, Any]) -> None:
-    """The rank's own device may have another index here than where it was captured, the others are taken by index."""
+    """The rank's own device may have another index here than where it was captured; other devices go by index."""
     states: list[Tensor] = stored["states"]
     here = torch.cuda.current_device()
     for index in range(torch.cuda.device_count()):

@@ -1,4 +1,4 @@
-"""A copy as a file: what an agent writes of a job that cannot go on. Owns this format; no torch.
+"""Writes a copy to a file, for a job that cannot continue, and reads it back. Owns this format; it needs no torch.
 
     DPKEPT2 LF | seal (seal_bytes.py) | record | unique | replica
 
@@ -26,8 +26,8 @@ SUFFIX = ".kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFile:
-    """One rank's bytes, as they were read back and checked."""
+class SalvageFile:
+    """One rank's bytes, which were read from a file and verified."""
 
     path: Path
     seal: Seal
@@ -42,7 +42,7 @@ class KeptFile:
         return self.seal.version.number
 
 
-def write_kept(folder: Path, copy: Copy, slot: memoryview) -> Path:
+def write_salvage(folder: Path, copy: Copy, slot: memoryview) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     seal = copy.seal
     path = folder / f"rank-{seal.rank}-step-{seal.version.number}{SUFFIX}"
@@ -62,12 +62,12 @@ def _stored(seal: Seal) -> tuple[Region, ...]:
     return tuple(name for name in REGIONS if seal.full or name != "replica")
 
 
-def read_kept(path: Path) -> KeptFile:
-    """StateError where it is no such file, or is damaged."""
+def read_salvage(path: Path) -> SalvageFile:
+    """Reads and verifies a file. Raises a StateError if it is no such file, or if it is damaged."""
     data = memoryview(path.read_bytes())
     seal = unpack_seal(data[len(_MAGIC) : _HEADER_BYTES]) if data[: len(_MAGIC)] == _MAGIC else None
     if seal is None:
-        raise StateError(f"{path} is not a kept copy")
+        raise StateError(f"{path} is not a salvaged copy")
     regions: dict[Region, bytes] = {}
     start = _HEADER_BYTES
     for name in _stored(seal):
@@ -76,4 +76,4 @@ def read_kept(path: Path) -> KeptFile:
         if digest_region(part) != digest_of(seal.digest, name):
             raise StateError(f"{path}: region {name!r} is not as it was sealed")
         regions[name] = bytes(part)
-    return KeptFile(path=path, seal=seal, regions=regions)
+    return SalvageFile(path=path, seal=seal, regions=regions)

@@ -3,8 +3,8 @@
     ranks = read_folder("run/logs/kept")
     ranks[3].step, ranks[3].tensors["model.layers.0.weight"], ranks[3].host["stateful"]["scheduler"]
 
-Tensors are what lay on that rank: of a sharded parameter its shard, and `spread` says of what (placements, global
-shape, global stride). Nothing in a file is code: reading runs none.
+A tensor is the part that was on that rank: of a sharded parameter it is the shard, and `dtensor_specs` has its
+placements, global shape and global stride. Files contain no code, and reading them runs none.
 """
 
 from __future__ import annotations
@@ -19,53 +19,53 @@ from torch import Tensor
 
 from deadpool.errors import StateError
 from deadpool.protocol.seal import replica_of
-from deadpool.snapshot.layout import Entry, Spread, decode_layout, split_record
+from deadpool.snapshot.layout import DTensorSpec, TensorEntry, decode_layout, split_record
 from deadpool.snapshot.objects import describe
 from deadpool.snapshot.record import decode
-from deadpool.snapshot.salvage_file import SUFFIX, KeptFile, read_kept
+from deadpool.snapshot.salvage_file import SUFFIX, SalvageFile, read_salvage
 from deadpool.snapshot.tensors import from_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptRank:
+class SalvagedRank:
     rank: int
-    step: int  # completed ones
+    step: int  # how many steps were completed
     tensors: dict[str, Tensor]
-    spread: dict[str, Spread]  # of those that are shards
+    dtensor_specs: dict[str, DTensorSpec]  # of the tensors that are shards
     host: dict[str, dict[str, Any]]  # RNG, schedulers, data positions: by kind and keyword
-    missing: tuple[str, ...]  # tensors whose bytes only another rank had, and no file here has
+    missing: tuple[str, ...]  # tensors whose bytes only another rank had, and that are in no file here
 
     def save(self, folder: Path) -> None:
-        """For torch.load(path, weights_only=True)."""
+        """Writes a file that torch.load(path, weights_only=True) can read."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         torch.save({"step": self.step, "tensors": self.tensors}, folder / f"rank-{self.rank}.pt")
 
 
-def read_folder(*folders: str | Path) -> dict[int, KeptRank]:
-    """By rank. Several folders where nodes have written to disks of their own."""
-    files = [read_kept(path) for folder in folders for path in sorted(Path(folder).glob(f"*{SUFFIX}"))]
+def read_folder(*folders: str | Path) -> dict[int, SalvagedRank]:
+    """Reads the newest step of every rank. Pass several folders if nodes have written to disks of their own."""
+    files = [read_salvage(path) for folder in folders for path in sorted(Path(folder).glob(f"*{SUFFIX}"))]
     if not files:
-        raise StateError(f"no kept copies in {', '.join(map(str, folders))}")
+        raise StateError(f"there are no salvaged copies in {', '.join(map(str, folders))}")
     newest = max(file.step for file in files)
     return {file.rank: _rank(file, files) for file in files if file.step == newest}
 
 
-def _rank(file: KeptFile, others: Iterable[KeptFile]) -> KeptRank:
+def _rank(file: SalvageFile, others: Iterable[SalvageFile]) -> SalvagedRank:
     encoded, host = split_record(file.regions["record"])
     regions = {"unique": file.regions.get("unique", b""), "replica": _replica(file, others)}
     entries = decode_layout(encoded).entries
     there = [entry for entry in entries if regions[entry.region] is not None]
-    return KeptRank(
+    return SalvagedRank(
         rank=file.rank,
         step=file.step,
         tensors={describe(entry.key): _tensor(entry, regions[entry.region] or b"") for entry in there},
-        spread={describe(entry.key): entry.spread for entry in there if entry.spread is not None},
+        dtensor_specs={describe(entry.key): entry.dtensor_spec for entry in there if entry.dtensor_spec is not None},
         host={kind: {name: decode(data, name) for name, data in parts.items()} for kind, parts in host.items()},
         missing=tuple(describe(entry.key) for entry in entries if regions[entry.region] is None),
     )
 
 
-def _replica(file: KeptFile, others: Iterable[KeptFile]) -> bytes | None:
+def _replica(file: SalvageFile, others: Iterable[SalvageFile]) -> bytes | None:
     """Its own, or that of any rank that held the same."""
     if not file.seal.extent.replica_bytes:
         return b""
@@ -73,9 +73,9 @@ def _replica(file: KeptFile, others: Iterable[KeptFile]) -> bytes | None:
     return next((o.regions["replica"] for o in (file, *others) if _has_replica(o, wanted)), None)
 
 
-def _has_replica(file: KeptFile, wanted: tuple[int, int]) -> bool:
+def _has_replica(file: SalvageFile, wanted: tuple[int, int]) -> bool:
     return "replica" in file.regions and replica_of(file.seal) == wanted
 
 
-def _tensor(entry: Entry, region: bytes) -> Tensor:
+def _tensor(entry: TensorEntry, region: bytes) -> Tensor:
     return from_bytes(region[entry.offset : entry.offset + entry.nbytes], entry.dtype, entry.shape)

@@ -48,15 +48,15 @@ _HEADER_END = len(_MAGIC) + SEAL_BYTES
 
 
 def region(view: memoryview, geometry: Geometry, extent: Extent, name: Region) -> memoryview:
-    """The bytes of one region: as many as the extent says, not the whole capacity."""
+    """Returns the bytes of one region: as many as the extent says, not the whole capacity."""
     start, size = geometry.offset(name), extent_of(extent, name)
     if start + size > len(view):
-        raise ArenaError(f"slot of {len(view)} bytes has no room for region {name!r} ({size} bytes at {start})")
+        raise ArenaError(f"a slot of {len(view)} bytes has no room for region {name!r} ({size} bytes at {start})")
     return view[start : start + size]
 
 
 def clear_seal(view: memoryview) -> None:
-    """Make the slot unreadable as a snapshot. The first act of every writer."""
+    """Makes the slot unreadable as a snapshot. Every writer calls it first."""
     view[: len(_MAGIC)] = bytes(len(_MAGIC))
 
 
@@ -77,7 +77,7 @@ def read_seal(view: memoryview) -> Seal | None:
 def compute_digest(
     view: memoryview, geometry: Geometry, extent: Extent, pool: ThreadPoolExecutor | None = None
 ) -> Digest:
-    """Checksums of all three regions of a slot."""
+    """Returns the digests of all three regions of a slot."""
     values = {name: digest_region(region(view, geometry, extent, name), pool) for name in REGIONS}
     return Digest(**values)
 

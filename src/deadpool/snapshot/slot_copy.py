@@ -1,8 +1,8 @@
-"""One capture's bulk on its way into one slot, over one or more lanes.
+"""Copies one capture's bulk into one slot, over one or more lanes.
 
-The copying thread advances it batch by batch. The main thread, when the optimizer is next, either commits it (issues at
-once whatever is left) or gives it up; both return without waiting for a device. Each batch is claimed by one of the two
-threads, so nothing is issued after a copy was closed. Whoever has seen its end knows that the slot has no writer.
+The copying thread advances the copy batch by batch. Before the optimizer the main thread either commits the copy, which
+issues all remaining batches at once, or gives it up; neither waits for a device. Each batch is claimed by one of the
+two threads, so that nothing is issued after a copy was closed. After its end nothing writes into the slot any more.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deadpool.snapshot.copy_stats import Figures
-from deadpool.snapshot.lanes import Batch, Lane, Mark, Trip
+from deadpool.snapshot.copy_stats import CaptureCost
+from deadpool.snapshot.lanes import CopyBatch, CopyLane, LaneCopy, Mark
 
 _BATCHES_IN_FLIGHT = 2
 
 
 @dataclass(slots=True, eq=False)
-class Share:
-    """What goes over one lane."""
+class LaneShare:
+    """The part of a copy that goes over one lane."""
 
-    lane: Lane
-    batches: list[Batch]
-    trip: Trip
-    next: int = 0  # to be claimed
-    claimed: int = 0  # being issued right now
+    lane: CopyLane
+    batches: list[CopyBatch]
+    copy: LaneCopy
+    next: int = 0  # the batch to be claimed next
+    claimed: int = 0  # how many are being issued right now
     done_bytes: int = 0
-    end: Mark | None = None  # once nothing more will be issued
+    end: Mark | None = None  # set when nothing more will be issued
 
     @property
     def is_issued(self) -> bool:
@@ -37,8 +37,8 @@ class Share:
 
 
 class SlotCopy:
-    def __init__(self, shares: list[Share], source: object) -> None:
-        """`source` is kept as long as this: batches are addresses, they do not hold memory."""
+    def __init__(self, shares: list[LaneShare], source: object) -> None:
+        """Keeps a reference to `source`: batches are only addresses and do not keep memory alive."""
         self._shares, self._source = shares, source
         self._changed = threading.Condition()
         self._given_up = False
@@ -51,7 +51,8 @@ class SlotCopy:
     # --- the copying thread ------------------------------------------------------------------------------------------
 
     def advance(self, cancelled: Callable[[], bool]) -> bool:
-        """Until everything is in the slot, or was given up and nobody writes there any more. True: all is there."""
+        """Copies until everything is in the slot, or the copy was given up and nothing writes into the slot any more.
+        Returns whether everything is in the slot."""
         self._began = time.monotonic()
         for share in self._shares:
             self._advance(share, cancelled)
@@ -59,7 +60,7 @@ class SlotCopy:
             self._close(share).wait()
         return all(share.is_issued for share in self._shares)
 
-    def _advance(self, share: Share, cancelled: Callable[[], bool]) -> None:
+    def _advance(self, share: LaneShare, cancelled: Callable[[], bool]) -> None:
         in_flight: deque[tuple[Mark, int]] = deque()
         while True:
             if cancelled():
@@ -76,48 +77,49 @@ class SlotCopy:
     # --- the main thread ---------------------------------------------------------------------------------------------
 
     def predict_stall_s(self) -> float:
-        """How long the optimizer would wait for the rest, if it were enqueued now."""
+        """Predicts how long the optimizer would wait for the remaining batches if they were enqueued now."""
         now = time.monotonic()
         return max((self._predict_stall_s(share, now) for share in self._shares), default=0.0)
 
-    def _predict_stall_s(self, share: Share, now: float) -> float:
+    def _predict_stall_s(self, share: LaneShare, now: float) -> float:
         if share.end is not None and share.end.done():
             return 0.0
         left_bytes = sum(batch.nbytes for batch in share.batches) - share.done_bytes
-        return max(0.0, share.lane.pace.copy_s(left_bytes) - share.lane.ahead_s(self._began, now))
+        return max(0.0, share.lane.stats.copy_s(left_bytes) - share.lane.ahead_s(self._began, now))
 
     def commit(self) -> None:
-        """Everything is issued when this returns."""
+        """Issues all remaining batches."""
         for share in self._shares:
             began = time.monotonic()
             while (batch := self._claim(share)) is not None:
                 self._issue(share, batch)
             self._close(share)
-            share.trip.waited(time.monotonic() - began)
+            share.copy.waited(time.monotonic() - began)
 
     def give_up(self) -> None:
-        """Nothing more is issued when this returns."""
+        """Gives the copy up: nothing more is issued when this returns."""
         self._give_up()
         for share in self._shares:
             self._close(share)
 
     def hold(self) -> None:
-        """What the script enqueues from now on waits for everything that was issued. After commit() or give_up()."""
+        """Makes what the script enqueues from now on wait for everything that was issued. Call it after commit() or
+        give_up()."""
         for share in self._shares:
-            share.trip.hold()
+            share.copy.hold()
 
     def await_end(self) -> None:
-        """Blocks until nobody writes into the slot. After commit() or give_up()."""
+        """Waits until nothing writes into the slot. Call it after commit() or give_up()."""
         for share in self._shares:
             self._close(share).wait()
 
-    def figures(self) -> Figures | None:
-        """What it cost; None as long as that is not known."""
-        found = [share.trip.figures() for share in self._shares]
+    def cost(self) -> CaptureCost | None:
+        """Returns what the copy cost, or None as long as that is not known."""
+        found = [share.copy.cost() for share in self._shares]
         if any(each is None for each in found):
             return None
         known = [each for each in found if each is not None]
-        return Figures(
+        return CaptureCost(
             stall_s=max((each.stall_s for each in known), default=0.0),
             copied_bytes=sum(each.copied_bytes for each in known),
             copy_s=max((each.copy_s for each in known), default=0.0),
@@ -126,8 +128,8 @@ class SlotCopy:
 
     # --- both --------------------------------------------------------------------------------------------------------
 
-    def _claim(self, share: Share) -> Batch | None:
-        """One at a time: a trip is not for two threads at once."""
+    def _claim(self, share: LaneShare) -> CopyBatch | None:
+        """Claims the next batch when no other is being issued: two threads must not issue to a lane at once."""
         with self._changed:
             self._changed.wait_for(lambda: share.claimed == 0)
             if self._given_up or share.next == len(share.batches):
@@ -137,13 +139,13 @@ class SlotCopy:
             share.claimed += 1
             return batch
 
-    def _issue(self, share: Share, batch: Batch) -> Mark:
+    def _issue(self, share: LaneShare, batch: CopyBatch) -> Mark:
         try:
-            return share.trip.issue(batch)
+            return share.copy.issue(batch)
         except BaseException:
             self._give_up()
             with self._changed:
-                share.next -= 1  # it is not there: the copy is not whole
+                share.next -= 1  # the batch was not issued, so the copy is not complete
             raise
         finally:
             with self._changed:
@@ -154,9 +156,9 @@ class SlotCopy:
         with self._changed:
             self._given_up = True
 
-    def _close(self, share: Share) -> Mark:
+    def _close(self, share: LaneShare) -> Mark:
         with self._changed:
             self._changed.wait_for(lambda: share.claimed == 0)
             if share.end is None:
-                share.end = share.trip.close()
+                share.end = share.copy.close()
             return share.end

@@ -1,8 +1,8 @@
-"""One snapshot's bulk on its way from a slot into live memory, in portions and in the order of their places there: what
-has arrived can be loaded while the rest is on its way. Main thread.
+"""Loads a snapshot's bulk from a slot into live memory, in portions and in the order of the slot, so that what has
+arrived can be loaded while the rest is on its way. Only the main thread may use it.
 
-What is loaded before the snapshot was verified may be anything. It stays only if it was of the attempt that succeeded
-in the end; else it is loaded again.
+Bytes that are loaded before the snapshot was verified may be wrong. They are kept only if they came from the attempt
+that succeeded in the end; otherwise they are loaded again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.layout import BulkRegion, Entry
+from deadpool.snapshot.layout import BulkRegion, TensorEntry
 from deadpool.snapshot.moves import Array, Moves, make_moves
 from deadpool.snapshot.objects import Key
 from deadpool.snapshot.progress import Progress
@@ -25,7 +25,7 @@ PORTION_BYTES = 16 << 20
 @dataclass(frozen=True, slots=True, eq=False)
 class Portion:
     region: BulkRegion
-    start: int  # in its region
+    start: int  # offset in its region
     end: int
     device: torch.device
     moves: Moves
@@ -37,7 +37,7 @@ class Portion:
 
 @dataclass(slots=True)
 class _Track:
-    """The portions of one region in their order, and how many of them were loaded, by which attempt."""
+    """The portions of one region in their order, and how many of them were loaded from which attempt."""
 
     portions: list[Portion] = field(default_factory=list)
     attempt: int = 0
@@ -56,9 +56,9 @@ class SlotLoad:
             self._tracks[portion.region].portions.append(portion)
 
     def advance(self, progress: Progress) -> bool:
-        """Loads one portion, if one has arrived."""
+        """Loads one portion if one has arrived, and returns whether it did."""
         for region, track in self._tracks.items():
-            arrived = progress.look(region)
+            arrived = progress.read(region)
             track.restart(arrived.attempt)
             if track.count < len(track.portions) and track.portions[track.count].end <= arrived.leading_bytes:
                 portion = track.portions[track.count]
@@ -68,11 +68,11 @@ class SlotLoad:
         return False
 
     def finish(self, progress: Progress | None = None) -> int:
-        """All of it is there, and verified. Loads what was not loaded from just this; returns how much had been."""
+        """Loads all portions that were not loaded from the attempt that was verified. Returns how many bytes were."""
         early_bytes, rest = 0, dict[torch.device, Moves]()
         for region, track in self._tracks.items():
             if progress is not None:
-                track.restart(progress.look(region).attempt)
+                track.restart(progress.read(region).attempt)
             early_bytes += sum(portion.nbytes for portion in track.portions[: track.count])
             for portion in track.portions[track.count :]:
                 _add(rest.setdefault(portion.device, Moves()), portion.moves)
@@ -82,9 +82,9 @@ class SlotLoad:
 
 
 def make_portions(
-    entries: Iterable[Entry], live: Mapping[Key, Tensor], whole: Array, geometry: Geometry
+    entries: Iterable[TensorEntry], live: Mapping[Key, Tensor], whole: Array, geometry: Geometry
 ) -> list[Portion]:
-    """Of everything between a slot and live memory."""
+    """Divides all copies between a slot and live memory into portions."""
     moves = make_moves(entries, live, whole, geometry, limit_bytes=PORTION_BYTES)
     portions: list[Portion] = []
     for portion in sorted(_each(moves, whole, geometry), key=lambda each: (each.region, each.start)):

@@ -1,7 +1,7 @@
-"""One rank's protected training state: captured into slots, restored from them. What pool.protect() makes.
+"""The protected training state of one rank: it is captured into slots and restored from them. pool.protect() makes it.
 
-mark(), record(), measure() and everything that restores belong to the main thread, between steps. It also opens a
-copy, of the tensors that the last record() found; another thread may advance it until the optimizer steps again.
+Only the main thread may call mark(), record(), measure() and everything that restores, between steps. It also opens a
+copy of the tensors that the last record() found; another thread may advance that copy until the optimizer steps again.
 Nothing at a boundary waits for a device.
 """
 
@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from deadpool.errors import StateError
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.snapshot.buffers import BufferStage
-from deadpool.snapshot.bulk import BulkScanner, Plan, find_live
+from deadpool.snapshot.bulk import BulkScanner, CopyPlan, find_live
 from deadpool.snapshot.checksums import StateHasher
 from deadpool.snapshot.copying import Boundary, BulkCopier, MakeLane, make_lane
 from deadpool.snapshot.host_state import HostState
@@ -37,7 +37,7 @@ _RECORD_HEADROOM = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Restoring:
-    """A restore that was begun: `load` takes the bulk to the targets, the host part follows in the end."""
+    """A restore in progress: `load` copies the bulk to the targets, and the host part is restored at the end."""
 
     load: SlotLoad
     targets: dict[Key, Tensor]
@@ -45,7 +45,7 @@ class Restoring:
 
 
 class ProtectedState:
-    """The objects of one rank, as bulk and boundary record."""
+    """The objects of one rank, captured as bulk and boundary record."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class ProtectedState:
         clone_host_buffers: bool = False,
         make_lane: MakeLane = make_lane,
     ) -> None:
-        """`companions` have a state that travels with the objects' own, under names that no keyword can have.
+        """`companions` are further objects whose state is captured, under names that no keyword can have.
 
-        Buffers on a device are cloned at the boundary; `clone_host_buffers`: all are, wherever they lie.
+        Buffers on a device are cloned at the boundary; with `clone_host_buffers` those in host memory are cloned too.
         """
         self._objects = sort_objects(objects)
         self._objects.stateful.update(companions or {})
@@ -72,14 +72,14 @@ class ProtectedState:
         self._scanner = BulkScanner(self._objects, in_replica_region, self._stage)
         self._host = HostState(self._objects, self._trees)
         self._copier = BulkCopier(make_lane, sorted({param.device for param in self._objects.params.values()}, key=str))
-        self._plan: Plan | None = None
+        self._plan: CopyPlan | None = None
         self._start: Boundary | None = None
-        self._written: list[int] = []  # how often each tensor of the plan had been written to
+        self._written: list[int] = []  # version counters of the plan's tensors at the last record()
         self._record_capacity = 0
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """Ranks with an identical replica region, own one included; () if there are none on another node."""
+        """Returns the ranks with an identical replica region, this rank included, or () if none is on another node."""
         return self._peers
 
     @property
@@ -92,24 +92,25 @@ class ProtectedState:
 
     @property
     def is_on_device(self) -> bool:
-        """Copies come from other memory than the host's."""
+        """Returns whether copies come from the memory of a device, not of the host."""
         return self._copier.has_device
 
     @property
     def device_bytes(self) -> int:
-        """Device memory that protection takes for itself."""
+        """Returns how much device memory protection takes for itself."""
         return self._copier.device_bytes + self._stage.device_bytes
 
     def mark(self) -> Boundary:
-        """Behind everything that was enqueued so far. Seen done, the state is what the script has made it."""
+        """Marks the end of everything that was enqueued so far. When it is done, the state is that of this moment."""
         return self._copier.mark()
 
     def drain(self) -> None:
-        """Until no device works for this process any more."""
+        """Waits until no device works for this process any more."""
         self._copier.drain()
 
     def measure(self) -> Geometry:
-        """The slot this state needs now. Optimizer state makes it grow; the record's room stays while it fits."""
+        """Returns the geometry of the slot that this state needs now. It grows with optimizer state; the capacity for
+        the record grows only if the record does not fit."""
         self._trees.refresh()
         extent = self.extent(self.record())
         if extent.record_bytes > self._record_capacity:
@@ -122,19 +123,19 @@ class ProtectedState:
         )
 
     def record(self) -> bytes:
-        """The boundary record of this moment, and the start of a capture: a copy is of what was found here."""
-        plan = self._stand()
+        """Returns the boundary record of this moment and begins a capture: open_copy() copies what was found here."""
+        plan = self._begin_capture()
         return join_record(plan.encoded_layout, self._host.capture(self._stage.keys))
 
-    def _stand(self) -> Plan:
-        """The state of this moment is what will be copied, and what a rank that keeps its memory comes back to."""
+    def _begin_capture(self) -> CopyPlan:
+        """Makes the state of this moment the one that is copied, and that a rank which keeps its memory returns to."""
         self._plan = self._scanner.scan()
         self._start = self._copier.mark()
         self._written = _write_counts(self._plan)
         return self._plan
 
     def extent(self, record: bytes) -> Extent:
-        """How much of a slot the capture that began with this record fills."""
+        """Returns how much of a slot the capture that began with this record fills."""
         layout = self._capture_plan().layout
         return Extent(
             record_bytes=len(record),
@@ -143,25 +144,26 @@ class ProtectedState:
         )
 
     def open_copy(self, slot: memoryview, geometry: Geometry) -> SlotCopy:
-        """The bulk's way into the slot. ArenaError if the slot is too small."""
+        """Opens a copy of the bulk into the slot. Raises ArenaError if the slot is too small."""
         plan = self._capture_plan()
         geometry.check(self.extent(b""))
         assert self._start is not None
         return self._copier.open(plan, slot, geometry, self._start)
 
     def copy_bulk(self, slot: memoryview, geometry: Geometry, *, cancelled: Callable[[], bool]) -> bool:
-        """Copy the bulk into the slot, and wait for it; False if given up."""
+        """Copies the bulk into the slot and waits for it. Returns False if the copy was given up."""
         return self.open_copy(slot, geometry).advance(cancelled)
 
     def restore(self, slot: memoryview, geometry: Geometry, extent: Extent) -> None:
-        """Make the live objects what the slot holds. StateError, and nothing changed, if it is of other objects."""
+        """Restores the live objects from the slot. Raises StateError and changes nothing if the snapshot is of other
+        objects."""
         start = geometry.offset("record")
         record = bytes(slot[start : start + extent.record_bytes])
         self.finish_restore(self.begin_restore(record, slot, geometry, extent))
 
     def begin_restore(self, record: bytes, slot: memoryview, geometry: Geometry, extent: Extent) -> Restoring:
-        """Make room for what the slot holds by its record, or will hold when it has arrived. What the live objects held
-        is gone, except on StateError."""
+        """Prepares the live objects for the snapshot with this record, which may still be arriving in the slot. What
+        the live objects held is lost, except after a StateError."""
         encoded_layout, host = split_record(record)
         layout = decode_layout(encoded_layout)
         require_complete(layout, extent)
@@ -173,38 +175,39 @@ class ProtectedState:
         return Restoring(SlotLoad(portions, self._copier.load), targets, host)
 
     def finish_restore(self, restoring: Restoring, progress: Progress | None = None) -> int:
-        """The slot holds all of it; returns how many bytes were loaded before that was known."""
+        """Finishes a restore whose snapshot is complete in the slot. Returns how many bytes were loaded before."""
         early_bytes = restoring.load.finish(progress)
         self._copier.await_loaded()
         announce_write(restoring.targets.values())
         self._host.restore(restoring.host)
-        self._stage.follow(frozenset(key for key in restoring.targets if key[0] == "buffer"))
-        self._stand()
+        self._stage.match_snapshot(frozenset(key for key in restoring.targets if key[0] == "buffer"))
+        self._begin_capture()
         return early_bytes
 
     def leave_restore(self) -> None:
-        """It will not be finished. No slot is read any more when this returns."""
+        """Abandons a restore. No slot is read any more when this returns."""
         self._copier.await_loaded()
 
     def restore_record(self, record: bytes) -> None:
-        """The host part and the buffers: for a rank that stands clean at the version and keeps its device memory."""
+        """Restores the host part and the buffers, for a rank that is clean at the version and keeps its memory."""
         _, host = split_record(record)
         self._host.require_same_objects(host)
-        self._stage.put_back()
+        self._stage.restore()
         self._host.restore(host)
 
     def restore_gradients(self) -> None:
-        """After a restore, and after frameworks have dropped what a half-done step left: zeros where there were any."""
+        """Sets gradients to zeros where the restored version had any. Call it after a restore, and after frameworks
+        have dropped what an aborted step left."""
         self._host.restore_gradients()
 
     @property
     def is_untouched(self) -> bool:
-        """Nothing was written into parameters or optimizer state since the last record(). What a script writes through
-        `tensor.data` is not seen: torch does not count it."""
+        """Returns whether nothing was written into parameters or optimizer state since the last record(). Writes
+        through `tensor.data` are not noticed, because torch does not count them."""
         return self._plan is not None and self._written == _write_counts(self._plan)
 
     def release_slots(self) -> None:
-        """Let go of all slot memory seen so far. No copy may be running."""
+        """Drops all references to slot memory. No copy may be running."""
         self._copier.release()
 
     def digest(self) -> str:
@@ -220,13 +223,13 @@ class ProtectedState:
                 hasher.update(data)
         return hasher.hexdigest()
 
-    def _capture_plan(self) -> Plan:
+    def _capture_plan(self) -> CopyPlan:
         if self._plan is None:
-            raise StateError("record() comes first: it says what belongs to the capture")
+            raise StateError("call record() first: it decides what belongs to the capture")
         return self._plan
 
 
-def _write_counts(plan: Plan) -> list[int]:
+def _write_counts(plan: CopyPlan) -> list[int]:
     return [local._version for local in plan.locals.values()]
 
 

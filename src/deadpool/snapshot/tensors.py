@@ -1,7 +1,7 @@
-"""Bytes of single tensors: which part of one lies here, and how it looks as plain memory. Stateless.
+"""Accesses the bytes of single tensors: the part of a tensor on this rank, and its view as plain memory.
 
-Shared by the record codec and the bulk copy. Everything goes through integer views of the same item size, so that bit
-patterns survive whatever the dtype (bfloat16, float8, bool, NaN payloads) and numpy can do the copying.
+The record codec and the bulk copy share it. Everything goes through integer views of the same item size, so that bit
+patterns of any dtype are preserved (bfloat16, float8, bool, NaN payloads) and numpy can copy them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 
 def is_dtensor(tensor: Tensor) -> bool:
-    """Without importing DTensor, which takes seconds: where nobody has imported it, there is none."""
+    """Does not import DTensor, which takes seconds: if it was not imported, there is no DTensor."""
     if type(tensor) in _PLAIN_TYPES:
         return False
     module = sys.modules.get("torch.distributed.tensor")
@@ -29,7 +29,7 @@ def is_dtensor(tensor: Tensor) -> bool:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """The tensor's memory on this rank, outside autograd."""
+    """Returns the tensor's memory on this rank, outside autograd."""
     if type(tensor) in _PLAIN_TYPES:
         return tensor.detach()
     with torch.no_grad():
@@ -37,10 +37,10 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def local_address(tensor: Tensor) -> int:
-    """Where the local memory lies: changes when a tensor gets other storage under the same identity."""
+    """Returns the address of the local memory, which changes when the same tensor gets other storage."""
     if type(tensor) in _PLAIN_TYPES or not is_dtensor(tensor):
         return tensor.data_ptr()
-    shard = getattr(tensor, "_local_tensor", None)  # what to_local() gives, without its detours
+    shard = getattr(tensor, "_local_tensor", None)  # the result of to_local(), but faster
     if isinstance(shard, Tensor) and type(shard) in _PLAIN_TYPES:
         return shard.data_ptr()
     with torch.no_grad():
@@ -53,7 +53,7 @@ def _shard(dtensor: Any) -> Tensor:
 
 
 def require_storable(tensor: Tensor, name: str) -> None:
-    """StateError for tensors that have no plain memory to copy."""
+    """Raises a StateError for a tensor that has no plain memory to copy."""
     if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
         raise StateError(f"{name} is not initialised yet (lazy module): run one forward pass before protect()")
     if tensor.device.type == "meta":
@@ -65,17 +65,17 @@ def require_storable(tensor: Tensor, name: str) -> None:
 
 
 def integer_view(local: Tensor) -> Tensor:
-    """The same memory, shape and strides as integers of the same size."""
+    """Returns a view of the same memory, shape and strides as integers of the same size."""
     return local.view(_SAME_SIZE_DTYPE[local.dtype.itemsize])
 
 
 def to_bytes(local: Tensor) -> bytes:
-    """A private copy of a tensor's elements in row-major order."""
+    """Returns a copy of a tensor's elements in row-major order."""
     return integer_view(local.detach().cpu().resolve_conj().resolve_neg()).numpy().tobytes()
 
 
 def from_bytes(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """A fresh CPU tensor."""
+    """Returns a new CPU tensor."""
     tensor = torch.empty(shape, dtype=dtype)
     view: np.ndarray[Any, Any] = integer_view(tensor).numpy()
     if view.nbytes != len(data):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.trainer_core import Capture
-from deadpool.snapshot.copy_stats import Figures
+from deadpool.snapshot.copy_stats import CaptureCost
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.slot import clear_seal
 from deadpool.snapshot.slot_copy import SlotCopy
@@ -69,7 +69,7 @@ class Cost:
     """The cost of one capture. A capture that was given up has cost less than a complete one."""
 
     number: int
-    figures: Figures
+    figures: CaptureCost
     given_up: bool
 
 
@@ -176,7 +176,7 @@ class Capturer:
             self._thread = None
 
     def _read_costs(self) -> None:
-        while self._unread and (figures := self._unread[0].copy.figures()) is not None:
+        while self._unread and (figures := self._unread[0].copy.cost()) is not None:
             ongoing = self._unread.popleft()
             self._costs.append(Cost(ongoing.capture.version.number, figures, ongoing.stall_s is not None))
 

@@ -92,7 +92,7 @@ class EarlyLoad:
 
     def _record(self) -> bytes | None:
         """The boundary record says where everything goes, so it is checked here: the agent checks only the whole."""
-        if self._progress.look("record").leading_bytes != self._seal.extent.record_bytes:
+        if self._progress.read("record").leading_bytes != self._seal.extent.record_bytes:
             return None
         record = bytes(region(self._slot, self._geometry, self._seal.extent, "record"))
         return record if digest_region(memoryview(record)) == self._seal.digest.record else None

@@ -1,4 +1,4 @@
-"""Two runs of the same training, one undisturbed, one with a node killed in mid-step, and what came of it."""
+"""Runs the same training twice, once undisturbed and once with a node killed in mid-step, and compares the results."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 from deadpool.config import JobConfig
 from deadpool.story import Recovery
-from deadpool.workload.harness import Trial
+from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results, differences
 
-Progress = Callable[[str, int], None]  # what is going on, steps done
+OnProgress = Callable[[str, int], None]  # takes what is happening, and the number of steps done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Injection:
-    """One kill and what it cost. Times count from the kill itself, as seen by whoever killed."""
+class NodeKill:
+    """One kill and its recovery. Times count from the kill, by the clock of the process that killed."""
 
     victim: str
     killed_at: float
     recovery: Recovery
 
     def first_step_s(self) -> float:
-        """Until every rank has done a step begun after the kill."""
+        """Returns the time until every rank has done a step that began after the kill."""
         return max(r["t"] for r in self.recovery.records if r["what"] == "resumed") - self.killed_at
 
     def phases_s(self) -> dict[str, float]:
@@ -36,7 +36,7 @@ class Injection:
 class Comparison:
     undisturbed: Results
     disturbed: Results
-    injection: Injection
+    kill: NodeKill
 
     def differences(self) -> list[str]:
         return differences(self.undisturbed, self.disturbed)
@@ -46,45 +46,47 @@ class Comparison:
         return {
             "bit_identical": not self.differences(),
             "steps": len(self.undisturbed.losses[0]),
-            "steps_redone": self.injection.recovery.lost_steps,
+            "steps_redone": self.kill.recovery.lost_steps,
             "median_step_s": median_step_s,
-            "first_step_s": self.injection.first_step_s(),
-            "net_recovery_s": self.injection.first_step_s() - median_step_s,
-            "phases_s": self.injection.phases_s(),
+            "first_step_s": self.kill.first_step_s(),
+            "net_recovery_s": self.kill.first_step_s() - median_step_s,
+            "phases_s": self.kill.phases_s(),
         }
 
 
-def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: Progress) -> Comparison:
-    """4 nodes of one trainer; in the second run also a spare node, which has rehearsed all four ranks.
+def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: OnProgress) -> Comparison:
+    """Runs 4 nodes with one trainer each; the second run also has a spare node, which has rehearsed all four ranks.
 
-    The kill comes half-way, in the middle of a step.
+    The node is killed half-way, in the middle of a step.
     """
     arguments = ["--layout", layout, "--steps", str(steps)]
-    undisturbed = Trial(JobConfig(nodes=4, overhead_budget=0.0), arguments, folder / "undisturbed").run(
+    undisturbed = WorkloadTrial(JobConfig(nodes=4, overhead_budget=0.0), arguments, folder / "undisturbed").run(
         lambda trial: watch(trial, steps - 1, progress, "training undisturbed")
     )
-    trial = Trial(JobConfig(nodes=4, spares=1, rehearsals=4, overhead_budget=0.0), arguments, folder / "disturbed")
+    trial = WorkloadTrial(
+        JobConfig(nodes=4, spares=1, rehearsals=4, overhead_budget=0.0), arguments, folder / "disturbed"
+    )
     killed_at: list[float] = []
 
-    def disturb(trial: Trial) -> None:
+    def disturb(trial: WorkloadTrial) -> None:
         watch(trial, steps // 2 - 1, progress, "training again, with a spare")
         killed_at.append(kill_in_mid_step(trial, victim, undisturbed.median_step_s()))
-        watch(trial, steps - 1, progress, f"node {victim} was killed, going on")
+        watch(trial, steps - 1, progress, f"node {victim} was killed, training continues")
 
     disturbed = trial.run(disturb)
-    injection = Injection(victim=victim, killed_at=killed_at[0], recovery=trial.recoveries()[0])
-    return Comparison(undisturbed=undisturbed, disturbed=disturbed, injection=injection)
+    kill = NodeKill(victim=victim, killed_at=killed_at[0], recovery=trial.recoveries()[0])
+    return Comparison(undisturbed=undisturbed, disturbed=disturbed, kill=kill)
 
 
-def kill_in_mid_step(trial: Trial, victim: str, step_s: float, rehearsals: int = 4) -> float:
-    """Once so many rehearsals are done: SIGKILL to the node, some time into its next step."""
+def kill_in_mid_step(trial: WorkloadTrial, victim: str, step_s: float, rehearsals: int = 4) -> float:
+    """Waits for that many rehearsals, then sends SIGKILL to the node in the middle of its next step. Returns when."""
     trial.await_event("rehearsed", rehearsals)
     trial.await_step(trial.results().newest_step() + 1)
     time.sleep(0.4 * step_s)
     return trial.job.kill_node(victim)
 
 
-def watch(trial: Trial, step: int, progress: Progress, what: str) -> None:
+def watch(trial: WorkloadTrial, step: int, progress: OnProgress, what: str) -> None:
     """Shows progress until every rank has completed `step`."""
 
     def reached() -> bool:

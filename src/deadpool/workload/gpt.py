@@ -1,7 +1,7 @@
-"""A small GPT, in the sizes of the comparison with other systems: 6 layers, width 256, 8 heads, vocabulary 2048.
+"""A small GPT; its default size is that of the comparison with other systems: 6 layers, width 256, 8 heads.
 
-It is made of pieces that follow one another, so that a pipeline can be cut between any two of them. Heads lie one after
-the other in the attention's projection, each with its query, key and value: a slice of it is a number of whole heads.
+It consists of consecutive pieces, so that a pipeline can be cut between any two of them. In the attention's projection
+the heads follow one another, each with its query, key and value, so that tensor parallelism splits it between heads.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class Block(nn.Module):
         return x + self.down(hidden)
 
     def _attend(self, x: Tensor) -> Tensor:
-        qkv = self.qkv(x)  # under tensor parallelism the heads of this rank, and perhaps more places than x has
+        qkv = self.qkv(x)  # with tensor parallelism it has the heads of this rank, and maybe more positions than x
         batch, length, _ = qkv.shape
         q, k, v = qkv.view(batch, length, -1, 3, self.head_width).permute(3, 0, 2, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
-class Head(nn.Module):
+class OutputHead(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(size.width)
@@ -80,11 +80,11 @@ class GPT(nn.Module):
         super().__init__()
         self.embedding = Embedding(size)
         self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
-        self.head = Head(size)
+        self.head = OutputHead(size)
 
     @property
     def pieces(self) -> list[nn.Module]:
-        """What a forward pass goes through, in order."""
+        """Returns the modules that a forward pass goes through, in order."""
         return [self.embedding, *self.blocks, self.head]
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -95,9 +95,9 @@ class GPT(nn.Module):
 
 
 class BranchingGPT(GPT):
-    """Has a block that only every third forward pass goes through, not the first one: counted in a buffer.
+    """Has a block that only every third forward pass goes through, not the first one; a buffer counts the passes.
 
-    Parameters without a gradient, and optimizer state that appears later than that of the others.
+    So some parameters have no gradient at times, and their optimizer state appears later than that of the others.
     """
 
     passes: Tensor
@@ -122,7 +122,7 @@ def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Batches:
-    """Random sequences keyed by (step, data rank), with a position that can be saved: what a stateful loader is."""
+    """Random sequences by (step, data rank). Their position can be saved, like that of a stateful data loader."""
 
     def __init__(self, size: Size, rank: int, per_rank: int) -> None:
         self._size, self._rank, self._per_rank = size, rank, per_rank

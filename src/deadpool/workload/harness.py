@@ -1,4 +1,4 @@
-"""Runs the workload as a job of real processes on this machine, kills what it is told to, and reads the results."""
+"""Runs the workload as a job of real processes on this machine, and reads its events and results."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from deadpool.events import read_events
 from deadpool.story import Recovery, recoveries
 from deadpool.workload.results import Results
 
-_POLL_S = 0.1  # looking costs CPU time that the job under trial needs
+_POLL_S = 0.1  # shorter polling would take CPU time from the job
 SCRIPT = Path(__file__).with_name("train.py")
 
 
 @dataclass(slots=True)
-class Trial:
-    """One job under trial. `script_arguments` go to the workload; events and results lie in `folder`."""
+class WorkloadTrial:
+    """One job that trains the workload. `script_arguments` go to the workload; events and results are in `folder`."""
 
     config: JobConfig
     script_arguments: list[str]
@@ -54,8 +54,9 @@ class Trial:
     def events(self) -> list[dict[str, Any]]:
         return read_events(self.job.run_dir.events)
 
-    def run(self, during: Callable[[Trial], None] | None = None) -> Results:
-        """From start to end; `during` acts on the running job. JobFailed with the console's end if it fails."""
+    def run(self, during: Callable[[WorkloadTrial], None] | None = None) -> Results:
+        """Runs the job to its end; `during` acts on the running job. If the job fails, JobFailed contains the end of
+        its console."""
         with running(self.job):
             if during is not None:
                 during(self)
@@ -72,7 +73,7 @@ class Trial:
     # --- waiting, always bounded -------------------------------------------------------------------------------------
 
     def await_step(self, step: int, timeout_s: float = 120.0) -> None:
-        """Until every rank has completed `step`."""
+        """Waits until every rank has completed `step`."""
         self.await_true(lambda: self.results().newest_step() >= step, f"step {step}", timeout_s)
 
     def await_event(self, what: str, count: int = 1, timeout_s: float = 120.0) -> None:

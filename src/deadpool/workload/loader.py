@@ -1,4 +1,4 @@
-"""torchdata's StatefulDataLoader over random sequences, used as a training script does: one iterator is held on to."""
+"""torchdata's StatefulDataLoader over random sequences, used as in many training scripts: one iterator is kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from deadpool.workload.gpt import Size
 
-STEPS_PER_EPOCH = 5  # few, so that short runs begin an epoch anew
+STEPS_PER_EPOCH = 5  # few, so that short runs have several epochs
 
 
 class Sequences(Dataset[Tensor]):
@@ -27,19 +27,19 @@ class Sequences(Dataset[Tensor]):
 
 
 def make_loader(size: Size, *, sequences: int, data_rank: int, data_size: int) -> Any:
-    """`sequences` a step, shuffled anew in each epoch, and alike on all ranks that share a data rank."""
+    """Makes a loader of `sequences` per step. Each epoch is shuffled; ranks with the same data rank get the same."""
     from torchdata.stateful_dataloader import StatefulDataLoader
     from torchdata.stateful_dataloader.sampler import RandomSampler
 
     dataset = Sequences(size, STEPS_PER_EPOCH * sequences * data_size)
     own = torch.utils.data.Subset(dataset, range(data_rank, len(dataset), data_size))
-    # The generator is the sampler's alone: of one that the loader draws from too, torchdata restores a wrong state.
+    # The sampler has its own generator: if the loader drew from it too, torchdata would restore a wrong state.
     sampler = RandomSampler(own, generator=torch.Generator().manual_seed(data_rank))
     return StatefulDataLoader(own, batch_size=sequences, sampler=sampler)
 
 
 class Epochs:
-    """Batches without an end from a loader. Has no state of its own but the iterator."""
+    """Endless batches from a loader. Its only state is the iterator."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

@@ -1,4 +1,4 @@
-"""AdamW for parameters of low precision: the weights that are trained are float32 copies of them, kept as its state."""
+"""AdamW for parameters of low precision: it trains float32 copies of them, the master weights, which are its state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.optim.adamw import adamw
 
 
 class MasterAdamW(Optimizer):
-    """state[p] holds master, exp_avg, exp_avg_sq (float32, as large as p) and step, from the beginning."""
+    """state[p] has master, exp_avg, exp_avg_sq (float32, in the shape of p) and step, from the beginning."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class MasterAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        assert closure is None, "a closure would be run in mid-step"
+        assert closure is None, "MasterAdamW takes no closure"
         for group in self.param_groups:
             self._update(group, [p for p in group["params"] if p.grad is not None])
 

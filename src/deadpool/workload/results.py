@@ -1,4 +1,4 @@
-"""What a run of the workload wrote down, and whether two runs are the same, bit for bit."""
+"""Reads the results of a run of the workload, and compares two runs bit for bit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """`ended` is wall-clock time; `cpu_s` what the trainer's process had used by then."""
+    """`ended` is wall-clock time; `cpu_s` is the CPU time that the trainer's process had used by then."""
 
     step: int
     ended: float
@@ -21,7 +21,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """Per rank: the losses of its steps (of one done again the last), all steps as they were done, the final digest."""
+    """Per rank: the loss of each step (the last one if the step was redone), all steps in order, the final digest."""
 
     losses: dict[int, dict[int, str]]
     steps: dict[int, list[StepTimes]]
@@ -44,22 +44,22 @@ class Results:
         return cls(losses=losses, steps=done, digests=digests)
 
     def newest_step(self) -> int:
-        """The newest step that every rank has done; -1 before that."""
+        """Returns the newest step that every rank has done, or -1."""
         newest = [max(losses, default=-1) for losses in self.losses.values()]
         return min(newest, default=-1)
 
     def median_step_s(self) -> float:
-        """Of rank 0, between the ends of steps done one after the other."""
+        """Returns the median step time of rank 0, from the end of one step to the end of the next."""
         ends = [each.ended for each in self.steps[0]]
         return statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
 
     def steps_done_again(self) -> int:
-        """Steps that were completed more than once, counted at the rank that did the most."""
+        """Returns how many steps were completed more than once, at the rank with the most of them."""
         return max(len(steps) - len({each.step for each in steps}) for steps in self.steps.values())
 
 
 def differences(one: Results, other: Results) -> list[str]:
-    """Empty: losses of every rank and step, and every rank's final state, are bit-identical."""
+    """Returns the differences as text. The list is empty if all losses and final states are bit-identical."""
     found = [_compare("losses", rank, one.losses.get(rank), other.losses.get(rank)) for rank in _ranks(one, other)]
     found += [
         _compare("final state", rank, one.digests.get(rank), other.digests.get(rank)) for rank in _ranks(one, other)

@@ -1,6 +1,7 @@
-"""The training script of the demo, the benchmarks and the end-to-end tests, for `deadpool run` and torchrun alike.
+"""The training script of the demo, the benchmarks and the end-to-end tests. It runs under `deadpool run` and torchrun.
 
-Writes what it did into --out: per rank one line for each step it did (also one done again), and the final digest.
+Each rank writes a file into the folder --out: one line for every step that it did, also for a step that was done again,
+and a line with the final digest of its state.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from deadpool.workload import layouts
 from deadpool.workload.average import WeightAverage
 from deadpool.workload.device import BACKENDS, take_device
 from deadpool.workload.gpt import Batches, Size
-from deadpool.workload.layouts.assembly import Assembly, Options
+from deadpool.workload.layouts.assembly import Assembly, LayoutOptions
 from deadpool.workload.loader import Epochs, make_loader
 
 
@@ -27,17 +28,23 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layout", choices=layouts.NAMES, default="fsdp2")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--stop", type=Path, help="a file with the number of the step to stop before, once it is there")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--stop", type=Path, help="a file that may appear, with the number of the step to stop before")
+    parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--batch", type=int, default=2, help="sequences per rank")
-    parser.add_argument("--alternate", type=int, default=0, help="switch protection off and on every so many steps")
+    parser.add_argument("--alternate", type=int, default=0, help="switch protection off and on every N steps")
     parser.add_argument("--clip", type=float, default=0.0, help="clip gradients to this global norm")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--checkpoint", action="store_true", help="recompute activations in backward")
     parser.add_argument("--optimizer", choices=("fused", "foreach", "capturable"), default="fused")
-    parser.add_argument("--ema", type=float, default=0.0, help="keep an average of the weights with this decay")
+    parser.add_argument("--ema", type=float, default=0.0, help="keep a moving average of the weights with this decay")
     parser.add_argument("--loader", choices=("synthetic", "stateful"), default="synthetic")
-    parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="compile the blocks")
+    parser.add_argument(
+        "--compile",
+        nargs="?",
+        const="inductor",
+        metavar="BACKEND",
+        help="compile the blocks with this backend of torch.compile",
+    )
     parser.add_argument("--device", choices=tuple(BACKENDS), default="cpu")
     parser.add_argument("--backend", choices=tuple(BACKENDS.values()), help="by default gloo on cpu, nccl on cuda")
     parser.add_argument("--journal", action="store_true", help="log the loss of every step of every rank")
@@ -48,7 +55,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def options_of(args: argparse.Namespace, device: torch.device) -> Options:
+def options_of(args: argparse.Namespace, device: torch.device) -> LayoutOptions:
     size = Size(
         layers=args.layers,
         width=args.width,
@@ -57,11 +64,13 @@ def options_of(args: argparse.Namespace, device: torch.device) -> Options:
         dropout=args.dropout,
         checkpoint=args.checkpoint,
     )
-    return Options(size=size, batch=args.batch, optimizer=args.optimizer, compile_backend=args.compile, device=device)
+    return LayoutOptions(
+        size=size, batch=args.batch, optimizer=args.optimizer, compile_backend=args.compile, device=device
+    )
 
 
 def open_data(loader: str, size: Size, built: Assembly) -> tuple[Any, Any]:
-    """What gives the batches, and what has the position among them: that is what is protected."""
+    """Returns the source of batches, and the object that has its position, which is protected."""
     if loader == "synthetic":
         batches = Batches(size, built.data_rank, built.sequences)
         return batches, batches
@@ -70,7 +79,7 @@ def open_data(loader: str, size: Size, built: Assembly) -> tuple[Any, Any]:
 
 
 def is_over(stop: Path, number: int) -> bool:
-    """Whoever writes the file names a step that no rank has come to yet, so that all stop before the same one."""
+    """The file must name a step that no rank has reached yet, so that all ranks stop before the same step."""
     return stop.exists() and number >= int(stop.read_text() or number + 1)
 
 
@@ -80,7 +89,7 @@ def note(file: TextIO, **values: object) -> None:
 
 
 def clocks() -> dict[str, float]:
-    """Wall clock, and CPU time of this process with all its threads."""
+    """Returns the wall-clock time, and the CPU time of all threads of this process."""
     return {"ended": time.time(), "cpu_s": time.process_time()}
 
 

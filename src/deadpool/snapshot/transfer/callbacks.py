@@ -1,7 +1,7 @@
-"""What a transfer server asks of the agent it serves: the one seam between moving bytes and knowing what they mean.
+"""The calls that a transfer server makes to its agent: the server moves bytes, the agent decides what they are for.
 
-All four are called from the server's connection threads, possibly several at once, and must not wait for the server
-(neither fence() nor close() returns before they have).
+The server's connection threads make these calls, possibly several at once. A callback must not wait for the server:
+neither fence() nor close() returns before the callbacks have returned.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from deadpool.protocol.seal import Geometry, Seal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """No, and why."""
+class TransferRefused:
+    """The agent refuses to store a snapshot, for this reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A sealed slot that may be read. The descriptor stays the arena's and stays open as long as peers may ask."""
+    """A sealed slot that may be read. The arena owns the descriptor, which stays open as long as peers may read it."""
 
     fd: int
     offset: int
@@ -32,14 +32,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callbacks:
-    """open      a slot for a snapshot that a peer wants to store here: laid out by `geometry`, and long enough for
-              what comes (all regions if seal.full, else geometry.without_replica() is enough)
-    stored    the snapshot is in its slot, verified, and the header is written
-    dropped   it did not arrive whole; its writers have ended, there is no header, and the slot is free again
-    find      the slot of a snapshot that a peer wants to fetch
+    """open      returns a slot for a snapshot that a peer wants to store here. It is laid out by `geometry` and long
+              enough for what comes: all regions if seal.full, else geometry.without_replica() is enough.
+    stored    is called when the snapshot is in its slot and verified, and its header is written.
+    dropped   is called when the snapshot did not arrive whole: its writers have ended, there is no header, and the
+              slot is free again.
+    find      returns the slot of a snapshot that a peer wants to fetch.
     """
 
-    open: Callable[[Seal, Generation, Geometry], memoryview | Refused]
+    open: Callable[[Seal, Generation, Geometry], memoryview | TransferRefused]
     stored: Callable[[Seal], None]
     dropped: Callable[[Seal, str], None]
     find: Callable[[int, Version], Found | None]

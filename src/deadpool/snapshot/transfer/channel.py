@@ -1,4 +1,4 @@
-"""The asking side's streams to one peer: opened on need, kept between transfers, used by one transfer at a time."""
+"""The client's streams to one peer: opened when needed, kept between transfers, used by one transfer at a time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from deadpool.wire.credentials import Credentials
 
 TransferAddress = tuple[str, int]
 
-_RENEW_BYTES = 256 << 30  # a new connection has new keys: no TLS key is to encrypt more than some hundred gigabytes
+_RENEW_BYTES = 256 << 30  # then a new connection gets new keys: a TLS key must not encrypt much more than that
 
 
 class Channel:
-    """Bound to one generation for its whole life: a fence ends it."""
+    """The streams to one peer. A channel belongs to one generation, and a fence ends it."""
 
     def __init__(
         self, address: TransferAddress, generation: Generation, credentials: Credentials, deadline_s: float
@@ -38,15 +38,15 @@ class Channel:
         return self.streams(1)[0]
 
     def streams(self, count: int) -> list[Connection]:
-        """That many open streams; the first is the lead."""
+        """Returns that many open streams; the first one is the lead."""
         while len(self._connections) < count:
             self._open()
         return self._connections[:count]
 
     def run(self, count: int, work: Callable[[Connection], None]) -> None:
-        """`work` on that many streams side by side; returns when all have ended, raises the first error.
+        """Runs `work` on that many streams in parallel, returns when all have ended, and raises the first error.
 
-        One failed stream cuts the others, so that none writes on for a transfer that is lost.
+        A stream that fails cuts the others, so that none of them continues a transfer that is lost.
         """
         errors: list[BaseException] = []
 
@@ -66,17 +66,17 @@ class Channel:
             thread.start()
         guarded(lead)
         for thread in threads:
-            thread.join()  # bounded by the sockets' own timeouts; to return before would leave a writer behind
+            thread.join()  # bounded by the sockets' timeouts; an earlier return would leave a writer behind
         if errors:
             raise errors[0]
 
     @property
     def bytes_sent(self) -> int:
-        """Over all its streams, since they were opened."""
+        """Returns the bytes sent over all its streams since they were opened."""
         return sum(connection.bytes_sent for connection in self._connections)
 
     def cut(self, reason: str) -> None:
-        """End every wait on this channel. From any thread."""
+        """Ends every wait on this channel. Any thread may call it."""
         with self._lock:
             self._cut_reason = self._cut_reason or reason
             connections = tuple(self._connections)
@@ -84,7 +84,7 @@ class Channel:
             connection.cut(reason)
 
     def close(self) -> None:
-        """By whoever uses the channel, or by the pool while nobody does."""
+        """Closes all streams. The transfer that uses the channel calls it, or the pool if no transfer does."""
         self.cut("closed")
         for connection in self._connections:
             connection.close()
@@ -127,7 +127,7 @@ class ChannelPool:
     def take(self, address: TransferAddress, generation: Generation) -> Channel:
         with self._changed:
             if self._closed or (self._floor is not None and generation < self._floor):
-                raise TransferError(f"generation {generation} is over, nothing is sent or fetched for it")
+                raise TransferError(f"generation {generation} is over: nothing is sent or fetched for it")
             channel = self._idle_for(address, generation)
             self._busy.add(channel)
             return channel
@@ -173,4 +173,6 @@ class ChannelPool:
         with self._changed:
             ended = self._changed.wait_for(lambda: self._busy.isdisjoint(busy), timeout=3 * self._deadline_s)
         if not ended:
-            raise TransferError(f"{reason}, but transfers do not end: {', '.join(c.peer for c in busy)}")
+            raise TransferError(
+                f"{reason}, but transfers with these peers do not end: {', '.join(c.peer for c in busy)}"
+            )

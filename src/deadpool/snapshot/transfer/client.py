@@ -1,7 +1,7 @@
-"""The data plane's asking side, one per agent: pushes this node's snapshots to holders, pulls those of lost ranks.
+"""The client of the data plane, one per agent: pushes this node's snapshots to holders and pulls those of lost ranks.
 
-Both calls block and belong into a thread of the caller's. Streams to a peer stay open between calls: a push happens
-every step.
+Both calls block, so the caller makes them in a thread. Streams to a peer stay open between calls, because a push
+happens at every captured step.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from deadpool.snapshot.transfer.frames import (
     read_seal_field,
 )
 from deadpool.snapshot.transfer.incoming import regions_sent
-from deadpool.snapshot.transfer.received_pieces import Tally
+from deadpool.snapshot.transfer.received_pieces import ReceivedPieces
 from deadpool.snapshot.transfer.requests import PullRequest, PushRequest
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
 from deadpool.wire.credentials import Credentials
 
-_STREAM_WORTH_BYTES = 4 << 20  # below this per stream a second one costs more than it brings
+_STREAM_WORTH_BYTES = 4 << 20  # with less than this per stream a second stream costs more time than it saves
 _READS_AHEAD = 2
-_PULL_PORTIONS = 32  # at least, where they are not less than a piece: so much of the way can be seen from outside
+_PULL_PORTIONS = 32  # a pull has at least so many portions, if each is at least a piece: the trainer sees its progress
 
 Watch = Callable[[Region, int], None]
-"""Told how many leading bytes of a region have arrived: 0 before the first one is overwritten."""
+"""Is called with the number of leading bytes of a region that have arrived, and with 0 before the first is written."""
 
 
 class TransferClient:
@@ -98,7 +98,7 @@ class TransferClient:
         watch: Watch,
     ) -> None:
         regions = tuple(targets)
-        tally, lock = Tally(seal.extent, regions), threading.Lock()
+        received, lock = ReceivedPieces(seal.extent, regions), threading.Lock()
         todo = deque(chunks_of(seal.extent, regions, portions=_PULL_PORTIONS))
         for name in regions:
             watch(name, 0)
@@ -108,24 +108,24 @@ class TransferClient:
                 target = targets[chunk.region][chunk.offset : chunk.offset + chunk.size]
                 digests = connection.receive_pieces(target)
                 with lock:
-                    tally.arrived(chunk, digests)
-                    watch(chunk.region, tally.leading_bytes(chunk.region))
+                    received.arrived(chunk, digests)
+                    watch(chunk.region, received.leading_bytes(chunk.region))
 
         channel.run(self._stream_count(todo), fetch)
-        mismatch = tally.mismatch(expect)
+        mismatch = received.mismatch(expect)
         if mismatch is not None:
             raise CopySpoilt(f"{channel.peer}: {seal.version} of rank {seal.rank} is {mismatch}")
 
     def use_deadline(self, deadline_s: float) -> None:
-        """For streams that are opened from here on."""
+        """Sets the deadline of streams that are opened from now on."""
         self._pool.use_deadline(deadline_s)
 
     def fence(self, generation: Generation) -> None:
-        """Refuse older generations from now on, cut their transfers, and return when they have ended."""
+        """Refuses older generations from now on, cuts their transfers, and returns when they have ended."""
         self._pool.fence(generation)
 
     def close(self) -> None:
-        """Cut everything and wait for it. May be called twice."""
+        """Cuts all transfers and waits for their end. It may be called twice."""
         self._pool.close()
 
     def _stream_count(self, todo: deque[Chunk]) -> int:
@@ -134,7 +134,7 @@ class TransferClient:
 
     @contextlib.contextmanager
     def _channel(self, address: TransferAddress, generation: Generation) -> Iterator[Channel]:
-        """A channel for one transfer: kept for the next one if all went well, closed otherwise."""
+        """Yields a channel for one transfer. It is kept for the next one if there was no error, else closed."""
         channel = self._pool.take(address, generation)
         healthy = False
         try:
@@ -149,7 +149,7 @@ class TransferClient:
 
 
 def _next(todo: deque[Chunk]) -> Chunk | None:
-    # Streams share one list and take what comes next, so that a slow stream does less instead of ending later.
+    # Streams share one list and take the next chunk from it, so that a slow stream does less instead of ending later.
     try:
         return todo.popleft()
     except IndexError:
@@ -157,7 +157,8 @@ def _next(todo: deque[Chunk]) -> Chunk | None:
 
 
 def _ask_ahead(connection: Connection, seal: Seal, todo: deque[Chunk]) -> Iterator[Chunk]:
-    """Chunks whose DATA frame has just been opened. Asks for the next before this one is read: no pause in between."""
+    """Yields chunks whose DATA frame has just begun. It asks for the next chunk before this one is read, so that the
+    source does not pause in between."""
     asked: deque[Chunk] = deque()
     while True:
         while len(asked) < _READS_AHEAD and (chunk := _next(todo)) is not None:
@@ -168,7 +169,7 @@ def _ask_ahead(connection: Connection, seal: Seal, todo: deque[Chunk]) -> Iterat
         chunk = asked.popleft()
         frame = connection.expect(Kind.DATA)
         if frame.body != pack_chunk(chunk) or frame.head.payload_bytes != chunk.size:
-            raise WireError("answered another read than was asked for")
+            raise WireError("the peer answered another read than was asked for")
         yield chunk
 
 
@@ -182,9 +183,9 @@ def _found(frame: Frame, request: PullRequest) -> Seal:
         raise WireError("expected a seal")
     seal, rank, version = read_seal_field(frame.body[0]), request.rank, request.version
     if (seal.rank, seal.version) != (rank, version):
-        raise WireError(f"has {seal.version} of rank {seal.rank} where {version} of rank {rank} was asked for")
+        raise WireError(f"the peer has {seal.version} of rank {seal.rank}, but {version} of rank {rank} was asked for")
     for name in request.regions:
         if name not in regions_sent(seal) and extent_of(seal.extent, name):
-            raise WireError(f"its copy has no region {name!r}")
+            raise WireError(f"the peer's copy has no region {name!r}")
     request.geometry.check(seal.extent, request.regions)
     return seal

@@ -1,7 +1,7 @@
-"""One authenticated TCP stream between two agents: frames, bulk bytes, timeouts, and a way to cut it from outside.
+"""One authenticated TCP stream between two agents: frames, bulk bytes, timeouts, and a cut from any thread.
 
-One thread reads from a connection at a time; any thread may send a whole frame; any thread may cut it. Every error is
-a TransferError (or WireError, where the peer talks nonsense) that names the peer.
+One thread at a time reads from a connection; any thread may send a whole frame; any thread may cut it. Every error is a
+TransferError, or a WireError if the peer violates the protocol, and names the peer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from deadpool.snapshot.transfer.frames import (
     unpack_body,
     unpack_head,
 )
-from deadpool.snapshot.transfer.streams import PlainStream, Stream, TlsStream
+from deadpool.snapshot.transfer.streams import ByteStream, PlainStream, TlsStream
 from deadpool.wire.deadline import PeerDeadline
 
 
@@ -40,16 +40,16 @@ class Connection:
 
     def __init__(self, sock: socket.socket, peer: str, deadline_s: float) -> None:
         self.peer = peer
-        self.generation: Generation | None = None  # bound by the first frame, then fixed
-        self.bytes_sent = 0  # frames and payload, as the kernel took them
+        self.generation: Generation | None = None  # set by the first frame, then fixed
+        self.bytes_sent = 0  # frames and payload that the kernel has taken
         self._sock = sock
-        self._stream: Stream = PlainStream(sock)
+        self._stream: ByteStream = PlainStream(sock)
         self._cut_reason = ""
         self._send_lock = threading.Lock()
         self._end_lock = threading.Lock()
         self._deadline_s = deadline_s
         self._silent = f"silent for {deadline_s:g} s"
-        # A fraction, because the kernel may wait several times its timeout in a call that has moved some bytes.
+        # A fraction of the deadline, because the kernel may wait several timeouts in a call that has moved some bytes.
         _prepare(sock, deadline_s / 4)
 
     # --- frames
@@ -61,10 +61,10 @@ class Connection:
     def send_data(
         self, body: list[Any], fd: int, offset: int, size: int, midway: Callable[[], None] | None = None
     ) -> None:
-        """A DATA frame with bytes straight from a memfd: the kernel sends the pages, nothing is copied here.
+        """Sends a DATA frame with bytes of a memfd: the kernel sends its pages without a copy.
 
-        The pages themselves travel, so they must not change before the receiver's acknowledgement. `midway` is called
-        when half of them are on their way.
+        So the pages must not change before the receiver's acknowledgement. `midway` is called when half of them are
+        sent.
         """
         head = self._pack(Kind.DATA, body, size)
         with self._send_lock, self._errors():
@@ -97,7 +97,7 @@ class Connection:
         return pack_frame(kind, self.generation, body, payload_bytes)
 
     def receive(self) -> Frame:
-        """The next frame, within the deadline. The payload of DATA is left for receive_pieces()."""
+        """Returns the next frame, within the deadline. The payload of DATA is left for receive_pieces()."""
         frame = self.receive_or_idle()
         if frame is None:
             raise ConnectionLost(f"{self.peer}: {self._silent}")
@@ -116,17 +116,20 @@ class Connection:
         return Frame(head=head, body=unpack_body(body))
 
     def expect(self, *kinds: Kind) -> Frame:
-        """The peer's answer, which has to be of one of these kinds. REFUSED becomes a TransferError with its reason."""
+        """Returns the peer's answer, which must be of one of these kinds. For REFUSED it raises a TransferError with
+        the reason."""
         frame = self.receive()
         if frame.head.kind is Kind.REFUSED:
             raise TransferError(f"{self.peer} refused: {_reason(frame)}")
         if frame.head.kind not in kinds:
-            raise WireError(f"{self.peer}: {frame.head.kind.name} where {kinds[0].name} was due")
+            raise WireError(f"{self.peer}: sent {frame.head.kind.name} where {kinds[0].name} was expected")
         return frame
 
     def _checked(self, head: Head) -> Head:
         if self.generation is not None and head.generation != self.generation:
-            raise WireError(f"{self.peer}: frame of generation {head.generation} on a stream of {self.generation}")
+            raise WireError(
+                f"{self.peer}: sent a frame of generation {head.generation} on a stream of {self.generation}"
+            )
         return head
 
     # --- bytes
@@ -143,7 +146,7 @@ class Connection:
             patience.waited(time.monotonic() - began)
 
     def receive_pieces(self, view: memoryview) -> list[int]:
-        """Fill `view` and return the digest of each piece, taken while its bytes are still in the cache."""
+        """Fills `view` and returns the digest of each piece, computed while its bytes are still in the cache."""
         digests = []
         for piece in pieces(view):
             self.receive_into(piece)
@@ -158,13 +161,13 @@ class Connection:
                 if idle and not self._cut_reason:
                     return 0
                 raise
-        # Bytes the kernel still had after a cut do not count: the writer is to end now.
+        # Bytes that the kernel still had after a cut do not count: the writer must end now.
         if count == 0 or self._cut_reason:
             raise ConnectionLost(f"{self.peer}: {self._cut_reason or 'closed the connection'}")
         return count
 
     def _patiently(self, call: Callable[[], int]) -> int:
-        """A system call that moves bytes, again until it has moved some or the deadline is over."""
+        """Repeats a system call until it has moved some bytes or the deadline is over."""
         limit = time.monotonic() + self._deadline_s
         while True:
             try:
@@ -201,16 +204,16 @@ class Connection:
     # --- the end
 
     def cut(self, reason: str) -> None:
-        """End every wait on this stream, now, in whatever thread. Does not free the socket: close() does."""
+        """Ends every wait on this stream at once, in any thread. It does not free the socket: close() does."""
         with self._end_lock:
             self._cut_reason = self._cut_reason or reason
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """By the thread that uses the connection, when it is done with it."""
+        """Frees the socket. The thread that uses the connection calls it at its end."""
         self.cut("closed")
-        # Not under a sender: the kernel may give the descriptor's number to another file at once.
+        # Waits for a sender: the kernel may give the descriptor's number to another file at once.
         with self._send_lock, self._end_lock:
             self._sock.close()
 
@@ -225,7 +228,7 @@ class Connection:
 
 
 def _prepare(sock: socket.socket, timeout_s: float) -> None:
-    # Kernel timeouts and not settimeout(): the socket stays blocking, without a poll() before each call.
+    # With kernel timeouts instead of settimeout() the socket stays blocking, without a poll() before each call.
     seconds = int(timeout_s)
     timeval = struct.pack("ll", seconds, max(1, int((timeout_s - seconds) * 1e6)))
     sock.settimeout(None)

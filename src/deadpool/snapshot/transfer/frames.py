@@ -1,11 +1,11 @@
-"""What agents say to each other on the data plane: frames and the values in them. Owns this format.
+"""The frames that agents exchange on the data plane, and the values in them. Owns this format.
 
 A frame is a fixed head (magic, kind, sizes, generation), a small msgpack body, and for DATA the raw bytes after it.
 Every size is bounded before anything is read or allocated, and nothing here can carry code.
 
-    HELLO                     first frame of a connection: its generation, to which it stays bound
-    PUSH   -> ACCEPT|REFUSED  may I send this snapshot?          then DATA on any stream, STORED|REFUSED on this one
-    PULL   -> FOUND|REFUSED   have you this snapshot?            then READ -> DATA|REFUSED on any stream
+    HELLO                     is the first frame of a connection and names its generation
+    PUSH   -> ACCEPT|REFUSED  asks to send a snapshot;     then DATA on any stream, STORED|REFUSED on this one
+    PULL   -> FOUND|REFUSED   asks for a snapshot;         then READ -> DATA|REFUSED on any stream
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deadpool.snapshot.seal_bytes import unpack_seal
 
 BODY_LIMIT_BYTES = 16 << 10
 CHUNK_BYTES = 16 * PIECE_BYTES
-"""The most bytes in one DATA frame. Whole pieces, so that each stream can check what it received by itself."""
+"""The most bytes in one DATA frame. They are whole pieces, so that each stream can verify what it received."""
 
 _MAGIC = b"DPx2"
 _HEAD = struct.Struct("!4sBxxxIQQQ")  # magic, kind, body bytes, payload bytes, generation term, generation n
@@ -61,7 +61,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A run of whole pieces of one region: what one DATA frame carries."""
+    """Consecutive whole pieces of one region, which one DATA frame carries."""
 
     region: Region
     offset: int
@@ -94,7 +94,7 @@ def unpack_body(data: bytes | bytearray) -> list[Any]:
 
 
 def chunks_of(extent: Extent, regions: tuple[Region, ...], *, portions: int = 4) -> list[Chunk]:
-    """All bytes of some regions in portions: small enough that streams which share them end at the same time."""
+    """Divides some regions into chunks, which are small enough that streams that share them end at the same time."""
     total_bytes = sum(extent_of(extent, name) for name in regions)
     portion = min(CHUNK_BYTES, max(PIECE_BYTES, total_bytes // portions // PIECE_BYTES * PIECE_BYTES))
     result = []
@@ -106,7 +106,7 @@ def chunks_of(extent: Extent, regions: tuple[Region, ...], *, portions: int = 4)
 
 
 def naturals(values: list[Any], count: int) -> list[int]:
-    """`values` as that many non-negative integers, or WireError."""
+    """Returns `values` if they are that many non-negative integers, else raises a WireError."""
     if len(values) != count or not all(type(value) is int and value >= 0 for value in values):
         raise WireError(f"expected {count} natural numbers")
     return values
@@ -136,7 +136,7 @@ def pack_chunk(chunk: Chunk) -> list[Any]:
 
 
 def unpack_chunk(values: list[Any], extent: Extent) -> Chunk:
-    """A chunk that lies within `extent` and consists of whole pieces, or WireError."""
+    """Returns a chunk that lies within `extent` and consists of whole pieces, or raises a WireError."""
     index, offset, size = naturals(values, 3)
     if index >= len(REGIONS):
         raise WireError(f"no region {index}")

@@ -1,4 +1,4 @@
-"""How a stream between two agents begins: TLS where the job wants it, then both sides prove the secret."""
+"""Opens a stream between two agents: with TLS if the job uses it, then both sides prove that they know the secret."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deadpool.wire.tls import carrier_of_server
 
 
 def authenticate(connection: Connection, credentials: Credentials, role: Role) -> None:
-    """WireError where the peer is not one of this job; ConnectionLost where it is too slow."""
+    """Raises WireError if the peer does not belong to this job, and ConnectionLost if it is too slow."""
     carrier = _encrypt(connection, credentials, role)
     handshake = Handshake(credentials.secret, role, "data", carrier)
     connection.send_raw(handshake.opening())
@@ -20,12 +20,12 @@ def authenticate(connection: Connection, credentials: Credentials, role: Role) -
         try:
             answer = handshake.feed(bytes(data))
         except WireError as error:
-            raise WireError(f"{connection.peer} is not one of this job: {error}") from error
+            raise WireError(f"{connection.peer} does not belong to this job: {error}") from error
         connection.send_raw(answer)
 
 
 def _encrypt(connection: Connection, credentials: Credentials, role: Role) -> bytes:
-    """What carries the connection from here on; for the proof."""
+    """Encrypts the connection if the job uses TLS. Returns the identity of its carrier, which the proof includes."""
     if credentials.tls is None:
         return PLAIN
     if role == "client":

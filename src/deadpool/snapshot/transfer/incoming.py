@@ -1,8 +1,8 @@
-"""One snapshot on its way into a slot of this node, carried by one or more streams.
+"""Receives one snapshot into a slot of this node, over one or more streams.
 
-Settled exactly once, by the last writer to leave: verified, header written and `stored`, or `dropped`. Never dropped
-while a stream still writes into the slot (rule 11, one writer per slot), and never a header on a slot that did not
-arrive whole.
+The last writer settles it, exactly once: it verifies the snapshot, writes the header and calls `stored`, or it calls
+`dropped`. It never calls `dropped` while a stream still writes into the slot (rule 11, one writer per slot), and never
+writes a header on a slot that did not arrive whole.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deadpool.snapshot.slot import clear_seal, region, write_seal
 from deadpool.snapshot.transfer.callbacks import Callbacks
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Chunk, Kind
-from deadpool.snapshot.transfer.received_pieces import Tally
+from deadpool.snapshot.transfer.received_pieces import ReceivedPieces
 
 
 def regions_sent(seal: Seal) -> tuple[Region, ...]:
@@ -25,7 +25,7 @@ def regions_sent(seal: Seal) -> tuple[Region, ...]:
 
 
 class Incoming:
-    """Shared by the sessions of all streams that carry it; `lead` is the one that asked and gets the answer."""
+    """A snapshot that arrives. The sessions of all its streams share it; `lead` asked for it and gets the answer."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Incoming:
         self._callbacks = callbacks
         self._forget = forget
         self._lock = threading.Lock()
-        self._tally = Tally(seal.extent, regions_sent(seal))
+        self._received = ReceivedPieces(seal.extent, regions_sent(seal))
         self._writers: set[Connection] = set()
         self._failure: str | None = None
         self._settled = False
@@ -53,12 +53,12 @@ class Incoming:
         self._chunks_begun_before = -1
 
     def start(self) -> None:
-        """Tell the sender to go on. A snapshot without a byte is complete at once."""
+        """Tells the sender to begin. A snapshot without bytes is complete at once."""
         self._lead.send(Kind.ACCEPT, [])
         self._settle_if_over()
 
     def receive(self, connection: Connection, chunk: Chunk) -> None:
-        """Read one chunk's bytes from a stream straight into the slot."""
+        """Reads the bytes of one chunk from a stream directly into the slot."""
         self._enter(connection, chunk)
         try:
             view = self._regions[chunk.region][chunk.offset : chunk.offset + chunk.size]
@@ -69,7 +69,7 @@ class Incoming:
         self._leave(connection, chunk=chunk, digests=digests)
 
     def fail(self, reason: str) -> None:
-        """Give the transfer up. `dropped` follows when the last writer has ended, which is made to happen now."""
+        """Gives up the transfer and cuts its writers. `dropped` is called when the last of them has ended."""
         with self._lock:
             self._failure = self._failure or reason
             writers = tuple(self._writers)
@@ -78,7 +78,8 @@ class Incoming:
         self._settle_if_over()
 
     def fail_if_stalled(self) -> None:
-        """Called by the lead once per deadline of silence: nothing came on any stream in between, so nothing will."""
+        """Fails the transfer if no stream has begun a chunk since the last call. The lead calls it once per deadline of
+        silence."""
         with self._lock:
             stalled = not self._writers and self._chunks_begun == self._chunks_begun_before
             self._chunks_begun_before = self._chunks_begun
@@ -89,7 +90,7 @@ class Incoming:
         with self._lock:
             if self._failure is not None or self._settled:
                 raise TransferError(f"{connection.peer}: transfer is over: {self._failure or 'complete'}")
-            self._tally.claim(chunk)
+            self._received.claim(chunk)
             self._writers.add(connection)
             self._chunks_begun += 1
 
@@ -105,16 +106,16 @@ class Incoming:
             self._writers.discard(connection)
             self._failure = self._failure or failure
             if chunk is not None and digests is not None:
-                self._tally.arrived(chunk, digests)
+                self._received.arrived(chunk, digests)
         self._settle_if_over()
 
     def _settle_if_over(self) -> None:
         with self._lock:
-            over = self._failure is not None or self._tally.complete
+            over = self._failure is not None or self._received.complete
             if self._settled or self._writers or not over:
                 return
             self._settled = True
-            reason = self._failure or self._tally.mismatch(self.seal.digest)
+            reason = self._failure or self._received.mismatch(self.seal.digest)
         self._forget()
         if reason is None:
             self._store()
@@ -136,6 +137,6 @@ class Incoming:
         self._answer(Kind.REFUSED, reason)
 
     def _answer(self, kind: Kind, reason: str) -> None:
-        # A sender that is gone will not mind; one that missed the answer finds the copy when it asks again.
+        # The sender may be gone. If it only missed the answer, it finds the copy when it asks again.
         with contextlib.suppress(TransferError):
             self._lead.send(kind, [reason])

@@ -1,6 +1,6 @@
-"""Which pieces of a snapshot have arrived, and whether together they are what was promised. Values and arithmetic only.
+"""Tracks which pieces of a snapshot have arrived, and whether their digests are those of the seal.
 
-Not locked: whoever shares a tally between streams guards it.
+It has no lock: the caller guards it if streams share it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from deadpool.snapshot.checksums import PIECE_BYTES, combine_pieces
 from deadpool.snapshot.transfer.frames import Chunk
 
 
-class Tally:
+class ReceivedPieces:
     def __init__(self, extent: Extent, regions: tuple[Region, ...]) -> None:
         self._digests: dict[Region, list[int]] = {}
         self._claimed: dict[Region, bytearray] = {}
@@ -29,11 +29,11 @@ class Tally:
         return self._missing == 0
 
     def claim(self, chunk: Chunk) -> None:
-        """Reserve a chunk for one writer. No byte has two (checker l)."""
+        """Reserves a chunk for one writer: no byte may have two (checker (l), one writer per slot)."""
         first, last = self._pieces(chunk)
         claimed = self._claimed.get(chunk.region)
         if claimed is None or any(claimed[first:last]):
-            raise WireError(f"bytes {chunk.offset}.. of region {chunk.region!r} were not due")
+            raise WireError(f"bytes {chunk.offset}.. of region {chunk.region!r} were sent twice or not asked for")
         claimed[first:last] = b"\1" * (last - first)
 
     def arrived(self, chunk: Chunk, digests: list[int]) -> None:
@@ -44,17 +44,17 @@ class Tally:
         self._missing -= len(digests)
 
     def leading_bytes(self, name: Region) -> int:
-        """Of a region, without a gap from its beginning."""
+        """Returns how many bytes of a region have arrived without a gap from its beginning."""
         gap = self._there[name].find(0)
         return extent_of(self._extent, name) if gap < 0 else gap * PIECE_BYTES
 
     def mismatch(self, expect: Digest) -> str | None:
-        """None where every region is what was expected; else which one is not, in words."""
+        """Returns None if every region has the expected digest, else a text that names the first that has not."""
         assert self.complete
         for name, digests in self._digests.items():
             actual, expected = combine_pieces(digests), digest_of(expect, name)
             if actual != expected:
-                return f"{NOT_AS_SEALED}: region {name!r} has digest {actual:016x} where {expected:016x} was due"
+                return f"{NOT_AS_SEALED}: region {name!r} has digest {actual:016x} where {expected:016x} was expected"
         return None
 
     @staticmethod

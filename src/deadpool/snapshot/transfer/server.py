@@ -1,6 +1,6 @@
-"""The data plane's listening side, one per agent: takes in snapshots this node holds for others and gives them out.
+"""The server of the data plane, one per agent: it stores snapshots that this node holds for others, and serves them.
 
-Owns its port, its connections and their threads. The agent talks to it through Callbacks, fence() and close().
+It owns its port, its connections and their threads. The agent uses it through Callbacks, fence() and close().
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from deadpool.errors import DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
-from deadpool.snapshot.transfer.callbacks import Callbacks, Found, Refused
+from deadpool.snapshot.transfer.callbacks import Callbacks, Found, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Kind
 from deadpool.snapshot.transfer.greeting import authenticate
-from deadpool.snapshot.transfer.session import Session, Transfers
+from deadpool.snapshot.transfer.session import Transfers, TransferSession
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.preauth_limit import PreauthLimit
 
@@ -33,7 +33,7 @@ class TransferServer:
         *,
         host: str,
         credentials: Credentials,
-        open: Callable[[Seal, Generation, Geometry], memoryview | Refused],
+        open: Callable[[Seal, Generation, Geometry], memoryview | TransferRefused],
         stored: Callable[[Seal], None],
         dropped: Callable[[Seal, str], None],
         find: Callable[[int, Version], Found | None],
@@ -54,11 +54,11 @@ class TransferServer:
         self._acceptor: threading.Thread | None = None
 
     def use_deadline(self, deadline_s: float) -> None:
-        """For streams that are opened from here on."""
+        """Sets the deadline of streams that are opened from now on."""
         self._deadline_s = deadline_s
 
     def start(self) -> tuple[str, int]:
-        """Listen; the address that peers are to be told."""
+        """Starts to listen, and returns the address for peers."""
         assert self._listener is None, "started twice"
         self._listener = socket.create_server(self._address, backlog=256)
         host, port = self._listener.getsockname()[:2]
@@ -67,10 +67,10 @@ class TransferServer:
         return host, port
 
     def fence(self, generation: Generation) -> None:
-        """Refuse older generations from now on, cut their streams, and return when their writers have ended.
+        """Refuses older generations from now on, cuts their streams, and returns when their writers have ended.
 
         After this no slot is written, stored or dropped on behalf of an older generation (rule 12, the fence freezes a
-        node). TransferError where a writer does not end, which only a callback that hangs can cause.
+        node). It raises a TransferError if a writer does not end, which only a callback that hangs can cause.
         """
         with self._lock:
             self._floor = max(self._floor, generation)
@@ -81,7 +81,7 @@ class TransferServer:
         )
 
     def close(self) -> None:
-        """Stop listening, cut everything, wait for the threads. May be called twice."""
+        """Stops listening, cuts all streams and waits for their threads. It may be called twice."""
         with self._lock:
             self._closing = True
             everything = list(self._threads.items())
@@ -112,13 +112,13 @@ class TransferServer:
             except OSError:
                 if self._closing:
                     return
-                time.sleep(0.05)  # out of descriptors, or a peer that left in the queue: neither is a reason to end
+                time.sleep(0.05)  # no descriptor was free, or a peer left in the queue: neither is a reason to end
                 continue
             self._make_room()
             self._take(connection)
 
     def _make_room(self) -> None:
-        """Who comes next waits for a handshake to end, or takes the place of a stranger that does not get on."""
+        """Waits until a handshake ends, or cuts the oldest unauthenticated connection to make room for the next one."""
         while not self._closing and (wait_s := self._stranger_wait_s()) > 0:
             time.sleep(min(wait_s, 0.01))
         with self._lock:
@@ -146,7 +146,7 @@ class TransferServer:
             authenticate(connection, self._credentials, "server")
             self._greet(connection)
             self._forget_stranger(connection)
-            Session(connection, self._callbacks, self._transfers, self._admit).run()
+            TransferSession(connection, self._callbacks, self._transfers, self._admit).run()
         except DeadPoolError as error:
             _log.debug("connection ended: %s", error)
         except Exception:
@@ -165,7 +165,7 @@ class TransferServer:
         frame = connection.receive()
         if frame.head.kind is not Kind.HELLO:
             raise WireError(f"{connection.peer}: {frame.head.kind.name} before HELLO")
-        with self._lock:  # under the lock: a fence sees this connection or this connection sees the fence
+        with self._lock:  # so that a fence sees this connection, or this connection sees the fence
             connection.generation = frame.head.generation
             floor = self._floor
         if frame.head.generation < floor:

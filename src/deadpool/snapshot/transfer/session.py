@@ -1,4 +1,4 @@
-"""The serving side of one connection: reads frames, lets snapshots in, gives snapshots out. One thread per session."""
+"""Serves one connection, in one thread: reads frames, stores the snapshots that arrive, and sends those asked for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deadpool.errors import ArenaError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
 from deadpool.snapshot.seal_bytes import pack_seal
-from deadpool.snapshot.transfer.callbacks import Callbacks, Found, Refused
+from deadpool.snapshot.transfer.callbacks import Callbacks, Found, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Frame,
@@ -23,12 +23,12 @@ from deadpool.snapshot.transfer.frames import (
 from deadpool.snapshot.transfer.incoming import Incoming, regions_sent
 
 Transfers = dict[bytes, Incoming]
-"""Snapshots on their way in, by the id their sender gave them: how a second stream finds what it belongs to."""
+"""Arriving snapshots by the id that their sender chose: a second stream finds its snapshot by this id."""
 
 TRANSFER_ID_BYTES = 16
 
 
-class Session:
+class TransferSession:
     def __init__(
         self,
         connection: Connection,
@@ -43,7 +43,7 @@ class Session:
         self._led: Incoming | None = None
 
     def run(self) -> None:
-        """Serve until the peer is done or the connection is cut. Raises what ended it."""
+        """Serves until the peer is done or the connection is cut. It raises what ended it."""
         reason = "the session ended"
         try:
             while True:
@@ -72,7 +72,7 @@ class Session:
             case Kind.READ:
                 self._on_read(frame)
             case Kind.HELLO | Kind.ACCEPT | Kind.REFUSED | Kind.STORED | Kind.FOUND:
-                raise WireError(f"{self._connection.peer}: {frame.head.kind.name} out of place")
+                raise WireError(f"{self._connection.peer}: {frame.head.kind.name} was not expected")
             case _ as never:
                 assert_never(never)
 
@@ -88,7 +88,7 @@ class Session:
         except ArenaError as error:
             raise WireError(f"{self._connection.peer}: {error}") from error
         view = self._callbacks.open(seal, frame.head.generation, geometry)
-        if isinstance(view, Refused):
+        if isinstance(view, TransferRefused):
             self._connection.send(Kind.REFUSED, [view.reason])
         else:
             self._begin(transfer, seal, geometry, view)
@@ -143,7 +143,7 @@ class Session:
         self._connection.send_data(pack_chunk(chunk), found.fd, start, chunk.size)
 
     def _find(self, body: list[Any], count: int) -> Found | None:
-        """Looked up anew for each read: a slot that is given up in between is not read any further."""
+        """Looks the slot up for each read, so that a slot which is freed in between is not read any further."""
         rank, term, n, number = naturals(body, count)[:4]
         version = Version(Generation(term, n), number)
         found = self._callbacks.find(rank, version)

@@ -1,8 +1,8 @@
-"""What moves a connection's bytes: the socket itself, or TLS on top of it.
+"""Moves the bytes of a connection: over the socket itself, or through TLS.
 
-Each call is like a system call on a blocking socket with a timeout: it moves some bytes and says how many, or raises
-BlockingIOError where the timeout passed, after which the same call is to be made again with the same bytes. One thread
-may receive while another sends.
+Each call is like a system call on a blocking socket with a timeout: it moves some bytes and returns how many, or raises
+BlockingIOError if the timeout passed. Then the same call must be repeated with the same bytes. One thread may receive
+while another sends.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Protocol, cast
 _PORTION_BYTES = 1 << 18
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     def send(self, data: bytes, more: bool) -> int: ...
     def send_file(self, fd: int, offset: int, size: int) -> int: ...
     def receive_into(self, view: memoryview) -> int: ...
 
 
 class PlainStream:
-    """Pages of a memfd go out without being copied, a piece comes in with one wake-up."""
+    """Sends pages of a memfd without a copy, and receives a piece with one wake-up."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -35,28 +35,28 @@ class PlainStream:
         return os.sendfile(self._sock.fileno(), fd, offset, size)
 
     def receive_into(self, view: memoryview) -> int:
-        # Waiting for all of it in the kernel: one wake-up per piece instead of one per segment.
+        # MSG_WAITALL waits for all bytes in the kernel: one wake-up per piece instead of one per TCP segment.
         return self._sock.recv_into(view, len(view), socket.MSG_WAITALL)
 
 
 class TlsStream:
-    """Encrypts in this process, without sendfile: docs/security.md says what that costs.
+    """Encrypts in this process, without sendfile; docs/security.md says what that costs.
 
-    OpenSSL works in memory, under a lock; the socket is used outside of it: its connections are not safe to be read
-    by one thread while another writes, and a wait for one direction must not hold up the other.
+    OpenSSL works in memory, under a lock, and the socket is used outside of the lock: an SSL connection must not be
+    read by one thread while another writes, but a wait in one direction must not delay the other.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server_side: bool) -> None:
         self._sock = sock
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.connection = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
-        self._lock = threading.Lock()  # of the three above
+        self._lock = threading.Lock()  # guards the three above
         self._unsent = memoryview(b"")
         self._portion_bytes = 0
         self._clear = bytearray(_PORTION_BYTES)
 
     def shake_hands(self) -> bool:
-        """One round of TLS's own handshake; False: not done yet. Before anything else, in one thread."""
+        """Does one round of TLS's own handshake and returns whether it is complete. Nothing else may run before."""
         done = True
         try:
             self.connection.do_handshake()
@@ -84,7 +84,7 @@ class TlsStream:
         return self.send(clear[:count], more=False) if count else 0
 
     def receive_into(self, view: memoryview) -> int:
-        """Everything that is here, once something is."""
+        """Waits for the first bytes, then returns everything that has arrived."""
         while True:
             with self._lock:
                 done = self._decrypt_into(view)

@@ -1,6 +1,6 @@
-"""The parallel layouts that the workload can run in: by name, each built by one small file of this folder.
+"""The parallel layouts of the workload, by name. Each file of this folder builds a family of them.
 
-Listing them needs no torch; a layout's file is imported when it is built.
+Listing them needs no torch: a layout's file is imported when the layout is built.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deadpool.workload.layouts.assembly import Assembly, Options
+    from deadpool.workload.layouts.assembly import Assembly, LayoutOptions
 
 _FAMILIES: dict[str, tuple[str, ...]] = {
     "data_parallel": ("plain", "ddp", "ddp-accumulate", "ddp-unused", "zero1"),
@@ -22,8 +22,8 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 NAMES = tuple(name for names in _FAMILIES.values() for name in names)
 
 
-def build(name: str, options: Options) -> Assembly:
-    """The model and optimizer of this rank. ConfigError where the number of ranks does not fit the layout."""
+def build(name: str, options: LayoutOptions) -> Assembly:
+    """Builds the model and optimizer of this rank. Raises ConfigError if the number of ranks does not fit."""
     family = next(family for family, names in _FAMILIES.items() if name in names)
     assembled: Assembly = importlib.import_module(f"{__name__}.{family}").build(name, options)
     return assembled

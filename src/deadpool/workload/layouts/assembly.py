@@ -1,4 +1,4 @@
-"""A model and its optimizer, put together in some parallel layout: what builders give back, and what they share."""
+"""The result of building a parallel layout, that is a model with its optimizer, and functions that builders share."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class LayoutOptions:
     size: Size
-    batch: int = 2  # sequences per rank and step, at least
+    batch: int = 2  # the smallest number of sequences per rank and step
     optimizer: str = "fused"  # or foreach, or capturable
-    compile_backend: str | None = None  # None: blocks are not compiled
+    compile_backend: str | None = None  # blocks are not compiled if it is None
     device: torch.device = CPU
 
     def model(self, kind: type[GPT] = GPT) -> GPT:
-        """The same on every rank, and on every device: it is made on the CPU."""
+        """Makes the model on the CPU, so that it is the same on every rank and device."""
         torch.manual_seed(0)
         return kind(self.size).to(self.device)
 
@@ -39,29 +39,29 @@ class Options:
 
 
 class Assembly:
-    """One rank's part of the training. Subclasses know how a step is done and which ranks share the gradients' norm."""
+    """One rank's part of the training. Subclasses define how a step is done and which ranks share the gradient norm."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, sequences: int) -> None:
         self.model, self.optimizer = model, optimizer
-        self.sequences = sequences  # that a step takes on each data rank
+        self.sequences = sequences  # per step and data rank
         self.data_rank, self.data_size = dist.get_rank(), dist.get_world_size()
 
     def train_step(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Forward and backward. Afterwards gradients are complete; the loss, 0 on ranks that do not have it."""
+        """Does forward and backward, until gradients are complete. Returns the loss, or 0 on ranks without it."""
         loss = mean_loss(self.model(tokens), targets)
         loss.backward()
         return loss.detach()
 
     def clip(self, max_norm: float) -> None:
-        """Scales all gradients so that their norm, over the whole model, is at most this."""
+        """Scales all gradients so that their norm over the whole model is at most `max_norm`."""
         scale_gradients(self.model.parameters(), max_norm, self.norm())
 
     def norm(self) -> Tensor:
         return local_norm(self.model.parameters())
 
 
-def adamw(model: nn.Module, options: Options) -> Optimizer:
-    """One parameter group per mesh: foreach and fused take tensors of one kind at a time."""
+def adamw(model: nn.Module, options: LayoutOptions) -> Optimizer:
+    """Makes one parameter group per mesh, because foreach and fused need tensors of one mesh."""
     groups: dict[object, list[Tensor]] = {}
     for parameter in model.parameters():
         groups.setdefault(mesh_of(parameter), []).append(parameter)
@@ -73,7 +73,7 @@ def mesh_of(tensor: Tensor) -> object:
 
 
 def local_norm(parameters: Iterable[Tensor]) -> Tensor:
-    """Of the gradients as one vector; sharded ones are counted whole."""
+    """Returns the norm of all gradients as one vector; sharded gradients are counted whole."""
     by_mesh: dict[object, list[Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
@@ -97,8 +97,9 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def compile_blocks(pieces: Iterable[nn.Module], options: Options) -> None:
-    """In place, so that parameters keep their names. Before a data-parallel wrapper, after tensor parallelism."""
+def compile_blocks(pieces: Iterable[nn.Module], options: LayoutOptions) -> None:
+    """Compiles in place, so that parameters keep their names. Call it after tensor parallelism, and before a
+    data-parallel wrapper."""
     if options.compile_backend is None:
         return
     for piece in pieces:
@@ -107,7 +108,7 @@ def compile_blocks(pieces: Iterable[nn.Module], options: Options) -> None:
 
 
 def split_world(inner: int, what: str) -> int:
-    """How many groups of `inner` ranks there are. ConfigError if some ranks would be left over."""
+    """Returns how many groups of `inner` ranks there are. Raises ConfigError if some ranks would be left over."""
     world_size = dist.get_world_size()
     if world_size % inner:
         raise ConfigError(f"{what} needs a multiple of {inner} ranks, got {world_size}")

@@ -1,15 +1,15 @@
-"""Context parallelism: refused. On the CPU torch cannot run it, on CUDA it has not been tried yet."""
+"""Refuses context parallelism: torch cannot run it on the CPU, and on CUDA it has not been tried yet."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
 from deadpool.errors import ConfigError
-from deadpool.workload.layouts.assembly import Options
+from deadpool.workload.layouts.assembly import LayoutOptions
 
 
-def build(layout: str, options: Options) -> NoReturn:
-    """What torch 2.13 says when `context_parallel` is used with gloo on the CPU stands in the reason."""
+def build(layout: str, options: LayoutOptions) -> NoReturn:
+    """Raises a ConfigError. For the CPU it quotes the error of torch 2.13 with gloo."""
     if options.device.type != "cpu":
         raise ConfigError(
             f"layout={layout!r} is not supported yet: context_parallel has not been tried with recoveries"

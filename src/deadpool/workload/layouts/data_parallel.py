@@ -1,4 +1,4 @@
-"""Every rank has the whole model: gradients reduced by hand, by DDP in its variants, and DDP with ZeRO-1."""
+"""Layouts in which every rank has the whole model: gradients reduced by hand, several uses of DDP, DDP with ZeRO-1."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from deadpool.workload.gpt import GPT, BranchingGPT, mean_loss
-from deadpool.workload.layouts.assembly import Assembly, Options, adamw, compile_blocks
+from deadpool.workload.layouts.assembly import Assembly, LayoutOptions, adamw, compile_blocks
 
 MICRO_BATCHES = 2
 
 
-def build(layout: str, options: Options) -> Assembly:
+def build(layout: str, options: LayoutOptions) -> Assembly:
     branching = layout == "ddp-unused"
     model = options.model(BranchingGPT if branching else GPT)
     compile_blocks(model.modules(), options)
@@ -40,7 +40,7 @@ class ReducedByHand(Assembly):
 
 
 class Accumulating(Assembly):
-    """Several backward passes per step, of which only the last reduces gradients."""
+    """Does several backward passes per step, of which only the last one reduces gradients."""
 
     model: DistributedDataParallel
 

@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining: consecutive pieces of the model on consecutive ranks. The 3-D layout stands on it."""
+"""Layouts with torch.distributed.pipelining: consecutive pieces of the model on consecutive ranks; also 3-D layouts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from deadpool.errors import ConfigError
 from deadpool.workload.gpt import mean_loss
-from deadpool.workload.layouts.assembly import Assembly, Options, adamw, compile_blocks
+from deadpool.workload.layouts.assembly import Assembly, LayoutOptions, adamw, compile_blocks
 from deadpool.workload.layouts.sharded import shard
 from deadpool.workload.layouts.tensor_parallel import parallelize
 
 STAGES_PER_RANK = {"pp-interleaved": 2}
 
 
-def build(layout: str, options: Options) -> Assembly:
+def build(layout: str, options: LayoutOptions) -> Assembly:
     mesh = _mesh(layout, options.device.type)
     places = _Places(mesh["pp"].get_local_rank(), mesh["pp"].size(), STAGES_PER_RANK.get(layout, 1))
     parts = [_part(index, places, mesh, options) for index in places.own()]
@@ -32,7 +32,9 @@ def build(layout: str, options: Options) -> Assembly:
 
 
 class Pipeline(Assembly):
-    def __init__(self, model: nn.ModuleList, optimizer: Any, options: Options, schedule: Any, mesh: DeviceMesh) -> None:
+    def __init__(
+        self, model: nn.ModuleList, optimizer: Any, options: LayoutOptions, schedule: Any, mesh: DeviceMesh
+    ) -> None:
         super().__init__(model, optimizer, options.batch * mesh["pp"].size())
         self.schedule, self.mesh, self.device = schedule, mesh, options.device
         stage = mesh["pp"].get_local_rank()
@@ -54,7 +56,7 @@ class Pipeline(Assembly):
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Which stages this rank has. With several per rank they go around, as the interleaved schedule wants it."""
+    """The stages of this rank. Several stages per rank go round robin, as the interleaved schedule needs it."""
 
     rank: int
     ranks: int
@@ -76,8 +78,8 @@ def _mesh(layout: str, device_type: str) -> DeviceMesh:
     return init_device_mesh(device_type, shape, mesh_dim_names=("pp", "dp", "tp"))
 
 
-def _part(index: int, places: _Places, mesh: DeviceMesh, options: Options) -> nn.Sequential:
-    """The pieces of one stage; the first stages get those that are left over."""
+def _part(index: int, places: _Places, mesh: DeviceMesh, options: LayoutOptions) -> nn.Sequential:
+    """Returns the pieces of one stage. If they cannot be divided evenly, the first stages get one more."""
     pieces = options.model().pieces
     count = len(pieces)
     if count < places.stages:
@@ -90,12 +92,12 @@ def _part(index: int, places: _Places, mesh: DeviceMesh, options: Options) -> nn
     compile_blocks(own, options)
     part = nn.Sequential(*own)
     if mesh["dp"].size() > 1:
-        shard(part, own, mesh["dp"], reshard_after_forward=False)  # else each micro-batch would gather again
+        shard(part, own, mesh["dp"], reshard_after_forward=False)  # otherwise each micro-batch would gather again
     return part
 
 
-def _stage(index: int, part: nn.Module, places: _Places, mesh: DeviceMesh, options: Options) -> PipelineStage:
-    """Shapes are given: stages need not tell one another before the first step."""
+def _stage(index: int, part: nn.Module, places: _Places, mesh: DeviceMesh, options: LayoutOptions) -> PipelineStage:
+    """Passes shapes, so that stages need not exchange them before the first step."""
     size, last = options.size, index == places.stages - 1
     tokens = torch.empty(options.batch, size.sequence, dtype=torch.int64, device="meta")
     between = _example(options.batch, size.sequence // mesh["tp"].size(), size.width)
@@ -112,7 +114,7 @@ def _stage(index: int, part: nn.Module, places: _Places, mesh: DeviceMesh, optio
 
 
 def _example(*shape: int) -> Tensor:
-    """What does not require a gradient would get none sent back."""
+    """It requires a gradient, because otherwise no gradient would be sent back for it."""
     return torch.empty(shape, device="meta", requires_grad=True)
 
 

@@ -1,4 +1,4 @@
-"""fully_shard (FSDP2): parameters, gradients, optimizer state are spread over ranks, under HSDP over pairs of them."""
+"""Layouts with fully_shard (FSDP2): parameters, gradients and optimizer state are sharded over ranks, or over pairs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from deadpool.workload.layouts.assembly import Assembly, Options, adamw, compile_blocks, split_world
+from deadpool.workload.layouts.assembly import Assembly, LayoutOptions, adamw, compile_blocks, split_world
 
-SHARDS = 2  # of a replica, under HSDP
+SHARDS = 2  # per replica, in HSDP
 
 
-def build(layout: str, options: Options) -> Assembly:
+def build(layout: str, options: LayoutOptions) -> Assembly:
     model = options.model()
     compile_blocks(model.pieces, options)
     shard(model, model.blocks, _mesh(layout, options.device.type), **_policy(layout))
@@ -24,7 +24,7 @@ def build(layout: str, options: Options) -> Assembly:
 
 
 def shard(root: nn.Module, parts: Iterable[nn.Module], mesh: DeviceMesh, **policy: Any) -> None:
-    """Each part is gathered by itself when its turn comes; the root has what is left."""
+    """Shards each part by itself, so that it is gathered when it is needed; the root gets the remaining parameters."""
     for part in parts:
         fully_shard(part, mesh=mesh, **policy)
     fully_shard(root, mesh=mesh, **policy)

@@ -1,7 +1,7 @@
-"""parallelize_module: each matrix is spread over a tp mesh, with sequence parallelism also the activations between.
+"""Layouts with parallelize_module: each matrix is split over a tp mesh, and activations are with sequence parallelism.
 
-Around it data parallelism, by hand or by fully_shard. Dropout falls on activations that each rank has a part of, so
-ranks draw numbers of their own.
+Data parallelism is around it, by hand or by fully_shard. Dropout applies to activations of which each rank has a part,
+so each rank draws its own random numbers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from deadpool.workload.gpt import Block, Embedding, Head
-from deadpool.workload.layouts.assembly import Assembly, Options, adamw, compile_blocks, local_part, split_world
+from deadpool.workload.gpt import Block, Embedding, OutputHead
+from deadpool.workload.layouts.assembly import Assembly, LayoutOptions, adamw, compile_blocks, local_part, split_world
 from deadpool.workload.layouts.sharded import shard
 
 TP_SIZE = 2
 
 
-def build(layout: str, options: Options) -> Assembly:
+def build(layout: str, options: LayoutOptions) -> Assembly:
     shape = (split_world(TP_SIZE, layout), TP_SIZE)
     mesh = init_device_mesh(options.device.type, shape, mesh_dim_names=("dp", "tp"))
     model = options.model()
@@ -59,7 +59,7 @@ class _ReducedByHand(_Sharded):
 
 
 def settle(parameter: Tensor) -> None:
-    """Sequence parallelism leaves each rank with its own share of a sum in the gradients of norms and biases."""
+    """Sums gradients of norms and biases: with sequence parallelism each rank has only a partial sum of them."""
     gradient = parameter.grad
     if isinstance(gradient, DTensor) and any(placement.is_partial() for placement in gradient.placements):
         assert isinstance(parameter, DTensor)
@@ -72,7 +72,7 @@ def parallelize(pieces: Iterable[nn.Module], mesh: DeviceMesh, *, sequence_paral
 
 
 def _plan(piece: nn.Module, sequence_parallel: bool) -> dict[str, Any]:
-    between = Shard(1) if sequence_parallel else Replicate()  # how activations lie between two pieces
+    between = Shard(1) if sequence_parallel else Replicate()  # the placement of activations between two pieces
     plan: dict[str, Any]
     norms: tuple[str, ...]
     match piece:
@@ -84,7 +84,7 @@ def _plan(piece: nn.Module, sequence_parallel: bool) -> dict[str, Any]:
             split, join = ColwiseParallel(input_layouts=between), RowwiseParallel(output_layouts=between)
             plan = {"qkv": split, "out": join, "up": split, "down": join}
             norms = ("norm_1", "norm_2")
-        case Head():
+        case OutputHead():
             plan = {"logits": ColwiseParallel(input_layouts=between, output_layouts=Replicate())}
             norms = ("norm",)
         case _:

@@ -12,7 +12,7 @@ _TABLE = "table = torch.utils.data.TensorDataset(torch.randn(64, WIDTH), torch.r
 def _plain_loader(draft: Draft) -> None:
     draft.extras.append(f"{_TABLE}\nrows = iter(torch.utils.data.DataLoader(table, batch_size=BATCH))")
     draft.protected["rows"] = "rows"
-    draft.refused = "its position cannot be saved or set back"
+    draft.refused = "its position cannot be saved or restored"
 
 
 def _random_sampler(draft: Draft) -> None:
@@ -21,7 +21,7 @@ def _random_sampler(draft: Draft) -> None:
         f"{_TABLE}\nrows = StatefulDataLoader(table, sampler=torch.utils.data.WeightedRandomSampler([1.0] * 64, 64))"
     )
     draft.protected["rows"] = "rows"
-    draft.refused = "cannot be saved or set back: use"
+    draft.refused = "cannot be saved or restored: use"
 
 
 def _out_of_order(draft: Draft) -> None:
@@ -40,7 +40,7 @@ def _iterator(draft: Draft) -> None:
 
 def _list(draft: Draft) -> None:
     draft.protected["optimizer"] = "[optimizer]"
-    draft.refused = "several objects go under a keyword each"
+    draft.refused = "pass several objects under a keyword each"
 
 
 def _class(draft: Draft) -> None:
