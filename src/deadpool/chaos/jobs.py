@@ -11,7 +11,7 @@ from deadpool.config import JobConfig
 SCRIPT = Path(__file__).with_name("script.py")
 CRASH_SIGNAL = signal.SIGUSR1
 
-PACE_S = 0.25  # of a step, on top of what it computes: a moment is wide enough to be hit in
+STEP_PAUSE_S = 0.25  # of a step, on top of what it computes: a moment is wide enough to be hit in
 NODE_TIMEOUT_S = 4.0
 HANG_TIMEOUT_S = 10.0
 
@@ -29,7 +29,7 @@ _TIMEOUTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ChaosJob:
     name: str
     nodes: int
     nproc_per_node: int
@@ -62,7 +62,7 @@ class Job:
 
 
 JOBS = {
-    "fsdp2": Job(name="fsdp2", nodes=5, nproc_per_node=1, spares=2, standby_coordinators=1),
-    "3d": Job(name="3d", nodes=4, nproc_per_node=2, spares=1, standby_coordinators=0),
+    "fsdp2": ChaosJob(name="fsdp2", nodes=5, nproc_per_node=1, spares=2, standby_coordinators=1),
+    "3d": ChaosJob(name="3d", nodes=4, nproc_per_node=2, spares=1, standby_coordinators=0),
 }
 """One with a coordinator that stands by; in the other the only one is started again."""

@@ -1,7 +1,7 @@
 """Nothing outlives the runner, however it ends: not what stands still either, which no closed pipe would wake.
 
-Everything that it starts carries a mark in its environment, which children take_over. `left_behind` finds it, and a small
-process that waits for the runner's end ends what it finds.
+Everything that it starts carries a mark in its environment, which children take_over. `left_behind` finds it, and a
+small process that waits for the runner's end ends what it finds.
 """
 
 from __future__ import annotations

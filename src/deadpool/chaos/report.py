@@ -6,19 +6,21 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from deadpool.chaos.comparison import Verdict
+from deadpool.chaos.comparison import ComparisonResult
 
 Record = dict[str, Any]
 
 
-def summary(verdicts: Sequence[Verdict], *, seed: int, asked: int, network: str, left_behind: list[str]) -> Record:
-    faults = [fault for verdict in verdicts for fault in verdict.faults]
+def summary(
+    verdicts: Sequence[ComparisonResult], *, seed: int, asked: int, network: str, left_behind: list[str]
+) -> Record:
+    faults = [fault for result in verdicts for fault in result.faults]
     healed = [fault for fault in faults if "recovery_s" in fault]
     return {
-        "bit_identical": bool(verdicts) and all(verdict.bit_identical for verdict in verdicts),
+        "bit_identical": bool(verdicts) and all(result.bit_identical for result in verdicts),
         "seed": seed,
         "asked": asked,
-        "hung": sum(verdict.hung for verdict in verdicts),
+        "hung": sum(result.hung for result in verdicts),
         "network": network,
         "jobs": [
             {"layout": v.layout, "steps": v.steps, "took_s": v.took_s, "faults": len(v.faults), "problems": v.problems}

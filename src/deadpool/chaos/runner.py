@@ -1,7 +1,8 @@
 """Injections one job as planned, and watches it heal. Bounded: a fault that has not healed in time ends the run.
 
-The loop looks, ends what is to end, tends the fleet, and injections when the next fault's moment has come. Decisions are
-in `plan.py` (what and when), `fault_budget.py` (how much at once) and `injected_fault.py` (healed or not).
+The loop looks, ends what is to end, tends the processes, and injections when the next fault's moment has come.
+Decisions are in `plan.py` (what and when), `fault_budget.py` (how much at once) and `injected_fault.py` (healed or
+not).
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 from deadpool.chaos.fault_budget import allows
 from deadpool.chaos.faults import FAULTS
 from deadpool.chaos.faults.fault import Fault, Scene
-from deadpool.chaos.injected_fault import Wound
+from deadpool.chaos.injected_fault import InjectedFault
 from deadpool.chaos.plan import IN_RECOVERY, Intent, Moment
-from deadpool.chaos.status_view import Lookout, Tail, phase_told
+from deadpool.chaos.status_view import StatusPoller, Tail, newest_phase
 from deadpool.control.launcher import LocalJob
 from deadpool.errors import JobFailed
 
@@ -25,10 +26,10 @@ _HEAL_S = 100.0
 """For a fault to heal, on top of how long it lasts. Several at once take as long as the slowest timeouts of the job."""
 _FIRST_STEPS = 3
 
-Tell = Callable[[Wound], None]
+Tell = Callable[[InjectedFault], None]
 
 
-class Hung(JobFailed):
+class NotHealed(JobFailed):
     """A fault did not heal in time."""
 
 
@@ -36,11 +37,11 @@ class Hung(JobFailed):
 class Runner:
     job: LocalJob
     scene: Scene
-    lookout: Lookout
+    poller: StatusPoller
     losses_at_once: int
     deadline: float  # by time.monotonic(), for all of it
     tell: Tell  # of each fault, when it was hit and when it has healed
-    wounds: list[Wound] = field(default_factory=list)
+    injected: list[InjectedFault] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     _tail: Tail = field(init=False)
 
@@ -57,15 +58,15 @@ class Runner:
         self._await(lambda: not self.open, "the last faults to heal")
 
     @property
-    def open(self) -> list[Wound]:
-        return [wound for wound in self.wounds if wound.healed_at is None]
+    def open(self) -> list[InjectedFault]:
+        return [injected for injected in self.injected if injected.healed_at is None]
 
-    def relent_all(self) -> None:
+    def end_all(self) -> None:
         """Whatever still lasts: nobody can be told to end who stands still or is cut off."""
-        for wound in self.open:
-            if not wound.relented:
-                wound.relent(self.scene, time.time())
-        self.scene.fleet.resume_all()
+        for injected in self.open:
+            if not injected.ended:
+                injected.end(self.scene, time.time())
+        self.scene.processes.resume_all()
 
     # --- when and whom -----------------------------------------------------------------------------------------------
 
@@ -78,12 +79,12 @@ class Runner:
         self._await(lambda: time.monotonic() >= due, "its time")
 
     def _has_come(self, moment: Moment) -> bool:
-        hit_at = self.wounds[-1].hit_at
+        hit_at = self.injected[-1].hit_at
         return any(event["what"] == moment.value and event.get("t", 0.0) > hit_at for event in self.events[-50:])
 
     def _is_calm(self) -> bool:
-        sight = self.scene.sight
-        return not self.open and sight.phase == "running" and sight.protected
+        view = self.scene.view
+        return not self.open and view.phase == "running" and view.protected
 
     def _await_aim(self, intent: Intent) -> Fault:
         """At the latest in a calm moment there is somebody whom it may injection."""
@@ -92,17 +93,19 @@ class Runner:
         return fault
 
     def _can_inject(self, fault: Fault) -> bool:
-        endangered = (wound.fault.endangered for wound in self.open)
-        is_aimed = bool(self.scene.sight.seats) and fault.aim(self.scene)
+        endangered = (injected.fault.endangered for injected in self.open)
+        is_aimed = bool(self.scene.view.seats) and fault.aim(self.scene)
         return is_aimed and allows(endangered, fault.endangered, losses_at_once=self.losses_at_once)
 
     def _inject(self, fault: Fault) -> None:
-        beside = [wound.number for wound in self.open]
-        during = phase_told(self.events)
-        wound = Wound.inflicted(len(self.wounds) + 1, fault, self.scene, now=time.time(), during=during, beside=beside)
-        self.wounds.append(wound)
-        fault.injection(self.scene)
-        self.tell(wound)
+        beside = [injected.number for injected in self.open]
+        during = newest_phase(self.events)
+        injected = InjectedFault.begin(
+            len(self.injected) + 1, fault, self.scene, now=time.time(), during=during, beside=beside
+        )
+        self.injected.append(injected)
+        fault.inject(self.scene)
+        self.tell(injected)
 
     # --- watching ----------------------------------------------------------------------------------------------------
 
@@ -113,30 +116,32 @@ class Runner:
             if ready():
                 return
             if not self.open and time.monotonic() > deadline:
-                raise Hung(f"{what} did not come within {_HEAL_S:g} s")
+                raise NotHealed(f"{what} did not come within {_HEAL_S:g} s")
             time.sleep(_LOOK_S)
 
     def _look(self) -> None:
-        self.scene.sight = self.lookout.sight
+        self.scene.view = self.poller.view
         self.scene.steps.look()
         self.events += self._tail.new()
         if self.job.tend() is not None:
             raise JobFailed(f"the job ended: {self._last_word()}")
         if time.monotonic() > self.deadline:
-            raise Hung("the time for all of it is over")
+            raise NotHealed("the time for all of it is over")
         now = time.time()
-        for wound in self.open:
-            self._look_at(wound, now)
-        self.scene.fleet.tend()
+        for injected in self.open:
+            self._look_at(injected, now)
+        self.scene.processes.tend()
 
-    def _look_at(self, wound: Wound, now: float) -> None:
-        if wound.is_to_end(now):
-            wound.relent(self.scene, now)
-        if wound.has_healed(self.scene):
-            wound.heal(self.events, self.scene.steps, now)
-            self.tell(wound)
-        elif now > wound.hit_at + wound.fault.lasts_s + _HEAL_S:
-            raise Hung(f"fault {wound.number}, {wound.fault.kind} on {wound.fault.described}, has not healed")
+    def _look_at(self, injected: InjectedFault, now: float) -> None:
+        if injected.is_to_end(now):
+            injected.end(self.scene, now)
+        if injected.has_healed(self.scene):
+            injected.heal(self.events, self.scene.steps, now)
+            self.tell(injected)
+        elif now > injected.hit_at + injected.fault.lasts_s + _HEAL_S:
+            raise NotHealed(
+                f"fault {injected.number}, {injected.fault.kind} on {injected.fault.described}, has not healed"
+            )
 
     def _last_word(self) -> str:
         self.events += self._tail.new()

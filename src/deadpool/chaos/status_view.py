@@ -19,14 +19,14 @@ _LOOK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
+class SeatedTrainer:
     name: str
     rank: int | None
     pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class StatusView:
     """The job as its coordinator described it, asked at `at`."""
 
     at: float
@@ -37,17 +37,17 @@ class Sight:
     seats: tuple[str, ...] = ()  # nodes that hold ranks, by position
     spares: tuple[str, ...] = ()
     holders: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    trainers: dict[str, tuple[Trainer, ...]] = field(default_factory=dict)  # per node, seated ones only
+    trainers: dict[str, tuple[SeatedTrainer, ...]] = field(default_factory=dict)  # per node, seated ones only
 
     @property
     def members(self) -> tuple[str, ...]:
         return (*self.seats, *self.spares)
 
 
-def sight_of(body: dict[str, Any], at: float) -> Sight:
+def view_of(body: dict[str, Any], at: float) -> StatusView:
     nodes = body["nodes"]
     seated = sorted((node for node in nodes if node["role"] == "active"), key=lambda node: node["position"])
-    return Sight(
+    return StatusView(
         at=at,
         phase=body["phase"],
         term=body["term"],
@@ -60,23 +60,23 @@ def sight_of(body: dict[str, Any], at: float) -> Sight:
     )
 
 
-def _trainers(node: dict[str, Any]) -> tuple[Trainer, ...]:
+def _trainers(node: dict[str, Any]) -> tuple[SeatedTrainer, ...]:
     pids = node.get("trainer_pids", {})
     return tuple(
-        Trainer(name=each["trainer"], rank=each["rank"], pid=pids[each["trainer"]])
+        SeatedTrainer(name=each["trainer"], rank=each["rank"], pid=pids[each["trainer"]])
         for each in node["trainers"]
         if each["state"] == "seated" and each["trainer"] in pids
     )
 
 
-class Lookout:
+class StatusPoller:
     """Asks in a thread of its own: whoever is asked may be dead, and that costs seconds."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="deadpool-chaos-lookout", daemon=True)
-        self.sight = Sight(at=0.0)
+        self._thread = threading.Thread(target=self._look, name="deadpool-chaos-poller", daemon=True)
+        self.view = StatusView(at=0.0)
 
     def start(self) -> None:
         self._thread.start()
@@ -89,7 +89,7 @@ class Lookout:
         while not self._over.wait(_LOOK_S):
             at = time.time()
             try:
-                self.sight = sight_of(self._ask(), at)
+                self.view = view_of(self._ask(), at)
             except (DeadPoolError, OSError, KeyError):
                 continue  # nobody is in office: what was seen last is as old as it says
 
@@ -125,7 +125,7 @@ _PHASES = {
 }
 
 
-def phase_told(events: Sequence[dict[str, Any]]) -> str:
+def newest_phase(events: Sequence[dict[str, Any]]) -> str:
     """By the last event that says so: a status is older than that."""
     told = (_PHASES[event["what"]] for event in reversed(events) if event["what"] in _PHASES and _is_so(event))
     return next(told, "forming")
@@ -136,7 +136,7 @@ def _is_so(event: dict[str, Any]) -> bool:
     return event["what"] != "took_over" or bool(event["running"])
 
 
-class Steps:
+class StepProgress:
     """Which steps were done by every rank, and when."""
 
     def __init__(self, out: Path, world_size: int) -> None:

@@ -22,28 +22,28 @@ class CutOff(_Cut):
     kind = "cut_off"
     weight = 2
 
-    def injection(self, scene: Scene) -> None:
+    def inject(self, scene: Scene) -> None:
         scene.network.isolate(self.target)
 
-    def relent(self, scene: Scene) -> None:
+    def end(self, scene: Scene) -> None:
         scene.network.rejoin(self.target)
 
 
 class _CutWays(_Cut):
     ways: tuple[Way, ...] = ()
 
-    def injection(self, scene: Scene) -> None:
+    def inject(self, scene: Scene) -> None:
         self.ways = self.chosen_ways(scene)
         scene.network.cut(self.ways)
 
-    def relent(self, scene: Scene) -> None:
+    def end(self, scene: Scene) -> None:
         scene.network.mend(self.ways)
 
     def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
         raise NotImplementedError
 
     def others(self, scene: Scene) -> list[str]:
-        return [node for node in scene.fleet.alive() if node != self.target]
+        return [node for node in scene.processes.alive() if node != self.target]
 
 
 class CutSending(_CutWays):
@@ -73,7 +73,7 @@ class CutFromPeer(_CutWays):
     def aim(self, scene: Scene) -> bool:
         if not super().aim(scene):
             return False
-        peers = [node for node in scene.sight.seats if node != self.target and scene.fleet.is_alive(node)]
+        peers = [node for node in scene.view.seats if node != self.target and scene.processes.is_alive(node)]
         if not peers:
             return False
         self.peer = self.pick_other(peers)
@@ -109,14 +109,14 @@ class CutCoordinator(_CutWays):
 
     def aim(self, scene: Scene) -> bool:
         self.lasts_s = NOTICED_S * 2 if self.intent.long else NOTICED_S
-        self.target, self.term = "everybody", scene.sight.term
+        self.target, self.term = "everybody", scene.view.term
         return True
 
     def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
         return tuple(way for node in self.others(scene) for way in ((HUB, node), (node, HUB)))
 
     def is_over(self, scene: Scene) -> bool:
-        return scene.sight.term > self.term
+        return scene.view.term > self.term
 
 
 FAULTS: tuple[type[Fault], ...] = (CutOff, CutSending, CutHearing, CutFromPeer, CutFromCoordinator, CutCoordinator)

@@ -39,12 +39,12 @@ def _holds(memory: mmap.mmap, start: int, rank: int) -> bool:
 
 
 def _damage_standing(scene: Scene, node: str, rank: int) -> None:
-    scene.fleet.stop_node(node)
+    scene.processes.stop_node(node)
     try:
         with contextlib.suppress(FileNotFoundError, PermissionError):  # it has just ended
-            damage(scene.fleet.agent(node), rank)
+            damage(scene.processes.agent(node), rank)
     finally:
-        scene.fleet.resume_node(node)
+        scene.processes.resume_node(node)
 
 
 class DamageHome(OnTrainer):
@@ -56,14 +56,14 @@ class DamageHome(OnTrainer):
     def aim(self, scene: Scene) -> bool:
         if not super().aim(scene):
             return False
-        self.node = next(node for node, crew in scene.sight.trainers.items() if self.trainer in crew)
+        self.node = next(node for node, crew in scene.view.trainers.items() if self.trainer in crew)
         self.endangered = frozenset([self.node])
         return self.trainer.rank is not None
 
-    def injection(self, scene: Scene) -> None:
+    def inject(self, scene: Scene) -> None:
         assert self.trainer.rank is not None
         _damage_standing(scene, self.node, self.trainer.rank)
-        scene.fleet.signal(self.trainer.pid, signal.SIGKILL)
+        scene.processes.signal(self.trainer.pid, signal.SIGKILL)
 
 
 class DamageCopy(OnNode):
@@ -75,8 +75,8 @@ class DamageCopy(OnNode):
     def aim(self, scene: Scene) -> bool:
         if not super().aim(scene):
             return False
-        holders = [node for node in scene.sight.holders.get(self.target, ()) if scene.fleet.is_alive(node)]
-        if len(holders) < 2 or not scene.sight.trainers.get(self.target):
+        holders = [node for node in scene.view.holders.get(self.target, ()) if scene.processes.is_alive(node)]
+        if len(holders) < 2 or not scene.view.trainers.get(self.target):
             return False  # another one has to have a good one
         self.holder = self.pick_other(holders)
         self.endangered = frozenset([self.target, self.holder])
@@ -86,14 +86,14 @@ class DamageCopy(OnNode):
     def described(self) -> str:
         return f"{self.target}, held by {self.holder}"
 
-    def injection(self, scene: Scene) -> None:
-        for trainer in scene.sight.trainers[self.target]:
+    def inject(self, scene: Scene) -> None:
+        for trainer in scene.view.trainers[self.target]:
             if trainer.rank is not None:
                 _damage_standing(scene, self.holder, trainer.rank)
-        scene.fleet.kill_node(self.target)
+        scene.processes.kill_node(self.target)
 
     def is_over(self, scene: Scene) -> bool:
-        return self.target not in scene.sight.members
+        return self.target not in scene.view.members
 
 
 FAULTS: tuple[type[Fault], ...] = (DamageHome, DamageCopy)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from deadpool.chaos.fleet import Fleet
 from deadpool.chaos.jobs import HANG_TIMEOUT_S, NODE_TIMEOUT_S
 from deadpool.chaos.network import Network
 from deadpool.chaos.plan import Intent
-from deadpool.chaos.status_view import Sight, Steps, Trainer
+from deadpool.chaos.processes import JobProcesses
+from deadpool.chaos.status_view import SeatedTrainer, StatusView, StepProgress
 from deadpool.control.run_dir import RunDir
 
 T = TypeVar("T")
@@ -23,13 +23,13 @@ HANGS_S = HANG_TIMEOUT_S * 2
 
 @dataclass(slots=True)
 class Scene:
-    """`sight` is replaced as it is renewed."""
+    """`view` is replaced as it is renewed."""
 
-    fleet: Fleet
+    processes: JobProcesses
     network: Network
-    steps: Steps
+    steps: StepProgress
     run_dir: RunDir
-    sight: Sight
+    view: StatusView
 
 
 class Fault(ABC):
@@ -57,9 +57,9 @@ class Fault(ABC):
         """Sets target, endangered and lasts_s. False: there is nobody to inject at the moment."""
 
     @abstractmethod
-    def injection(self, scene: Scene) -> None: ...
+    def inject(self, scene: Scene) -> None: ...
 
-    def relent(self, scene: Scene) -> None:
+    def end(self, scene: Scene) -> None:
         """After lasts_s, if that is not 0; also when everything ends before."""
         return
 
@@ -78,7 +78,7 @@ class OnNode(Fault):
     """Injections a node that holds ranks."""
 
     def aim(self, scene: Scene) -> bool:
-        nodes = [node for node in scene.sight.seats if scene.fleet.is_alive(node)]
+        nodes = [node for node in scene.view.seats if scene.processes.is_alive(node)]
         if not nodes:
             return False
         self.target = self.pick(nodes)
@@ -89,14 +89,14 @@ class OnNode(Fault):
 class OnTrainer(Fault):
     """Injections one trainer. Its node keeps the copies: nothing is in danger."""
 
-    trainer: Trainer
+    trainer: SeatedTrainer
 
     def aim(self, scene: Scene) -> bool:
         trainers = [
             trainer
-            for node, crew in sorted(scene.sight.trainers.items())
+            for node, crew in sorted(scene.view.trainers.items())
             for trainer in crew
-            if scene.fleet.is_part_of(node, trainer.pid)
+            if scene.processes.is_part_of(node, trainer.pid)
         ]
         if not trainers:
             return False

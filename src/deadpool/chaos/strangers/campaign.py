@@ -14,12 +14,12 @@ from typing import Any
 
 from deadpool.chaos.strangers.generate import Script, generate
 from deadpool.chaos.strangers.protected import Ask
-from deadpool.chaos.strangers.shared_processes import Workshop
-from deadpool.chaos.strangers.trial import Trial, Verdict
+from deadpool.chaos.strangers.shared_processes import SharedProcesses
+from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
 
 AT_ONCE = max(2, len(os.sched_getaffinity(0)) // 2)
 
-Tell = Callable[[Verdict], None]
+Report = Callable[[ScriptResult], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,42 +32,42 @@ class Campaign:
     keep: bool
     deadline: float
     ask: Ask
-    tell: Tell
+    report: Report
     at_once: int = AT_ONCE
 
-    def run(self) -> list[Verdict]:
+    def run(self) -> list[ScriptResult]:
         """A verdict for each script that was begun in time."""
-        workshop = Workshop()
+        shared = SharedProcesses()
         try:
             with ThreadPoolExecutor(self.at_once) as workers:
-                done = workers.map(lambda number: self._judge(generate(self.seed, number), workshop), self.numbers)
-                return [verdict for verdict in _collected(done, workshop) if verdict is not None]
+                done = workers.map(lambda number: self._judge(generate(self.seed, number), shared), self.numbers)
+                return [verdict for verdict in _collected(done, shared) if verdict is not None]
         finally:
-            workshop.close()
+            shared.close()
 
-    def _judge(self, script: Script, workshop: Workshop) -> Verdict | None:
-        if time.monotonic() > self.deadline or workshop.stopping.is_set():
+    def _judge(self, script: Script, shared: SharedProcesses) -> ScriptResult | None:
+        if time.monotonic() > self.deadline or shared.stopping.is_set():
             return None
         folder = self.folder / script.title
-        verdict = Trial(script, folder, workshop, self.ask).judge()
-        if workshop.stopping.is_set():
+        verdict = ScriptTrial(script, folder, shared, self.ask).judge()
+        if shared.stopping.is_set():
             return None  # it was cut off: what came of it says nothing
         if verdict.is_good and not self.keep:
             shutil.rmtree(folder, ignore_errors=True)
-        self.tell(verdict)
+        self.report(verdict)
         return verdict
 
 
-def _collected(done: Iterable[Verdict | None], workshop: Workshop) -> list[Verdict | None]:
+def _collected(done: Iterable[ScriptResult | None], shared: SharedProcesses) -> list[ScriptResult | None]:
     """An interrupt, or an error of this command, ends what runs too: the workers are waited for."""
     try:
         return list(done)
     except BaseException:
-        workshop.stopping.set()
+        shared.stopping.set()
         raise
 
 
-def summary(verdicts: Sequence[Verdict], *, seed: int, asked: int, left_behind: list[str]) -> dict[str, Any]:
+def summary(verdicts: Sequence[ScriptResult], *, seed: int, asked: int, left_behind: list[str]) -> dict[str, Any]:
     results = Counter(verdict.result for verdict in verdicts)
     return {
         "seed": seed,

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.chaos.diagnosis import take_down
-from deadpool.chaos.fleet import Fleet
 from deadpool.chaos.network import Loopback
-from deadpool.chaos.status_view import Sight, Tail, sight_of
-from deadpool.chaos.strangers.fault_plan import Injection
+from deadpool.chaos.processes import JobProcesses
+from deadpool.chaos.status_view import StatusView, Tail, view_of
+from deadpool.chaos.strangers.fault_plan import PlannedInjection
 from deadpool.chaos.strangers.forked_job import ForkedJob
 from deadpool.chaos.strangers.generate import Script
-from deadpool.chaos.strangers.shared_processes import Workshop
+from deadpool.chaos.strangers.shared_processes import SharedProcesses
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
@@ -45,10 +45,10 @@ class ProtectedRun:
     script: Script
     path: Path
     folder: Path
-    workshop: Workshop
+    shared: SharedProcesses
     ask: Ask
     timeout_s: float
-    injections: list[Injection] = field(default_factory=list)
+    injections: list[PlannedInjection] = field(default_factory=list)
     code: int | None = None  # None: it did not end in time
     hit: int = 0
     missed: list[str] = field(default_factory=list)
@@ -60,17 +60,17 @@ class ProtectedRun:
     def run(self) -> None:
         """To its end, or until its time is over: then it is taken down, and what is known of it is kept."""
         job = self._job()
-        fleet = Fleet(job, Loopback(), random.Random(self.script.title))
+        processes = JobProcesses(job, Loopback(), random.Random(self.script.title))
         deadline = time.monotonic() + self.timeout_s
         with running(job):
-            injector = _Injector(self, job, fleet)
-            while job.tend() is None and time.monotonic() < deadline and not self.workshop.stopping.is_set():
-                self._replace_dead(job, fleet)
+            injector = _Injector(self, job, processes)
+            while job.tend() is None and time.monotonic() < deadline and not self.shared.stopping.is_set():
+                self._replace_dead(job, processes)
                 injector.look()
                 time.sleep(_LOOK_S)
             self.code = job.tend()
-            if self.code is None and not self.workshop.stopping.is_set():
-                take_down(job, fleet, injector.sight, self.folder / "diagnosis")
+            if self.code is None and not self.shared.stopping.is_set():
+                take_down(job, processes, injector.view, self.folder / "diagnosis")
         injector.count(self._events())
 
     def _job(self) -> LocalJob:
@@ -94,13 +94,13 @@ class ProtectedRun:
             [str(self.path), *arguments],
             quiet=True,
             environment={"PYTHONFAULTHANDLER": "1"},
-            fork_server=self.workshop.fork_server,
-            server=self.workshop.fork_client,
+            fork_server=self.shared.fork_server,
+            server=self.shared.fork_client,
         )
 
-    def _replace_dead(self, job: LocalJob, fleet: Fleet) -> None:
-        if self.injections and len(fleet.alive()) < fleet.size:
-            fleet.add()
+    def _replace_dead(self, job: LocalJob, processes: JobProcesses) -> None:
+        if self.injections and len(processes.alive()) < processes.size:
+            processes.add()
 
     # --- what is known afterwards ------------------------------------------------------------------------------------
 
@@ -132,8 +132,8 @@ class ProtectedRun:
 class _Injector:
     """Carries out the injections that are not known from the start, one after the other."""
 
-    def __init__(self, run: ProtectedRun, job: LocalJob, fleet: Fleet) -> None:
-        self._run, self._job, self._fleet = run, job, fleet
+    def __init__(self, run: ProtectedRun, job: LocalJob, processes: JobProcesses) -> None:
+        self._run, self._job, self._processes = run, job, processes
         first = run.injections[0] if run.injections else None
         self._first = first if first is not None and first.at else None  # known from the start, not come yet
         known = [self._first, *(injection for injection in run.injections if injection.at == "recovered")]
@@ -143,7 +143,7 @@ class _Injector:
         self._newest = -1
         self._events = Tail(job.run_dir.events)
         self._faults, self._asked_at, self._due = 0, 0.0, 0.0
-        self.sight = Sight(at=0.0)
+        self.view = StatusView(at=0.0)
 
     def look(self) -> None:
         self._read()
@@ -164,7 +164,7 @@ class _Injector:
             if event["what"] == "fault":
                 self._faults += 1
                 self._first = None
-                self.sight = Sight(at=0.0)  # what was seen before it says nothing any more
+                self.view = StatusView(at=0.0)  # what was seen before it says nothing any more
             elif event["what"] == "injection_missed":
                 self._inject_anyway()
 
@@ -180,15 +180,15 @@ class _Injector:
         if time.monotonic() - self._asked_at > _STATUS_S:
             self._asked_at = time.monotonic()
             with contextlib.suppress(DeadPoolError, OSError, KeyError):
-                self.sight = sight_of(self._run.ask(self._job.run_dir, "status"), time.time())
-        return self.sight.phase == "running" and self.sight.protected and bool(self.sight.spares)
+                self.view = view_of(self._run.ask(self._job.run_dir, "status"), time.time())
+        return self.view.phase == "running" and self.view.protected and bool(self.view.spares)
 
-    def _carry_out(self, injection: Injection) -> None:
+    def _carry_out(self, injection: PlannedInjection) -> None:
         whom: dict[str, Any] = {"rank": injection.rank}
         if injection.whole_node:
-            whom = {"node": self.sight.seats[injection.position]}
+            whom = {"node": self.view.seats[injection.position]}
         if injection.whole_node and injection.at is None:
-            self._fleet.kill_node(whom["node"])
+            self._processes.kill_node(whom["node"])
             return
         step = None if injection.at in (None, "recovered") else self._newest + (injection.step or 1)
         try:

@@ -18,7 +18,7 @@ from deadpool.child_processes import end_with_parent, interrupts_held
 _LOOK_S = 0.5
 
 
-class References:
+class ReferenceRuns:
     """The process that forks launchers. Several threads may ask it at once."""
 
     def __init__(self, stopping: threading.Event) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 from deadpool.chaos.strangers.forked_job import ForkClient
-from deadpool.chaos.strangers.references import References
+from deadpool.chaos.strangers.references import ReferenceRuns
 from deadpool.control.fork_client import SharedForkServer
 
 
-class Workshop:
+class SharedProcesses:
     """Trainers come from the fork_server, agents and coordinators from the fork server, other ranks from torchrun."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Workshop:
         self.fork_server, self.fork_client, self.references = (
             SharedForkServer(),
             ForkClient(),
-            References(self.stopping),
+            ReferenceRuns(self.stopping),
         )
 
     def close(self) -> None:

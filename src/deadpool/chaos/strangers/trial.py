@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deadpool.chaos.strangers.fault_plan import Injection, draw_injections
+from deadpool.chaos.strangers.fault_plan import PlannedInjection, draw_injections
 from deadpool.chaos.strangers.generate import Script
 from deadpool.chaos.strangers.protected import Ask, ProtectedRun
-from deadpool.chaos.strangers.records import RankRecord, differences, done_differently, read_ranks, told_twice
+from deadpool.chaos.strangers.records import RankRecord, differences, final_twice, read_ranks, recomputed_differently
 from deadpool.chaos.strangers.references import run_torchrun
-from deadpool.chaos.strangers.shared_processes import Workshop
+from deadpool.chaos.strangers.shared_processes import SharedProcesses
 
 RUN_S = 60.0  # on a machine that has time
 _MOST_PATIENCE = 3.0
@@ -25,14 +25,14 @@ GOOD = ("exact", "refused")
 
 
 @dataclass(slots=True)
-class Verdict:
+class ScriptResult:
     """`result` is exact, refused (as it had to be), differs, hung, failed, accepted (though it had to be refused) or
     invalid: the script does not even run without DeadPool."""
 
     script: Script
     result: str = "exact"
     problems: list[str] = field(default_factory=list)
-    injections: list[Injection] = field(default_factory=list)
+    injections: list[PlannedInjection] = field(default_factory=list)
     hit: int = 0
     missed: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -63,21 +63,21 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class Trial:
+class ScriptTrial:
     script: Script
     folder: Path
-    workshop: Workshop
+    shared: SharedProcesses
     ask: Ask
 
-    def judge(self) -> Verdict:
-        verdict = Verdict(self.script)
+    def judge(self) -> ScriptResult:
+        verdict = ScriptResult(self.script)
         path = self._write()
         if self.script.refused:
             self._see_refused(verdict, path)
             return verdict
         expected = self._unprotected(verdict, path)
         for run in (self._undisturbed, self._with_faults):
-            if not self.workshop.stopping.is_set() and verdict.result != "invalid":
+            if not self.shared.stopping.is_set() and verdict.result != "invalid":
                 run(verdict, path, expected)
         return verdict
 
@@ -92,7 +92,7 @@ class Trial:
 
     # --- without DeadPool --------------------------------------------------------------------------------------------
 
-    def _unprotected(self, verdict: Verdict, path: Path) -> list[RankRecord]:
+    def _unprotected(self, verdict: ScriptResult, path: Path) -> list[RankRecord]:
         expected = self._launch(verdict, path, "torchrun")
         if verdict.is_good and self.script.number % _REAL_TORCHRUN_EVERY == _REAL_TORCHRUN_EVERY - 1:
             real = self._launch(verdict, path, "real torchrun")
@@ -101,11 +101,11 @@ class Trial:
                 verdict.blame("invalid", "forked torchrun and the real one differ", *problems)
         return expected
 
-    def _launch(self, verdict: Verdict, path: Path, name: str) -> list[RankRecord]:
+    def _launch(self, verdict: ScriptResult, path: Path, name: str) -> list[RankRecord]:
         world_size = self.script.shape.world_size
         folder = self.folder / name.replace(" ", "-")
         folder.mkdir()
-        launch = self.workshop.references.run if name == "torchrun" else run_torchrun
+        launch = self.shared.references.run if name == "torchrun" else run_torchrun
         began, console = time.monotonic(), folder / "console.log"
         code = launch(path, ["--out", str(folder)], world_size, console, limit_s := patience_s())
         verdict.seconds[name] = time.monotonic() - began
@@ -119,11 +119,11 @@ class Trial:
 
     # --- with DeadPool -----------------------------------------------------------------------------------------------
 
-    def _undisturbed(self, verdict: Verdict, path: Path, expected: list[RankRecord]) -> None:
+    def _undisturbed(self, verdict: ScriptResult, path: Path, expected: list[RankRecord]) -> None:
         run = self._run(verdict, path, "undisturbed", [])
         self._compare(verdict, run, "undisturbed", expected)
 
-    def _with_faults(self, verdict: Verdict, path: Path, expected: list[RankRecord]) -> None:
+    def _with_faults(self, verdict: ScriptResult, path: Path, expected: list[RankRecord]) -> None:
         verdict.injections = draw_injections(self.script)
         run = self._run(verdict, path, "hit", verdict.injections)
         if run.code and run.was_hit_after_the_end():
@@ -133,30 +133,30 @@ class Trial:
         verdict.hit, verdict.missed = run.hit, run.missed
         self._compare(verdict, run, "hit", expected)
 
-    def _run(self, verdict: Verdict, path: Path, name: str, injections: list[Injection]) -> ProtectedRun:
+    def _run(self, verdict: ScriptResult, path: Path, name: str, injections: list[PlannedInjection]) -> ProtectedRun:
         run = ProtectedRun(
-            self.script, path, self.folder / name.replace(" ", "-"), self.workshop, self.ask, patience_s(), injections
+            self.script, path, self.folder / name.replace(" ", "-"), self.shared, self.ask, patience_s(), injections
         )
         began = time.monotonic()
         run.run()
         verdict.seconds[name] = time.monotonic() - began
         return run
 
-    def _compare(self, verdict: Verdict, run: ProtectedRun, name: str, expected: list[RankRecord]) -> None:
+    def _compare(self, verdict: ScriptResult, run: ProtectedRun, name: str, expected: list[RankRecord]) -> None:
         if run.code is None:
             verdict.blame("hung", f"{name}: not over after {run.timeout_s:g} s; stacks are in {run.folder}/diagnosis")
         elif run.code:
             verdict.blame("failed", f"{name}: the job ended with code {run.code}", _tail(run.said()))
         else:
             found = read_ranks(run.out, self.script.shape.world_size)
-            problems = differences(expected, found) + told_twice(found)
-            problems += [] if self.script.skips_errors else done_differently(found)
+            problems = differences(expected, found) + final_twice(found)
+            problems += [] if self.script.skips_errors else recomputed_differently(found)
             if problems:
                 verdict.blame("differs", *(f"{name}: {problem}" for problem in problems))
         if hangs := run.hangs():
             verdict.blame("hung", *(f"{name}: {hang}" for hang in hangs))
 
-    def _see_refused(self, verdict: Verdict, path: Path) -> None:
+    def _see_refused(self, verdict: ScriptResult, path: Path) -> None:
         run = self._run(verdict, path, "undisturbed", [])
         verdict.result = "refused"
         if run.code is None:

@@ -16,7 +16,7 @@ _REPLACED_AFTER_S = (0.2, 3.0)
 _STANDSTILL_S = 1.0
 
 
-class Fleet:
+class JobProcesses:
     def __init__(self, job: LocalJob, network: Network, rng: random.Random) -> None:
         self._job, self._network, self._rng = job, network, rng
         self._names = len(job.config.node_names)
