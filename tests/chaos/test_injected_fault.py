@@ -39,7 +39,7 @@ def make_scene(folder, done):
     scene = Scene(
         None, None, StepProgress(folder, 2), None, StatusView(at=HIT_AT, phase="running", protected=True, watermark=9)
     )
-    scene.steps.look()
+    scene.steps.read_new()
     return scene
 
 
@@ -84,7 +84,7 @@ def test_costs_are_counted_to_the_last_recovery(tmp_path):
     injected = injected_into(scene)
     for rank in (0, 1):
         write_steps(tmp_path, rank, [(10, HIT_AT + 0.1), (11, HIT_AT + 2.0), (12, HIT_AT + 2.5)])
-    scene.steps.look()
+    scene.steps.read_new()
     events = [
         {"what": "planned", "t": HIT_AT - 5, "lost_steps": 7},
         {"what": "planned", "t": HIT_AT + 1, "lost_steps": 2},
@@ -102,10 +102,10 @@ def test_step_counts_when_the_last_rank_has_done_it(tmp_path):
     assert (steps.done, steps.begun) == (-1, 0)
     write_steps(tmp_path, 0, [(0, 1.0), (1, 2.0)])
     write_steps(tmp_path, 1, [(0, 3.0)])
-    steps.look()
+    steps.read_new()
     assert (steps.done, steps.begun, steps.ends) == (0, 2, [3.0])
     write_steps(tmp_path, 1, [(0, 4.0), (1, 5.0)])  # one done again
-    steps.look()
+    steps.read_new()
     assert (steps.done, steps.ends) == (1, [3.0, 5.0])
 
 
@@ -135,6 +135,6 @@ def test_steps_that_are_done_again_count_as_a_pause(tmp_path):
     write_steps(tmp_path, 0, [(step, 100.0 + step) for step in range(5)])
     write_steps(tmp_path, 0, [(step, 105.0 + step) for step in range(2, 5)])
     steps = StepProgress(tmp_path, 1)
-    steps.look()
+    steps.read_new()
     assert steps.longest_pause_s(101.5, 110.0) == 110.0 - 104.0
     assert steps.longest_pause_s(101.5, 104.5) == 1.0

@@ -102,9 +102,8 @@ def test_trainer_that_is_seated_later_is_told(play):
 
 
 def test_node_follows_the_trainer_that_reached_the_moment(play):
-    assert play(lambda node: node.injections.on_injected(Injected(injection=injection("clip", 7), hit=True))).happened == [
-        ("node", 9)
-    ]
+    news = Injected(injection=injection("clip", 7), hit=True)
+    assert play(lambda node: node.injections.on_injected(news)).happened == [("node", 9)]
     spared = [
         Injected(injection=injection("clip", 7), hit=False),
         Injected(injection=injection("clip", 7, rank=2), hit=True),

@@ -1,4 +1,4 @@
-"""A fault that was hit: since when, whether it has healed, and what it cost. No I/O."""
+"""A fault that was injected: since when, whether the job has recovered from it, and what it cost. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deadpool.chaos.faults.fault import Fault, Scene
 from deadpool.chaos.status_view import StepProgress
 
 _STEPS_ON = 3
-"""To be done and committed afterwards: one was under way, and a script that is to raise does so in the next."""
+"""Steps to be committed after the fault: one was under way, and a script that is to raise does so in the next."""
 
 Record = dict[str, Any]
 
@@ -20,11 +20,11 @@ class InjectedFault:
     number: int
     fault: Fault
     hit_at: float
-    at_step: int  # which nobody had done then; it may have been under way
-    during: str  # the phase that the job was in
-    beside: list[int]  # faults that had not healed by then
-    mark: int  # the version that has to be complete
-    renewed_at: float  # when it was hit, or when it ended: only what was seen after that counts
+    at_step: int  # a step that no rank had completed then; it may have been under way
+    during: str  # the phase of the job then
+    beside: list[int]  # faults that were open then
+    mark: int  # the version that has to be complete for a recovery
+    renewed_at: float  # when it began or ended: only a status after that counts
     ended: bool = False
     healed_at: float | None = None
     costs: Record = field(default_factory=dict)
@@ -72,7 +72,7 @@ class InjectedFault:
         }
 
     def _ended_at(self, inside: Sequence[Record], steps: StepProgress, now: float) -> float:
-        """Recovery: from the fault to the first completed step that began after it, or after the last recovery."""
+        """A recovery lasts from the fault to the first completed step that began after it, or after the last plan."""
         ends = [event["t"] for event in inside if event["what"] == self.fault.ends_with]
         if ends:
             return float(ends[0])

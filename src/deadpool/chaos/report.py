@@ -1,4 +1,4 @@
-"""What came of it: one JSON object, and what each kind of fault cost. No I/O."""
+"""The result of a run as one JSON object, with what each kind of fault cost. No I/O."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Record = dict[str, Any]
 
 
 def summary(
-    verdicts: Sequence[ComparisonResult], *, seed: int, asked: int, network: str, left_behind: list[str]
+    results: Sequence[ComparisonResult], *, seed: int, asked: int, network: str, left_behind: list[str]
 ) -> Record:
-    faults = [fault for result in verdicts for fault in result.faults]
+    faults = [fault for result in results for fault in result.faults]
     healed = [fault for fault in faults if "recovery_s" in fault]
     return {
-        "bit_identical": bool(verdicts) and all(result.bit_identical for result in verdicts),
+        "bit_identical": bool(results) and all(result.bit_identical for result in results),
         "seed": seed,
         "asked": asked,
-        "hung": sum(result.hung for result in verdicts),
+        "hung": sum(result.hung for result in results),
         "network": network,
         "jobs": [
             {"layout": v.layout, "steps": v.steps, "took_s": v.took_s, "faults": len(v.faults), "problems": v.problems}
-            for v in verdicts
+            for v in results
         ],
         "left_behind": left_behind,
         "recovery_s": costs_by_kind(healed),

@@ -1,4 +1,4 @@
-"""Whoever is the coordinator is killed, or stands still for a while. Training goes on without it."""
+"""The coordinator is killed, or stopped for a while. Training goes on without it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KillCoordinator(_OnCoordinator):
 
 
 class StopCoordinator(_OnCoordinator):
-    """Long: where one stands by, it takes over, and the old one must not be obeyed when it goes on."""
+    """If it lasts long, a standby takes over, and no node may obey the old coordinator when it goes on."""
 
     kind = "stop_coordinator"
 

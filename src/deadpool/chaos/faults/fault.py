@@ -1,4 +1,4 @@
-"""What a fault is, and what it may look at and touch."""
+"""What a fault is, and what it can see and change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HANGS_S = HANG_TIMEOUT_S * 2
 
 @dataclass(slots=True)
 class Scene:
-    """`view` is replaced as it is renewed."""
+    """What a fault works on. `view` is replaced by each newer status."""
 
     processes: JobProcesses
     network: Network
@@ -35,17 +35,19 @@ class Scene:
 class Fault(ABC):
     kind: ClassVar[str]
     weight: ClassVar[int] = 1
-    ends_with: ClassVar[str | None] = None  # the event that ends it; None: the first step done after it
+    ends_with: ClassVar[str | None] = (
+        None  # the event that ends its recovery; None: the first step that is completed after it
+    )
 
     def __init__(self, intent: Intent) -> None:
         self.intent = intent
         self.target = ""
-        self.endangered: frozenset[str] = frozenset()  # nodes whose copies may be lost by it
+        self.endangered: frozenset[str] = frozenset()  # nodes whose copies it may destroy
         self.lasts_s = 0.0
 
     @property
     def described(self) -> str:
-        """Whom it hits, in words."""
+        """What it hits, in words."""
         return self.target
 
     @classmethod
@@ -54,17 +56,17 @@ class Fault(ABC):
 
     @abstractmethod
     def aim(self, scene: Scene) -> bool:
-        """Sets target, endangered and lasts_s. False: there is nobody to inject at the moment."""
+        """Sets target, endangered and lasts_s. Returns False if there is no target at the moment."""
 
     @abstractmethod
     def inject(self, scene: Scene) -> None: ...
 
     def end(self, scene: Scene) -> None:
-        """After lasts_s, if that is not 0; also when everything ends before."""
+        """Called after lasts_s if that is not 0, also when the run ends before."""
         return
 
     def is_over(self, scene: Scene) -> bool:
-        """Besides that the job has trained on: what else there is to see."""
+        """What else has to be true, besides that the job trains."""
         return True
 
     def pick(self, choices: Sequence[T]) -> T:
@@ -75,7 +77,7 @@ class Fault(ABC):
 
 
 class OnNode(Fault):
-    """Injections a node that holds ranks."""
+    """Hits a node that holds ranks."""
 
     def aim(self, scene: Scene) -> bool:
         nodes = [node for node in scene.view.seats if scene.processes.is_alive(node)]
@@ -87,15 +89,15 @@ class OnNode(Fault):
 
 
 class OnTrainer(Fault):
-    """Injections one trainer. Its node keeps the copies: nothing is in danger."""
+    """Hits one trainer. Its node keeps the copies, so none is in danger."""
 
     trainer: SeatedTrainer
 
     def aim(self, scene: Scene) -> bool:
         trainers = [
             trainer
-            for node, crew in sorted(scene.view.trainers.items())
-            for trainer in crew
+            for node, seated in sorted(scene.view.trainers.items())
+            for trainer in seated
             if scene.processes.is_part_of(node, trainer.pid)
         ]
         if not trainers:

@@ -39,7 +39,7 @@ class KillNode(OnNode):
 
 
 class KillAgent(OnNode):
-    """The agent alone: what it started goes with it."""
+    """The agent alone: the processes that it started end with it."""
 
     kind = "kill_agent"
 
@@ -51,7 +51,7 @@ class KillAgent(OnNode):
 
 
 class KillSpare(Fault):
-    """It may be the one that is just taking a lost node's place."""
+    """It may be the spare that is just taking a lost node's place."""
 
     kind = "kill_spare"
     ends_with = "spare_lost"

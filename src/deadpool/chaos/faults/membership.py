@@ -1,4 +1,4 @@
-"""Nodes that come, and nodes that are asked to go."""
+"""Nodes that join, and nodes that are drained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DRAIN = "deadpool.cli.drain"
 
 
 class JoinFault(Fault):
-    """One more spare than there was."""
+    """One more spare joins."""
 
     kind = "join"
     ends_with = "joined"
@@ -26,12 +26,12 @@ class JoinFault(Fault):
         self.target = scene.processes.add()
 
     def is_over(self, scene: Scene) -> bool:
-        """Unless another fault had it meanwhile."""
+        """True also if another fault has killed it meanwhile."""
         return self.target in scene.view.members or not scene.processes.is_alive(self.target)
 
 
 class DrainFault(OnNode):
-    """`deadpool drain`: it hands over at the end of a step and leaves."""
+    """`deadpool drain`: it hands over its ranks at the end of a step, and leaves."""
 
     kind = "drain"
     asking: subprocess.Popen[bytes]
@@ -52,7 +52,7 @@ class DrainFault(OnNode):
             )
 
     def is_over(self, scene: Scene) -> bool:
-        """It has left, or was refused because of what else happened."""
+        """It has left, or the drain was refused because of another fault."""
         return bool(self.asking.poll()) or self.target not in scene.view.seats
 
 

@@ -1,4 +1,4 @@
-"""SIGSTOP for a while, shorter than it takes to be noticed, or longer. Then SIGCONT: who was given up comes back."""
+"""SIGSTOP for a while, shorter or longer than detection takes, then SIGCONT: a node that was given up comes back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from deadpool.chaos.faults.fault import HANGS_S, NOTICED_S, UNNOTICED_S, Fault, 
 
 
 class StopTrainer(OnTrainer):
-    """Long: the job hangs, and whoever does not come to rest is replaced."""
+    """If it lasts long, the job hangs, and the trainer that does not come to rest is replaced."""
 
     kind = "stop_trainer"
 

@@ -1,4 +1,4 @@
-"""Draws the faults of one script: who is killed, a node or a trainer, and when."""
+"""Draws the faults of one script: which node or trainer is killed, and when."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ _IN_A_STEP = ("forward", "backward", "reduce", "optimizer", "between", "capture"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedInjection:
-    """`at` None: from outside, at any time. `order` is for the first one, which is known from the start."""
+    """With `at` None the fault comes from outside, at any time. The first one is ordered when the job starts
+    (`order`)."""
 
     whole_node: bool
-    rank: int  # whose trainer, or whose node
+    rank: int  # of the trainer, or on the node, that is hit
     position: int  # of that node
     at: str | None
-    step: int | None  # for a later injection: so many steps after the last one that was seen
+    step: int | None  # of a later injection: so many steps after the newest completed one
     delay_s: float = 0.0
 
     @property
     def order(self) -> str:
-        whom = f"node=n{self.position}" if self.whole_node else f"rank={self.rank}"
+        target = f"node=n{self.position}" if self.whole_node else f"rank={self.rank}"
         step = "" if self.step is None else f" step={self.step}"
-        return f"at={self.at}{step} {whom}"
+        return f"at={self.at}{step} {target}"
 
     def __str__(self) -> str:
-        whom = f"node of rank {self.rank}" if self.whole_node else f"trainer of rank {self.rank}"
+        target = f"node of rank {self.rank}" if self.whole_node else f"trainer of rank {self.rank}"
         when = "from outside" if self.at is None else f"at {self.at}"
-        return f"{whom} {when}" + ("" if self.step is None else f" of step {self.step}")
+        return f"{target} {when}" + ("" if self.step is None else f" of step {self.step}")
 
 
 def draw_injections(script: Script) -> list[PlannedInjection]:
