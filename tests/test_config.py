@@ -171,5 +171,5 @@ def test_yes_and_no_in_the_environment(word, truth):
 
 
 def test_neither_yes_nor_no():
-    with pytest.raises(ConfigError, match="replace_stragglers='maybe' is not a bool"):
+    with pytest.raises(ConfigError, match="replace_stragglers='maybe' cannot be used: give true or false"):
         resolve({}, environment={"DEADPOOL_REPLACE_STRAGGLERS": "maybe"})

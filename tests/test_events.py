@@ -56,7 +56,7 @@ def test_story_follows_one_cause():
     assert [r["what"] for r in story(RECOVERY, "start")] == ["go"]
 
 
-def test_recovery_is_told_from_the_strike_to_the_last_resumed_rank():
+def test_recovery_is_told_from_the_injection_to_the_last_resumed_rank():
     (recovery,) = recoveries(RECOVERY)
     assert (recovery.began, recovery.resume_step, recovery.lost_steps) == (1.0, 7, 1)
     assert tuple(recovery.phases_s) == PHASES
@@ -65,12 +65,12 @@ def test_recovery_is_told_from_the_strike_to_the_last_resumed_rank():
     assert sum(recovery.phases_s.values()) == pytest.approx(3.25)
 
 
-def test_fault_seen_without_a_strike_begins_when_it_was_seen():
+def test_fault_seen_without_an_injection_begins_when_it_was_seen():
     (recovery,) = recoveries([r for r in RECOVERY if r["what"] != "signal_sent"])
     assert recovery.began == 1.5
 
 
-def test_recovery_begins_with_the_ambush_that_led_to_it_and_no_other():
+def test_recovery_begins_with_the_injection_that_led_to_it_and_no_other():
     injected = {"t": 1.25, "what": "injected", "rank": 1, "at": "clip", "step": 7}
     earlier = {"t": -1.0, "what": "signal_sent", "node": "n1"}, record(-0.5, "fault", "fault-0", node="n1", ranks=[1])
     undisturbed = [r for r in RECOVERY if r["what"] != "signal_sent"]
@@ -80,7 +80,7 @@ def test_recovery_begins_with_the_ambush_that_led_to_it_and_no_other():
     assert recovery.began == 1.5
 
 
-def test_hang_begins_with_what_was_struck_last_wherever_that_was():
+def test_hang_begins_with_the_last_injection_wherever_that_was():
     hang = [{**r, "ranks": [], "node": None} if r["what"] == "fault" else r for r in RECOVERY]
     (recovery,) = recoveries(hang)
     assert recovery.began == 1.0

@@ -1,20 +1,20 @@
-"""The exception tree. Everything a user can see derives from DeadPoolError, except the unwinding signal.
+"""The exception tree. Every error that a user can see derives from DeadPoolError, except Unwind.
 
 DeadPoolError
   ConfigError        a value the user gave cannot be used: names the field, the value, what would be accepted
-  ProtocolError      a peer said something that the protocol does not allow
-    WireError        bytes that are not a message, or a peer that is not one of ours
-  ArenaError         host memory for snapshots cannot be had or is not what it should be
+  ProtocolError      a peer sent what the protocol does not allow
+    WireError        bytes that are not a message, or a peer without the job's secret
+  ArenaError         host memory for snapshots cannot be allocated, or is damaged
   TransferError      a copy did not arrive whole
-    CopySpoilt       it arrived, and is not what was sealed
+    CopySpoilt       it arrived, and does not match its checksum
   StateError         training state that cannot be captured or restored
-    NotInPlace       a fresh process can take it up, this one cannot
+    NotInPlace       a fresh process can load it, this one cannot
   DeviceError        a call of the device's runtime failed
   GroupError         a process group cannot be aborted or rebuilt
     GroupMissing     the job has a group that this process never made
   JobFailed          the job cannot go on; says why and what to do now
 
-Unwind (BaseException)  takes a trainer back to its step boundary; must not be eaten by `except Exception`
+Unwind (BaseException)  takes a trainer back to its step boundary; no `except Exception` may catch it
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class ConfigError(DeadPoolError):
 
 
 class ProtocolError(DeadPoolError):
-    """A peer said something that the protocol does not allow."""
+    """A peer sent what the protocol does not allow."""
 
 
 class WireError(ProtocolError):
-    """Bytes that are not a message, or a peer that is not one of ours."""
+    """Bytes that are not a message, or a peer without the job's secret."""
 
 
 class ArenaError(DeadPoolError):
-    """Host memory for snapshots cannot be had or is not what it should be."""
+    """Host memory for snapshots cannot be allocated, or is damaged."""
 
 
 class TransferError(DeadPoolError):
@@ -45,7 +45,7 @@ class TransferError(DeadPoolError):
 
 
 class CopySpoilt(TransferError):
-    """A copy arrived and is not what was sealed."""
+    """A copy arrived, and does not match its checksum."""
 
 
 class StateError(DeadPoolError):
@@ -53,7 +53,7 @@ class StateError(DeadPoolError):
 
 
 class NotInPlace(StateError):
-    """A fresh process can take up this state, one that has gone on from there cannot."""
+    """A fresh process can load this state; a process that has gone on from there cannot."""
 
 
 class DeviceError(DeadPoolError):

@@ -1,6 +1,6 @@
-"""Faults that a user orders: who is hit, with which signal, and at which moment of training.
+"""Faults that a user orders to be injected: which node or rank, with which signal, and at which moment of training.
 
-Owns the words for moments. An order is checked here wherever it comes from: a command, a setting, a test.
+The words for moments are defined here. An order is checked here wherever it comes from: a command, a setting, a test.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ ORDER_HELP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionOrder:
-    """`at` None: now. Else the order waits until the hit one reaches this moment of step or version `step`."""
+    """With `at` None the signal is sent at once. Else the order waits until the node or rank reaches this moment of
+    step or version `step`."""
 
     node: str | None = None
     rank: int | None = None
@@ -40,9 +41,9 @@ class InjectionOrder:
     step: int | None = None
 
     def checked(self) -> InjectionOrder:
-        """Refuses what can never come true, with the reason."""
+        """Raises ConfigError for an order that can never be carried out."""
         if (self.node is None) == (self.rank is None):
-            raise ConfigError("give either a node or a rank")
+            raise ConfigError("a fault needs one target: give either a node or a rank")
         if self.at is None and self.step is not None:
             raise ConfigError(f"step={self.step} goes with a moment: give at=, one of {', '.join(MOMENTS)}")
         if self.at is not None and self.at not in MOMENTS:
@@ -62,12 +63,12 @@ class InjectionOrder:
         return f"rank {self.rank}" if self.rank is not None else f"node {self.node}"
 
     def moment(self) -> str:
-        """For people: when it will happen."""
+        """When it will happen, in words."""
         return MOMENTS[self.at].partition(" (")[0].replace("N", str(self.step)) if self.at else "now"
 
 
 def parse_order(text: str) -> InjectionOrder:
-    """From words of the form NAME=VALUE, the form in which a job is started with faults."""
+    """Reads words of the form NAME=VALUE, as --fault takes them."""
     words = dict(word.partition("=")[::2] for word in text.split())
     unknown = sorted(set(words) - {"at", "step", "node", "rank", "signal"})
     if unknown:

@@ -1,6 +1,6 @@
-"""One timeout is the user's, the node timeout; here are the others, how they follow from it, and what each is for.
+"""All timeouts, and how they follow from the node timeout, the one that a user sets.
 
-What was given on purpose stands, unless it cannot work together with the node timeout: then it is refused with the
+A timeout that is given is used, unless it cannot work together with the node timeout: then it is refused with the
 reason.
 """
 
@@ -14,18 +14,18 @@ from deadpool.errors import ConfigError
 BEATS_PER_TIMEOUT = 5
 RETURN_TIMEOUTS = 2
 STREAM_TIMEOUTS, STREAM_AT_LEAST_S = 2, 10.0
-BURIAL_S = 10.0
-"""For a killed process to be gone: its device and its pinned memory are given back first."""
+REAP_S = 10.0
+"""For a killed process to be gone: the kernel first frees its device and its pinned memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A setting that follows from the node timeout where it is not given: so many times it, and not less than that."""
+    """A timeout that is a multiple of the node timeout where it is not given, and not less than `at_least_s`."""
 
     name: str
     times: float
     at_least_s: float
-    least_times: float  # given on purpose, it is at least so many node timeouts
+    least_times: float  # if it is given, it has to be at least so many node timeouts
     what_for: str
     why_not_less: str
 
@@ -33,14 +33,14 @@ class Rule:
         return max(self.times * node_timeout_s, self.at_least_s)
 
 
-_FOUND_FIRST = "a node that dies meanwhile has to be found by its silence before others are blamed for waiting"
+_FOUND_FIRST = "a node that dies meanwhile has to be detected by its silence before others are blamed for waiting"
 RULES = (
     Rule(
         name="unwind_timeout_s",
         times=12,
         at_least_s=20.0,
         least_times=0,
-        what_for="for a trainer to come to rest after a fault elsewhere; then it is replaced",
+        what_for="seconds for a trainer to come to rest after a fault elsewhere; then it is replaced",
         why_not_less="",
     ),
     Rule(
@@ -48,7 +48,7 @@ RULES = (
         times=120,
         at_least_s=600.0,
         least_times=2,
-        what_for="for a newcomer to build its model and load its state",
+        what_for="seconds for a newcomer to build its model and load its state",
         why_not_less=_FOUND_FIRST,
     ),
     Rule(
@@ -56,7 +56,7 @@ RULES = (
         times=12,
         at_least_s=30.0,
         least_times=2,
-        what_for="for all groups to be made anew",
+        what_for="seconds for all ranks to rebuild their process groups",
         why_not_less=_FOUND_FIRST,
     ),
     Rule(
@@ -64,7 +64,7 @@ RULES = (
         times=120,
         at_least_s=600.0,
         least_times=1,
-        what_for="for a spare to join when none is left",
+        what_for="seconds that the job waits for a spare when none is left; then it ends",
         why_not_less="a node that comes back may be the spare",
     ),
     Rule(
@@ -72,14 +72,14 @@ RULES = (
         times=120,
         at_least_s=600.0,
         least_times=2,
-        what_for="without any coordinator, after which a node ends its trainers",
-        why_not_less="another coordinator has to be found first",
+        what_for="seconds without any coordinator after which a node ends its trainers",
+        why_not_less="the node has to try the other coordinators first",
     ),
 )
 
 
 def derived(node_timeout_s: float, given: Mapping[str, float]) -> dict[str, float]:
-    """All settings of RULES, in seconds. In `given` 0 is: not given."""
+    """All timeouts of RULES, in seconds. A value of 0 in `given` means that it was not given."""
     return {rule.name: _checked(rule, given[rule.name], node_timeout_s) for rule in RULES}
 
 
@@ -103,26 +103,30 @@ def stream_s(node_timeout_s: float) -> float:
 
 
 def fence_s(node_timeout_s: float, unwind_timeout_s: float) -> float:
-    """A node kills who does not come to rest, and buries it, before it is itself late."""
-    return unwind_timeout_s + node_timeout_s + BURIAL_S
+    """A node has time to kill and reap a trainer that does not come to rest, before the node itself counts as lost."""
+    return unwind_timeout_s + node_timeout_s + REAP_S
 
 
 def table(node_timeout_s: float, values: Mapping[str, float], hang_timeout_s: float) -> list[tuple[str, str, str]]:
-    """Name, value, what for: one line each, for people."""
+    """One row per timeout for people to read: name, value, what it is for."""
     node, unwind = node_timeout_s, values["unwind_timeout_s"]
     hang = _seconds(hang_timeout_s) if hang_timeout_s else "10 slow steps, at least 60 s"
     rows = [
-        ("node timeout", _seconds(node), "silence after which a node is taken for dead: the one to set"),
-        ("heartbeat", _seconds(node / BEATS_PER_TIMEOUT), f"{BEATS_PER_TIMEOUT} in a node timeout"),
-        ("stream", _seconds(stream_s(node)), "silence after which a stream of copies is given up"),
-        ("return", _seconds(return_s(node)), "for a silent node to come back with copies nobody else has"),
-        ("fence", _seconds(fence_s(node, unwind)), "for a node to have all its trainers at rest; then it is lost"),
-        ("hang", hang, "without one completed step, after which the job hangs"),
+        ("node timeout", _seconds(node), "silence after which a node is taken for dead (--node-timeout-s)"),
+        (
+            "heartbeat",
+            _seconds(node / BEATS_PER_TIMEOUT),
+            f"time between two heartbeats: {BEATS_PER_TIMEOUT} in a node timeout",
+        ),
+        ("stream", _seconds(stream_s(node)), "silence after which a transfer of copies is given up"),
+        ("return", _seconds(return_s(node)), "time for a silent node to come back with the only copies of a rank"),
+        ("fence", _seconds(fence_s(node, unwind)), "time for a node to stop all its trainers; then the node is lost"),
+        ("hang", hang, "time without one completed step, after which the job is taken to hang"),
     ]
-    return rows + [(_spoken(rule.name), _seconds(values[rule.name]), rule.what_for) for rule in RULES]
+    return rows + [(_in_words(rule.name), _seconds(values[rule.name]), rule.what_for) for rule in RULES]
 
 
-def _spoken(name: str) -> str:
+def _in_words(name: str) -> str:
     return name.removesuffix("_timeout_s").removesuffix("_s").replace("_", " ")
 
 

@@ -6,25 +6,25 @@ import json
 from dataclasses import replace
 
 from deadpool.chaos.faults.fault import Fault, Scene
-from deadpool.chaos.injected_fault import Wound
+from deadpool.chaos.injected_fault import InjectedFault
 from deadpool.chaos.plan import Intent, Moment
-from deadpool.chaos.status_view import Sight, Steps, Tail, phase_told
+from deadpool.chaos.status_view import StatusView, StepProgress, Tail, newest_phase
 
 HIT_AT = 100.0
 
 
 class Scratch(Fault):
     kind = "scratch"
-    relented = False
+    ended = False
 
     def aim(self, scene):
         return True
 
-    def injection(self, scene):
+    def inject(self, scene):
         pass
 
-    def relent(self, scene):
-        self.relented = True
+    def end(self, scene):
+        self.ended = True
 
 
 def write_steps(folder, rank, steps):
@@ -36,74 +36,76 @@ def write_steps(folder, rank, steps):
 def make_scene(folder, done):
     for rank in (0, 1):
         write_steps(folder, rank, [(step, HIT_AT - 1 + 0.1 * step) for step in range(done)])
-    scene = Scene(None, None, Steps(folder, 2), None, Sight(at=HIT_AT, phase="running", protected=True, watermark=9))
-    scene.steps.look()
+    scene = Scene(
+        None, None, StepProgress(folder, 2), None, StatusView(at=HIT_AT, phase="running", protected=True, watermark=9)
+    )
+    scene.steps.read_new()
     return scene
 
 
-def wounded(scene, lasts_s=0.0):
+def injected_into(scene, lasts_s=0.0):
     fault = Scratch(Intent(kind="scratch", moment=Moment.CALM, delay_s=0.0, pick=0.0, again=0.0, long=True))
     fault.lasts_s = lasts_s
-    return Wound.inflicted(1, fault, scene, now=HIT_AT, during="running", beside=[])
+    return InjectedFault.begin(1, fault, scene, now=HIT_AT, during="running", beside=[])
 
 
 def test_healed_once_steps_that_began_after_it_are_committed(tmp_path):
     scene = make_scene(tmp_path, done=10)
-    wound = wounded(scene)
-    assert wound.at_step == 10
-    assert not wound.has_healed(scene)
-    scene.sight = replace(scene.sight, at=HIT_AT + 1, watermark=12)
-    assert not wound.has_healed(scene), "one step was under way, the next may not have come"
-    scene.sight = replace(scene.sight, watermark=13)
-    assert wound.has_healed(scene)
-    assert not wound.has_healed(replace_sight(scene, protected=False))
-    assert not wound.has_healed(replace_sight(scene, phase="preparing"))
-    assert not wound.has_healed(replace_sight(scene, at=HIT_AT - 1)), "seen before it was hit"
+    injected = injected_into(scene)
+    assert injected.at_step == 10
+    assert not injected.has_healed(scene)
+    scene.view = replace(scene.view, at=HIT_AT + 1, watermark=12)
+    assert not injected.has_healed(scene), "one step was under way, the next may not have come"
+    scene.view = replace(scene.view, watermark=13)
+    assert injected.has_healed(scene)
+    assert not injected.has_healed(with_view(scene, protected=False))
+    assert not injected.has_healed(with_view(scene, phase="preparing"))
+    assert not injected.has_healed(with_view(scene, at=HIT_AT - 1)), "seen before it was hit"
 
 
-def replace_sight(scene, **changes):
-    return replace(scene, sight=replace(scene.sight, **changes))
+def with_view(scene, **changes):
+    return replace(scene, view=replace(scene.view, **changes))
 
 
 def test_what_lasts_has_not_healed_before_it_ends(tmp_path):
     scene = make_scene(tmp_path, done=10)
-    wound = wounded(scene, lasts_s=5.0)
-    scene.sight = replace(scene.sight, at=HIT_AT + 1, watermark=100)
-    assert not wound.has_healed(scene) and not wound.is_to_end(HIT_AT + 4) and wound.is_to_end(HIT_AT + 5)
-    wound.relent(scene, HIT_AT + 5)
-    assert wound.fault.relented and not wound.is_to_end(HIT_AT + 6)
-    assert not wound.has_healed(scene), "what was seen is older than its end"
-    scene.sight = replace(scene.sight, at=HIT_AT + 6)
-    assert wound.has_healed(scene)
+    injected = injected_into(scene, lasts_s=5.0)
+    scene.view = replace(scene.view, at=HIT_AT + 1, watermark=100)
+    assert not injected.has_healed(scene) and not injected.is_to_end(HIT_AT + 4) and injected.is_to_end(HIT_AT + 5)
+    injected.end(scene, HIT_AT + 5)
+    assert injected.fault.ended and not injected.is_to_end(HIT_AT + 6)
+    assert not injected.has_healed(scene), "what was seen is older than its end"
+    scene.view = replace(scene.view, at=HIT_AT + 6)
+    assert injected.has_healed(scene)
 
 
 def test_costs_are_counted_to_the_last_recovery(tmp_path):
     scene = make_scene(tmp_path, done=10)
-    wound = wounded(scene)
+    injected = injected_into(scene)
     for rank in (0, 1):
         write_steps(tmp_path, rank, [(10, HIT_AT + 0.1), (11, HIT_AT + 2.0), (12, HIT_AT + 2.5)])
-    scene.steps.look()
+    scene.steps.read_new()
     events = [
         {"what": "planned", "t": HIT_AT - 5, "lost_steps": 7},
         {"what": "planned", "t": HIT_AT + 1, "lost_steps": 2},
         {"what": "resumed", "t": HIT_AT + 2.2},
     ]
-    wound.heal(events, scene.steps, HIT_AT + 3)
-    assert wound.record()["recovery_s"] == 2.2 and wound.record()["pause_s"] == 1.9
-    assert wound.record()["plans"] == 1 and wound.record()["steps_redone"] == 2
-    wound.heal([], scene.steps, HIT_AT + 3)
-    assert wound.record()["recovery_s"] == 2.0, "step 10 was under way: 11 is the first that began afterwards"
+    injected.heal(events, scene.steps, HIT_AT + 3)
+    assert injected.record()["recovery_s"] == 2.2 and injected.record()["pause_s"] == 1.9
+    assert injected.record()["plans"] == 1 and injected.record()["steps_redone"] == 2
+    injected.heal([], scene.steps, HIT_AT + 3)
+    assert injected.record()["recovery_s"] == 2.0, "step 10 was under way: 11 is the first that began afterwards"
 
 
 def test_step_counts_when_the_last_rank_has_done_it(tmp_path):
-    steps = Steps(tmp_path, 2)
+    steps = StepProgress(tmp_path, 2)
     assert (steps.done, steps.begun) == (-1, 0)
     write_steps(tmp_path, 0, [(0, 1.0), (1, 2.0)])
     write_steps(tmp_path, 1, [(0, 3.0)])
-    steps.look()
+    steps.read_new()
     assert (steps.done, steps.begun, steps.ends) == (0, 2, [3.0])
     write_steps(tmp_path, 1, [(0, 4.0), (1, 5.0)])  # one done again
-    steps.look()
+    steps.read_new()
     assert (steps.done, steps.ends) == (1, [3.0, 5.0])
 
 
@@ -120,19 +122,19 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path):
 
 def test_phase_is_what_was_told_last():
     told = [{"what": "go"}, {"what": "fence"}, {"what": "unwound"}]
-    assert phase_told([]) == "forming"
-    assert phase_told(told) == "fencing"
-    assert phase_told([*told, {"what": "planned"}, {"what": "built"}]) == "preparing"
+    assert newest_phase([]) == "forming"
+    assert newest_phase(told) == "fencing"
+    assert newest_phase([*told, {"what": "planned"}, {"what": "built"}]) == "preparing"
     running = [*told, {"what": "took_over", "running": True}]
-    assert phase_told(running) == "running", "the fence was that of a coordinator nobody heard any more"
-    assert phase_told([*told, {"what": "took_over", "running": False}]) == "fencing"
+    assert newest_phase(running) == "running", "the fence was that of a coordinator nobody heard any more"
+    assert newest_phase([*told, {"what": "took_over", "running": False}]) == "fencing"
 
 
 def test_steps_that_are_done_again_count_as_a_pause(tmp_path):
     """Three of five were lost, and are done again until it has healed: nothing new in all that time."""
     write_steps(tmp_path, 0, [(step, 100.0 + step) for step in range(5)])
     write_steps(tmp_path, 0, [(step, 105.0 + step) for step in range(2, 5)])
-    steps = Steps(tmp_path, 1)
-    steps.look()
+    steps = StepProgress(tmp_path, 1)
+    steps.read_new()
     assert steps.longest_pause_s(101.5, 110.0) == 110.0 - 104.0
     assert steps.longest_pause_s(101.5, 104.5) == 1.0

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import typer.main
-from click import Command, Group
 
 from deadpool.cli.main import app
 from deadpool.config import SETTINGS, JobConfig, resolve, resolve_agent, settings_for
-from deadpool.control.coordinator_processes import Coordinators
+from deadpool.control.coordinator_processes import CoordinatorProcesses
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
 
 
-def command(name: str) -> Command:
-    group = typer.main.get_command(app)
-    assert isinstance(group, Group)
-    return group.commands[name]
+def command(name: str) -> Any:
+    return typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["run", "coordinator", "agent"])
@@ -51,7 +49,7 @@ def test_help_says_the_default():
 def test_coordinator_gets_all_settings_that_its_launcher_has(tmp_path):
     config = JobConfig(nodes=3, slots=4, replace_stragglers=True, faults=("at=recovered rank=0",), holders=2).checked()
     spawned: list[list[str]] = []
-    coordinators = Coordinators(config, RunDir.create(tmp_path), lambda words, sig: spawned.append(words))  # type: ignore[arg-type,return-value]
+    coordinators = CoordinatorProcesses(config, RunDir.create(tmp_path), lambda words, sig: spawned.append(words))  # type: ignore[arg-type,return-value]
     words = coordinators._command("127.0.0.1:7", [], faults=True)
     context = command("coordinator").make_context("coordinator", words[1:])
     given = {setting.name: context.params[setting.name] for setting in settings_for("coordinator")}

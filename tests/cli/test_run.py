@@ -63,7 +63,7 @@ def test_ended_from_outside(tmp_path, sig, code):
         await_true(lambda: not alive(), "the end of every process", ENDING_S)
 
 
-def test_looked_at_struck_and_interrupted(tmp_path):
+def test_status_kill_and_interrupt(tmp_path):
     """One job, asked for its status, hit by `deadpool kill`, asked for its story, ended by Ctrl-C."""
     ranks, run_dir = tmp_path / "ranks", ["--run-dir", tmp_path / "run"]
     ranks.mkdir()

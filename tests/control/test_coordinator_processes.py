@@ -10,7 +10,7 @@ import pytest
 
 from deadpool.config import JobConfig
 from deadpool.control import coordinator_processes
-from deadpool.control.coordinator_processes import Coordinators
+from deadpool.control.coordinator_processes import CoordinatorProcesses
 from deadpool.control.run_dir import RunDir
 from deadpool.protocol.topology import Address
 
@@ -31,7 +31,7 @@ class Launcher:
         self.run_dir = RunDir.create(folder)
         self.started: list[tuple[list[str], Process]] = []
         config = JobConfig(nodes=3, standby_coordinators=standbys).checked()
-        self.coordinators = Coordinators(config, self.run_dir, self.spawn)  # type: ignore[arg-type]
+        self.coordinators = CoordinatorProcesses(config, self.run_dir, self.spawn)  # type: ignore[arg-type]
         self.coordinators.start()
 
     def spawn(self, command: list[str], end_signal: signal.Signals) -> Process:

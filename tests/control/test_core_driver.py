@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from deadpool.control.core_driver import Rhythm
+from deadpool.control.core_driver import CoreDriver
 from deadpool.protocol.effects import LinkLost, Stalled, Tick
 
 LOST = LinkLost(node="n0", reason="closed")
@@ -32,12 +32,12 @@ def told_after(stall_s: float):
     core = Listener()
 
     async def live():
-        rhythm = Rhythm(core, perform=lambda effect: None, stall_s=0.1)
-        rhythm.feed(Tick())
+        driver = CoreDriver(core, perform=lambda effect: None, stall_s=0.1)
+        driver.feed(Tick())
         await asyncio.sleep(0)
         time.sleep(stall_s)  # the whole process stands still
-        rhythm.feed(LOST)
-        rhythm.stop()
+        driver.feed(LOST)
+        driver.stop()
 
     asyncio.run(live())
     return core.told[1:]
@@ -57,11 +57,11 @@ def test_long_time_without_news_is_no_stall():
     core = Listener()
 
     async def live():
-        rhythm = Rhythm(core, perform=lambda effect: None, stall_s=1.0)  # a busy machine may keep it waiting, too
-        rhythm.feed(Tick())
+        driver = CoreDriver(core, perform=lambda effect: None, stall_s=1.0)  # a busy machine may keep it waiting, too
+        driver.feed(Tick())
         await asyncio.sleep(2.0)
-        rhythm.feed(LOST)
-        rhythm.stop()
+        driver.feed(LOST)
+        driver.stop()
 
     asyncio.run(live())
     assert core.told[-1] == LOST and not any(isinstance(each, Stalled) for each in core.told)
@@ -72,10 +72,10 @@ def test_deadline_is_told_in_time():
 
     async def live():
         core.due = time.monotonic() + 0.1
-        rhythm = Rhythm(core, perform=lambda effect: None, stall_s=5.0)
-        rhythm.feed(LOST)
+        driver = CoreDriver(core, perform=lambda effect: None, stall_s=5.0)
+        driver.feed(LOST)
         await asyncio.sleep(0.2)  # less than to the next look at the clock, which would tell it too
-        rhythm.stop()
+        driver.stop()
 
     asyncio.run(live())
     assert core.told == [LOST, Tick()]

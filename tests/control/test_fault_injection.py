@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deadpool.control import fault_injection as module
-from deadpool.control.fault_injection import PendingInjections
+from deadpool.control.fault_injection import NodeInjections
 from deadpool.protocol.agent.trainers import NodeTrainers, TrainerState
 from deadpool.protocol.effects import PushCopy
 from deadpool.protocol.identity import Generation, Version
@@ -22,7 +22,7 @@ GENERATION = Generation(1, 1)
 
 
 class Node:
-    """An agent's pending_injections with two seated trainers, ranks 2 and 3, and what came of orders."""
+    """An agent's injections with two seated trainers, ranks 2 and 3, and what came of orders."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Injection]] = []
@@ -31,7 +31,7 @@ class Node:
         for rank in (2, 3):
             trainer = trainers.start()
             trainer.state, trainer.rank = TrainerState.SEATED, rank
-        self.pending_injections = PendingInjections(
+        self.injections = NodeInjections(
             trainers,
             send=lambda trainer, message: self.told.append((trainer, message)),
             signal_trainer=lambda trainer, sig: self.happened.append((trainer, sig)),
@@ -81,36 +81,35 @@ def push(number: int, rank: int = 2) -> PushCopy:
 
 
 def test_order_for_now(play):
-    assert play(lambda node: node.pending_injections.order(injection(None))).happened == [("node", 9)]
-    assert play(lambda node: node.pending_injections.order(injection(None, rank=3))).happened == [("n1.1", 9)]
+    assert play(lambda node: node.injections.order(injection(None))).happened == [("node", 9)]
+    assert play(lambda node: node.injections.order(injection(None, rank=3))).happened == [("n1.1", 9)]
 
 
 def test_all_trainers_of_a_node_wait_one_trainer_of_a_rank_does(play):
     both, one = injection("clip", 7), injection("clip", 7, rank=3)
-    assert play(lambda node: node.pending_injections.order(both)).told == [("n1.0", both), ("n1.1", both)]
-    assert play(lambda node: node.pending_injections.order(one)).told == [("n1.1", one)]
+    assert play(lambda node: node.injections.order(both)).told == [("n1.0", both), ("n1.1", both)]
+    assert play(lambda node: node.injections.order(one)).told == [("n1.1", one)]
 
 
 def test_trainer_that_is_seated_later_is_told(play):
     def act(node):
-        node.pending_injections.order(injection("clip", 7, rank=3))
-        node.pending_injections.order(injection("clip", 8, rank=2))
+        node.injections.order(injection("clip", 7, rank=3))
+        node.injections.order(injection("clip", 8, rank=2))
         node.told.clear()
-        node.pending_injections.seated("n1.5", 3)
+        node.injections.seated("n1.5", 3)
 
     assert play(act).told == [("n1.5", injection("clip", 7, rank=3))]
 
 
 def test_node_follows_the_trainer_that_reached_the_moment(play):
-    assert play(
-        lambda node: node.pending_injections.injected(Injected(injection=injection("clip", 7), hit=True))
-    ).happened == [("node", 9)]
+    news = Injected(injection=injection("clip", 7), hit=True)
+    assert play(lambda node: node.injections.on_injected(news)).happened == [("node", 9)]
     spared = [
         Injected(injection=injection("clip", 7), hit=False),
         Injected(injection=injection("clip", 7, rank=2), hit=True),
     ]
     for news in spared:
-        assert play(lambda node, news=news: node.pending_injections.injected(news)).happened == []
+        assert play(lambda node, news=news: node.injections.on_injected(news)).happened == []
 
 
 @pytest.mark.parametrize("hit", [True, False])
@@ -118,37 +117,37 @@ def test_order_is_used_up_by_what_came_of_it(play, hit):
     order = injection("clip", 7, rank=3)
 
     def act(node):
-        node.pending_injections.order(order)
-        node.pending_injections.injected(Injected(injection=order, hit=hit))
+        node.injections.order(order)
+        node.injections.on_injected(Injected(injection=order, hit=hit))
         node.told.clear()
-        node.pending_injections.seated("n1.5", 3)
+        node.injections.seated("n1.5", 3)
 
     assert play(act).told == []
 
 
-def test_push_is_held_until_the_node_is_struck(play):
+def test_push_is_held_until_the_node_is_hit(play):
     def act(node):
-        node.pending_injections.order(injection("wire", 4))
+        node.injections.order(injection("wire", 4))
         assert node.told == [], "trainers have no part in it"
-        assert node.pending_injections.midway(push(3)) is None
-        return node.pending_injections.midway(push(4))
+        assert node.injections.midway(push(3)) is None
+        return node.injections.midway(push(4))
 
     assert play(act).happened == [("injection_set", None, 4), ("injected", 2, 4), ("node", 9)]
 
 
 def test_push_of_one_rank_is_meant(play):
     def act(node):
-        node.pending_injections.order(injection("wire", 4, rank=3))
-        assert node.pending_injections.midway(push(4, rank=2)) is None
-        return node.pending_injections.midway(push(4, rank=3))
+        node.injections.order(injection("wire", 4, rank=3))
+        assert node.injections.midway(push(4, rank=2)) is None
+        return node.injections.midway(push(4, rank=3))
 
     assert play(act).happened == [("injection_set", 3, 4), ("injected", 3, 4), ("n1.1", 9)]
 
 
 def test_version_that_was_never_pushed_is_told_as_missed(play):
     def act(node):
-        node.pending_injections.order(injection("wire", 4))
-        assert node.pending_injections.midway(push(5)) is None
-        assert node.pending_injections.midway(push(4)) is None, "used up"
+        node.injections.order(injection("wire", 4))
+        assert node.injections.midway(push(5)) is None
+        assert node.injections.midway(push(4)) is None, "used up"
 
     assert play(act).happened == [("injection_set", None, 4), ("injection_missed", 2, 4)]

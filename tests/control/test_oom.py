@@ -16,7 +16,7 @@ def test_kernel_has_killed_in_this_cgroup(tmp_path: Path) -> None:
     events = counter(tmp_path / "memory.events", 2)
     watch = OomWatch(((tmp_path / "not there", "elsewhere"), (events, "in this node's cgroup")))
     counter(events, 3)
-    assert "out of memory? the kernel has killed 1 for want of it in this node's cgroup" in watch.explain(-9)
+    assert "out of memory? the kernel killed 1 process for lack of memory in this node's cgroup" in watch.explain(-9)
     assert watch.explain(-9) == "killed by SIGKILL", "that one has been told"
 
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from deadpool.chaos.strangers.shared_processes import Workshop
+from deadpool.chaos.strangers.shared_processes import SharedProcesses
 
 
 @pytest.fixture(scope="session")
-def workshop() -> Iterator[Workshop]:
+def shared() -> Iterator[SharedProcesses]:
     """For all scripts: torch is imported once, and the agent too."""
-    shared = Workshop()
+    shared = SharedProcesses()
     yield shared
     shared.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deadpool.chaos.strangers.generate import Script, generate
-from deadpool.chaos.strangers.trial import Trial, Verdict
+from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
 from deadpool.cli.job_client import ask
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -19,13 +19,13 @@ COVERING = (478, 350, 23, 308)
 LEAST_FEATURES = 45
 
 
-def judged(script: Script, folder: Path, workshop) -> Verdict:
-    return Trial(script, folder / "trial", workshop, ask).judge()
+def judged(script: Script, folder: Path, shared) -> ScriptResult:
+    return ScriptTrial(script, folder / "trial", shared, ask).judge()
 
 
 @pytest.mark.parametrize("number", COVERING)
-def test_stranger(number, tmp_path, workshop):
-    verdict = judged(generate(SEED, number), tmp_path, workshop)
+def test_stranger(number, tmp_path, shared):
+    verdict = judged(generate(SEED, number), tmp_path, shared)
     assert verdict.result == "exact", verdict.problems
     assert verdict.hit
 
@@ -36,11 +36,11 @@ def test_these_cover_much():
     assert not any(script.refused for script in scripts)
 
 
-def test_state_that_nobody_protects_is_found(tmp_path, workshop):
+def test_state_that_nobody_protects_is_found(tmp_path, shared):
     """The judge's own test: a counter in a variable of the script is not what it was in a newcomer."""
     script = generate(SEED, COVERING[2])
     careless = dataclasses.replace(script, text=_with_counter(script.text))
-    verdict = judged(careless, tmp_path, workshop)
+    verdict = judged(careless, tmp_path, shared)
     assert verdict.result == "differs"
     assert any("draws of step" in problem and problem.startswith("hit") for problem in verdict.problems)
 
@@ -58,7 +58,7 @@ def _with_counter(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_what_is_refused_says_why(tmp_path, workshop):
+def test_what_is_refused_says_why(tmp_path, shared):
     number = next(number for number in range(100) if generate(SEED, number).refused)
-    verdict = judged(generate(SEED, number), tmp_path, workshop)
+    verdict = judged(generate(SEED, number), tmp_path, shared)
     assert verdict.result == "refused", verdict.problems

@@ -63,7 +63,7 @@ def test_shapes_are_odd_and_even(many):
     assert {script.shape.world_size for script in many} == {2, 3, 4, 5, 6}
 
 
-def test_strikes_hit_what_is_there(many):
+def test_injections_hit_ranks_and_nodes_that_exist(many):
     for script in many:
         injections = draw_injections(script)
         assert 1 <= len(injections) <= 3
@@ -72,7 +72,7 @@ def test_strikes_hit_what_is_there(many):
             assert injection.rank < script.shape.world_size and injection.position < script.shape.nodes
 
 
-def test_right_after_a_recovery_no_node_is_struck(many):
+def test_right_after_a_recovery_no_node_is_hit(many):
     """Copies may not be complete again: only what the node's own memory heals."""
     later = [injection for script in many for injection in draw_injections(script) if injection.at == "recovered"]
     assert later and not any(injection.whole_node for injection in later)

@@ -24,26 +24,26 @@ _LIMIT_S = 100.0
 @pytest.mark.parametrize(
     "case", ["zero_is_not_none", "update_by_hand", "teacher_first", "thawed_and_frozen", "second_order"]
 )
-def test_odd_steps(case, tmp_path, workshop):
-    code = workshop.references.run(
+def test_odd_steps(case, tmp_path, shared):
+    code = shared.references.run(
         SCRIPT, [case, "--out", str(tmp_path / "expected")], RANKS, tmp_path / "console.log", _LIMIT_S
     )
     assert code == 0, (tmp_path / "console.log").read_text()
-    _run_with_faults(case, tmp_path, workshop)
+    _run_with_faults(case, tmp_path, shared)
     assert (tmp_path / "victim").exists()
     found = read_ranks(tmp_path / "found", RANKS)
     assert differences(read_ranks(tmp_path / "expected", RANKS), found) == []
     assert done_differently(found) == []
 
 
-def _run_with_faults(case: str, folder: Path, workshop) -> None:
+def _run_with_faults(case: str, folder: Path, shared) -> None:
     job = ForkedJob(
         JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=30.0).checked(),
         RunDir.create(folder / "run"),
         [str(SCRIPT), case, "--out", str(folder / "found"), "--marker", str(folder / "victim")],
         quiet=True,
-        fork_server=workshop.fork_server,
-        server=workshop.fork_client,
+        fork_server=shared.fork_server,
+        server=shared.fork_client,
     )
     with running(job):
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.chaos.strangers.records import RankRecord, differences, done_differently, told_twice
+from deadpool.chaos.strangers.records import RankRecord, differences, final_twice, recomputed_differently
 
 
 def record(folder: Path, name: str, *lines: object) -> RankRecord:
@@ -27,7 +27,7 @@ def test_equal(tmp_path):
     one = record(tmp_path, "one", step(0), step(1), END)
     other = record(tmp_path, "other", step(0), step(0), step(1), END)
     assert differences([one], [other]) == []
-    assert done_differently([other]) == []
+    assert recomputed_differently([other]) == []
 
 
 @pytest.mark.parametrize("changed", [{"loss": "0x1.8p+0"}, {"draws": ["0.25"]}, {"batch": "abd"}])
@@ -55,7 +55,7 @@ def test_no_final_state_at_all(tmp_path):
 
 def test_a_step_done_again_with_another_result(tmp_path):
     again = record(tmp_path, "again", step(0), step(0, loss="0x0p+0"), step(0), END)
-    assert done_differently([again]) == ["rank 0: step 0 was done 3 times, not always the same"]
+    assert recomputed_differently([again]) == ["rank 0: step 0 was computed 3 times, with different results"]
 
 
 def test_an_evaluation_that_differs_counts_where_both_have_it(tmp_path):
@@ -66,7 +66,7 @@ def test_an_evaluation_that_differs_counts_where_both_have_it(tmp_path):
 
 def test_final_twice(tmp_path):
     one = record(tmp_path, "one", step(0), {"final": 0}, {"final": 0}, END)
-    assert told_twice([one]) == ["rank 0: step 0 was told to be final 2 times"]
+    assert final_twice([one]) == ["rank 0: step 0 became final 2 times"]
 
 
 def test_a_line_that_a_kill_cut_short_does_not_count(tmp_path):

@@ -1,1 +1,1 @@
-"""Real processes, real faults: a job is hit again and again, and must come out as if nothing had happened."""
+"""Real faults injected into real jobs, whose results must be equal to those of undisturbed runs bit for bit."""

@@ -1,4 +1,4 @@
-"""One job from start to verdict: hit, stopped at a step, and run again undisturbed to the same step."""
+"""One job with injected faults, stopped at a step, compared with the same job that ran undisturbed to that step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 from deadpool.chaos.diagnosis import take_down
 from deadpool.chaos.faults import possible
 from deadpool.chaos.faults.fault import Scene
-from deadpool.chaos.fleet import Fleet
-from deadpool.chaos.injected_fault import Wound
-from deadpool.chaos.jobs import PACE_S, SCRIPT, Job
+from deadpool.chaos.injected_fault import InjectedFault
+from deadpool.chaos.jobs import SCRIPT, STEP_PAUSE_S, ChaosJob
 from deadpool.chaos.journal_check import journal_problems
 from deadpool.chaos.network import Network
 from deadpool.chaos.plan import draw
-from deadpool.chaos.runner import Hung, Runner
-from deadpool.chaos.status_view import Lookout, Steps
+from deadpool.chaos.processes import JobProcesses
+from deadpool.chaos.runner import NotHealed, Runner
+from deadpool.chaos.status_view import StatusPoller, StepProgress
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.environment import CHAOS_PACE_VARIABLE
@@ -29,15 +29,15 @@ from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results, differences
 
 AskStatus = Callable[[RunDir], dict[str, Any]]
-Tell = Callable[[str, int, Wound | None], None]  # what is going on, the newest step, the fault that it is about
+Tell = Callable[[str, int, InjectedFault | None], None]  # what runs, its newest step, and the fault that has news
 
-_LAST_STEPS = 10  # from the decision to stop: no rank may have come so far when it hears of it
+_LAST_STEPS = 10  # from the decision to stop: no rank is further when it reads the decision
 _END_S = 90.0
 _UNDISTURBED_S = 900.0
 
 
 @dataclass(slots=True)
-class Verdict:
+class ComparisonResult:
     layout: str
     faults: list[dict[str, Any]] = field(default_factory=list)
     steps: int = 0
@@ -52,52 +52,52 @@ class Verdict:
 
 @dataclass(slots=True)
 class Case:
-    job: Job
+    job: ChaosJob
     seed: int
     faults: int
     kinds: list[str]  # empty: all
     network: Network
     folder: Path
-    diagnosis: Path  # where to leave what is known if it goes wrong
+    diagnosis: Path  # folder for what is known of a job that did not recover
     deadline: float
     ask: AskStatus
     tell: Tell
 
-    def judge(self) -> Verdict:
-        verdict = Verdict(layout=self.job.name)
+    def run(self) -> ComparisonResult:
+        result = ComparisonResult(layout=self.job.name)
         began = time.monotonic()
-        disturbed = self._disturb(verdict)
-        verdict.took_s = round(time.monotonic() - began, 1)
+        disturbed = self._disturb(result)
+        result.took_s = round(time.monotonic() - began, 1)
         if disturbed is not None:
-            verdict.problems += differences(self._undisturbed(), disturbed)
-            verdict.problems += journal_problems(RunDir(self.folder / "disturbed" / "run").journal, disturbed)
-        return verdict
+            result.problems += differences(self._undisturbed(), disturbed)
+            result.problems += journal_problems(RunDir(self.folder / "disturbed" / "run").journal, disturbed)
+        return result
 
-    # --- hit ------------------------------------------------------------------------------------------------------
+    # --- with faults -------------------------------------------------------------------------------------------------
 
-    def _disturb(self, verdict: Verdict) -> Results | None:
+    def _disturb(self, result: ComparisonResult) -> Results | None:
         local = self._local_job()
-        fleet = Fleet(local, self.network, random.Random(f"{self.seed} fleet {self.job.name}"))
-        fleet.prepare()
+        processes = JobProcesses(local, self.network, random.Random(f"{self.seed} fleet {self.job.name}"))
+        processes.prepare()
         out = self.folder / "disturbed" / "out"
-        lookout = Lookout(lambda: self.ask(local.run_dir))
-        steps = Steps(out, self.job.nodes * self.job.nproc_per_node)
-        scene = Scene(fleet, self.network, steps, local.run_dir, lookout.sight)
-        runner = Runner(local, scene, lookout, self.job.losses_at_once, self.deadline, self._tell_of(steps))
+        poller = StatusPoller(lambda: self.ask(local.run_dir))
+        steps = StepProgress(out, self.job.nodes * self.job.nproc_per_node)
+        scene = Scene(processes, self.network, steps, local.run_dir, poller.view)
+        runner = Runner(local, scene, poller, self.job.losses_at_once, self.deadline, self._reporter(steps))
         with running(local):
-            lookout.start()
+            poller.start()
             try:
                 runner.run(draw(f"{self.seed} {self.job.name}", self.faults, possible(self.network, self.kinds)))
-                self._finish(local, steps, verdict)
+                self._finish(local, steps, result)
             except (DeadPoolError, subprocess.TimeoutExpired) as error:
-                verdict.problems.append(str(error))
-                verdict.hung += isinstance(error, (Hung, subprocess.TimeoutExpired))
-                take_down(local, fleet, lookout.sight, self.diagnosis)
+                result.problems.append(str(error))
+                result.hung += isinstance(error, (NotHealed, subprocess.TimeoutExpired))
+                take_down(local, processes, poller.view, self.diagnosis)
             finally:
-                lookout.close()
-                runner.relent_all()
-                verdict.faults = [{"layout": self.job.name, **wound.record()} for wound in runner.wounds]
-        return Results.read(out) if not verdict.problems else None
+                poller.close()
+                runner.end_all()
+                result.faults = [{"layout": self.job.name, **injected.record()} for injected in runner.injected]
+        return Results.read(out) if not result.problems else None
 
     def _local_job(self) -> LocalJob:
         folder = self.folder / "disturbed"
@@ -106,7 +106,7 @@ class Case:
             RunDir.create(folder / "run"),
             [str(SCRIPT), "--out", str(folder / "out"), *self.job.arguments(self._stop_file)],
             quiet=True,
-            environment={CHAOS_PACE_VARIABLE: str(PACE_S), "PYTHONFAULTHANDLER": "1"},
+            environment={CHAOS_PACE_VARIABLE: str(STEP_PAUSE_S), "PYTHONFAULTHANDLER": "1"},
             site=self.network,
         )
 
@@ -114,17 +114,17 @@ class Case:
     def _stop_file(self) -> Path:
         return self.folder / "stop"
 
-    def _finish(self, local: LocalJob, steps: Steps, verdict: Verdict) -> None:
-        verdict.steps = steps.begun + _LAST_STEPS
+    def _finish(self, local: LocalJob, steps: StepProgress, result: ComparisonResult) -> None:
+        result.steps = steps.begun + _LAST_STEPS
         draft = self.folder / "stop.draft"
-        draft.write_text(str(verdict.steps))
+        draft.write_text(str(result.steps))
         draft.rename(self._stop_file)
         code = local.wait(_END_S)
         if code:
-            verdict.problems.append(f"the job ended with code {code}")
+            result.problems.append(f"the job ended with code {code}")
 
-    def _tell_of(self, steps: Steps) -> Callable[[Wound | None], None]:
-        return lambda wound: self.tell(f"{self.job.name}: hit", steps.done + 1, wound)
+    def _reporter(self, steps: StepProgress) -> Callable[[InjectedFault | None], None]:
+        return lambda injected: self.tell(f"{self.job.name}: with faults", steps.done + 1, injected)
 
     # --- undisturbed -------------------------------------------------------------------------------------------------
 
@@ -133,10 +133,10 @@ class Case:
         trial = WorkloadTrial(
             self.job.undisturbed(), self.job.arguments(self._stop_file), folder, deadline_s=_UNDISTURBED_S
         )
-        steps = Steps(trial.out, self.job.nodes * self.job.nproc_per_node)
+        steps = StepProgress(trial.out, self.job.nodes * self.job.nproc_per_node)
         with running(trial.job):
             while trial.job.tend() is None and time.monotonic() < self.deadline:
-                steps.look()
+                steps.read_new()
                 self.tell(f"{self.job.name}: undisturbed", steps.done + 1, None)
                 time.sleep(0.5)
         return trial.results()

@@ -1,5 +1,5 @@
-"""What is known of a job that did not heal, left in a folder: its run folder, its last status, its processes, and where
-every thread of theirs stands."""
+"""What is known of a job that did not recover, written to a folder: its run folder, its last status, its processes, and
+the stack of every thread."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import signal
 import time
 from pathlib import Path
 
-from deadpool.chaos.fleet import Fleet
-from deadpool.chaos.status_view import Sight
+from deadpool.chaos.processes import JobProcesses
+from deadpool.chaos.status_view import StatusView
 from deadpool.control.launcher import LocalJob
 
 _LAST_WORDS_S = 2.0
 
 
-def take_down(job: LocalJob, fleet: Fleet, sight: Sight, folder: Path) -> None:
-    """The job is over afterwards: the signal that makes a process tell its stacks ends it."""
+def take_down(job: LocalJob, processes: JobProcesses, view: StatusView, folder: Path) -> None:
+    """Ends the job: SIGABRT makes a process print its stacks, and then the process is gone."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / "sight.json").write_text(json.dumps(dataclasses.asdict(sight), indent=2))
-    processes = fleet.pids()
-    (folder / "processes.txt").write_text("\n".join(_describe(processes)) + "\n")
-    fleet.resume_all()
-    for pids in processes.values():
+    (folder / "status.json").write_text(json.dumps(dataclasses.asdict(view), indent=2))
+    pids_by_node = processes.pids()
+    (folder / "processes.txt").write_text("\n".join(_describe(pids_by_node)) + "\n")
+    processes.resume_all()
+    for pids in pids_by_node.values():
         _abort(pids[1:])
-    time.sleep(_LAST_WORDS_S)  # agents write down what their trainers said
-    _abort([pids[0] for pids in processes.values() if pids])
-    _abort([fleet.coordinator])
+    time.sleep(_LAST_WORDS_S)  # agents write what their trainers printed to the logs
+    _abort([pids[0] for pids in pids_by_node.values() if pids])
+    _abort([processes.coordinator])
     time.sleep(_LAST_WORDS_S)
     shutil.copytree(job.run_dir.path, folder / "run", ignore=shutil.ignore_patterns("secret*", "*.pem"))
 
 
-def _describe(processes: dict[str, list[int]]) -> list[str]:
-    return [f"{node}: {_of(pid)}" for node, pids in processes.items() for pid in pids]
+def _describe(pids_by_node: dict[str, list[int]]) -> list[str]:
+    return [f"{node}: {_of(pid)}" for node, pids in pids_by_node.items() for pid in pids]
 
 
 def _of(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""A fault that was hit: since when, whether it has healed, and what it cost. No I/O."""
+"""A fault that was injected: since when, whether the job has recovered from it, and what it cost. No I/O."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deadpool.chaos.faults.fault import Fault, Scene
-from deadpool.chaos.status_view import Steps
+from deadpool.chaos.status_view import StepProgress
 
 _STEPS_ON = 3
-"""To be done and committed afterwards: one was under way, and a script that is to raise does so in the next."""
+"""Steps to be committed after the fault: one was under way, and a script that is to raise does so in the next."""
 
 Record = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Wound:
+class InjectedFault:
     number: int
     fault: Fault
     hit_at: float
-    at_step: int  # which nobody had done then; it may have been under way
-    during: str  # the phase that the job was in
-    beside: list[int]  # faults that had not healed by then
-    mark: int  # the version that has to be complete
-    renewed_at: float  # when it was hit, or when it ended: only what was seen after that counts
-    relented: bool = False
+    at_step: int  # a step that no rank had completed then; it may have been under way
+    during: str  # the phase of the job then
+    beside: list[int]  # faults that were open then
+    mark: int  # the version that has to be complete for a recovery
+    renewed_at: float  # when it began or ended: only a status after that counts
+    ended: bool = False
     healed_at: float | None = None
     costs: Record = field(default_factory=dict)
 
     @classmethod
-    def inflicted(cls, number: int, fault: Fault, scene: Scene, *, now: float, during: str, beside: list[int]) -> Wound:
+    def begin(
+        cls, number: int, fault: Fault, scene: Scene, *, now: float, during: str, beside: list[int]
+    ) -> InjectedFault:
         begun = scene.steps.begun
         return cls(
             number=number,
@@ -41,23 +43,23 @@ class Wound:
             beside=beside,
             mark=begun + _STEPS_ON,
             renewed_at=now,
-            relented=fault.lasts_s == 0.0,
+            ended=fault.lasts_s == 0.0,
         )
 
     def is_to_end(self, now: float) -> bool:
-        return not self.relented and now >= self.hit_at + self.fault.lasts_s
+        return not self.ended and now >= self.hit_at + self.fault.lasts_s
 
-    def relent(self, scene: Scene, now: float) -> None:
-        self.fault.relent(scene)
-        self.relented, self.renewed_at = True, now
+    def end(self, scene: Scene, now: float) -> None:
+        self.fault.end(scene)
+        self.ended, self.renewed_at = True, now
         self.mark = max(self.mark, scene.steps.begun + _STEPS_ON)
 
     def has_healed(self, scene: Scene) -> bool:
-        sight = scene.sight
-        trains = sight.phase == "running" and sight.protected and sight.watermark >= self.mark
-        return self.relented and trains and sight.at > self.renewed_at and self.fault.is_over(scene)
+        view = scene.view
+        trains = view.phase == "running" and view.protected and view.watermark >= self.mark
+        return self.ended and trains and view.at > self.renewed_at and self.fault.is_over(scene)
 
-    def heal(self, events: Sequence[Record], steps: Steps, now: float) -> None:
+    def heal(self, events: Sequence[Record], steps: StepProgress, now: float) -> None:
         self.healed_at = now
         inside = [event for event in events if self.hit_at <= event.get("t", 0.0) <= now]
         plans = [event for event in inside if event["what"] == "planned"]
@@ -69,8 +71,8 @@ class Wound:
             "steps_redone": max((plan["lost_steps"] for plan in plans), default=0),
         }
 
-    def _ended_at(self, inside: Sequence[Record], steps: Steps, now: float) -> float:
-        """Recovery: from the fault to the first completed step that began after it, or after the last recovery."""
+    def _ended_at(self, inside: Sequence[Record], steps: StepProgress, now: float) -> float:
+        """A recovery lasts from the fault to the first completed step that began after it, or after the last plan."""
         ends = [event["t"] for event in inside if event["what"] == self.fault.ends_with]
         if ends:
             return float(ends[0])

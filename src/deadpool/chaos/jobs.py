@@ -1,4 +1,4 @@
-"""The two jobs that are hit: small, so that steps are short, and with room to lose two nodes at once."""
+"""The two jobs that faults are injected into: small, so that steps are short, and able to lose two nodes at once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from deadpool.config import JobConfig
 SCRIPT = Path(__file__).with_name("script.py")
 CRASH_SIGNAL = signal.SIGUSR1
 
-PACE_S = 0.25  # of a step, on top of what it computes: a moment is wide enough to be hit in
+STEP_PAUSE_S = 0.25  # added to each step, so that a fault can be injected within one
 NODE_TIMEOUT_S = 4.0
 HANG_TIMEOUT_S = 10.0
 
-_STEPS = 1_000_000  # it is stopped when everything was hit and has healed
+_STEPS = 1_000_000  # the job is stopped when it has recovered from all faults
 _MODEL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
-_NOISE = ["--dropout", "0.1", "--clip", "1.0"]  # equal losses prove that the state of the RNG came back too
+_NOISE = ["--dropout", "0.1", "--clip", "1.0"]  # equal losses then prove that the state of the RNG was restored too
 _TIMEOUTS = {
     "node_timeout_s": NODE_TIMEOUT_S,
     "hang_timeout_s": HANG_TIMEOUT_S,
@@ -29,7 +29,7 @@ _TIMEOUTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ChaosJob:
     name: str
     nodes: int
     nproc_per_node: int
@@ -38,8 +38,8 @@ class Job:
 
     @property
     def losses_at_once(self) -> int:
-        """Nodes that may be lost before copies are complete again: each rank is on three, and where coordinators
-        need a majority more than half has to stay."""
+        """Nodes that may be lost before copies are complete again: each rank is on three nodes, and coordinators that
+        need a majority keep more than half of the nodes."""
         return 2
 
     def config(self, host: str) -> JobConfig:
@@ -62,7 +62,7 @@ class Job:
 
 
 JOBS = {
-    "fsdp2": Job(name="fsdp2", nodes=5, nproc_per_node=1, spares=2, standby_coordinators=1),
-    "3d": Job(name="3d", nodes=4, nproc_per_node=2, spares=1, standby_coordinators=0),
+    "fsdp2": ChaosJob(name="fsdp2", nodes=5, nproc_per_node=1, spares=2, standby_coordinators=1),
+    "3d": ChaosJob(name="3d", nodes=4, nproc_per_node=2, spares=1, standby_coordinators=0),
 }
-"""One with a coordinator that stands by; in the other the only one is started again."""
+"""The first job has a standby coordinator; in the second one the only coordinator is started again."""

@@ -1,4 +1,4 @@
-"""Whether the journal of a hit job is what its ranks computed: every step once, in order, with its loss."""
+"""Whether the journal of a job under faults has every step of every rank once, in order, with its loss."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from deadpool.workload.results import Results
 
 
 def journal_problems(folder: Path, results: Results) -> list[str]:
-    """Empty: each rank's journal has each of its steps exactly once, in order, with the loss that the script wrote when
-    it did the step for the last time."""
+    """Empty if each rank's journal has each step exactly once, in order, with the loss that the script wrote when it
+    computed that step for the last time."""
     return [text for rank in sorted(results.losses) for text in _problems(folder, rank, results.losses[rank])]
 
 
 def _problems(folder: Path, rank: int, losses: dict[int, str]) -> Iterator[str]:
-    """Read as lines: whoever reads with `deadpool journal` does not see what is there twice."""
+    """Reads the lines of the file: `deadpool journal` would hide what is there twice."""
     path = folder / f"rank-{rank:05d}.jsonl"
     text = path.read_text() if path.exists() else ""
     lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]

@@ -1,11 +1,11 @@
-"""The network that the nodes of a hit job stand in, and how it is cut.
+"""The network of the nodes of a job under faults, and how it is cut.
 
 `Namespaces`: this process moves into a network namespace of its own, which has a bridge and the coordinators in it;
-every node gets another one, joined to the bridge. Nothing of it has a name outside, so nothing can be left behind: the
-kernel takes it away with the last process in it. `Loopback` is the twin for users who may not: nodes share 127.0.0.1,
-and nothing can be cut.
+every node gets another one, joined to the bridge. None of them has a name outside, so none can be left behind: the
+kernel removes it with the last process in it. `Loopback` is for users without that privilege: nodes share 127.0.0.1,
+and none can be cut off.
 
-Packets are lost without a word, as in a network that is broken: no reset, no error from the route.
+Packets are dropped silently, as in a broken network: no reset, and no error from the route.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from deadpool.child_processes import join_network, leave_network
 HUB = "hub"
 """Where the coordinators are."""
 
-Way = tuple[str, str]  # from whom, to whom
+Way = tuple[str, str]  # sender, receiver
 
 _BRIDGE = "deadpool0"
 _HUB_HOST = "10.86.0.1"
-_HUB_HARDWARE = "02:de:ad:00:00:01"  # else it would change as ports come and go, and nobody would be told
-_NOBODY = "02:de:ad:00:00:00"  # a hardware address that no port has
+_HUB_HARDWARE = (
+    "02:de:ad:00:00:01"  # a fixed one: else it would change as ports come and go, and peers would use the old one
+)
+_NO_HARDWARE = "02:de:ad:00:00:00"  # a hardware address that no port has
 _COMMAND_S = 10.0
 
 
@@ -41,15 +43,15 @@ class Network(Protocol):
     def enter(self, node: str) -> None: ...
 
     def add(self, node: str) -> None:
-        """Before the node is started."""
+        """Called before the node is started."""
 
     def isolate(self, node: str) -> None:
-        """From everybody, in both directions, also from who comes later."""
+        """Cuts it off from all others in both directions, also from nodes that are added later."""
 
     def rejoin(self, node: str) -> None: ...
 
     def cut(self, ways: Iterable[Way]) -> None:
-        """Nothing arrives on these ways any more; what goes the other way does."""
+        """No packet arrives on these ways any more; the opposite direction still works."""
 
     def mend(self, ways: Iterable[Way]) -> None: ...
 
@@ -70,13 +72,13 @@ class Loopback:
         pass
 
     def isolate(self, node: str) -> None:
-        raise NotImplementedError("nodes that share a network cannot be cut off")
+        raise NotImplementedError("nodes that share a network cannot be cut off: run as root")
 
     def rejoin(self, node: str) -> None:
         pass
 
     def cut(self, ways: Iterable[Way]) -> None:
-        raise NotImplementedError("nodes that share a network cannot be cut off")
+        raise NotImplementedError("nodes that share a network cannot be cut off: run as root")
 
     def mend(self, ways: Iterable[Way]) -> None:
         pass
@@ -90,15 +92,14 @@ class Namespaces:
     hub_host = _HUB_HOST
 
     def __init__(self) -> None:
-        self._spaces: dict[str, Path] = {}  # of nodes; a descriptor of ours keeps each
+        self._spaces: dict[str, Path] = {}  # by node; a descriptor of ours keeps each alive
         self._descriptors: list[int] = []
         self._numbers: dict[str, int] = {}
-        self._cuts: Counter[Way | str] = (
-            Counter()
-        )  # ways, and nodes that are isolated: several faults may want the same
+        self._cuts: Counter[Way | str] = Counter()  # ways, and isolated nodes: several faults may want the same
 
     def start(self) -> None:
-        """OSError or CalledProcessError: not here, or not by this user. Before this process has other threads."""
+        """Raises OSError or CalledProcessError where this user may not. Call it before this process has other
+        threads."""
         leave_network()
         _ip("link set lo up", f"link add name {_BRIDGE} address {_HUB_HARDWARE} type bridge")
         _ip(f"addr add {_HUB_HOST}/16 dev {_BRIDGE}", f"link set {_BRIDGE} up")
@@ -110,7 +111,7 @@ class Namespaces:
         return f"10.86.{1 + number // 250}.{1 + number % 250}"
 
     def add(self, node: str) -> None:
-        """One of a name that was there before, in another job, is another one."""
+        """A node whose name another job used before gets a namespace of its own."""
         descriptor = _new_namespace()
         self._numbers[node] = len(self._descriptors)
         self._descriptors.append(descriptor)
@@ -132,7 +133,7 @@ class Namespaces:
 
     def cut(self, ways: Iterable[Way]) -> None:
         for sender, receiver in filter(self._is_first, ways):
-            self._neighbour(sender, f"replace {self.host(receiver)} lladdr {_NOBODY} nud permanent")
+            self._neighbour(sender, f"replace {self.host(receiver)} lladdr {_NO_HARDWARE} nud permanent")
 
     def mend(self, ways: Iterable[Way]) -> None:
         for sender, receiver in filter(self._was_last, ways):
@@ -147,7 +148,7 @@ class Namespaces:
         return self._cuts[cut] == 0
 
     def close(self) -> None:
-        """Nodes that are still there keep theirs."""
+        """Nodes that still run keep their namespaces."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()
@@ -161,7 +162,7 @@ class Namespaces:
 
 
 def open_network() -> Network:
-    """The best that this user may have."""
+    """Namespaces where this user may make them, else loopback."""
     network = Namespaces()
     try:
         network.start()
@@ -171,7 +172,7 @@ def open_network() -> Network:
 
 
 def _new_namespace() -> int:
-    """Made by a thread, which is in it and gone; the descriptor stays."""
+    """A thread moves into a new namespace, opens it, and ends; the descriptor keeps the namespace."""
     made: list[int | OSError] = []
 
     def make() -> None:

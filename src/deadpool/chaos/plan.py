@@ -1,7 +1,7 @@
-"""What is done to a job, drawn from a seed before it starts: kinds of fault, their order, and when each one comes.
+"""The faults of a run, drawn from a seed before it starts: their kinds, their order, and when each one comes.
 
-Whom a fault hits is drawn here too, as a share of whoever can be hit when its time has come: who that is depends
-on the machine. No I/O.
+What a fault hits is drawn here too, as a number of 0 to 1 that chooses among the targets that exist when its time has
+come. No I/O.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from enum import Enum
 
 
 class Moment(Enum):
-    """When a fault comes, seen from the one before it."""
+    """When a fault comes, relative to the one before it."""
 
-    CALM = "calm"  # everything has healed
-    SOON = "soon"  # some time after it, whatever happens then
-    FENCE = "fence"  # in the recovery that it causes: survivors come to rest
-    PLANNED = "planned"  # newcomers build and load
-    PREPARED = "prepared"  # groups are made anew
+    CALM = "calm"  # the job has recovered from all faults
+    SOON = "soon"  # some time after it, whatever the job is doing
+    FENCE = "fence"  # in the recovery that it causes, while survivors come to rest
+    PLANNED = "planned"  # while newcomers build and load
+    PREPARED = "prepared"  # while groups are rebuilt
 
 
 IN_RECOVERY = (Moment.FENCE, Moment.PLANNED, Moment.PREPARED)
@@ -34,13 +34,13 @@ class Intent:
     kind: str
     moment: Moment
     delay_s: float  # after the moment
-    pick: float  # 0 to 1: which of those that can be hit
-    again: float  # 0 to 1: for what else there is to choose
-    long: bool  # of what lasts: longer than it takes to be noticed
+    pick: float  # 0 to 1: chooses among the possible targets
+    again: float  # 0 to 1: for a second choice
+    long: bool  # a fault that lasts: longer than its detection takes
 
 
 def draw(seed: str, count: int, kinds: Sequence[str]) -> list[Intent]:
-    """`kinds` may name one several times: it comes so much more often. Each comes once before one comes twice."""
+    """A kind that is named several times comes more often. Each kind comes once before one comes twice."""
     rng = random.Random(seed)
     intents: list[Intent] = []
     bag: list[str] = []

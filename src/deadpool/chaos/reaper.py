@@ -1,7 +1,7 @@
-"""Nothing outlives the runner, however it ends: not what stands still either, which no closed pipe would wake.
+"""Ends every process of a run when the run ends, also those that are stopped and would not see a closed pipe.
 
-Everything that it starts carries a mark in its environment, which children take_over. `left_behind` finds it, and a small
-process that waits for the runner's end ends what it finds.
+Every process that a run starts carries a mark in its environment, which its children get too. `left_behind` finds such
+processes, and a small process that waits for the end of the run kills those that are left.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ for _ in range(20):
 
 @contextlib.contextmanager
 def guarded() -> Iterator[str]:
-    """What is started inside carries the mark that it gives."""
+    """Processes that are started inside carry the mark that this yields."""
     mark = f"{CHAOS_MARK_VARIABLE}={secrets.token_hex(8)}"
-    warden = subprocess.Popen(
+    reaper = subprocess.Popen(
         [sys.executable, "-I", "-c", _WAIT_AND_END, mark], stdin=subprocess.PIPE, start_new_session=True
     )
     os.environ[CHAOS_MARK_VARIABLE] = mark.partition("=")[2]
@@ -53,12 +53,12 @@ def guarded() -> Iterator[str]:
         yield mark
     finally:
         del os.environ[CHAOS_MARK_VARIABLE]
-        warden.kill()
-        warden.communicate()
+        reaper.kill()
+        reaper.communicate()
 
 
 def left_behind(mark: str) -> list[str]:
-    """What is still there although it should have ended; it is ended now."""
+    """Processes that should have ended by themselves. They are ended now."""
     deadline = time.monotonic() + _PATIENCE_S
     while (found := _marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What came of it: one JSON object, and what each kind of fault cost. No I/O."""
+"""The result of a run as one JSON object, with what each kind of fault cost. No I/O."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from deadpool.chaos.comparison import Verdict
+from deadpool.chaos.comparison import ComparisonResult
 
 Record = dict[str, Any]
 
 
-def summary(verdicts: Sequence[Verdict], *, seed: int, asked: int, network: str, left_behind: list[str]) -> Record:
-    faults = [fault for verdict in verdicts for fault in verdict.faults]
+def summary(
+    results: Sequence[ComparisonResult], *, seed: int, asked: int, network: str, left_behind: list[str]
+) -> Record:
+    faults = [fault for result in results for fault in result.faults]
     healed = [fault for fault in faults if "recovery_s" in fault]
     return {
-        "bit_identical": bool(verdicts) and all(verdict.bit_identical for verdict in verdicts),
+        "bit_identical": bool(results) and all(result.bit_identical for result in results),
         "seed": seed,
         "asked": asked,
-        "hung": sum(verdict.hung for verdict in verdicts),
+        "hung": sum(result.hung for result in results),
         "network": network,
         "jobs": [
             {"layout": v.layout, "steps": v.steps, "took_s": v.took_s, "faults": len(v.faults), "problems": v.problems}
-            for v in verdicts
+            for v in results
         ],
         "left_behind": left_behind,
         "recovery_s": costs_by_kind(healed),

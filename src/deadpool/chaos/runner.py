@@ -1,7 +1,8 @@
-"""Injections one job as planned, and watches it heal. Bounded: a fault that has not healed in time ends the run.
+"""Injects the planned faults into one job, and waits for each recovery. A fault that takes too long ends the run.
 
-The loop looks, ends what is to end, tends the fleet, and injections when the next fault's moment has come. Decisions are
-in `plan.py` (what and when), `fault_budget.py` (how much at once) and `injected_fault.py` (healed or not).
+The loop reads the status, ends faults that last for a while, replaces dead nodes, and injects the next fault when its
+moment has come. Decisions are made in `plan.py` (what and when), `fault_budget.py` (how many at once) and
+`injected_fault.py` (recovered or not).
 """
 
 from __future__ import annotations
@@ -14,33 +15,33 @@ from typing import Any
 from deadpool.chaos.fault_budget import allows
 from deadpool.chaos.faults import FAULTS
 from deadpool.chaos.faults.fault import Fault, Scene
-from deadpool.chaos.injected_fault import Wound
+from deadpool.chaos.injected_fault import InjectedFault
 from deadpool.chaos.plan import IN_RECOVERY, Intent, Moment
-from deadpool.chaos.status_view import Lookout, Tail, phase_told
+from deadpool.chaos.status_view import StatusPoller, Tail, newest_phase
 from deadpool.control.launcher import LocalJob
 from deadpool.errors import JobFailed
 
-_LOOK_S = 0.03
+_POLL_S = 0.03
 _HEAL_S = 100.0
-"""For a fault to heal, on top of how long it lasts. Several at once take as long as the slowest timeouts of the job."""
+"""Time to recover from a fault, on top of how long the fault lasts. It covers the slowest timeouts of the job."""
 _FIRST_STEPS = 3
 
-Tell = Callable[[Wound], None]
+Tell = Callable[[InjectedFault], None]
 
 
-class Hung(JobFailed):
-    """A fault did not heal in time."""
+class NotHealed(JobFailed):
+    """The job did not recover from a fault in time."""
 
 
 @dataclass(slots=True)
 class Runner:
     job: LocalJob
     scene: Scene
-    lookout: Lookout
+    poller: StatusPoller
     losses_at_once: int
-    deadline: float  # by time.monotonic(), for all of it
-    tell: Tell  # of each fault, when it was hit and when it has healed
-    wounds: list[Wound] = field(default_factory=list)
+    deadline: float  # of the whole run, by time.monotonic()
+    tell: Tell  # called for each fault when it is injected, and when the job has recovered
+    injected: list[InjectedFault] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     _tail: Tail = field(init=False)
 
@@ -48,26 +49,26 @@ class Runner:
         self._tail = Tail(self.job.run_dir.events)
 
     def run(self, intents: list[Intent]) -> None:
-        """All of them, until the last has healed."""
+        """Injects all of them, and returns when the job has recovered from the last."""
         self._await(lambda: self.scene.steps.done >= _FIRST_STEPS and self._is_calm(), "the first steps")
         for intent in intents:
             self._await_moment(intent)
             fault = self._await_aim(intent)
             self._inject(fault)
-        self._await(lambda: not self.open, "the last faults to heal")
+        self._await(lambda: not self.open, "recovery from the last faults")
 
     @property
-    def open(self) -> list[Wound]:
-        return [wound for wound in self.wounds if wound.healed_at is None]
+    def open(self) -> list[InjectedFault]:
+        return [injected for injected in self.injected if injected.healed_at is None]
 
-    def relent_all(self) -> None:
-        """Whatever still lasts: nobody can be told to end who stands still or is cut off."""
-        for wound in self.open:
-            if not wound.relented:
-                wound.relent(self.scene, time.time())
-        self.scene.fleet.resume_all()
+    def end_all(self) -> None:
+        """Ends all faults that still last: a process that is stopped or cut off could not be told to end."""
+        for injected in self.open:
+            if not injected.ended:
+                injected.end(self.scene, time.time())
+        self.scene.processes.resume_all()
 
-    # --- when and whom -----------------------------------------------------------------------------------------------
+    # --- when, and what to hit ---------------------------------------------------------------------------------------
 
     def _await_moment(self, intent: Intent) -> None:
         if intent.moment is Moment.CALM:
@@ -78,67 +79,71 @@ class Runner:
         self._await(lambda: time.monotonic() >= due, "its time")
 
     def _has_come(self, moment: Moment) -> bool:
-        hit_at = self.wounds[-1].hit_at
+        hit_at = self.injected[-1].hit_at
         return any(event["what"] == moment.value and event.get("t", 0.0) > hit_at for event in self.events[-50:])
 
     def _is_calm(self) -> bool:
-        sight = self.scene.sight
-        return not self.open and sight.phase == "running" and sight.protected
+        view = self.scene.view
+        return not self.open and view.phase == "running" and view.protected
 
     def _await_aim(self, intent: Intent) -> Fault:
-        """At the latest in a calm moment there is somebody whom it may injection."""
+        """At the latest in a calm moment there is something that the fault may hit."""
         fault = FAULTS[intent.kind](intent)
-        self._await(lambda: self._can_inject(fault), f"somebody for {intent.kind}")
+        self._await(lambda: self._can_inject(fault), f"a target for {intent.kind}")
         return fault
 
     def _can_inject(self, fault: Fault) -> bool:
-        endangered = (wound.fault.endangered for wound in self.open)
-        is_aimed = bool(self.scene.sight.seats) and fault.aim(self.scene)
+        endangered = (injected.fault.endangered for injected in self.open)
+        is_aimed = bool(self.scene.view.seats) and fault.aim(self.scene)
         return is_aimed and allows(endangered, fault.endangered, losses_at_once=self.losses_at_once)
 
     def _inject(self, fault: Fault) -> None:
-        beside = [wound.number for wound in self.open]
-        during = phase_told(self.events)
-        wound = Wound.inflicted(len(self.wounds) + 1, fault, self.scene, now=time.time(), during=during, beside=beside)
-        self.wounds.append(wound)
-        fault.injection(self.scene)
-        self.tell(wound)
+        beside = [injected.number for injected in self.open]
+        during = newest_phase(self.events)
+        injected = InjectedFault.begin(
+            len(self.injected) + 1, fault, self.scene, now=time.time(), during=during, beside=beside
+        )
+        self.injected.append(injected)
+        fault.inject(self.scene)
+        self.tell(injected)
 
     # --- watching ----------------------------------------------------------------------------------------------------
 
     def _await(self, ready: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _HEAL_S
         while True:
-            self._look()
+            self._poll()
             if ready():
                 return
             if not self.open and time.monotonic() > deadline:
-                raise Hung(f"{what} did not come within {_HEAL_S:g} s")
-            time.sleep(_LOOK_S)
+                raise NotHealed(f"{what} did not come within {_HEAL_S:g} s")
+            time.sleep(_POLL_S)
 
-    def _look(self) -> None:
-        self.scene.sight = self.lookout.sight
-        self.scene.steps.look()
+    def _poll(self) -> None:
+        self.scene.view = self.poller.view
+        self.scene.steps.read_new()
         self.events += self._tail.new()
         if self.job.tend() is not None:
             raise JobFailed(f"the job ended: {self._last_word()}")
         if time.monotonic() > self.deadline:
-            raise Hung("the time for all of it is over")
+            raise NotHealed("the time limit of the whole run is over")
         now = time.time()
-        for wound in self.open:
-            self._look_at(wound, now)
-        self.scene.fleet.tend()
+        for injected in self.open:
+            self._follow(injected, now)
+        self.scene.processes.replace_dead()
 
-    def _look_at(self, wound: Wound, now: float) -> None:
-        if wound.is_to_end(now):
-            wound.relent(self.scene, now)
-        if wound.has_healed(self.scene):
-            wound.heal(self.events, self.scene.steps, now)
-            self.tell(wound)
-        elif now > wound.hit_at + wound.fault.lasts_s + _HEAL_S:
-            raise Hung(f"fault {wound.number}, {wound.fault.kind} on {wound.fault.described}, has not healed")
+    def _follow(self, injected: InjectedFault, now: float) -> None:
+        if injected.is_to_end(now):
+            injected.end(self.scene, now)
+        if injected.has_healed(self.scene):
+            injected.heal(self.events, self.scene.steps, now)
+            self.tell(injected)
+        elif now > injected.hit_at + injected.fault.lasts_s + _HEAL_S:
+            raise NotHealed(
+                f"fault {injected.number}, {injected.fault.kind} on {injected.fault.described}, has not recovered"
+            )
 
     def _last_word(self) -> str:
         self.events += self._tail.new()
         words = [event["reason"] for event in self.events if event["what"] in ("failed", "completed")]
-        return words[-1] if words else "without a word"
+        return words[-1] if words else "without a reason"

@@ -1,4 +1,4 @@
-"""What the runner sees of the job: its status, asked for again and again, its events, and the steps that ranks do."""
+"""What the runner knows of the job: its status, polled, its events, and the steps that ranks have completed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from deadpool.errors import DeadPoolError
 
 Ask = Callable[[], dict[str, Any]]
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
+class SeatedTrainer:
     name: str
     rank: int | None
     pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """The job as its coordinator described it, asked at `at`."""
+class StatusView:
+    """The status that the coordinator gave when it was asked at `at`."""
 
     at: float
     phase: str = "unknown"
@@ -37,17 +37,17 @@ class Sight:
     seats: tuple[str, ...] = ()  # nodes that hold ranks, by position
     spares: tuple[str, ...] = ()
     holders: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    trainers: dict[str, tuple[Trainer, ...]] = field(default_factory=dict)  # per node, seated ones only
+    trainers: dict[str, tuple[SeatedTrainer, ...]] = field(default_factory=dict)  # by node, only those with a rank
 
     @property
     def members(self) -> tuple[str, ...]:
         return (*self.seats, *self.spares)
 
 
-def sight_of(body: dict[str, Any], at: float) -> Sight:
+def view_of(body: dict[str, Any], at: float) -> StatusView:
     nodes = body["nodes"]
     seated = sorted((node for node in nodes if node["role"] == "active"), key=lambda node: node["position"])
-    return Sight(
+    return StatusView(
         at=at,
         phase=body["phase"],
         term=body["term"],
@@ -60,42 +60,42 @@ def sight_of(body: dict[str, Any], at: float) -> Sight:
     )
 
 
-def _trainers(node: dict[str, Any]) -> tuple[Trainer, ...]:
+def _trainers(node: dict[str, Any]) -> tuple[SeatedTrainer, ...]:
     pids = node.get("trainer_pids", {})
     return tuple(
-        Trainer(name=each["trainer"], rank=each["rank"], pid=pids[each["trainer"]])
+        SeatedTrainer(name=each["trainer"], rank=each["rank"], pid=pids[each["trainer"]])
         for each in node["trainers"]
         if each["state"] == "seated" and each["trainer"] in pids
     )
 
 
-class Lookout:
-    """Asks in a thread of its own: whoever is asked may be dead, and that costs seconds."""
+class StatusPoller:
+    """Asks in a thread of its own: a coordinator that is dead costs seconds."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="deadpool-chaos-lookout", daemon=True)
-        self.sight = Sight(at=0.0)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="deadpool-chaos-poller", daemon=True)
+        self.view = StatusView(at=0.0)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        self._over.set()
+        self._closing.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        while not self._over.wait(_LOOK_S):
+    def _poll(self) -> None:
+        while not self._closing.wait(_POLL_S):
             at = time.time()
             try:
-                self.sight = sight_of(self._ask(), at)
+                self.view = view_of(self._ask(), at)
             except (DeadPoolError, OSError, KeyError):
-                continue  # nobody is in office: what was seen last is as old as it says
+                continue  # no coordinator answers: the last status stays, with its time
 
 
 class Tail:
-    """Records of a JSONL file, as they are written."""
+    """Reads the records of a JSONL file as they are written."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
@@ -125,26 +125,26 @@ _PHASES = {
 }
 
 
-def phase_told(events: Sequence[dict[str, Any]]) -> str:
-    """By the last event that says so: a status is older than that."""
-    told = (_PHASES[event["what"]] for event in reversed(events) if event["what"] in _PHASES and _is_so(event))
-    return next(told, "forming")
+def newest_phase(events: Sequence[dict[str, Any]]) -> str:
+    """The phase of the job by its newest event; a status would be older."""
+    phases = (_PHASES[event["what"]] for event in reversed(events) if event["what"] in _PHASES and _sets_phase(event))
+    return next(phases, "forming")
 
 
-def _is_so(event: dict[str, Any]) -> bool:
-    """Whoever takes over something else than a job that runs has more to tell."""
+def _sets_phase(event: dict[str, Any]) -> bool:
+    """A takeover of a job that does not run is followed by a fence, which says so."""
     return event["what"] != "took_over" or bool(event["running"])
 
 
-class Steps:
-    """Which steps were done by every rank, and when."""
+class StepProgress:
+    """Which steps every rank has completed, and when."""
 
     def __init__(self, out: Path, world_size: int) -> None:
         self._tails = {rank: Tail(out / f"rank{rank}.jsonl") for rank in range(world_size)}
         self._newest = dict.fromkeys(self._tails, -1)
-        self.ends: list[float] = []  # of steps that all have done, each when the last rank had done it
+        self.ends: list[float] = []  # of each step that all ranks have completed: when the last rank had
 
-    def look(self) -> None:
+    def read_new(self) -> None:
         for rank, tail in self._tails.items():
             for record in tail.new():
                 if record.get("step", -1) > self._newest[rank]:
@@ -154,16 +154,16 @@ class Steps:
 
     @property
     def done(self) -> int:
-        """The newest step that every rank has done."""
+        """The newest step that every rank has completed."""
         return min(self._newest.values())
 
     @property
     def begun(self) -> int:
-        """A step that nobody has done yet."""
+        """The first step that no rank has completed yet."""
         return max(self._newest.values()) + 1
 
     def longest_pause_s(self, since: float, until: float) -> float:
-        """The longest time in which nothing new was done; steps that are done again may take it to the end."""
+        """The longest time without a new completed step, up to `until`."""
         inside = [end for end in self.ends if since <= end <= until]
         before = max((end for end in self.ends if end < since), default=since)
         times = sorted([before, *inside, until])

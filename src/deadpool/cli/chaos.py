@@ -1,4 +1,4 @@
-"""`deadpool chaos`: injection real jobs with real faults, again and again, and compare bit for bit."""
+"""`deadpool chaos`: inject real faults into real jobs, again and again, and compare the results bit for bit."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from deadpool.chaos.injected_fault import Wound
+    from deadpool.chaos.injected_fault import InjectedFault
 
 
 def chaos(
-    faults: Annotated[int, typer.Option(help="how many, over all jobs")] = 50,
-    seed: Annotated[int, typer.Option(help="draws which faults come, when, and whom they injection")] = 1,
+    faults: Annotated[int, typer.Option(help="how many faults, over all jobs")] = 50,
+    seed: Annotated[int, typer.Option(help="decides which faults come, when, and what they hit")] = 1,
     layout: Annotated[str, typer.Option(help="fsdp2, 3d or both")] = "both",
-    minutes: Annotated[float, typer.Option(help="for all of it; if that is not enough, it has failed")] = 30.0,
-    kinds: Annotated[str, typer.Option(help="only these kinds of fault, with commas in between; default: all")] = "",
+    minutes: Annotated[float, typer.Option(help="time limit for all of it; a run that needs longer has failed")] = 30.0,
+    kinds: Annotated[str, typer.Option(help="only these kinds of fault, separated by commas (default: all)")] = "",
     keep: Annotated[Path | None, typer.Option(help="keep the run folders here, with events and logs")] = None,
     json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
-    strangers: Annotated[int, typer.Option(help="instead: so many scripts drawn from the seed, each run thrice")] = 0,
-    only: Annotated[int | None, typer.Option(help="of the strangers only this one, by its number")] = None,
+    strangers: Annotated[int, typer.Option(help="instead: so many generated scripts, each run three times")] = 0,
+    only: Annotated[int | None, typer.Option(help="of the generated scripts only this one, by its number")] = None,
 ) -> None:
-    """Train small jobs on nodes in networks of their own, kill, stop, cut, damage, and compare bit for bit."""
+    """Train small jobs, kill, stop, cut off and damage their nodes, and compare with undisturbed runs bit for bit."""
     if strangers:
         from deadpool.cli.strangers import run_strangers
 
         run_strangers(strangers, seed, only, minutes, keep, json)
-    _refuse_only(only)
+    _check_only(only)
     from deadpool.cli.run import CODE_INTERRUPTED, stop_on
     from deadpool.control.temporary_folder import temporary_folder
 
-    _refuse(faults, layout, _words(kinds))
+    _check(faults, layout, _words(kinds))
     stop_on(signal.SIGTERM, signal.SIGINT)
     diagnosis = (json.parent if json is not None else Path.cwd()) / f"chaos-{seed}-diagnosis"
-    shutil.rmtree(diagnosis, ignore_errors=True)  # of an earlier run
+    shutil.rmtree(diagnosis, ignore_errors=True)  # left by an earlier run
     try:
         with temporary_folder("deadpool-chaos-") if keep is None else nullcontext(keep.resolve()) as folder:
             figures = _run(faults, seed, layout, minutes, _words(kinds), folder, diagnosis)
     except KeyboardInterrupt:
-        print("interrupted: everything is ended and cleaned up")
+        print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
     if json is not None:
         json.write_text(json_format.dumps(figures, indent=2) + "\n")
-    raise typer.Exit(_tell(figures, diagnosis))
+    raise typer.Exit(_print_result(figures, diagnosis))
 
 
-def _refuse_only(only: int | None) -> None:
+def _check_only(only: int | None) -> None:
     from deadpool.errors import ConfigError
 
     if only is not None:
@@ -62,7 +62,7 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _refuse(faults: int, layout: str, kinds: list[str]) -> None:
+def _check(faults: int, layout: str, kinds: list[str]) -> None:
     from deadpool.chaos.faults import FAULTS
     from deadpool.chaos.jobs import JOBS
     from deadpool.errors import ConfigError
@@ -88,11 +88,11 @@ def _run(
 
     deadline = time.monotonic() + 60.0 * minutes
     network = open_network()
-    kind = "network namespaces" if network.can_cut else "process groups on loopback: nothing can be cut off"
+    kind = "network namespaces" if network.can_cut else "process groups on loopback, so no node can be cut off"
     print(f"seed {seed}, {faults} faults; nodes are {kind}", flush=True)
     names = list(JOBS) if layout == "both" else [layout]
     shares = [faults // len(names) + (index < faults % len(names)) for index in range(len(names))]
-    verdicts = []
+    results = []
     with guarded() as mark, _Display(faults) as display:
         for name, share in zip(names, shares, strict=True):
             case = Case(
@@ -105,23 +105,23 @@ def _run(
                 diagnosis=diagnosis / name,
                 deadline=deadline,
                 ask=lambda run_dir: ask(run_dir, "status"),
-                tell=display.tell,
+                tell=display.show,
             )
-            verdicts.append(case.judge())
+            results.append(case.run())
         left = left_behind(mark)
         network.close()
-    return summary(verdicts, seed=seed, asked=faults, network=kind, left_behind=left)
+    return summary(results, seed=seed, asked=faults, network=kind, left_behind=left)
 
 
 class _Display:
-    """A line for each fault, and bars of what is going on."""
+    """A line for each fault, and progress bars."""
 
     def __init__(self, faults: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn("{task.description:38}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bars = Progress(*columns)
-        self._task = self._bars.add_task("faults healed", total=faults)
+        self._task = self._bars.add_task("faults recovered", total=faults)
 
     def __enter__(self) -> _Display:
         self._bars.start()
@@ -130,25 +130,25 @@ class _Display:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def tell(self, what: str, step: int, wound: Wound | None) -> None:
-        if wound is None or wound.healed_at is None:
+    def show(self, what: str, step: int, injected: InjectedFault | None) -> None:
+        if injected is None or injected.healed_at is None:
             self._bars.update(self._task, description=f"{what}, step {step}")
-        if wound is not None:
-            self._bars.console.print(_line(wound), highlight=False, soft_wrap=True)
-            self._bars.advance(self._task, wound.healed_at is not None)
+        if injected is not None:
+            self._bars.console.print(_line(injected), highlight=False, soft_wrap=True)
+            self._bars.advance(self._task, injected.healed_at is not None)
 
 
-def _line(wound: Wound) -> str:
-    fault, costs = wound.fault, wound.costs
-    begin = f"#{wound.number:<3} {fault.kind:20} {fault.described:24}"
-    if wound.healed_at is None:
-        beside = f", beside {', '.join(f'#{number}' for number in wound.beside)}" if wound.beside else ""
-        return f"{begin} at step {wound.at_step}, {wound.during}{beside}"
+def _line(injected: InjectedFault) -> str:
+    fault, costs = injected.fault, injected.costs
+    begin = f"#{injected.number:<3} {fault.kind:20} {fault.described:24}"
+    if injected.healed_at is None:
+        beside = f", beside {', '.join(f'#{number}' for number in injected.beside)}" if injected.beside else ""
+        return f"{begin} at step {injected.at_step}, {injected.during}{beside}"
     redone = f", {costs['steps_redone']} steps redone" if costs["steps_redone"] else ""
-    return f"{begin} healed: {costs['recovery_s']:.2f} s, longest pause {costs['pause_s']:.2f} s{redone}"
+    return f"{begin} recovered: {costs['recovery_s']:.2f} s, longest pause {costs['pause_s']:.2f} s{redone}"
 
 
-def _tell(figures: dict[str, Any], diagnosis: Path) -> int:
+def _print_result(figures: dict[str, Any], diagnosis: Path) -> int:
     from rich.console import Console
     from rich.table import Table
 
@@ -164,10 +164,10 @@ def _tell(figures: dict[str, Any], diagnosis: Path) -> int:
         for problem in job["problems"]:
             console.print(f"  {problem}", style="bold red", markup=False)
     for name in figures["left_behind"]:
-        console.print(f"left behind: {name}", style="bold red", markup=False)
+        console.print(f"process left behind: {name}", style="bold red", markup=False)
     good = is_good(figures)
     verdict = "BIT-IDENTICAL to the undisturbed runs" if figures["bit_identical"] else "NOT BIT-IDENTICAL"
     console.print(verdict, style="bold green" if good else "bold red")
     if diagnosis.exists():
-        console.print(f"what is known lies in {diagnosis}")
+        console.print(f"what is known of the failure is in {diagnosis}")
     return 0 if good else 1

@@ -1,4 +1,4 @@
-"""`deadpool coordinator`: the one process that knows who holds what."""
+"""`deadpool coordinator`: the process that decides which node holds which ranks and copies."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def coordinator(
 ) -> None:
     """Coordinate a job whose nodes join with `deadpool agent --join`. Exits 0 if the job completed, else 1.
 
-    Started again with the same folder it takes the running job over. With --coordinators the same can be started on
-    several machines: the first one begins, and nodes that lose it turn to the next."""
+    Started again with the same folder it takes over the running job. With --coordinators the same command is started on
+    several machines: the first coordinator begins, and nodes that lose it turn to the next one."""
     from deadpool.cli.addresses import at_interface
     from deadpool.config import resolve
     from deadpool.control.event_loop import serve
@@ -49,7 +49,7 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
     from deadpool.fault_orders import parse_order
     from deadpool.wire.secret import secret_is_given
 
-    places = _places(config)
+    places = _addresses_of_all(config)
     own = f"{config.host}:{config.port}"
     founds = not folder.is_known and (not places or str(places[0]) == own)
     if founds and not secret_is_given() and not folder.secret_file.exists():
@@ -63,8 +63,8 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
         credentials=credentials,
         log=log,
         orders=orders,
-        took_office=lambda: _take_office(config, folder, address, quiet),
-        narrate=not quiet,
+        took_office=lambda: _announce(config, folder, address, quiet),
+        print_events=not quiet,
     )
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
@@ -82,7 +82,7 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
         log.close()
 
 
-def _take_office(config: JobConfig, folder: RunDir, address: Address, quiet: bool) -> None:
+def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) -> None:
     from deadpool.timeouts import table
 
     folder.announce(address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node)
@@ -91,14 +91,16 @@ def _take_office(config: JobConfig, folder: RunDir, address: Address, quiet: boo
         print(f"[deadpool] timeout: {name:12} {value:>8}  {what_for}", flush=True)
 
 
-def _places(config: JobConfig) -> tuple[Address, ...]:
+def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:
     from deadpool.errors import ConfigError
     from deadpool.protocol.topology import Address
 
     places = config.coordinator_places
     own = f"{config.host}:{config.port}"
     if places and own not in places:
-        raise ConfigError(f"coordinators={config.coordinators!r} cannot be used: give {own}, this one, among them")
+        raise ConfigError(
+            f"coordinators={config.coordinators!r} cannot be used: give {own}, the address of this one, among them"
+        )
     return tuple(Address.parse(place) for place in places)
 
 
@@ -116,7 +118,7 @@ def _office(config: JobConfig, founds: bool) -> Leadership:
         unwind_s=config.unwind_timeout_s,
         in_place=config.in_place,
         overhead_budget=config.overhead_budget,
-        coordinators=_places(config),
+        coordinators=_addresses_of_all(config),
         silence_s=config.node_timeout_s,
         isolation_s=config.isolation_timeout_s,
         replace_stragglers=config.replace_stragglers,
@@ -135,7 +137,6 @@ def _office(config: JobConfig, founds: bool) -> Leadership:
     coordinator_config = CoordinatorConfig(
         settings=settings, deadlines=deadlines, schedule=schedule, fault_limit=fault_limit
     )
-    name = (
-        f"{config.host}:{config.port}/{secrets.token_hex(4)}"  # of this process: one that is started again is another
-    )
+    # A process that is started again has another name.
+    name = f"{config.host}:{config.port}/{secrets.token_hex(4)}"
     return Leadership(coordinator_config, name=name, founds=founds)

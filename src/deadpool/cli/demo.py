@@ -1,4 +1,4 @@
-"""`deadpool demo`: see a node die and nothing get lost."""
+"""`deadpool demo`: kill a node of a small training job, and show that no step is lost."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def demo(
         with temporary_folder("deadpool-demo-") as folder:
             comparison = _run(layout, steps, victim, folder)
     except KeyboardInterrupt:
-        print("interrupted: everything is ended and cleaned up")
+        print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
-    _tell(comparison)
+    _print_result(comparison)
     summary = comparison.summary()
     if json is not None:
         json.write_text(json_format.dumps(summary, indent=2) + "\n")
@@ -54,7 +54,7 @@ def _run(layout: str, steps: int, victim: str, folder: Path) -> Comparison:
         return compare(layout=layout, steps=steps, victim=victim, folder=folder, progress=progress)
 
 
-def _tell(comparison: Comparison) -> None:
+def _print_result(comparison: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -70,10 +70,10 @@ def _tell(comparison: Comparison) -> None:
         mark = "redone" if step == first else ""
         table.add_row(str(step), *(f"{float.fromhex(value):.9f}" for value in pair), mark)
     console.print(table)
-    _verdict(comparison)
+    _print_verdict(comparison)
 
 
-def _verdict(comparison: Comparison) -> None:
+def _print_verdict(comparison: Comparison) -> None:
     summary, wrong = comparison.summary(), comparison.differences()
     print(
         f"first new step done {summary['first_step_s']:.2f} s after the kill; a step takes "

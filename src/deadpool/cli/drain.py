@@ -1,4 +1,4 @@
-"""`deadpool drain`: a node hands over its ranks and leaves."""
+"""`deadpool drain`: take a node out of a running job without losing a step."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import typer
 
 def drain(
     node: Annotated[str, typer.Argument(help="the node that is to leave")],
-    wait: Annotated[bool, typer.Option(help="until it has left, or stays after all")] = True,
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
+    wait: Annotated[bool, typer.Option(help="wait until it has left, or until it is clear that it stays")] = True,
+    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Take a node out of a running job: a spare takes its ranks between two steps, nothing is computed again, then the
-    node's agent ends. A spare simply leaves. Refused where no spare could take the ranks, or a recovery is running."""
+    """Take a node out of a running job: a spare takes its ranks between two steps, no step is computed again, and then
+    the node's agent ends. A spare leaves at once. Refused while no spare can take the ranks, and during a recovery."""
     from deadpool.cli.drain_wait import await_departure
     from deadpool.cli.job_client import ask, find_run_dir
 

@@ -1,4 +1,4 @@
-"""How commands reach a running job: through its run folder, which names the coordinator and holds the secret."""
+"""How commands reach a running job: its run folder names the coordinator and holds the secret."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATIENCE_S = 3.0
 
 
 def find_run_dir(given: Path | None) -> RunDir:
-    """The one given, or the newest under ./deadpool-runs."""
+    """The folder that was given, or the newest one in ./deadpool-runs."""
     if given is not None:
         return RunDir(given)
     runs = sorted(path for path in RUNS.glob("*") if (path / "job.json").exists())

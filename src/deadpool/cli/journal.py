@@ -1,4 +1,4 @@
-"""`deadpool journal`: what the ranks have logged, as one curve."""
+"""`deadpool journal`: print what job.log has written, every step once."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ import typer
 if TYPE_CHECKING:
     from deadpool.journal.reading import Line
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 def journal(
     folder: Annotated[
-        list[Path] | None, typer.Argument(help="folders of journals, of nodes that share none; default: the job's")
+        list[Path] | None,
+        typer.Argument(help="folders of journals, one per node where nodes share none (default: the job's)"),
     ] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
-    rank: Annotated[int | None, typer.Option(help="of this rank only")] = None,
-    key: Annotated[list[str] | None, typer.Option(help="these values only, repeatable; a/b for a nested one")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with what comes")] = False,
+    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
+    rank: Annotated[int | None, typer.Option(help="only this rank")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="only these values (repeatable); a/b if nested")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new entries")] = False,
 ) -> None:
     """Print what job.log has written, every step of every rank once: a table, or lines of JSON where it is piped."""
     from deadpool.journal.reading import JournalReader, newest_runs
@@ -33,7 +34,7 @@ def journal(
     _print((line for line in newest_runs(book.read()) if rank in (None, line.rank)), key or [], titled=True)
     while follow:
         try:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         except KeyboardInterrupt:
             return
         lines = sorted(book.read(), key=lambda line: (line.step, line.rank))
@@ -88,7 +89,7 @@ def _chosen(values: dict[str, Any], keys: list[str]) -> dict[str, Any]:
 
 
 def _find(values: Any, key: str) -> Any:
-    """A key as it is, or as a path into nested dicts."""
+    """A key is looked up as it is, else as a path into nested dicts."""
     if isinstance(values, dict) and key in values:
         return values[key]
     outer, _, inner = key.partition("/")

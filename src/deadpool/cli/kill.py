@@ -15,15 +15,15 @@ _AT_HELP = "wait for this moment of --step: " + "; ".join(f"{word}: {when}" for 
 
 
 def kill(
-    node: Annotated[str | None, typer.Option(help="a whole node: its agent and all its trainers")] = None,
-    rank: Annotated[int | None, typer.Option(help="the one trainer that holds this rank")] = None,
+    node: Annotated[str | None, typer.Option(help="hit a whole node: its agent and all its trainers")] = None,
+    rank: Annotated[int | None, typer.Option(help="hit the one trainer that holds this rank")] = None,
     at: Annotated[str | None, typer.Option(help=_AT_HELP)] = None,
-    step: Annotated[int | None, typer.Option(help="the N of --at; 0 is the first step ever")] = None,
-    signal: Annotated[str, typer.Option(help="which signal")] = "SIGKILL",
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
+    step: Annotated[int | None, typer.Option(help="the step N of --at; 0 is the first step of the job")] = None,
+    signal: Annotated[str, typer.Option(help="the signal to send")] = "SIGKILL",
+    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Send a signal to a node or to the trainer of a rank, as a machine or an operator would: now, or at a moment."""
+    """Send a signal to a node, or to the trainer of a rank: now, or at a moment of training."""
     from deadpool.cli.job_client import ask, find_run_dir
     from deadpool.fault_orders import InjectionOrder, signal_number
 
@@ -31,5 +31,5 @@ def kill(
     body = ask(find_run_dir(run_dir), "kill", node=node, rank=rank, signal=order.signal, at=at, step=step)
     name = signals.Signals(order.signal).name
     place = f"rank {rank} on node {body['node']}" if rank is not None else f"node {body['node']}"
-    told = f"sent {name} to {place}" if at is None else f"waiting {name} for {place}: {order.moment()}"
+    told = f"sent {name} to {place}" if at is None else f"{name} is ordered for {place}: {order.moment()}"
     print(json_format.dumps(body) if json else told)

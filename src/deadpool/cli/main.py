@@ -1,4 +1,4 @@
-"""The `deadpool` command: one file per subcommand, imported when it is called."""
+"""The `deadpool` command. There is one file per subcommand, which imports what it needs when it is called."""
 
 from __future__ import annotations
 

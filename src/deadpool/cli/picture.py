@@ -1,4 +1,4 @@
-"""`deadpool picture`: a recovery as an SVG."""
+"""`deadpool picture`: draw a recovery as an SVG."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 
 
 def picture(
-    run_dir: Annotated[Path | None, typer.Argument(help="the job's run folder; default: the newest one here")] = None,
-    out: Annotated[Path, typer.Option(help="where the SVG goes")] = Path("recovery.svg"),
-    cause: Annotated[str | None, typer.Option(help="which fault, e.g. fault-1; default: the last one")] = None,
+    run_dir: Annotated[Path | None, typer.Argument(help="the job's run folder (default: the newest one here)")] = None,
+    out: Annotated[Path, typer.Option(help="the SVG file to write")] = Path("recovery.svg"),
+    cause: Annotated[str | None, typer.Option(help="which fault, e.g. fault-1 (default: the last one)")] = None,
 ) -> None:
     """Draw step times around a fault, and its recovery phase by phase. Also after the job has ended."""
     from deadpool.cli.job_client import find_run_dir

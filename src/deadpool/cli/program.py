@@ -1,4 +1,4 @@
-"""What a job runs: a command line in the habits of torchrun, as what would follow `python`.
+"""The program that a job runs, given as torchrun takes it, turned into what would follow `python`.
 
 train.py --lr 1        a script                              python train.py --lr 1
 -m package.train       a module, also as --module            python -m package.train
@@ -17,17 +17,17 @@ from pathlib import Path
 from deadpool.errors import ConfigError
 
 MODULE_FLAG = "-m"
-MODULE_HELP = "the script is the name of a module, to be run as `python -m` does"
-NO_PYTHON_HELP = "the script is a command; it has to be one of this python: its script or module is run"
-PRELOAD_HELP = "a package that trainers have imported before they begin (repeatable): heavy ones start faster"
+MODULE_HELP = "the script is the name of a module, which is run as `python -m` would"
+NO_PYTHON_HELP = "the script is a command that starts with this python; its script or module is run"
+PRELOAD_HELP = "a package to import before trainers are forked (repeatable), so that they start faster"
 SCRIPT_HELP = "the training script, or -m and a module, and its arguments"
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)?)?$")
 _HARMLESS = {"-u", "-B"}
-"""Options of python that change nothing here: trainers are unbuffered anyway."""
+"""Options of python that change nothing here: the output of trainers is unbuffered anyway."""
 
 
 def checked_program(words: list[str], *, module: bool, no_python: bool) -> list[str]:
-    """What would follow `python`. ConfigError if it cannot be run."""
+    """What would follow `python`. Raises ConfigError if it cannot be run."""
     if module and no_python:
         raise ConfigError("--module and --no-python cannot be used together: give one of them")
     if module:
@@ -42,7 +42,7 @@ def checked_program(words: list[str], *, module: bool, no_python: bool) -> list[
 
 
 def _check_module(words: list[str]) -> None:
-    """Whether there is such a package. Not more: to find a module in it, it would have to be imported."""
+    """Checks only that the package exists: to find a module in it, the package would have to be imported."""
     if not words:
         raise ConfigError("-m names no module: give one, as in -m package.train")
     top = words[0].partition(".")[0]
@@ -54,8 +54,8 @@ def _without_interpreter(words: list[str]) -> list[str]:
     program, *rest = words
     if _INTERPRETER.match(Path(program).name) is None:
         raise ConfigError(
-            f"--no-python {program} cannot be protected: DeadPool works inside of a python process, and cannot keep "
-            "any other program. Give a python script, or start this command with torchrun, without protection"
+            f"--no-python {program} cannot be protected: DeadPool works inside of python processes only. Give a "
+            "python script, or start this command with torchrun, without protection"
         )
     _check_interpreter(program)
     while rest and rest[0] in _HARMLESS:

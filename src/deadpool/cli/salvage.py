@@ -1,4 +1,4 @@
-"""`deadpool salvage`: what a job that could not go on has left on disk."""
+"""`deadpool salvage`: read the copies that a job left on disk when it could not go on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def salvage(
 
     for rank, kept in sorted(read_folder(*folders).items()):
         size = sum(tensor.nbytes for tensor in kept.tensors.values())
-        lacks = f", without {', '.join(kept.missing)}" if kept.missing else ""
-        print(f"rank {rank}: {kept.step} completed steps, {len(kept.tensors)} tensors, {size / 1e6:.1f} MB{lacks}")
+        missing = f", without {', '.join(kept.missing)}" if kept.missing else ""
+        print(f"rank {rank}: {kept.step} completed steps, {len(kept.tensors)} tensors, {size / 1e6:.1f} MB{missing}")
         if out is not None:
             kept.save(out)

@@ -1,4 +1,4 @@
-"""deadpool sim: the protocol's cores in a simulated world, seed by seed, looked at by checkers."""
+"""`deadpool sim`: run the protocol's cores in a simulated world, seed by seed, under checkers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 def sim(
     seeds: Annotated[int, typer.Option(help="how many seeds to run")] = 200,
-    first: Annotated[int, typer.Option(help="the first of them")] = 0,
-    seed: Annotated[int | None, typer.Option(help="run this one only")] = None,
-    story: Annotated[bool, typer.Option(help="tell what happened, event by event")] = False,
-    jobs: Annotated[int, typer.Option(help="processes; 0: one per core")] = 0,
-    minutes: Annotated[float, typer.Option(help="stop after so long, whatever is left; 0: no limit")] = 0.0,
+    first: Annotated[int, typer.Option(help="the first seed")] = 0,
+    seed: Annotated[int | None, typer.Option(help="run only this seed")] = None,
+    story: Annotated[bool, typer.Option(help="print every event of every seed")] = False,
+    jobs: Annotated[int, typer.Option(help="processes to use; 0: one per core")] = 0,
+    minutes: Annotated[float, typer.Option(help="stop after so many minutes; 0: no limit")] = 0.0,
     profile: Annotated[str, typer.Option(help="the mix of faults that seeds draw from")] = "anything",
-    mutations: Annotated[bool, typer.Option(help="break rules one by one, and see each caught")] = False,
-    nodes: Annotated[int, typer.Option(help="a job of real size: one node is lost, and it is measured")] = 0,
+    mutations: Annotated[bool, typer.Option(help="break rules one by one, and check that seeds notice it")] = False,
+    nodes: Annotated[int, typer.Option(help="instead: measure a loss in a job of so many nodes")] = 0,
     nproc_per_node: Annotated[int, typer.Option(help="ranks on each node, with --nodes")] = 8,
-    json: Annotated[Path | None, typer.Option(help="write what came of it here")] = None,
+    json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
 ) -> None:
-    """Run the real cores in a seeded world full of faults. Exit code 1, and one command that replays it, for each seed
-    that breaks a rule of the protocol."""
+    """Run the real cores in a seeded world full of faults. For each seed that breaks a rule of the protocol it prints
+    one command that replays it, and the exit code is 1."""
     jobs = jobs or os.cpu_count() or 1
     if nodes:
         from deadpool.cli.sim_scale import measure
@@ -44,8 +44,8 @@ def sim(
     else:
         chosen = _profile(profile)
         if seed is not None or story:
-            told = range(first, first + seeds) if seed is None else [seed]
-            summary, elapsed_s = _tell_each(told, chosen)
+            chosen_seeds = range(first, first + seeds) if seed is None else [seed]
+            summary, elapsed_s = _print_each(chosen_seeds, chosen)
         else:
             summary, elapsed_s = _run(first, seeds, jobs, minutes, chosen)
         _conclude(summary, elapsed_s, json)
@@ -60,8 +60,8 @@ def _profile(name: str) -> Profile:
     return BY_NAME[name]
 
 
-def _tell_each(seeds: Iterable[int], profile: Profile) -> tuple[Summary, float]:
-    """What each seed draws comes first."""
+def _print_each(seeds: Iterable[int], profile: Profile) -> tuple[Summary, float]:
+    """The options that a seed draws are printed first."""
     from deadpool.sim.run import run_seed
     from deadpool.sim.sweep import Summary
 
@@ -72,7 +72,7 @@ def _tell_each(seeds: Iterable[int], profile: Profile) -> tuple[Summary, float]:
         print("\n".join(result.story))
         print(f"seed {seed}: {result.outcome}")
         summary.add(result)
-        _tell_violation(result)
+        _print_violation(result)
     return summary, time.monotonic() - began
 
 
@@ -101,7 +101,7 @@ def _run(first: int, seeds: int, jobs: int, minutes: float, profile: Profile) ->
             summary.cpu_s += cpu_s
             for result in results:
                 summary.add(result)
-                _tell_violation(result)
+                _print_violation(result)
             found = f"{summary.faults.total()} faults, {len(summary.violations)} violations"
             progress.update(task, completed=summary.seeds, found=found)
             if minutes and time.monotonic() - began > 60 * minutes:
@@ -109,7 +109,7 @@ def _run(first: int, seeds: int, jobs: int, minutes: float, profile: Profile) ->
     return summary, time.monotonic() - began
 
 
-def _tell_violation(result: Result) -> None:
+def _print_violation(result: Result) -> None:
     if result.violation:
         print(f"seed {result.seed} FAILED {result.violation}\n  replay: {result.replay}", flush=True)
 

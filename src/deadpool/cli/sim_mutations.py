@@ -1,4 +1,4 @@
-"""deadpool sim --mutations: breaks the rules of the protocol one by one, and tells how many seeds noticed it."""
+"""`deadpool sim --mutations`: break the rules of the protocol one by one, and count the seeds until one notices."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 def catch_all(jobs: int, json: Path | None) -> None:
-    """Exit code 1 if one of them went unnoticed."""
+    """Exits with code 1 if a mutation went unnoticed."""
     from deadpool.sim.mutations import ALL
     from deadpool.sim.mutations.catching import catch_each
 
     began = time.monotonic()
     found = {}
-    for catch in catch_each(ALL, jobs):  # told as they come: some take long
+    for catch in catch_each(ALL, jobs):  # printed as they come, since some take long
         found[catch.mutation] = catch
         told = f"caught in seed {catch.seeds}" if catch.violation else f"NOT CAUGHT in {catch.seeds} seeds"
         reason = (catch.violation or "")[:60]

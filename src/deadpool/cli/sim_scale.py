@@ -1,4 +1,4 @@
-"""deadpool sim --nodes N: one loss in a job of that size, through the real cores, and what it costs the coordinator."""
+"""`deadpool sim --nodes N`: lose one node of a job of that size, and measure what it costs the coordinator's core."""
 
 from __future__ import annotations
 

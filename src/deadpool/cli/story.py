@@ -1,4 +1,4 @@
-"""`deadpool story`: what happened, as a timeline."""
+"""`deadpool story`: print each recovery as a timeline."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def story(
-    cause: Annotated[str | None, typer.Argument(help="a cause id, e.g. fault-1; default: all of them")] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder; default: the newest one here")] = None,
+    cause: Annotated[str | None, typer.Argument(help="a cause, e.g. fault-1 (default: all of them)")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show each recovery as a timeline with its phases in milliseconds. Also after the job has ended."""

@@ -1,4 +1,4 @@
-"""`deadpool chaos --strangers N`: scripts that are drawn from a seed, run unprotected, protected and hit."""
+"""`deadpool chaos --strangers N`: run generated scripts without DeadPool, with it, and with injected faults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from deadpool.chaos.strangers.trial import Verdict
+    from deadpool.chaos.strangers.trial import ScriptResult
 
 _SHOWN = 6
 
@@ -19,7 +19,8 @@ _SHOWN = 6
 def run_strangers(
     count: int, seed: int, only: int | None, minutes: float, keep: Path | None, json: Path | None
 ) -> NoReturn:
-    """Ends the command, with 0 only if every script is exact or refused as it had to be, and nothing is left behind."""
+    """Ends the command: with code 0 only if every script is exact, or refused as it has to be, and no process is
+    left."""
     from deadpool.cli.run import CODE_INTERRUPTED, stop_on
 
     stop_on(signal.SIGTERM, signal.SIGINT)
@@ -28,7 +29,7 @@ def run_strangers(
     try:
         figures = _run(seed, numbers, folder, minutes, keep is not None)
     except KeyboardInterrupt:
-        print("interrupted: everything is ended and cleaned up")
+        print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
     if json is not None:
         json.write_text(json_format.dumps(figures, indent=2) + "\n")
@@ -44,27 +45,27 @@ def _run(seed: int, numbers: list[int], folder: Path, minutes: float, keep: bool
     print(f"seed {seed}, {len(numbers)} scripts: each by torchrun, protected, and protected with faults", flush=True)
     with guarded() as mark:
         campaign = Campaign(
-            seed=seed, numbers=numbers, folder=folder, keep=keep, deadline=deadline, ask=ask, tell=_tell
+            seed=seed, numbers=numbers, folder=folder, keep=keep, deadline=deadline, ask=ask, report=_print_result
         )
-        verdicts = campaign.run()
+        results = campaign.run()
         left = left_behind(mark)
-    return summary(verdicts, seed=seed, asked=len(numbers), left_behind=left)
+    return summary(results, seed=seed, asked=len(numbers), left_behind=left)
 
 
-def _tell(verdict: Verdict) -> None:
-    script, shape = verdict.script, verdict.script.shape
-    took = sum(verdict.seconds.values())
+def _print_result(result: ScriptResult) -> None:
+    script, shape = result.script, result.script.shape
+    took = sum(result.seconds.values())
     lines = [
-        f"#{script.number:<4} {verdict.result:8} {took:5.1f} s  {shape.nodes} x {shape.per_node} ranks, "
+        f"#{script.number:<4} {result.result:8} {took:5.1f} s  {shape.nodes} x {shape.per_node} ranks, "
         f"{script.steps} steps: {', '.join(script.tags)}"
     ]
-    if verdict.injections:
-        lines.append(f"      {verdict.hit} faults: {'; '.join(map(str, verdict.injections))}")
-    lines += [f"      missed: {missed}" for missed in verdict.missed]
-    if script.refused and verdict.is_good:
+    if result.injections:
+        lines.append(f"      {result.hit} faults: {'; '.join(map(str, result.injections))}")
+    lines += [f"      missed: {missed}" for missed in result.missed]
+    if script.refused and result.is_good:
         lines.append(f"      refused: {script.refused}")
-    if not verdict.is_good:
-        shown, more = verdict.problems[:_SHOWN], len(verdict.problems) - _SHOWN
+    if not result.is_good:
+        shown, more = result.problems[:_SHOWN], len(result.problems) - _SHOWN
         lines += [f"      ! {line}" for problem in shown for line in problem.splitlines()]
         lines += [f"      ! and {more} more"] if more > 0 else []
         lines.append(f"      again: {script.command}")
@@ -79,13 +80,13 @@ def _conclude(figures: dict[str, Any], folder: Path) -> int:
     for reason, count in figures["refused"].items():
         print(f"refused {count} times: {reason}")
     if figures["undisturbed"]:
-        print(f"no fault came in time in scripts {figures['undisturbed']}")
+        print(f"no fault was injected in time in scripts {figures['undisturbed']}")
     for script in figures["scripts"]:
         if script["result"] not in ("exact", "refused"):
             print(f"{script['result']}: {script['command']}")
     for name in figures["left_behind"]:
-        print(f"left behind: {name}")
+        print(f"process left behind: {name}")
     good = is_good(figures)
     if not good:
-        print(f"what is known lies in {folder}")
+        print(f"what is known of the failures is in {folder}")
     return 0 if good else 1

@@ -1,4 +1,4 @@
-"""The agent process: an asyncio shell around the core, its trainers and its data plane."""
+"""The agent process: an asyncio shell around the agent's core, its trainers and its data plane."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 from deadpool.config import JobConfig
 from deadpool.config_values import parse_cpus
-from deadpool.control.coordinator_client import Calling
-from deadpool.control.core_driver import Rhythm
+from deadpool.control.coordinator_client import CoordinatorClient
+from deadpool.control.core_driver import CoreDriver
 from deadpool.control.data_plane import DataPlane
-from deadpool.control.fault_injection import PendingInjections
+from deadpool.control.fault_injection import NodeInjections
 from deadpool.control.rank_stats import rank_figures
 from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.thread_priority import ThreadPriority
@@ -47,10 +47,10 @@ from deadpool.timeouts import STREAM_AT_LEAST_S, stream_s
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.trainer_link import AgentEnd, TrainerListener
 
-KEPT_FOLDER = "kept"  # beside the trainers' logs: copies that outlive a job that could not go on
+KEPT_FOLDER = "kept"  # beside the trainers' logs: copies of a job that could not go on
 _STALL_S = 0.5  # a timer that fires later than this means that this process did not run
-_UNTOLD_AT_MOST = 1000
-"""Events that are kept for the next coordinator's log."""
+_UNSENT_LIMIT = 1000
+"""Events that wait for a coordinator to log them."""
 
 
 class AgentProcess:
@@ -72,13 +72,13 @@ class AgentProcess:
         self.node, self._rack, self._spare, self._host = node, rack, spare, host
         self._credentials = credentials
         self._incarnation = secrets.token_hex(4)
-        self._calling: Calling | None = None
-        self._untold: deque[Report] = deque(maxlen=_UNTOLD_AT_MOST)
+        self._client: CoordinatorClient | None = None
+        self._unsent: deque[Report] = deque(maxlen=_UNSENT_LIMIT)
         self._data_address: Address | None = None
         self._ends: dict[str, AgentEnd] = {}
-        self._rhythm = Rhythm(self._core, perform=self._perform, stall_s=_STALL_S)
+        self._driver = CoreDriver(self._core, perform=self._perform, stall_s=_STALL_S)
         self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
-        self._pending_injections = PendingInjections(
+        self._injections = NodeInjections(
             self._core.trainers, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
         )
         self._data = DataPlane(
@@ -87,13 +87,13 @@ class AgentProcess:
             credentials=credentials,
             post=self._feed,
             note=self._report,
-            midway=self._pending_injections.midway,
+            midway=self._injections.midway,
             deadline_s=STREAM_AT_LEAST_S,
             priority=ThreadPriority(settings.bulk_nice, parse_cpus(settings.bulk_cpus)),
             kept=logs / KEPT_FOLDER,
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
-        self._door = TrainerListener(door, self._trainer_said, self._trainer_hung_up)
+        self._door = TrainerListener(door, self._on_trainer_message, self._on_trainer_disconnected)
         self._rendezvous = RendezvousServer(credentials)
         self._trainers = TrainerProcesses(
             script=script,
@@ -101,43 +101,43 @@ class AgentProcess:
             host=host,
             logs=logs,
             label=self._label,
-            on_exit=self._trainer_exited,
+            on_exit=self._on_trainer_exited,
             on_failure=self.stop,
             fork_server=fork_server,
             preload=preload,
         )
 
     async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:
-        """Joins the job and stays until it ends."""
-        calling = Calling(
-            coordinators, self._credentials, join=self._join, feed=self._feed, order=self._pending_injections.order
+        """Joins the job, and returns when the job ends or this node leaves it."""
+        client = CoordinatorClient(
+            coordinators, self._credentials, join=self._join, feed=self._feed, order=self._injections.order
         )
-        if not await self._reach(calling, patience_s):
+        if not await self._connect_first(client, patience_s):
             return await self._outcome
-        self._calling = calling
+        self._client = client
         self._data_address = self._data.start()
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
-        keeping = asyncio.get_running_loop().create_task(calling.keep())
+        staying = asyncio.get_running_loop().create_task(client.stay_connected())
         try:
-            either: list[asyncio.Future[Any]] = [keeping, self._outcome]
+            either: list[asyncio.Future[Any]] = [staying, self._outcome]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if keeping.done():
-                keeping.result()  # a bug: it keeps at it for ever
+            if staying.done():
+                staying.result()  # it never returns, so this raises what went wrong
             return self._outcome.result()
         finally:
-            keeping.cancel()
-            await self._close(calling)
+            staying.cancel()
+            await self._close(client)
 
-    async def _reach(self, calling: Calling, patience_s: float) -> bool:
-        """False: told to stop before there was a coordinator to be told by."""
-        reaching = asyncio.ensure_future(calling.reach(patience_s))
-        either: list[asyncio.Future[Any]] = [reaching, self._outcome]
+    async def _connect_first(self, client: CoordinatorClient, patience_s: float) -> bool:
+        """Returns False if this process was told to stop before any coordinator answered."""
+        connecting = asyncio.ensure_future(client.connect_first(patience_s))
+        either: list[asyncio.Future[Any]] = [connecting, self._outcome]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not reaching.done():
-            reaching.cancel()
+        if not connecting.done():
+            connecting.cancel()
             return False
-        await reaching
+        await connecting
         return True
 
     def _join(self) -> Join:
@@ -157,31 +157,31 @@ class AgentProcess:
     def leave(self, reason: str) -> None:
         self._feed(LeaveAsked(reason=reason))
 
-    async def _close(self, calling: Calling) -> None:
-        self._rhythm.stop()
+    async def _close(self, client: CoordinatorClient) -> None:
+        self._driver.stop()
         await self._trainers.close()
         self._door.close()
         await self._rendezvous.close()
         await asyncio.to_thread(self._data.close)
-        await calling.close()
+        await client.close()
 
     # --- inputs ------------------------------------------------------------------------------------------------------
 
-    def _trainer_said(self, end: AgentEnd, message: Any) -> None:
+    def _on_trainer_message(self, end: AgentEnd, message: Any) -> None:
         if isinstance(message, TrainerHello):
             self._ends[message.trainer] = end
         if isinstance(message, Injected):
-            self._pending_injections.injected(message)
+            self._injections.on_injected(message)
             return
         name = next((name for name, known in self._ends.items() if known is end), None)
         if name is not None:
             self._feed(FromTrainer(trainer=name, message=message))
 
-    def _trainer_hung_up(self, end: AgentEnd) -> None:
-        """Its exit says the rest; the process is reaped there."""
+    def _on_trainer_disconnected(self, end: AgentEnd) -> None:
+        """Nothing more follows from it here: the exit of the process is reported by the fork server."""
         self._ends = {name: known for name, known in self._ends.items() if known is not end}
 
-    def _trainer_exited(self, name: str, code: int, reason: str) -> None:
+    def _on_trainer_exited(self, name: str, code: int, reason: str) -> None:
         if name in self._ends:
             self._ends[name].read_remaining()
         self._feed(TrainerExited(trainer=name, code=code, reason=reason))
@@ -190,7 +190,7 @@ class AgentProcess:
         match input:
             case FromCoordinator(message=Welcome(settings=settings)):
                 self._data.use_deadline(stream_s(settings.silence_s))
-        self._rhythm.feed(input)
+        self._driver.feed(input)
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -203,12 +203,12 @@ class AgentProcess:
             case ToCoordinator(message=message):
                 self._to_coordinator(message)
             case LookElsewhere():
-                if self._calling is not None:
-                    self._calling.hang_up()
+                if self._client is not None:
+                    self._client.disconnect()
             case ToTrainer(trainer=name, message=message, segment=segment):
                 self._to_trainer(name, message, segment)
                 if isinstance(message, Seat):
-                    self._pending_injections.seated(name, message.rank)
+                    self._injections.seated(name, message.rank)
             case StartTrainer(trainer=name):
                 self._trainers.start(name)
             case KillTrainer(trainer=name):
@@ -232,14 +232,14 @@ class AgentProcess:
 
     def _to_coordinator(self, message: Any) -> None:
         if isinstance(message, Report):
-            self._untold.append(message)
-        elif self._calling is not None:
-            self._calling.send(message)
-        if self._calling is not None and self._calling.is_welcome:
-            while self._untold:
-                self._calling.send(self._untold.popleft())
+            self._unsent.append(message)
+        elif self._client is not None:
+            self._client.send(message)
+        if self._client is not None and self._client.is_accepted:
+            while self._unsent:
+                self._client.send(self._unsent.popleft())
             if isinstance(message, Heartbeat):
-                self._calling.send(Facts(facts=self._facts()))
+                self._client.send(Facts(facts=self._facts()))
 
     def _facts(self) -> dict[str, Any]:
         sent = self._data.sent

@@ -1,4 +1,4 @@
-"""The coordinator process: an asyncio shell around the core. Feed, carry out effects, re-arm the timer."""
+"""The coordinator process: an asyncio shell around the core, its connections to nodes, and requests of commands."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from deadpool.control.bandwidth import bandwidth
-from deadpool.control.core_driver import Rhythm
-from deadpool.control.drain_rpc import DepartureDesk
+from deadpool.control.core_driver import CoreDriver
+from deadpool.control.drain_rpc import DrainRpc
 from deadpool.control.event_text import console_line
 from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.peer_shutdown import DISMISS
@@ -40,19 +40,19 @@ from deadpool.wire.listener import AuthenticatedListener
 from deadpool.wire.served_link import ServedLink
 
 PORT_WAIT_S = 10.0
-STALL_S = 0.1  # a timer that fires later than this means that this process did not run
+STALL_S = 0.1  # a timer that fires later than that means that this process did not run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     failed: bool
     reason: str
-    in_office: bool  # else it is not the job's outcome, only this process's
+    in_office: bool  # false: this is the outcome of a standby process, and not of the job
 
 
 @dataclass(slots=True)
 class Caller:
-    """Whoever is on a link: a node once it has joined, a command, or neither yet."""
+    """The other end of a connection: a node once it has joined, a command, or not known yet."""
 
     link: ServedLink
     node: str | None = None
@@ -74,22 +74,22 @@ class CoordinatorServer:
         log: EventLog,
         orders: list[InjectionOrder],
         took_office: Callable[[], None],
-        narrate: bool = True,
+        print_events: bool = True,
     ) -> None:
-        """`took_office` is called when it becomes the coordinator, also at the start if it founds the job."""
-        self._office, self._log, self._narrate = office, log, narrate
+        """`took_office` is called when this process becomes the coordinator, also at the start of the job."""
+        self._office, self._log, self._prints_events = office, log, print_events
         self._took_office, self._was_in_office = took_office, False
         self._peers: dict[str, Peer] = {}
-        self._said: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, as it travels
+        self._last_order: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, bytes
         self._injections = InjectionRpc(lambda: office.coordinator, orders, send=self._send, log_event=self._log_event)
-        self._departures = DepartureDesk(lambda: office.coordinator, feed=self._feed)
-        self._reception = AuthenticatedListener(credentials, "control", self._welcome, self._refused)
-        self._rhythm = Rhythm(office, perform=self._perform, stall_s=STALL_S)
+        self._drains = DrainRpc(lambda: office.coordinator, feed=self._feed)
+        self._reception = AuthenticatedListener(credentials, "control", self._serve_link, self._on_refused)
+        self._driver = CoreDriver(office, perform=self._perform, stall_s=STALL_S)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     async def start(self, host: str, port: int) -> Address:
-        """One that is started again wants the port that it had; somebody may be using it for a moment, as the near end
-        of a connection."""
+        """A coordinator that is started again needs its old port. For a moment another process may use it as the near
+        end of a connection, so this waits."""
         deadline = time.monotonic() + PORT_WAIT_S
         while True:
             try:
@@ -100,7 +100,7 @@ class CoordinatorServer:
                 await asyncio.sleep(0.1)
 
     def open(self) -> None:
-        """From here on it may be in office."""
+        """From here on this process may become the coordinator."""
         self._feed(Tick())
 
     async def wait(self) -> Outcome:
@@ -110,14 +110,14 @@ class CoordinatorServer:
         self._feed(StopAsked(reason=reason))
 
     async def close(self) -> None:
-        """Everybody hears the last words before the links close."""
-        self._rhythm.stop()
+        """Every node gets the last messages before its connection is closed."""
+        self._driver.stop()
         await self._reception.stop_listening()
-        await asyncio.gather(*(self._farewell(peer.link) for peer in list(self._peers.values())))
+        await asyncio.gather(*(self._await_disconnect(peer.link) for peer in list(self._peers.values())))
         await self._reception.close()
 
-    async def _farewell(self, link: ServedLink) -> None:
-        """Agents leave on their own after a Shutdown; who does not is cut off."""
+    async def _await_disconnect(self, link: ServedLink) -> None:
+        """Agents disconnect by themselves after a Shutdown. The connection of one that does not is closed."""
         try:
             async with asyncio.timeout(5.0):
                 while any(peer.link is link for peer in self._peers.values()):
@@ -127,22 +127,22 @@ class CoordinatorServer:
 
     # --- inputs ------------------------------------------------------------------------------------------------------
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         caller = Caller(ServedLink(reader, writer))
-        await caller.link.listen(partial(self._hear, caller))
+        await caller.link.listen(partial(self._on_message, caller))
         if self._is_current(caller):
             assert caller.node is not None
             del self._peers[caller.node]
             self._feed(LinkLost(node=caller.node, reason=caller.link.lost_reason))
 
-    def _refused(self, reason: str, count: int) -> None:
+    def _on_refused(self, reason: str, count: int) -> None:
         self._log_event(Event(what="connection_refused", detail={"reason": reason, "count": count}))
 
-    def _hear(self, caller: Caller, message: Any) -> None:
+    def _on_message(self, caller: Caller, message: Any) -> None:
         match message:
             case _ if caller.node is not None:
                 if self._is_current(caller):
-                    self._hear_node(caller.node, message)
+                    self._on_node_message(caller.node, message)
             case Ask():
                 caller.link.send(self._answer(message))
             case Join() if self._is_another(message):
@@ -168,12 +168,12 @@ class CoordinatorServer:
         return join.node in self._peers and self._peers[join.node].incarnation != join.incarnation
 
     def _supersede(self, node: str) -> None:
-        """The agent calls again: it has given up its last link, whatever we have heard of that."""
+        """The agent connects again, so it has given up its last connection, whatever was seen of that here."""
         if (peer := self._peers.pop(node, None)) is not None:
             peer.link.abort()
-            self._feed(LinkLost(node=node, reason="the agent called again"))
+            self._feed(LinkLost(node=node, reason="the agent connected again"))
 
-    def _hear_node(self, node: str, message: Any) -> None:
+    def _on_node_message(self, node: str, message: Any) -> None:
         match message:
             case Report(records=records):
                 for record in records:
@@ -184,7 +184,7 @@ class CoordinatorServer:
                 self._feed(FromAgent(node=node, message=message))
 
     def _feed(self, input: CoordinatorInput) -> None:
-        self._rhythm.feed(input)
+        self._driver.feed(input)
         if self._office.is_leader and not self._was_in_office:
             self._took_office()
         self._was_in_office = self._office.is_leader
@@ -196,7 +196,7 @@ class CoordinatorServer:
             case ToAgent(node=node, term=term, message=message):
                 if isinstance(message, Plan):
                     self._injections.planned(node, message)
-                self._tell(node, term, message)
+                self._send_order(node, term, message)
             case Drop(node=node):
                 peer = self._peers.pop(node, None)
                 if peer is not None:
@@ -205,22 +205,22 @@ class CoordinatorServer:
                 self._log_event(event)
             case Finish(failed=failed, reason=reason):
                 if not self._outcome.done():
-                    self._tell_bandwidth()
+                    self._log_bandwidth()
                     in_office = self._office.is_leader
                     self._outcome.set_result(Outcome(failed=failed, reason=reason, in_office=in_office))
 
-    def _tell(self, node: str, term: int, message: Any) -> None:
-        """What is said to many, one after the other, is made into bytes once."""
+    def _send_order(self, node: str, term: int, message: Any) -> None:
+        """A message that goes to many nodes, one after the other, is encoded once."""
         if node in self._peers:
-            if self._said[0] is not message or self._said[1] != term:
-                self._said = (message, term, framed(Order(term=term, message=message)))
-            self._peers[node].link.send_framed(self._said[2])
+            if self._last_order[0] is not message or self._last_order[1] != term:
+                self._last_order = (message, term, framed(Order(term=term, message=message)))
+            self._peers[node].link.send_framed(self._last_order[2])
 
     def _send(self, node: str, message: Any) -> None:
         if node in self._peers:
             self._peers[node].link.send(message)
 
-    def _tell_bandwidth(self) -> None:
+    def _log_bandwidth(self) -> None:
         if (event := bandwidth({node: peer.facts for node, peer in self._peers.items()})) is not None:
             self._log_event(event)
 
@@ -230,7 +230,7 @@ class CoordinatorServer:
     def _record(self, record: dict[str, Any]) -> None:
         record.setdefault("t", time.time())
         self._log.write(record)
-        if self._narrate and (line := console_line(record)):
+        if self._prints_events and (line := console_line(record)):
             print(f"[deadpool] {line}", flush=True)
 
     # --- commands ----------------------------------------------------------------------------------------------------
@@ -250,9 +250,9 @@ class CoordinatorServer:
             case "kill":
                 return self._injections.order(ask.arguments)
             case "drain":
-                return self._departures.drain(ask.arguments)
+                return self._drains.drain(ask.arguments)
             case "replace":
-                return self._departures.replace_straggler()
+                return self._drains.replace_straggler()
             case "stop":
                 self.stop("asked to stop")
                 return Answer(body={})

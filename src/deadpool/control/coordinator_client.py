@@ -1,5 +1,5 @@
-"""How an agent keeps in touch with a coordinator: it calls one after the other until somebody takes it in, and again
-whenever that link has ended. What the loss of a link means is the core's to say."""
+"""How an agent stays connected to a coordinator: it tries one address after the other until a coordinator accepts it,
+and again whenever that connection has ended. What the loss of a connection means is decided by the core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATTEMPT_S = 1.0  # for a coordinator to answer, before the next one is tried
 _PAUSE_S = 0.2  # between two rounds
 
 
-class Calling:
+class CoordinatorClient:
     def __init__(
         self,
         coordinators: Sequence[Address],
@@ -30,39 +30,40 @@ class Calling:
         feed: Callable[[Any], None],
         order: Callable[[Any], None],
     ) -> None:
-        """`join` is what a link begins with, `feed` takes inputs for the core, `order` what is said in no term."""
+        """`join` gives the first message of a connection. `feed` takes inputs for the core. `order` takes messages that
+        belong to no term: faults to inject."""
         self._coordinators, self._credentials = tuple(coordinators), credentials
         self._join, self._feed, self._order = join, feed, order
         self._search = CoordinatorSearch()
         self._link: ControlLink | None = None
-        self.is_welcome = False  # by whoever is at the other end of this link
+        self.is_accepted = False  # by the coordinator at the other end of this connection
 
-    async def reach(self, patience_s: float) -> None:
-        """The first link. TimeoutError: nobody answered at all."""
+    async def connect_first(self, patience_s: float) -> None:
+        """Makes the first connection. Raises TimeoutError if no coordinator answers."""
         deadline = time.monotonic() + patience_s
         while self._link is None:
             if time.monotonic() > deadline:
                 raise TimeoutError
-            self._link = await self._call()
+            self._link = await self._connect_next()
 
-    async def keep(self) -> None:
-        """Until cancelled."""
+    async def stay_connected(self) -> None:
+        """Runs until it is cancelled."""
         while True:
             if self._link is None:
-                self._link = await self._call()
+                self._link = await self._connect_next()
                 continue
             self._feed(CoordinatorFound(patience=self._search.accepted(len(self._coordinators))))
             self._link.send(self._join())
             reason = await self._listen(self._link)
-            self._link, self.is_welcome = None, False
+            self._link, self.is_accepted = None, False
             self._feed(CoordinatorLost(reason=reason))
 
     def send(self, message: Any) -> None:
-        """Into the void, if there is nobody: what has to be known later is asked for then."""
+        """Without a connection the message is dropped: a coordinator asks for what it has to know."""
         if self._link is not None:
             self._link.send(message)
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         if self._link is not None:
             self._link.abort()
 
@@ -70,8 +71,8 @@ class Calling:
         if self._link is not None:
             await self._link.close()
 
-    async def _call(self) -> ControlLink | None:
-        """One attempt."""
+    async def _connect_next(self) -> ControlLink | None:
+        """One attempt, at the next address."""
         count = len(self._coordinators)
         address = self._coordinators[self._search.choose(count)]
         try:
@@ -82,21 +83,21 @@ class Calling:
             return None
 
     async def _listen(self, link: ControlLink) -> str:
-        """Until the link ends. Returns why."""
+        """Runs until the connection ends. Returns the reason."""
         try:
             async for message in link.messages():
-                self._hear(message)
+                self._on_message(message)
         except WireError as error:
             link.abort()
             return str(error)
         return link.lost_reason
 
-    def _hear(self, message: Any) -> None:
+    def _on_message(self, message: Any) -> None:
         if not isinstance(message, Order):
             self._order(message)
             return
         if isinstance(message.message, Welcome):
             self._coordinators = message.message.settings.coordinators or self._coordinators
             self._search.start_over()
-            self.is_welcome = True
+            self.is_accepted = True
         self._feed(FromCoordinator(term=message.term, message=message.message))

@@ -1,4 +1,4 @@
-"""The coordinator processes that a launcher starts: the first one, its standbys, and whoever replaces a dead one."""
+"""The coordinator processes that a launcher starts: the first one, its standbys, and those that replace dead ones."""
 
 from __future__ import annotations
 
@@ -19,83 +19,83 @@ Process = subprocess.Popen[bytes]
 _START_S = 30.0
 _STOP_S = 10.0
 _DESERTED_S = 10.0
-"""Without any node, after which several coordinators are at an end: none of them can know that the job is over."""
+"""Without any node for so long, several coordinators are ended: none of them can know that the job is over."""
 _RESTARTS = 20
-"""Deaths after which a coordinator is not started again: something kills it each time."""
+"""After so many deaths a coordinator is not started again: something kills it each time."""
 
 
 @dataclass(slots=True)
-class _Seat:
+class _CoordinatorProcess:
     place: str  # HOST:PORT
     process: Process
 
 
-class Coordinators:
-    """Whoever dies by a signal is started again at the same place. It takes the job over, or stands by."""
+class CoordinatorProcesses:
+    """A coordinator that dies by a signal is started again at the same address. It takes over the job, or stands by."""
 
     def __init__(
         self, config: JobConfig, run_dir: RunDir, spawn: Callable[[list[str], signal.Signals], Process]
     ) -> None:
         self._config, self._run_dir, self._spawn = config, run_dir, spawn
-        self._seats: list[_Seat] = []
+        self._processes: list[_CoordinatorProcess] = []
         self._restarts = 0
         self._deserted_at: float | None = None
         self._code: int | None = None
 
     @property
     def places(self) -> list[str]:
-        return [seat.place for seat in self._seats]
+        return [each.place for each in self._processes]
 
     def start(self) -> None:
-        """The first one listens when this returns."""
+        """When this returns, the first coordinator listens."""
         self._run_dir.forget()
         ports = [self._config.port] if not self._config.standby_coordinators else self._free_ports()
         places = [f"{self._config.host}:{port}" for port in ports]
         for place in places:
             command = self._command(place, places if len(places) > 1 else [], faults=place == places[0])
-            self._seats.append(_Seat(place, self._spawn(command, signal.SIGTERM)))
-        self._await(self._seats[0].process)
-        self._seats[0].place = str(self._run_dir.coordinator())  # its port may have been any free one
+            self._processes.append(_CoordinatorProcess(place, self._spawn(command, signal.SIGTERM)))
+        self._await(self._processes[0].process)
+        self._processes[0].place = str(self._run_dir.coordinator())  # its port may have been any free one
 
     def tend(self, *, deserted: bool) -> int | None:
-        """The job's exit code, once it has one. `deserted`: no process of any node is left."""
+        """Restarts dead coordinators. Returns the job's exit code once there is one. `deserted`: no agent is left."""
         if self._is_over(deserted=deserted):
             self._code = 1
-        for seat in self._seats:
-            code = seat.process.poll()
+        for each in self._processes:
+            code = each.process.poll()
             if code is None or self._code is not None:
                 continue
-            if code >= 0 and self._is_in_office(seat):
+            if code >= 0 and self._is_in_office(each):
                 self._code = code
             elif code < 0 and self._restarts < _RESTARTS:
                 self._restarts += 1
-                places = self.places if len(self._seats) > 1 else []
-                seat.process = self._spawn(self._command(seat.place, places, faults=False), signal.SIGTERM)
-        if self._code is None and all(seat.process.poll() is not None for seat in self._seats):
+                places = self.places if len(self._processes) > 1 else []
+                each.process = self._spawn(self._command(each.place, places, faults=False), signal.SIGTERM)
+        if self._code is None and all(each.process.poll() is not None for each in self._processes):
             self._code = 1
         return self._code
 
     def _is_over(self, *, deserted: bool) -> bool:
-        """One that is alone ends the job itself, or waits for nodes to be added."""
-        if not deserted or len(self._seats) == 1 or self._code is not None:
+        """A single coordinator ends the job itself, or waits for nodes to be added."""
+        if not deserted or len(self._processes) == 1 or self._code is not None:
             self._deserted_at = None
         elif self._deserted_at is None:
             self._deserted_at = time.monotonic()
         return self._deserted_at is not None and time.monotonic() > self._deserted_at + _DESERTED_S
 
     def in_office(self) -> Process:
-        """The process of whoever is the coordinator, or was last."""
-        return next((seat.process for seat in self._seats if self._is_in_office(seat)), self._seats[0].process)
+        """The process that is the coordinator, or was last."""
+        return next((each.process for each in self._processes if self._is_in_office(each)), self._processes[0].process)
 
     def stop(self) -> None:
-        """Whoever is in office first: it tells the others that the job is over."""
-        if self._seats:
+        """Ends the present coordinator first: it tells the others that the job is over."""
+        if self._processes:
             first = self.in_office()
-            for process in (first, *(seat.process for seat in self._seats if seat.process is not first)):
+            for process in (first, *(each.process for each in self._processes if each.process is not first)):
                 _end(process)
 
-    def _is_in_office(self, seat: _Seat) -> bool:
-        return self._run_dir.is_known and self._run_dir.coordinator_pid() == seat.process.pid
+    def _is_in_office(self, each: _CoordinatorProcess) -> bool:
+        return self._run_dir.is_known and self._run_dir.coordinator_pid() == each.process.pid
 
     def _await(self, process: Process) -> None:
         deadline = time.monotonic() + _START_S
@@ -107,7 +107,7 @@ class Coordinators:
             time.sleep(0.01)
 
     def _free_ports(self) -> list[int]:
-        """Known beforehand: each has to know where the others are."""
+        """Ports are chosen beforehand, since each coordinator has to know where the others listen."""
         listeners = [socket.create_server((self._config.host, 0)) for _ in range(1 + self._config.standby_coordinators)]
         ports = [listener.getsockname()[1] for listener in listeners]
         for listener in listeners:

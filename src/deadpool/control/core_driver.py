@@ -1,8 +1,8 @@
-"""The one rhythm of a shell around a core: feed an input, carry out the effects, set the timer to the next deadline.
+"""Drives a core: feeds it an input, carries out its effects, and sets a timer to its next deadline.
 
-A process that did not run for a while is told so first (rule 20, timeouts), before anything else that has happened
-meanwhile: what it finds then says as much about itself as about others. So that it knows how long that was, it looks at
-the clock several times a second.
+A core whose process did not run for a while gets to know that before any other input (rule 20, timeouts: a process that stood
+still must not blame others for its own silence). To know how long it stood still, the driver reads the clock several
+times a second.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from deadpool.protocol.effects import Stalled, Tick
 
-_LOOK_S = 0.25
+_CHECK_S = 0.25
 
 
 class Core(Protocol):
@@ -22,27 +22,27 @@ class Core(Protocol):
     def deadline(self) -> float | None: ...
 
 
-class Rhythm:
+class CoreDriver:
     def __init__(self, core: Core, *, perform: Callable[[Any], None], stall_s: float) -> None:
-        """`stall_s`: to be late by more than that means that this process did not run."""
+        """A timer that fires more than `stall_s` late means that this process did not run."""
         self._core, self._perform, self._stall_s = core, perform, stall_s
         self._timer: asyncio.TimerHandle | None = None
-        self._rings_at: float | None = None
-        self._look: asyncio.TimerHandle | None = None
-        self._awake_at = time.monotonic()  # for certain
+        self._timer_at: float | None = None
+        self._clock_timer: asyncio.TimerHandle | None = None
+        self._awake_at = time.monotonic()  # the last time that this process is known to have run
         self._stopped = False
 
     def feed(self, input: Any) -> None:
         now = time.monotonic()
         asleep_s = self._note_awake(now)
-        if asleep_s > _LOOK_S + self._stall_s:
+        if asleep_s > _CHECK_S + self._stall_s:
             self._step(Stalled(seconds=asleep_s), now)
         self._step(input, now)
-        self._arm()
+        self._set_timer()
 
     def stop(self) -> None:
         self._stopped = True
-        for timer in (self._timer, self._look):
+        for timer in (self._timer, self._clock_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -51,33 +51,33 @@ class Rhythm:
             self._perform(effect)
 
     def _note_awake(self, now: float) -> float:
-        """How long nothing has run here: at most _LOOK_S, if all is well."""
+        """Returns how long this process did not run: normally not longer than _CHECK_S."""
         asleep_s, self._awake_at = now - self._awake_at, now
-        if self._look is None:
-            self._look_again()
+        if self._clock_timer is None:
+            self._schedule_clock_check()
             return 0.0
         return asleep_s
 
-    def _look_again(self) -> None:
+    def _schedule_clock_check(self) -> None:
         if not self._stopped:
-            self._look = asyncio.get_running_loop().call_later(_LOOK_S, self._look_at_the_clock)
+            self._clock_timer = asyncio.get_running_loop().call_later(_CHECK_S, self._check_clock)
 
-    def _look_at_the_clock(self) -> None:
-        self._look_again()
+    def _check_clock(self) -> None:
+        self._schedule_clock_check()
         self.feed(Tick())
 
-    def _arm(self) -> None:
-        """Left alone where nothing changes: a coordinator is fed thousands of times a second."""
+    def _set_timer(self) -> None:
+        """Leaves the timer alone where the deadline is the same: a coordinator gets thousands of inputs a second."""
         deadline = self._core.deadline()
-        if self._stopped or (deadline == self._rings_at and self._timer is not None):
+        if self._stopped or (deadline == self._timer_at and self._timer is not None):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._rings_at = None, deadline
+        self._timer, self._timer_at = None, deadline
         if deadline is not None:
             delay_s = max(0.0, deadline - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self.feed(Tick())

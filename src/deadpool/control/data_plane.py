@@ -1,7 +1,7 @@
-"""An agent's hands on bytes: carries out the storehouse's effects in threads and posts what came of them.
+"""The agent's data plane: carries out the core's effects on snapshots in threads, and posts their results.
 
 The core decides on the event loop; memory is allocated, hashed, sent, received and fetched in worker threads. Every
-result is posted back as an input, so the core sees one thing at a time.
+result is posted back as an input, so that the core handles one input at a time.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class DataPlane:
         priority: ThreadPriority,
         kept: Path,
     ) -> None:
-        """`post` takes inputs for the core, `note` takes events, `midway` says what is to happen, if anything, when a
-        push has sent its first bytes; all run on the event loop. `kept`: where to write what is to outlive the job."""
+        """`post` takes inputs for the core, `note` takes events, `midway` gives what is to happen, if anything, when a
+        push has sent its first bytes; all three run on the event loop. `kept` is the folder for salvaged copies."""
         self._core, self._post, self._note, self._midway = core, post, note, midway
         self._kept = kept
         self._loop = asyncio.get_running_loop()
@@ -100,7 +100,7 @@ class DataPlane:
         self._offer_numbers = itertools.count(1)
         self._offers: dict[int, concurrent.futures.Future[SlotRef | TransferRefused]] = {}
         self._arriving: dict[tuple[int, Version], tuple[SlotRef, Copy]] = {}
-        self._attempts = itertools.count(1)  # of all fetches: no number is used twice
+        self._attempts = itertools.count(1)  # counts over all fetches, so that no number is used twice
         self._lock = threading.Lock()
         self.sent = SentBytes()
 
@@ -109,7 +109,8 @@ class DataPlane:
         return Address(host=host, port=port)
 
     def use_deadline(self, deadline_s: float) -> None:
-        """For streams that are opened from here on: before the node was welcomed, nobody knew the job's timeouts."""
+        """For streams that are opened from here on: the job's timeouts are known only when a coordinator accepts the
+        node."""
         self._client.use_deadline(deadline_s)
         self._server.use_deadline(deadline_s)
 
@@ -130,7 +131,7 @@ class DataPlane:
         return self._segment(segment).fd
 
     def perform(self, effect: Any) -> bool:
-        """False: the effect is not one of the data plane's."""
+        """Returns False if the effect is not one of the data plane."""
         match effect:
             case Allocate():
                 self._submit(self._allocate, effect)
@@ -162,13 +163,13 @@ class DataPlane:
         self._workers.submit(work, argument).add_done_callback(self._report_bug)
 
     def _stream(self, work: Callable[[Any], None], argument: Any) -> None:
-        """Threads of their own: a peer that hangs must not keep a fence or a checksum waiting."""
+        """Streams have threads of their own: a peer that hangs must not delay a fence or a checksum."""
         done = self._movers.submit(work, argument)
         self._moving = {task for task in self._moving if not task.done()} | {done}
         done.add_done_callback(self._report_bug)
 
     def _report_bug(self, done: concurrent.futures.Future[None]) -> None:
-        """Expected failures are inputs; anything else is a bug, and an agent with a bug must not hold copies."""
+        """Expected failures are inputs. Any other one is a bug, and an agent with a bug must not hold copies."""
         if not done.cancelled() and (error := done.exception()) is not None:
             self._deliver(StopAsked(reason=f"bug in the data plane: {error!r}"))
 
@@ -179,12 +180,12 @@ class DataPlane:
         try:
             self._loop.call_soon_threadsafe(function, argument)
         except RuntimeError:
-            return  # the loop is closed: the agent is ending
+            return  # the loop is closed, because the agent ends
 
     def _allocate(self, effect: Allocate) -> None:
         try:
             segment = self._arena.create(_key(effect.segment), effect.geometry, effect.count)
-            segment.prefault(range(1))  # a newcomer waits for one slot; the others can be made ready meanwhile
+            segment.prefault(range(1))  # a newcomer waits for one slot only; the others are made ready meanwhile
             self._deliver(Allocated(segment=effect.segment))
             segment.prefault(range(1, effect.count))
         except ArenaError as error:
@@ -201,7 +202,7 @@ class DataPlane:
         self._deliver(Hashed(slot=effect.slot, digest=digest))
 
     def _write_out(self, effect: WriteOut) -> None:
-        """Nobody writes into these slots: the node is fenced, and there will be no plan."""
+        """No trainer writes to these slots: the node is fenced, and no plan follows."""
         written: list[int] = []
         failure = ""
         for ref, copy in effect.copies:
@@ -243,7 +244,7 @@ class DataPlane:
         self._deliver(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
 
     def _fetch_part(self, effect: FetchCopy, sources: tuple[Source, ...]) -> None:
-        """The first source whose bytes verify; each is checked against the digest of the lost rank itself."""
+        """Takes the first source whose bytes match the digest of the lost rank."""
         failures = []
         for source in sources:
             try:
@@ -258,7 +259,7 @@ class DataPlane:
         raise TransferError("; ".join(failures) or "no source is left")
 
     def _pull(self, effect: FetchCopy, source: Source, attempt: int) -> None:
-        """The rank's trainer sees how far it is, and may load what there is at its own risk."""
+        """The rank's trainer sees how far it is, and may load what has arrived before it is verified."""
         copy, slot = effect.fetch.copy, self._slot(effect.slot)
         progress = Progress(slot)
         request = PullRequest(
@@ -285,7 +286,7 @@ class DataPlane:
         self._on_loop(self._note, event)
 
     def _cut(self, generation: Generation) -> None:
-        """Said only when nothing more can be heard of an older generation: its last news is delivered before."""
+        """Reports only when no result of an older generation can follow: its last results are delivered before."""
         moving = set(self._moving)
         self._client.fence(generation)
         self._server.fence(generation)
@@ -313,7 +314,7 @@ class DataPlane:
         return self._slot(slot)
 
     def _answer_offer(self, number: int, answer: SlotRef | TransferRefused) -> None:
-        """An offer that was given up meanwhile has no use for its slot."""
+        """An offer that was given up meanwhile does not need its slot."""
         waiting = self._offers.pop(number, None)
         if waiting is not None:
             waiting.set_result(answer)

@@ -1,4 +1,5 @@
-"""The coordinator's side of `deadpool drain` and `deadpool replace`: a question is answered before anything is done."""
+"""The coordinator's side of `deadpool drain` and `deadpool replace`. The command is answered before the drain is
+done."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from deadpool.protocol.effects import DrainAsked
 from deadpool.protocol.messages import Answer
 
 
-class DepartureDesk:
+class DrainRpc:
     def __init__(self, core: Callable[[], Coordinator], *, feed: Callable[[DrainAsked], None]) -> None:
-        """`core` gives whoever is the coordinator now: it may become another one."""
+        """`core` gives the coordinator's core of the present term."""
         self._core, self._feed = core, feed
 
     def drain(self, arguments: dict[str, Any]) -> Answer:

@@ -1,4 +1,4 @@
-"""What a process needs that serves thousands of links: descriptors, a quick event loop, and few pauses."""
+"""Set-up of a process that serves thousands of connections: file descriptors, a fast event loop, few pauses."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 YOUNG_OBJECTS = 500_000
-"""Made between two looks for garbage. What is kept of nodes lives for as long as they are with us, and there may be a
-million objects of it: to look through them at every few hundred messages would be half of the work. A recovery of
-thousands of nodes makes some 200,000."""
+"""Objects that are made between two collections of garbage. What is kept of nodes lives as long as they are in the job,
+and may be a million objects: to scan them at every few hundred messages would be half of the work. A recovery of
+thousands of nodes makes some 200,000 objects."""
 
 
 def serve(main: Coroutine[Any, Any, T]) -> T:
-    """Runs it to its end: on uvloop where that is installed."""
+    """Runs `main` to its end, on uvloop where that is installed."""
     raise_file_limit()
     collect_seldom()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -28,7 +28,7 @@ def collect_seldom() -> None:
 
 
 def raise_file_limit() -> None:
-    """To what the system allows: one descriptor per node, and some."""
+    """To the limit of the system: a coordinator needs one descriptor per node, and some more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,6 +1,7 @@
-"""Injections that a node was ordered to suffer: who of its trainers waits for which, and what the agent itself does.
+"""Faults that are to be injected on this node: which trainer each one waits in, and those that the agent injects
+itself.
 
-Everything here runs on the agent's event loop, except the holding of a stream whose bytes are on the wire.
+All of it runs on the agent's event loop, except holding back a transfer whose first bytes are on the wire.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from deadpool.protocol.seal import Seal
 _HOLD_S = 5.0
 
 
-class PendingInjections:
-    """An order is kept until it was carried out or missed, for trainers that are seated later too."""
+class NodeInjections:
+    """An order is kept until it is carried out or missed: a trainer that is seated later gets it too."""
 
     def __init__(
         self,
@@ -41,24 +42,26 @@ class PendingInjections:
             return
         self._waiting.append(injection)
         if injection.at == "wire":
-            self._tell("injection_set", injection, injection.rank)
+            self._report_injection("injection_set", injection, injection.rank)
         for trainer in self._trainers.seated():
             if trainer.rank is not None:
-                self._hand(injection, trainer.name, trainer.rank)
+                self._send_to(injection, trainer.name, trainer.rank)
 
     def seated(self, trainer: str, rank: int) -> None:
-        """It has been told its seat and not begun: what waits for it is told right after."""
+        """Called when a trainer was sent its seat and has not begun: it gets its orders right after that."""
         for injection in self._waiting:
-            self._hand(injection, trainer, rank)
+            self._send_to(injection, trainer, rank)
 
-    def injected(self, news: Injected) -> None:
-        """A trainer has hit itself; its node follows where it was meant. Or its moment did not come."""
+    def on_injected(self, news: Injected) -> None:
+        """A trainer has sent the signal to itself, and the node follows where the node was meant; or the moment did not
+        come."""
         self._forget(news.injection)
         if news.hit and news.injection.rank is None:
             self._inject(news.injection)
 
     def midway(self, push: PushCopy) -> Callable[[], None] | None:
-        """For a push that an order waits for: what to do, on the push's thread, when its first bytes are out."""
+        """What to do when the first bytes of this push are on the wire, if an order waits for it. It runs on the push's
+        thread."""
         seal = push.copy.seal
         for injection in [each for each in self._waiting if each.at == "wire" and each.rank in (None, seal.rank)]:
             assert injection.step is not None
@@ -66,28 +69,28 @@ class PendingInjections:
                 return lambda: self._hold(injection, seal)
             if injection.step < seal.version.number:
                 self._forget(injection)
-                self._tell("injection_missed", injection, seal.rank)
+                self._report_injection("injection_missed", injection, seal.rank)
         return None
 
-    def _hand(self, injection: Injection, trainer: str, rank: int) -> None:
+    def _send_to(self, injection: Injection, trainer: str, rank: int) -> None:
         if injection.at != "wire" and injection.rank in (None, rank):
             self._send(trainer, injection)
 
     def _hold(self, injection: Injection, seal: Seal) -> None:
-        """No further byte leaves before the injection has fallen. A signal that does not kill is waited out."""
-        fallen = threading.Event()
-        self._loop.call_soon_threadsafe(self._fall, injection, seal, fallen)
-        fallen.wait(_HOLD_S)
+        """No further byte is sent before the signal is sent. A signal that does not kill only delays the push."""
+        sent = threading.Event()
+        self._loop.call_soon_threadsafe(self._inject_on_wire, injection, seal, sent)
+        sent.wait(_HOLD_S)
 
-    def _fall(self, injection: Injection, seal: Seal, fallen: threading.Event) -> None:
-        if injection in self._waiting:  # a second rank's push of the same version comes too late
+    def _inject_on_wire(self, injection: Injection, seal: Seal, sent: threading.Event) -> None:
+        if injection in self._waiting:  # else another rank's push of the same version was first
             self._forget(injection)
-            self._tell("injected", injection, seal.rank)
+            self._report_injection("injected", injection, seal.rank)
             self._inject(injection)
-        fallen.set()
+        sent.set()
 
     def _inject(self, injection: Injection) -> None:
-        """A whole node is this process group: agent and trainers."""
+        """A whole node is this process group: the agent and its trainers."""
         if injection.rank is None:
             os.killpg(os.getpgid(0), injection.signal)
             return
@@ -98,6 +101,6 @@ class PendingInjections:
     def _forget(self, injection: Injection) -> None:
         self._waiting = [each for each in self._waiting if each != injection]
 
-    def _tell(self, what: str, injection: Injection, rank: int | None) -> None:
+    def _report_injection(self, what: str, injection: Injection, rank: int | None) -> None:
         detail = {"at": injection.at, "signal": injection.signal}
         self._report(Event(what=what, rank=rank, step=injection.step, detail=detail))

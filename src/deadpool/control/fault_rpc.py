@@ -1,6 +1,6 @@
-"""The coordinator's side of injected faults: orders are checked against the running job and handed to their agents.
+"""The coordinator's side of injected faults: it checks orders against the running job, and sends them to the agents.
 
-Orders that came before their node or rank was there are kept until it is.
+An order for a node that has not joined yet, or for a rank that no node holds yet, waits until then.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ class InjectionRpc:
         send: Callable[[str, Injection], None],
         log_event: Callable[[Event], None],
     ) -> None:
-        """`core` gives whoever is the coordinator now: it may become another one."""
+        """`core` gives the coordinator's core of the present term."""
         self._core, self._send, self._log_event = core, send, log_event
         self._pending = list(orders)
 
     def order(self, arguments: dict[str, Any]) -> Answer:
-        """By a command, now."""
+        """An order of `deadpool kill`."""
         try:
             order = InjectionOrder(**arguments).checked()
             node = self._node_of(order)
             self._refuse_past(order, node)
         except ConfigError as error:
             return Answer(body={}, error=str(error))
-        self._hand_over(order, node)
+        self._send_order(order, node)
         body: dict[str, Any] = {"node": node, "rank": order.rank}
         return Answer(body=body if order.at is None else {**body, "at": order.at, "step": order.step})
 
     def joined(self, node: str) -> None:
-        self._hand_over_due(lambda order: order.node == node, node)
+        self._send_due(lambda order: order.node == node, node)
 
     def planned(self, node: str, plan: Plan) -> None:
-        """Before the node hears of its plan: a rank is hit wherever it is seated first."""
+        """Called before the plan is sent to the node, so that a rank is hit wherever it is seated first."""
         if self._pending:
             ranks = {order.rank for order in plan.orders}
-            self._hand_over_due(lambda order: order.rank in ranks, node)
+            self._send_due(lambda order: order.rank in ranks, node)
 
-    def _hand_over_due(self, is_due: Callable[[InjectionOrder], bool], node: str) -> None:
+    def _send_due(self, is_due: Callable[[InjectionOrder], bool], node: str) -> None:
         due = [order for order in self._pending if is_due(order)]
         self._pending = [order for order in self._pending if not is_due(order)]
         for order in due:
-            self._hand_over(order, node)
+            self._send_order(order, node)
 
-    def _hand_over(self, order: InjectionOrder, node: str) -> None:
+    def _send_order(self, order: InjectionOrder, node: str) -> None:
         injection = Injection(signal=int(order.signal), rank=order.rank, at=order.at, step=order.step)
         self._log_event(_event_of(order, node))
         self._send(node, injection)
@@ -76,7 +76,8 @@ class InjectionRpc:
         return core.seats[position]
 
     def _refuse_past(self, order: InjectionOrder, node: str) -> None:
-        """As far as is known here; a step that is over by the time the trainer hears of it is told as missed."""
+        """As far as the coordinator knows. A step that is over when the order arrives is reported as
+        injection_missed."""
         steps = self._core().members[node].steps
         stands = [step for rank, step in steps.items() if order.rank in (None, rank)]
         if order.step is not None and stands and min(stands) > order.step:

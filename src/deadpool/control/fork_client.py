@@ -1,7 +1,7 @@
-"""A node's way to its fork_server, the process that forks trainers (trainer/fork_server.py), and the launcher's to one for all.
+"""The client of a fork server, the process that has imported torch and forks trainers (trainer/fork_server.py).
 
-On a cluster each agent starts a fork_server of its own. Where one machine plays several nodes, the launcher starts one and
-has it bear a fork_server per node: torch is imported once, not once per trainer.
+On a cluster each agent starts a fork server of its own. Where one machine plays several nodes, the launcher starts one
+fork server, which forks another one per node: torch is imported once, and not once per trainer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _PACKET_BYTES = 1 << 20
 def start_fork_server(
     environment: dict[str, str], preload: Sequence[str] = ()
 ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """A fork_server as a child of this process, and the socket it listens to. It needs seconds to come up; ask at once."""
+    """Starts a fork server as a child of this process. Returns our end of its socket, and the process.
+
+    It needs seconds to come up. Requests that are sent before that wait in the socket.
+    """
     ours, theirs = socket_pair()
     with theirs, interrupts_held():
         process = subprocess.Popen(
@@ -45,13 +48,13 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def request(link: socket.socket, *words: Any, descriptor: int | None = None) -> None:
-    """Lost without a word where the fork_server is gone: that is seen on the socket."""
+    """If the fork server is gone, the request is dropped: the socket's end is seen elsewhere."""
     with contextlib.suppress(OSError):
         socket.send_fds(link, [bytes(msgpack.packb(words))], [] if descriptor is None else [descriptor])
 
 
 def answer(link: socket.socket, *, wait: bool = False) -> list[Any] | None:
-    """Without waiting, once the socket is readable; None: the fork_server is gone."""
+    """Reads one answer from a readable socket, or waits for it. Returns None if the fork server is gone."""
     try:
         packet = link.recv(_PACKET_BYTES, 0 if wait else socket.MSG_DONTWAIT)
     except OSError:
@@ -60,10 +63,11 @@ def answer(link: socket.socket, *, wait: bool = False) -> list[Any] | None:
 
 
 class SharedForkServer:
-    """One for all nodes that this machine plays, in one job or several."""
+    """One fork server for all nodes that this machine plays, in one job or several."""
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
-        """ConfigError if one of the packages to `preload` cannot be imported: only with some is the import awaited."""
+        """Raises ConfigError if a package of `preload` cannot be imported; only where there are some, the import is
+        awaited."""
         environment = dict(os.environ)
         environment.setdefault("OMP_NUM_THREADS", "1")
         self._link, self._process = start_fork_server(environment, preload)
@@ -81,8 +85,8 @@ class SharedForkServer:
         self.close()
         raise ConfigError(problem)
 
-    def bear(self, link: socket.socket, group: int, environment: dict[str, str]) -> None:
-        """A fork_server in this process group; `link` is its end of a socket pair."""
+    def fork_node_server(self, link: socket.socket, group: int, environment: dict[str, str]) -> None:
+        """Forks a node's own fork server into this process group. `link` is its end of a socket pair."""
         request(self._link, "fork_server", group, environment, str(Path.cwd()), descriptor=link.fileno())
 
     def close(self) -> None:

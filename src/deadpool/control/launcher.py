@@ -1,6 +1,6 @@
 """A whole job on this machine: a coordinator and one agent per node, each node a process group of its own.
 
-`launch` returns when the job has ended; whatever happens to this process, nothing it started survives it.
+Whatever happens to the launching process, no process that it started survives it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Protocol
 
 from deadpool.child_processes import end_with_parent, interrupts_held
 from deadpool.config import JobConfig, settings_for
-from deadpool.control.coordinator_processes import Coordinators
+from deadpool.control.coordinator_processes import CoordinatorProcesses
 from deadpool.control.fork_client import SharedForkServer, socket_pair
 from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import RunDir
@@ -41,13 +41,13 @@ def new_run_dir(parent: Path | None = None) -> RunDir:
 
 
 class Site(Protocol):
-    """Where the nodes of a job stand, if not all at one address."""
+    """Where the nodes of a job run, if not all at one address."""
 
     def host(self, node: str) -> str:
-        """The address that others reach it at."""
+        """The address that other nodes reach it at."""
 
     def enter(self, node: str) -> None:
-        """Called in the node's process before anything else: from here on it is there."""
+        """Called in the node's process before anything else, to move it there."""
 
 
 @dataclass(slots=True)
@@ -57,22 +57,22 @@ class LocalJob:
     config: JobConfig
     run_dir: RunDir
     script: list[str]
-    quiet: bool = False  # what processes say goes into the run folder, not to the terminal
+    quiet: bool = False  # the output of all processes goes to the run folder, not to the terminal
     environment: dict[str, str] = field(default_factory=dict)
-    fork_server: SharedForkServer | None = None  # given: somebody else's, who also closes it
+    fork_server: SharedForkServer | None = None  # if it is given, the caller closes it
     site: Site | None = None
-    preload: tuple[str, ...] = ()  # packages that the fork_server imports, beside torch
+    preload: tuple[str, ...] = ()  # packages that the fork server imports beside torch
     _own_fork_server: SharedForkServer | None = None
-    coordinators: Coordinators | None = None
+    coordinators: CoordinatorProcesses | None = None
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)  # nodes whose death was told
+    _reported: set[str] = field(default_factory=set)  # nodes whose death was printed
     _oom: OomWatch = field(default_factory=OomWatch)
 
     def start(self) -> None:
         self.run_dir.make_secret()
         if self.fork_server is None:
             self.fork_server = self._own_fork_server = SharedForkServer(self.preload)
-        self.coordinators = Coordinators(self.config, self.run_dir, self._spawn)
+        self.coordinators = CoordinatorProcesses(self.config, self.run_dir, self._spawn)
         self.coordinators.start()
         racks = self.config.racks()
         for index, name in enumerate(self.config.node_names):
@@ -86,10 +86,11 @@ class LocalJob:
             enter = functools.partial(self.site.enter, name) if self.site is not None else None
             node = self._spawn(command, signal.SIGKILL, pass_fds=(ours.fileno(),), enter=enter)
             self.nodes[name] = node
-            self.fork_server.bear(theirs, node.pid, self._variables())
+            self.fork_server.fork_node_server(theirs, node.pid, self._variables())
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """The exit code of whoever is coordinator in the end is the job's. TimeoutExpired, as of a process."""
+        """Returns the exit code of the last coordinator, which is the job's. Raises TimeoutExpired as a process
+        would."""
         deadline = time.monotonic() + timeout_s if timeout_s is not None else None
         while (code := self.tend()) is None:
             if deadline is not None and time.monotonic() > deadline:
@@ -98,31 +99,31 @@ class LocalJob:
         return code
 
     def tend(self) -> int | None:
-        """Looks after the coordinators. The job's exit code, once it has ended."""
+        """Restarts dead coordinators. Returns the job's exit code once the job has ended."""
         assert self.coordinators is not None
-        self._tell_deaths()
+        self._report_deaths()
         return self.coordinators.tend(deserted=self._is_deserted)
 
     @property
     def _is_deserted(self) -> bool:
         return all(process.poll() is not None for process in self.nodes.values())
 
-    def _tell_deaths(self) -> None:
-        """The coordinator sees only that a link ended; how the agent did is seen here."""
+    def _report_deaths(self) -> None:
+        """The coordinator sees only that a connection ended; how the agent ended is known here."""
         for name, process in self.nodes.items():
             code = process.poll()
-            if code is not None and code < 0 and name not in self._told:
-                self._told.add(name)
+            if code is not None and code < 0 and name not in self._reported:
+                self._reported.add(name)
                 if not self.quiet:
                     print(f"[deadpool] the agent of node {name} was {self._oom.explain(code)}", flush=True)
 
     @property
     def coordinator(self) -> subprocess.Popen[bytes] | None:
-        """The process of whoever is in office, or was last."""
+        """The process that is the coordinator, or was last."""
         return self.coordinators.in_office() if self.coordinators is not None else None
 
     def kill_node(self, name: str) -> float:
-        """SIGKILL to the whole node, agent and trainers together. Returns when."""
+        """Sends SIGKILL to the whole node, agent and trainers together. Returns the time of that."""
         at = time.time()
         os.killpg(self.nodes[name].pid, signal.SIGKILL)
         return at
@@ -132,8 +133,8 @@ class LocalJob:
         if self.coordinators is not None:
             self.coordinators.stop()
         for process in self.nodes.values():
-            process.terminate()  # who never reached the coordinator does not know; the others are leaving
-        deadline = time.monotonic() + _GRACE_S  # for all together
+            process.terminate()  # an agent that never reached the coordinator does not know that the job is over
+        deadline = time.monotonic() + _GRACE_S  # for all nodes together
         for process in self.nodes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -158,9 +159,9 @@ class LocalJob:
 
     def _variables(self) -> dict[str, str]:
         variables = {**os.environ, **self.environment, SECRET_FILE_VARIABLE: str(self.run_dir.secret_file)}
-        variables.pop(SECRET_VARIABLE, None)  # that of another job
+        variables.pop(SECRET_VARIABLE, None)  # it would be the secret of another job
         variables = {**collective_variables(self.config.interface), **variables, TLS_VARIABLE: settled(self.config.tls)}
-        variables.setdefault("OMP_NUM_THREADS", "1")  # of each trainer: a machine's cores are shared by many
+        variables.setdefault("OMP_NUM_THREADS", "1")  # of each trainer: many trainers share the cores of a machine
         return variables
 
     def _spawn(
@@ -171,10 +172,10 @@ class LocalJob:
         pass_fds: tuple[int, ...] = (),
         enter: Callable[[], None] | None = None,
     ) -> subprocess.Popen[bytes]:
-        arm = end_with_parent(end_signal)
+        tie_to_parent = end_with_parent(end_signal)
 
         def begin() -> None:
-            arm()
+            tie_to_parent()
             if enter is not None:
                 enter()
 
@@ -194,7 +195,7 @@ class LocalJob:
 
 @contextlib.contextmanager
 def running(job: LocalJob) -> Iterator[LocalJob]:
-    """Started, and in any case stopped."""
+    """Starts the job, and stops it in any case."""
     try:
         job.start()
         yield job

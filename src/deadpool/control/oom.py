@@ -1,6 +1,7 @@
-"""Whether the kernel's out-of-memory killer may be behind a SIGKILL. Nobody is told so: it is read off its counters.
+"""Whether the kernel's out-of-memory killer may have sent a SIGKILL. Only the kernel's counters tell.
 
-The counter of the own cgroup where there is one, else the machine's: then the victim may have been somebody else's.
+The counter of this process's cgroup is read where there is one, else that of the machine; then the process that was
+killed may have been another one.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ _MACHINE = Path("/proc/vmstat")
 
 
 class OomWatch:
-    """Counts from its making on."""
+    """Counts from the moment that it is made."""
 
     def __init__(self, counters: tuple[tuple[Path, str], ...] | None = None) -> None:
-        """`counters`: files with a line `oom_kill N`, and whose they are in words. The first that can be read."""
+        """`counters`: files with a line `oom_kill N`, each with words for where it counts. The first readable one is
+        used."""
         candidates = _own_counters() if counters is None else counters
         self._counter = next(((path, whose) for path, whose in candidates if _read(path) is not None), None)
         self._before = _read(self._counter[0]) if self._counter else None
 
     def explain(self, code: int) -> str:
-        """Of an exit code, as subprocess gives it: how the process ended, and what may be behind it."""
+        """Says how a process ended, from its exit code as subprocess gives it, and what may have been the cause."""
         if code >= 0:
             return f"exited with code {code}"
         ended = f"killed by {signal.Signals(-code).name}"
@@ -33,7 +35,8 @@ class OomWatch:
         if self._counter is None or count is None or self._before is None or count <= self._before:
             return ""
         hit, self._before = count - self._before, count
-        return f" (out of memory? the kernel has killed {hit} for want of it {self._counter[1]})"
+        killed = "1 process" if hit == 1 else f"{hit} processes"
+        return f" (out of memory? the kernel killed {killed} for lack of memory {self._counter[1]})"
 
 
 def _own_counters() -> tuple[tuple[Path, str], ...]:

@@ -1,4 +1,4 @@
-"""The other coordinator processes of a job: who are they, and how they learn that the job is over."""
+"""How the other coordinator processes of a job learn that the job is over."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DISMISS = "dismiss"
 _ATTEMPT_S = 1.0
 
 
-async def dismiss(colleagues: Iterable[Address], credentials: Credentials, reason: str) -> None:
-    """Who cannot be told stays, in vain."""
-    await asyncio.gather(*(_dismiss(address, credentials, reason) for address in colleagues))
+async def dismiss(peers: Iterable[Address], credentials: Credentials, reason: str) -> None:
+    """A coordinator that cannot be reached goes on standing by, which does no harm."""
+    await asyncio.gather(*(_dismiss(address, credentials, reason) for address in peers))
 
 
 async def _dismiss(address: Address, credentials: Credentials, reason: str) -> None:

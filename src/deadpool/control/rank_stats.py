@@ -1,4 +1,5 @@
-"""What protecting each rank of a node costs: time, bytes of its snapshot, bytes that really went to its holders."""
+"""What protecting each rank of a node costs: time, the bytes of its snapshot, and the bytes that were sent to
+holders."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from deadpool.protocol.identity import Version
 
 
 class SentBytes:
-    """Per rank and holder the last version that was pushed, and what it took on the wire. Written by many threads."""
+    """The last version that was pushed, by rank and holder, and the bytes that it took on the wire. Many threads write
+    it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +38,7 @@ class SentBytes:
 
 
 def rank_figures(core: Agent, sent: SentBytes) -> dict[str, dict[str, Any]]:
-    """Of every rank that sits here and has sealed something."""
+    """Figures of every rank on this node that has a sealed snapshot."""
     ranks = (trainer.rank for trainer in core.trainers.seated() if trainer.rank is not None)
     return {str(rank): figures for rank in ranks if (figures := _figures(core, sent, rank))}
 

@@ -1,8 +1,8 @@
-"""Where the ranks of a generation meet: a small key-value store in the agent of a survivor that the plan names.
+"""The key-value store in which the ranks of a generation meet. It runs in the agent of a survivor that the plan names.
 
 torch's own TCPStore resolves the name of every peer that connects, and a slow name server then costs seconds in the
-middle of a recovery; it also takes anybody in. This one does neither. Requests are [operation, *arguments] in msgpack,
-answered in order per connection; `wait` is answered when all its keys are there.
+middle of a recovery; it also serves peers without the job's secret. This one does neither. Requests are
+[operation, *arguments] in msgpack, answered in order per connection; `wait` is answered when all its keys are there.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ LENGTH_LIMITS = {"max_array_len": 1 << 17, "max_map_len": 1 << 17}
 class RendezvousServer:
     def __init__(self, credentials: Credentials) -> None:
         self._values: dict[str, bytes] = {}
-        self._changed = asyncio.Event()  # replaced at each change: whoever waits looks again
-        self._reception = AuthenticatedListener(credentials, "rendezvous", self._visit)
+        self._changed = asyncio.Event()  # replaced at each change, so that requests that wait check their keys again
+        self._reception = AuthenticatedListener(credentials, "rendezvous", self._serve_link)
 
     async def start(self, host: str) -> Address:
         return await self._reception.start(host, 0)
 
     def clear(self) -> None:
-        """A generation is over, and nobody will ask for what it left here."""
+        """The generation is over, and its keys are not needed any more."""
         self._values.clear()
 
     async def close(self) -> None:
         await self._reception.close()
 
-    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(WireError, OSError):  # a visitor that is gone, or talks nonsense
+    async def _serve_link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(WireError, OSError):  # a peer that is gone, or sends what is no request
             async for payload in payloads(reader):
                 answer = await self._answer(*_request(payload))
                 writer.write(frame(bytes(msgpack.packb(answer))))
@@ -67,7 +67,7 @@ class RendezvousServer:
             case "count", []:
                 return len(self._values)
             case _:
-                raise WireError(f"{operation!r} is not a request")
+                raise WireError(f"{operation!r} is not a request of the rendezvous store")
 
     def _put(self, key: str, value: bytes) -> None:
         self._values[key] = value

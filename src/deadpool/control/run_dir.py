@@ -1,6 +1,6 @@
-"""A job's folder: its secret, where its coordinator listens, its event log, its trainers' logs and journal.
+"""A job's run folder: its secret, the address of its coordinator, its event log, its trainers' logs and journal.
 
-Owner-only."""
+Only its owner can read it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOGS, _JOURNAL = "logs", "journal"
 
 
 def journal_folder(logs: Path) -> Path:
-    """Where job.log writes, unless the script says where: the run folder, or an agent's own folder of logs."""
+    """Where job.log writes unless the script says otherwise: in the run folder, or in an agent's own folder of logs."""
     whole = logs.resolve()
     return (whole.parent if whole.name == _LOGS else whole) / _JOURNAL
 
@@ -61,20 +61,22 @@ class RunDir:
 
     @property
     def is_known(self) -> bool:
-        """Somebody has been in office here."""
+        """Whether a coordinator has led a job in this folder."""
         return (self.path / "job.json").exists()
 
     def forget(self) -> None:
-        """A new job begins in this folder."""
+        """Called when a new job begins in this folder."""
         (self.path / "job.json").unlink(missing_ok=True)
 
     def credentials(self, *, serving: bool = False, tls: str | None = None) -> Credentials:
-        """To be one of this job: with `serving` also its coordinator. `tls` where it is known, else as announced."""
+        """What a process of this job needs to connect, and with `serving` to listen. `tls` is as announced unless
+        given."""
         mode = tls if tls is not None else self.tls()
         return read_credentials(serving=serving, tls=mode, default_secret=self.secret_file)
 
     def announce(self, address: Address, *, tls: str, **facts: Any) -> None:
-        """By whoever takes office. Written at once and whole: a command may look at any moment."""
+        """Called by the process that becomes the coordinator. The file is replaced at once: a command may read it any
+        time."""
         draft = self.path / f"job.json.{os.getpid()}"
         with open_private(draft, "w") as file:
             place = {"host": address.host, "port": address.port, "pid": os.getpid(), "tls": settled(tls)}
@@ -82,7 +84,7 @@ class RunDir:
         draft.replace(self.path / "job.json")
 
     def coordinator(self) -> Address:
-        """Who is in office, or was last."""
+        """The address of the coordinator, or of the last one."""
         job = self._announced()
         return Address(host=job["host"], port=job["port"])
 

@@ -1,4 +1,4 @@
-"""Temporary folders that go with their owner, however it goes: a small process waits for its end and cleans up."""
+"""Temporary folders that are removed when their owner ends, also by SIGKILL: a small process waits for that."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ while gone < 5 and time.monotonic() < deadline:  # the owner's children may stil
 @contextlib.contextmanager
 def temporary_folder(prefix: str = "deadpool-") -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=prefix))
-    janitor = subprocess.Popen(
+    cleaner = subprocess.Popen(
         [sys.executable, "-I", "-c", _WAIT_AND_REMOVE, str(folder)], stdin=subprocess.PIPE, start_new_session=True
     )
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        janitor.terminate()
-        janitor.communicate()
+        cleaner.terminate()
+        cleaner.communicate()

@@ -17,7 +17,7 @@ class ThreadPriority:
     cpus: frozenset[int] = frozenset()  # empty: any CPU
 
     def apply(self) -> None:
-        """To the calling thread, from here on."""
+        """To the client thread, from here on."""
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, self.nice)
         if self.cpus:

@@ -1,6 +1,7 @@
-"""Trainer processes of one node: born in its fork_server, their output told and kept, their end reported.
+"""The trainer processes of one node: the fork server starts them, their output is printed and logged, their end
+reported.
 
-An exit is told by the fork_server, not by the end of the output, which a trainer's own children may hold open long after.
+The fork server reports an exit. The end of the output says nothing: a trainer's own children may hold it open for long.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from deadpool.owner_only import open_private
 from deadpool.protocol.topology import Address
 
 _LINE_LIMIT_BYTES = 1 << 20
-_LAST_WORDS_S = 0.5
+_LAST_OUTPUT_S = 0.5
 _END_S = 5.0
 
 
 @dataclass(slots=True)
 class _Running:
-    telling: asyncio.Task[None]
-    pid: int | None = None  # None until the fork_server has said it
+    forwarding: asyncio.Task[None]
+    pid: int | None = None  # None until the fork server has reported it
     pidfd: int | None = None
 
 
@@ -54,10 +55,10 @@ class TrainerProcesses:
         fork_server: socket.socket | None = None,
         preload: Sequence[str] = (),
     ) -> None:
-        """`label` gives the prefix of a trainer's lines; None keeps them in the log only (a rehearsal).
+        """`label` gives the prefix of a trainer's lines. With None they go to the log only, as those of a rehearsal do.
 
-        `fork_server`: one that is there already; else this node starts its own, which imports what is to `preload`.
-        `on_failure` hears why that cannot be.
+        `fork_server` is the socket of one that runs already; else this node starts its own, which imports `preload`.
+        `on_failure` gets the reason where that fails.
         """
         self._script, self._logs, self._label, self._on_exit = script, logs, label, on_exit
         self._variables = {
@@ -67,7 +68,7 @@ class TrainerProcesses:
         }
         self.rendezvous: Address | None = None  # of this node's store, once it listens
         self._running: dict[str, _Running] = {}
-        self._last_words: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self._fork_server, self._preload, self._on_failure = fork_server, preload, on_failure
         self._fork_server_process: subprocess.Popen[bytes] | None = None
         self._all_ended = asyncio.Event()
@@ -77,7 +78,7 @@ class TrainerProcesses:
         output, theirs = os.pipe()
         variables = {**self._variables, TRAINER_VARIABLE: name, RENDEZVOUS_VARIABLE: str(self.rendezvous)}
         loop = asyncio.get_running_loop()
-        self._running[name] = _Running(loop.create_task(self._tell(name, output)))
+        self._running[name] = _Running(loop.create_task(self._forward_output(name, output)))
         request(self._open_fork_server(), "trainer", name, self._script, variables, descriptor=theirs)
         os.close(theirs)
 
@@ -89,9 +90,9 @@ class TrainerProcesses:
         return {name: running.pid for name, running in self._running.items() if running.pid is not None}
 
     async def close(self) -> None:
-        """What is left is killed and reaped, and what it said last is still told.
+        """Kills and reaps all trainers, and still forwards their last output.
 
-        Those that the fork_server has not come to yet end with it.
+        A trainer that the fork server has not started yet ends with the fork server.
         """
         for name in self._running:
             self.signal(name, signal.SIGKILL)
@@ -99,20 +100,22 @@ class TrainerProcesses:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_ended.wait(), _END_S)
         self._close_fork_server()
-        await asyncio.gather(*self._last_words, return_exceptions=True)
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
-    # --- the fork_server -------------------------------------------------------------------------------------------------
+    # --- the fork server ---------------------------------------------------------------------------------------------
 
     def _open_fork_server(self) -> socket.socket:
         if self._fork_server is None:
             environment = dict(os.environ)
             environment.setdefault("OMP_NUM_THREADS", "1")
             self._fork_server, self._fork_server_process = start_fork_server(environment, self._preload)
-        asyncio.get_running_loop().add_reader(self._fork_server, self._hear, self._fork_server)  # twice is once
+        asyncio.get_running_loop().add_reader(
+            self._fork_server, self._on_answer, self._fork_server
+        )  # a second call changes nothing
         return self._fork_server
 
     def _close_fork_server(self) -> None:
-        """Closing our end is what ends it."""
+        """A fork server ends when our end of its socket is closed."""
         if self._fork_server is not None:
             asyncio.get_running_loop().remove_reader(self._fork_server)
             self._fork_server.close()
@@ -122,7 +125,7 @@ class TrainerProcesses:
             self._fork_server_process.wait()
             self._fork_server_process = None
 
-    def _hear(self, fork_server: socket.socket) -> None:
+    def _on_answer(self, fork_server: socket.socket) -> None:
         match answer(fork_server):
             case ["started", name, pid]:
                 self._started(self._running[name], pid)
@@ -135,11 +138,12 @@ class TrainerProcesses:
 
     def _started(self, running: _Running, pid: int) -> None:
         running.pid = pid
-        with contextlib.suppress(ProcessLookupError):  # ended and reaped: that is the next thing we hear
+        with contextlib.suppress(ProcessLookupError):  # it has ended and was reaped: the next answer says so
             running.pidfd = os.pidfd_open(pid)
 
     def _fork_server_lost(self) -> None:
-        """Its children go with it, but only their own end says that they write no more into a slot."""
+        """The trainers end with the fork server, but only the end of each one proves that it writes to no slot any
+        more."""
         self._close_fork_server()
         for name, running in list(self._running.items()):
             if running.pidfd is None:
@@ -152,16 +156,16 @@ class TrainerProcesses:
         if running.pidfd is not None:
             asyncio.get_running_loop().remove_reader(running.pidfd)
             os.close(running.pidfd)
-        task = asyncio.get_running_loop().create_task(_hear_out(running.telling))
-        self._last_words.add(task)
-        task.add_done_callback(self._last_words.discard)
+        task = asyncio.get_running_loop().create_task(_end_forwarding(running.forwarding))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
         if not self.pids():
             self._all_ended.set()
         self._on_exit(name, code, self._oom.explain(code))
 
-    # --- what they say -----------------------------------------------------------------------------------------------
+    # --- their output -----------------------------------------------------------------------------------------------
 
-    async def _tell(self, name: str, descriptor: int) -> None:
+    async def _forward_output(self, name: str, descriptor: int) -> None:
         reader = asyncio.StreamReader(limit=_LINE_LIMIT_BYTES)
         loop = asyncio.get_running_loop()
         pipe = os.fdopen(descriptor, "rb", buffering=0)
@@ -177,6 +181,6 @@ class TrainerProcesses:
             transport.close()
 
 
-async def _hear_out(telling: asyncio.Task[None]) -> None:
-    await asyncio.wait([telling], timeout=_LAST_WORDS_S)
-    telling.cancel()
+async def _end_forwarding(forwarding: asyncio.Task[None]) -> None:
+    await asyncio.wait([forwarding], timeout=_LAST_OUTPUT_S)
+    forwarding.cancel()

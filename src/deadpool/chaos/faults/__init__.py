@@ -1,4 +1,4 @@
-"""All faults, by name. One file per family; a fault chooses whom it hits, injections, and knows when it is over."""
+"""All faults, by name. One file per family; a fault chooses its target, injects itself, and knows when it is over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ FAULTS: dict[str, type[Fault]] = {
 
 
 def possible(network: Network, kinds: Collection[str] = ()) -> list[str]:
-    """Names, as often as the weights say: of these kinds, or of all. What cannot be done here is left out."""
+    """Names of these kinds, or of all, each as often as its weight says. Faults that cannot be injected here are left
+    out."""
     wanted = (fault for kind, fault in FAULTS.items() if not kinds or kind in kinds)
     usable = (fault for fault in wanted if fault.is_possible(network))
     return [fault.kind for fault in usable for _ in range(fault.weight)]

@@ -1,4 +1,4 @@
-"""Whoever is the coordinator is killed, or stands still for a while. Training goes on without it."""
+"""The coordinator is killed, or stopped for a while. Training goes on without it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _OnCoordinator(Fault):
     term: int
 
     def aim(self, scene: Scene) -> bool:
-        self.pid, self.term = scene.fleet.coordinator, scene.sight.term
+        self.pid, self.term = scene.processes.coordinator, scene.view.term
         self.target = f"coordinator of term {self.term}"
         return True
 
@@ -22,15 +22,15 @@ class KillCoordinator(_OnCoordinator):
     ends_with = "took_over"
     weight = 2
 
-    def injection(self, scene: Scene) -> None:
-        scene.fleet.signal(self.pid, signal.SIGKILL)
+    def inject(self, scene: Scene) -> None:
+        scene.processes.signal(self.pid, signal.SIGKILL)
 
     def is_over(self, scene: Scene) -> bool:
-        return scene.sight.term > self.term
+        return scene.view.term > self.term
 
 
 class StopCoordinator(_OnCoordinator):
-    """Long: where one stands by, it takes over, and the old one must not be obeyed when it goes on."""
+    """If it lasts long, a standby takes over, and no node may obey the old coordinator when it goes on."""
 
     kind = "stop_coordinator"
 
@@ -38,11 +38,11 @@ class StopCoordinator(_OnCoordinator):
         self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
         return super().aim(scene)
 
-    def injection(self, scene: Scene) -> None:
-        scene.fleet.stop(self.pid)
+    def inject(self, scene: Scene) -> None:
+        scene.processes.stop(self.pid)
 
-    def relent(self, scene: Scene) -> None:
-        scene.fleet.resume(self.pid)
+    def end(self, scene: Scene) -> None:
+        scene.processes.resume(self.pid)
 
 
 FAULTS: tuple[type[Fault], ...] = (KillCoordinator, StopCoordinator)

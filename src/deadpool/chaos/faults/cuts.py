@@ -1,4 +1,4 @@
-"""Cables that are pulled, for a while: packets are lost without a word."""
+"""Nodes that are cut off from others for a while: packets are dropped silently."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ class _Cut(OnNode):
 
 
 class CutOff(_Cut):
-    """From everybody, in both directions."""
+    """Cut off from all others, in both directions."""
 
     kind = "cut_off"
     weight = 2
 
-    def injection(self, scene: Scene) -> None:
+    def inject(self, scene: Scene) -> None:
         scene.network.isolate(self.target)
 
-    def relent(self, scene: Scene) -> None:
+    def end(self, scene: Scene) -> None:
         scene.network.rejoin(self.target)
 
 
 class _CutWays(_Cut):
     ways: tuple[Way, ...] = ()
 
-    def injection(self, scene: Scene) -> None:
+    def inject(self, scene: Scene) -> None:
         self.ways = self.chosen_ways(scene)
         scene.network.cut(self.ways)
 
-    def relent(self, scene: Scene) -> None:
+    def end(self, scene: Scene) -> None:
         scene.network.mend(self.ways)
 
     def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
         raise NotImplementedError
 
     def others(self, scene: Scene) -> list[str]:
-        return [node for node in scene.fleet.alive() if node != self.target]
+        return [node for node in scene.processes.alive() if node != self.target]
 
 
 class CutSending(_CutWays):
-    """Nobody hears it; it hears everybody."""
+    """No other receives from it; it receives from all."""
 
     kind = "cut_sending"
 
@@ -56,7 +56,7 @@ class CutSending(_CutWays):
 
 
 class CutHearing(_CutWays):
-    """Everybody hears it; it hears nobody."""
+    """All others receive from it; it receives from none."""
 
     kind = "cut_hearing"
 
@@ -65,7 +65,7 @@ class CutHearing(_CutWays):
 
 
 class CutFromPeer(_CutWays):
-    """From one other node that holds ranks, in both directions or in one. Both are well known to the coordinator."""
+    """Cut off from one other node that holds ranks, in both directions or in one. The coordinator still hears both."""
 
     kind = "cut_from_peer"
     peer: str
@@ -73,7 +73,7 @@ class CutFromPeer(_CutWays):
     def aim(self, scene: Scene) -> bool:
         if not super().aim(scene):
             return False
-        peers = [node for node in scene.sight.seats if node != self.target and scene.fleet.is_alive(node)]
+        peers = [node for node in scene.view.seats if node != self.target and scene.processes.is_alive(node)]
         if not peers:
             return False
         self.peer = self.pick_other(peers)
@@ -91,7 +91,7 @@ class CutFromPeer(_CutWays):
 
 
 class CutFromCoordinator(_CutWays):
-    """Its peers are all there; the coordinators are not."""
+    """It reaches its peers, and no coordinator."""
 
     kind = "cut_from_coordinator"
 
@@ -100,8 +100,8 @@ class CutFromCoordinator(_CutWays):
 
 
 class CutCoordinator(_CutWays):
-    """The coordinators are cut off from every node that is there: all seem lost, and all train on. Only who joins
-    meanwhile finds them. Long: they have given up by then everybody whom they could have waited for."""
+    """The coordinators are cut off from every node: all nodes seem lost, and all train on. Only a node that joins
+    meanwhile reaches them. If it lasts long, the coordinators have given up waiting for the nodes by then."""
 
     kind = "cut_coordinator"
     ends_with = "took_over"
@@ -109,14 +109,14 @@ class CutCoordinator(_CutWays):
 
     def aim(self, scene: Scene) -> bool:
         self.lasts_s = NOTICED_S * 2 if self.intent.long else NOTICED_S
-        self.target, self.term = "everybody", scene.sight.term
+        self.target, self.term = "all nodes", scene.view.term
         return True
 
     def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
         return tuple(way for node in self.others(scene) for way in ((HUB, node), (node, HUB)))
 
     def is_over(self, scene: Scene) -> bool:
-        return scene.sight.term > self.term
+        return scene.view.term > self.term
 
 
 FAULTS: tuple[type[Fault], ...] = (CutOff, CutSending, CutHearing, CutFromPeer, CutFromCoordinator, CutCoordinator)

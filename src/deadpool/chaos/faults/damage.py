@@ -1,6 +1,6 @@
-"""Bytes in memory that are not what they were; and a loss right after it, so that these bytes are asked for.
+"""Flipped bytes in snapshots, and a loss right after it, so that these copies are asked for.
 
-The node stands still while its memory is changed: else a slot could be given to its trainer in between, and the damage
+The node is stopped while its memory is changed: else a slot could be given to its trainer in between, and the damage
 would become part of a good snapshot.
 """
 
@@ -17,7 +17,7 @@ from deadpool.snapshot.slot import HEADER_BYTES, read_seal
 
 
 def damage(agent: int, rank: int) -> int:
-    """Flips bytes in every snapshot of `rank` that the agent process has; returns in how many."""
+    """Flips a byte in every snapshot of `rank` that the agent process has. Returns how many snapshots that are."""
     links = (link for link in Path(f"/proc/{agent}/fd").iterdir() if str(link.readlink()).startswith("/memfd:deadpool"))
     memories = {link.stat().st_ino: link for link in links}  # a mapping keeps a second descriptor of the same memory
     return sum(_damage_memory(link, rank) for link in memories.values())
@@ -38,17 +38,17 @@ def _holds(memory: mmap.mmap, start: int, rank: int) -> bool:
     return seal is not None and seal.rank == rank
 
 
-def _damage_standing(scene: Scene, node: str, rank: int) -> None:
-    scene.fleet.stop_node(node)
+def _damage_stopped(scene: Scene, node: str, rank: int) -> None:
+    scene.processes.stop_node(node)
     try:
         with contextlib.suppress(FileNotFoundError, PermissionError):  # it has just ended
-            damage(scene.fleet.agent(node), rank)
+            damage(scene.processes.agent(node), rank)
     finally:
-        scene.fleet.resume_node(node)
+        scene.processes.resume_node(node)
 
 
 class DamageHome(OnTrainer):
-    """Of a rank whose trainer is killed: its node has the nearest copy, and it is bad."""
+    """A trainer is killed whose node has the nearest copy, and that copy is corrupt."""
 
     kind = "damage_home"
     node: str
@@ -56,18 +56,18 @@ class DamageHome(OnTrainer):
     def aim(self, scene: Scene) -> bool:
         if not super().aim(scene):
             return False
-        self.node = next(node for node, crew in scene.sight.trainers.items() if self.trainer in crew)
+        self.node = next(node for node, trainers in scene.view.trainers.items() if self.trainer in trainers)
         self.endangered = frozenset([self.node])
         return self.trainer.rank is not None
 
-    def injection(self, scene: Scene) -> None:
+    def inject(self, scene: Scene) -> None:
         assert self.trainer.rank is not None
-        _damage_standing(scene, self.node, self.trainer.rank)
-        scene.fleet.signal(self.trainer.pid, signal.SIGKILL)
+        _damage_stopped(scene, self.node, self.trainer.rank)
+        scene.processes.signal(self.trainer.pid, signal.SIGKILL)
 
 
 class DamageCopy(OnNode):
-    """Of the ranks of a node that is killed: one of its holders has bad ones."""
+    """A node is killed, and one of its holders has corrupt copies of its ranks."""
 
     kind = "damage_copy"
     holder: str
@@ -75,9 +75,9 @@ class DamageCopy(OnNode):
     def aim(self, scene: Scene) -> bool:
         if not super().aim(scene):
             return False
-        holders = [node for node in scene.sight.holders.get(self.target, ()) if scene.fleet.is_alive(node)]
-        if len(holders) < 2 or not scene.sight.trainers.get(self.target):
-            return False  # another one has to have a good one
+        holders = [node for node in scene.view.holders.get(self.target, ()) if scene.processes.is_alive(node)]
+        if len(holders) < 2 or not scene.view.trainers.get(self.target):
+            return False  # another holder has to have a good copy
         self.holder = self.pick_other(holders)
         self.endangered = frozenset([self.target, self.holder])
         return True
@@ -86,14 +86,14 @@ class DamageCopy(OnNode):
     def described(self) -> str:
         return f"{self.target}, held by {self.holder}"
 
-    def injection(self, scene: Scene) -> None:
-        for trainer in scene.sight.trainers[self.target]:
+    def inject(self, scene: Scene) -> None:
+        for trainer in scene.view.trainers[self.target]:
             if trainer.rank is not None:
-                _damage_standing(scene, self.holder, trainer.rank)
-        scene.fleet.kill_node(self.target)
+                _damage_stopped(scene, self.holder, trainer.rank)
+        scene.processes.kill_node(self.target)
 
     def is_over(self, scene: Scene) -> bool:
-        return self.target not in scene.sight.members
+        return self.target not in scene.view.members
 
 
 FAULTS: tuple[type[Fault], ...] = (DamageHome, DamageCopy)

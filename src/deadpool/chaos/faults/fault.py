@@ -1,4 +1,4 @@
-"""What a fault is, and what it may look at and touch."""
+"""What a fault is, and what it can see and change."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from deadpool.chaos.fleet import Fleet
 from deadpool.chaos.jobs import HANG_TIMEOUT_S, NODE_TIMEOUT_S
 from deadpool.chaos.network import Network
 from deadpool.chaos.plan import Intent
-from deadpool.chaos.status_view import Sight, Steps, Trainer
+from deadpool.chaos.processes import JobProcesses
+from deadpool.chaos.status_view import SeatedTrainer, StatusView, StepProgress
 from deadpool.control.run_dir import RunDir
 
 T = TypeVar("T")
@@ -23,29 +23,31 @@ HANGS_S = HANG_TIMEOUT_S * 2
 
 @dataclass(slots=True)
 class Scene:
-    """`sight` is replaced as it is renewed."""
+    """What a fault works on. `view` is replaced by each newer status."""
 
-    fleet: Fleet
+    processes: JobProcesses
     network: Network
-    steps: Steps
+    steps: StepProgress
     run_dir: RunDir
-    sight: Sight
+    view: StatusView
 
 
 class Fault(ABC):
     kind: ClassVar[str]
     weight: ClassVar[int] = 1
-    ends_with: ClassVar[str | None] = None  # the event that ends it; None: the first step done after it
+    ends_with: ClassVar[str | None] = (
+        None  # the event that ends its recovery; None: the first step that is completed after it
+    )
 
     def __init__(self, intent: Intent) -> None:
         self.intent = intent
         self.target = ""
-        self.endangered: frozenset[str] = frozenset()  # nodes whose copies may be lost by it
+        self.endangered: frozenset[str] = frozenset()  # nodes whose copies it may destroy
         self.lasts_s = 0.0
 
     @property
     def described(self) -> str:
-        """Whom it hits, in words."""
+        """What it hits, in words."""
         return self.target
 
     @classmethod
@@ -54,17 +56,17 @@ class Fault(ABC):
 
     @abstractmethod
     def aim(self, scene: Scene) -> bool:
-        """Sets target, endangered and lasts_s. False: there is nobody to inject at the moment."""
+        """Sets target, endangered and lasts_s. Returns False if there is no target at the moment."""
 
     @abstractmethod
-    def injection(self, scene: Scene) -> None: ...
+    def inject(self, scene: Scene) -> None: ...
 
-    def relent(self, scene: Scene) -> None:
-        """After lasts_s, if that is not 0; also when everything ends before."""
+    def end(self, scene: Scene) -> None:
+        """Called after lasts_s if that is not 0, also when the run ends before."""
         return
 
     def is_over(self, scene: Scene) -> bool:
-        """Besides that the job has trained on: what else there is to see."""
+        """What else has to be true, besides that the job trains."""
         return True
 
     def pick(self, choices: Sequence[T]) -> T:
@@ -75,10 +77,10 @@ class Fault(ABC):
 
 
 class OnNode(Fault):
-    """Injections a node that holds ranks."""
+    """Hits a node that holds ranks."""
 
     def aim(self, scene: Scene) -> bool:
-        nodes = [node for node in scene.sight.seats if scene.fleet.is_alive(node)]
+        nodes = [node for node in scene.view.seats if scene.processes.is_alive(node)]
         if not nodes:
             return False
         self.target = self.pick(nodes)
@@ -87,16 +89,16 @@ class OnNode(Fault):
 
 
 class OnTrainer(Fault):
-    """Injections one trainer. Its node keeps the copies: nothing is in danger."""
+    """Hits one trainer. Its node keeps the copies, so none is in danger."""
 
-    trainer: Trainer
+    trainer: SeatedTrainer
 
     def aim(self, scene: Scene) -> bool:
         trainers = [
             trainer
-            for node, crew in sorted(scene.sight.trainers.items())
-            for trainer in crew
-            if scene.fleet.is_part_of(node, trainer.pid)
+            for node, seated in sorted(scene.view.trainers.items())
+            for trainer in seated
+            if scene.processes.is_part_of(node, trainer.pid)
         ]
         if not trainers:
             return False

@@ -8,12 +8,12 @@ from deadpool.chaos.faults.fault import Fault, OnNode, OnTrainer, Scene
 from deadpool.chaos.jobs import CRASH_SIGNAL
 
 
-class KillTrainer(OnTrainer):
+class KillTrainerFault(OnTrainer):
     kind = "kill_trainer"
     weight = 2
 
-    def injection(self, scene: Scene) -> None:
-        scene.fleet.signal(self.trainer.pid, signal.SIGKILL)
+    def inject(self, scene: Scene) -> None:
+        scene.processes.signal(self.trainer.pid, signal.SIGKILL)
 
 
 class CrashTrainer(OnTrainer):
@@ -21,8 +21,8 @@ class CrashTrainer(OnTrainer):
 
     kind = "crash_trainer"
 
-    def injection(self, scene: Scene) -> None:
-        scene.fleet.signal(self.trainer.pid, CRASH_SIGNAL)
+    def inject(self, scene: Scene) -> None:
+        scene.processes.signal(self.trainer.pid, CRASH_SIGNAL)
 
 
 class KillNode(OnNode):
@@ -31,44 +31,44 @@ class KillNode(OnNode):
     kind = "kill_node"
     weight = 3
 
-    def injection(self, scene: Scene) -> None:
-        scene.fleet.kill_node(self.target)
+    def inject(self, scene: Scene) -> None:
+        scene.processes.kill_node(self.target)
 
     def is_over(self, scene: Scene) -> bool:
-        return self.target not in scene.sight.members
+        return self.target not in scene.view.members
 
 
 class KillAgent(OnNode):
-    """The agent alone: what it started goes with it."""
+    """The agent alone: the processes that it started end with it."""
 
     kind = "kill_agent"
 
-    def injection(self, scene: Scene) -> None:
-        scene.fleet.signal(scene.fleet.agent(self.target), signal.SIGKILL)
+    def inject(self, scene: Scene) -> None:
+        scene.processes.signal(scene.processes.agent(self.target), signal.SIGKILL)
 
     def is_over(self, scene: Scene) -> bool:
-        return self.target not in scene.sight.members
+        return self.target not in scene.view.members
 
 
 class KillSpare(Fault):
-    """It may be the one that is just taking a lost node's place."""
+    """It may be the spare that is just taking a lost node's place."""
 
     kind = "kill_spare"
     ends_with = "spare_lost"
 
     def aim(self, scene: Scene) -> bool:
-        spares = [node for node in scene.sight.spares if scene.fleet.is_alive(node)]
+        spares = [node for node in scene.view.spares if scene.processes.is_alive(node)]
         if not spares:
             return False
         self.target = self.pick(spares)
         self.endangered = frozenset([self.target])
         return True
 
-    def injection(self, scene: Scene) -> None:
-        scene.fleet.kill_node(self.target)
+    def inject(self, scene: Scene) -> None:
+        scene.processes.kill_node(self.target)
 
     def is_over(self, scene: Scene) -> bool:
-        return self.target not in scene.sight.members
+        return self.target not in scene.view.members
 
 
-FAULTS: tuple[type[Fault], ...] = (KillTrainer, CrashTrainer, KillNode, KillAgent, KillSpare)
+FAULTS: tuple[type[Fault], ...] = (KillTrainerFault, CrashTrainer, KillNode, KillAgent, KillSpare)

@@ -1,4 +1,4 @@
-"""Nodes that come, and nodes that are asked to go."""
+"""Nodes that join, and nodes that are drained."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from deadpool.chaos.network import Network
 _DRAIN = "deadpool.cli.drain"
 
 
-class Join(Fault):
-    """One more spare than there was."""
+class JoinFault(Fault):
+    """One more spare joins."""
 
     kind = "join"
     ends_with = "joined"
 
     def aim(self, scene: Scene) -> bool:
         self.target = "a new node"
-        return len(scene.fleet.alive()) <= scene.fleet.size
+        return len(scene.processes.alive()) <= scene.processes.size
 
-    def injection(self, scene: Scene) -> None:
-        self.target = scene.fleet.add()
+    def inject(self, scene: Scene) -> None:
+        self.target = scene.processes.add()
 
     def is_over(self, scene: Scene) -> bool:
-        """Unless another fault had it meanwhile."""
-        return self.target in scene.sight.members or not scene.fleet.is_alive(self.target)
+        """True also if another fault has killed it meanwhile."""
+        return self.target in scene.view.members or not scene.processes.is_alive(self.target)
 
 
-class Drain(OnNode):
-    """`deadpool drain`: it hands over at the end of a step and leaves."""
+class DrainFault(OnNode):
+    """`deadpool drain`: it hands over its ranks at the end of a step, and leaves."""
 
     kind = "drain"
     asking: subprocess.Popen[bytes]
@@ -41,9 +41,9 @@ class Drain(OnNode):
         return importlib.util.find_spec(_DRAIN) is not None
 
     def aim(self, scene: Scene) -> bool:
-        return bool(scene.sight.spares) and super().aim(scene)
+        return bool(scene.view.spares) and super().aim(scene)
 
-    def injection(self, scene: Scene) -> None:
+    def inject(self, scene: Scene) -> None:
         command = [sys.executable, "-m", "deadpool.cli.main", "drain", self.target]
         log = (scene.run_dir.path / "console.log").open("ab")
         with log:
@@ -52,8 +52,8 @@ class Drain(OnNode):
             )
 
     def is_over(self, scene: Scene) -> bool:
-        """It has left, or was refused because of what else happened."""
-        return bool(self.asking.poll()) or self.target not in scene.sight.seats
+        """It has left, or the drain was refused because of another fault."""
+        return bool(self.asking.poll()) or self.target not in scene.view.seats
 
 
-FAULTS: tuple[type[Fault], ...] = (Join, Drain)
+FAULTS: tuple[type[Fault], ...] = (JoinFault, DrainFault)

@@ -1,4 +1,4 @@
-"""SIGSTOP for a while, shorter than it takes to be noticed, or longer. Then SIGCONT: who was given up comes back."""
+"""SIGSTOP for a while, shorter or longer than detection takes, then SIGCONT: a node that was given up comes back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from deadpool.chaos.faults.fault import HANGS_S, NOTICED_S, UNNOTICED_S, Fault, 
 
 
 class StopTrainer(OnTrainer):
-    """Long: the job hangs, and whoever does not come to rest is replaced."""
+    """If it lasts long, the job hangs, and the trainer that does not come to rest is replaced."""
 
     kind = "stop_trainer"
 
@@ -14,11 +14,11 @@ class StopTrainer(OnTrainer):
         self.lasts_s = HANGS_S if self.intent.long else UNNOTICED_S
         return super().aim(scene)
 
-    def injection(self, scene: Scene) -> None:
-        scene.fleet.stop(self.trainer.pid)
+    def inject(self, scene: Scene) -> None:
+        scene.processes.stop(self.trainer.pid)
 
-    def relent(self, scene: Scene) -> None:
-        scene.fleet.resume(self.trainer.pid)
+    def end(self, scene: Scene) -> None:
+        scene.processes.resume(self.trainer.pid)
 
 
 class StopAgent(OnNode):
@@ -30,11 +30,11 @@ class StopAgent(OnNode):
         self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
         return super().aim(scene)
 
-    def injection(self, scene: Scene) -> None:
-        scene.fleet.stop(scene.fleet.agent(self.target))
+    def inject(self, scene: Scene) -> None:
+        scene.processes.stop(scene.processes.agent(self.target))
 
-    def relent(self, scene: Scene) -> None:
-        scene.fleet.resume(scene.fleet.agent(self.target))
+    def end(self, scene: Scene) -> None:
+        scene.processes.resume(scene.processes.agent(self.target))
 
 
 class StopNode(OnNode):
@@ -44,11 +44,11 @@ class StopNode(OnNode):
         self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
         return super().aim(scene)
 
-    def injection(self, scene: Scene) -> None:
-        scene.fleet.stop_node(self.target)
+    def inject(self, scene: Scene) -> None:
+        scene.processes.stop_node(self.target)
 
-    def relent(self, scene: Scene) -> None:
-        scene.fleet.resume_node(self.target)
+    def end(self, scene: Scene) -> None:
+        scene.processes.resume_node(self.target)
 
 
 FAULTS: tuple[type[Fault], ...] = (StopTrainer, StopAgent, StopNode)

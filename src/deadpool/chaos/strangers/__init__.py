@@ -1,1 +1,1 @@
-"""Training scripts that nobody here wrote by hand: drawn from a seed, run unprotected, protected and hit."""
+"""Generated training scripts: drawn from a seed, run without DeadPool, with it, and with injected faults."""

@@ -1,4 +1,4 @@
-"""Many scripts, as many at a time as there are processors for them: what came of each, and what came of all."""
+"""Runs many generated scripts, as many at a time as there are processors, and sums up their results."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from typing import Any
 
 from deadpool.chaos.strangers.generate import Script, generate
 from deadpool.chaos.strangers.protected import Ask
-from deadpool.chaos.strangers.shared_processes import Workshop
-from deadpool.chaos.strangers.trial import Trial, Verdict
+from deadpool.chaos.strangers.shared_processes import SharedProcesses
+from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
 
 AT_ONCE = max(2, len(os.sched_getaffinity(0)) // 2)
 
-Tell = Callable[[Verdict], None]
+Report = Callable[[ScriptResult], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """`keep`: the folders of good scripts too; those of others are kept in any case, below `folder`."""
+    """With `keep` the folders of good scripts are kept too; those of other scripts are kept in any case, in
+    `folder`."""
 
     seed: int
     numbers: Sequence[int]
@@ -32,58 +33,58 @@ class Campaign:
     keep: bool
     deadline: float
     ask: Ask
-    tell: Tell
+    report: Report
     at_once: int = AT_ONCE
 
-    def run(self) -> list[Verdict]:
-        """A verdict for each script that was begun in time."""
-        workshop = Workshop()
+    def run(self) -> list[ScriptResult]:
+        """Returns a result for each script that was begun in time."""
+        shared = SharedProcesses()
         try:
             with ThreadPoolExecutor(self.at_once) as workers:
-                done = workers.map(lambda number: self._judge(generate(self.seed, number), workshop), self.numbers)
-                return [verdict for verdict in _collected(done, workshop) if verdict is not None]
+                done = workers.map(lambda number: self._run_script(generate(self.seed, number), shared), self.numbers)
+                return [result for result in _collected(done, shared) if result is not None]
         finally:
-            workshop.close()
+            shared.close()
 
-    def _judge(self, script: Script, workshop: Workshop) -> Verdict | None:
-        if time.monotonic() > self.deadline or workshop.stopping.is_set():
+    def _run_script(self, script: Script, shared: SharedProcesses) -> ScriptResult | None:
+        if time.monotonic() > self.deadline or shared.stopping.is_set():
             return None
         folder = self.folder / script.title
-        verdict = Trial(script, folder, workshop, self.ask).judge()
-        if workshop.stopping.is_set():
-            return None  # it was cut off: what came of it says nothing
-        if verdict.is_good and not self.keep:
+        result = ScriptTrial(script, folder, shared, self.ask).run()
+        if shared.stopping.is_set():
+            return None  # it was interrupted, so its result says nothing
+        if result.is_good and not self.keep:
             shutil.rmtree(folder, ignore_errors=True)
-        self.tell(verdict)
-        return verdict
+        self.report(result)
+        return result
 
 
-def _collected(done: Iterable[Verdict | None], workshop: Workshop) -> list[Verdict | None]:
-    """An interrupt, or an error of this command, ends what runs too: the workers are waited for."""
+def _collected(done: Iterable[ScriptResult | None], shared: SharedProcesses) -> list[ScriptResult | None]:
+    """An interrupt, or an error of this command, also ends the scripts that run: the workers are waited for."""
     try:
         return list(done)
     except BaseException:
-        workshop.stopping.set()
+        shared.stopping.set()
         raise
 
 
-def summary(verdicts: Sequence[Verdict], *, seed: int, asked: int, left_behind: list[str]) -> dict[str, Any]:
-    results = Counter(verdict.result for verdict in verdicts)
+def summary(results: Sequence[ScriptResult], *, seed: int, asked: int, left_behind: list[str]) -> dict[str, Any]:
+    counts = Counter(result.result for result in results)
     return {
         "seed": seed,
         "asked": asked,
-        "run": len(verdicts),
-        "results": dict(sorted(results.items())),
-        "faults": sum(verdict.hit for verdict in verdicts),
-        "undisturbed": [v.script.number for v in verdicts if v.injections and not v.hit],
-        "refused": dict(Counter(v.script.refused for v in verdicts if v.result == "refused")),
+        "run": len(results),
+        "results": dict(sorted(counts.items())),
+        "faults": sum(result.hit for result in results),
+        "undisturbed": [v.script.number for v in results if v.injections and not v.hit],
+        "refused": dict(Counter(v.script.refused for v in results if v.result == "refused")),
         "left_behind": left_behind,
-        "scripts": [verdict.figures() for verdict in verdicts],
+        "scripts": [result.figures() for result in results],
     }
 
 
 def is_good(figures: dict[str, Any]) -> bool:
-    """Also that faults came at all: scripts that were never hit prove nothing."""
+    """Faults have to have been injected at all: scripts that were never hit prove nothing."""
     results = figures["results"]
     good = results.get("exact", 0) + results.get("refused", 0)
     is_hit = figures["faults"] > 0 or not results.get("exact", 0)

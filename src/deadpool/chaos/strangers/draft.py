@@ -15,7 +15,7 @@ INDENT = "    "
 
 @dataclass(slots=True, kw_only=True)
 class Shape:
-    """Where the job runs: so many nodes with so many ranks each."""
+    """Number of nodes, and of ranks on each."""
 
     nodes: int
     per_node: int

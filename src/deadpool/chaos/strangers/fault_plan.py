@@ -1,4 +1,4 @@
-"""Draws the faults of one script: who is killed, a node or a trainer, and when."""
+"""Draws the faults of one script: which node or trainer is killed, and when."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ _IN_A_STEP = ("forward", "backward", "reduce", "optimizer", "between", "capture"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Injection:
-    """`at` None: from outside, at any time. `order` is for the first one, which is known from the start."""
+class PlannedInjection:
+    """With `at` None the fault comes from outside, at any time. The first one is ordered when the job starts
+    (`order`)."""
 
     whole_node: bool
-    rank: int  # whose trainer, or whose node
+    rank: int  # of the trainer, or on the node, that is hit
     position: int  # of that node
     at: str | None
-    step: int | None  # for a later injection: so many steps after the last one that was seen
+    step: int | None  # of a later injection: so many steps after the newest completed one
     delay_s: float = 0.0
 
     @property
     def order(self) -> str:
-        whom = f"node=n{self.position}" if self.whole_node else f"rank={self.rank}"
+        target = f"node=n{self.position}" if self.whole_node else f"rank={self.rank}"
         step = "" if self.step is None else f" step={self.step}"
-        return f"at={self.at}{step} {whom}"
+        return f"at={self.at}{step} {target}"
 
     def __str__(self) -> str:
-        whom = f"node of rank {self.rank}" if self.whole_node else f"trainer of rank {self.rank}"
+        target = f"node of rank {self.rank}" if self.whole_node else f"trainer of rank {self.rank}"
         when = "from outside" if self.at is None else f"at {self.at}"
-        return f"{whom} {when}" + ("" if self.step is None else f" of step {self.step}")
+        return f"{target} {when}" + ("" if self.step is None else f" of step {self.step}")
 
 
-def draw_injections(script: Script) -> list[Injection]:
+def draw_injections(script: Script) -> list[PlannedInjection]:
     rng = random.Random(f"injections {script.seed} {script.number}")
     count = rng.choices([1, 2, 3], [5, 3, 2])[0]
     first = _draw(rng, script, rng.randint(0, script.steps // 2))
     return [first, *(_draw_later(rng, script, first) for _ in range(count - 1))]
 
 
-def _draw(rng: random.Random, script: Script, step: int) -> Injection:
+def _draw(rng: random.Random, script: Script, step: int) -> PlannedInjection:
     moments = [*_IN_A_STEP, "clip"] if script.clips else list(_IN_A_STEP)
     at = rng.choice(moments) if rng.random() < 0.75 else None
     rank = rng.randrange(script.shape.world_size)
     if at in ("capture", "wire"):
         step = max(step, 1)
-    return Injection(
+    return PlannedInjection(
         whole_node=rng.random() < 0.6,
         rank=rank,
         position=rank // script.shape.per_node,
@@ -56,11 +57,11 @@ def _draw(rng: random.Random, script: Script, step: int) -> Injection:
     )
 
 
-def _draw_later(rng: random.Random, script: Script, first: Injection) -> Injection:
+def _draw_later(rng: random.Random, script: Script, first: PlannedInjection) -> PlannedInjection:
     """Right after a recovery a trainer, whose node still has its copy; a node only when copies are complete again."""
     if rng.random() < 0.3 and script.shape.nodes > 1:
         others = [rank for rank in range(script.shape.world_size) if rank // script.shape.per_node != first.position]
         rank = rng.choice(others)
         position = rank // script.shape.per_node
-        return Injection(whole_node=False, rank=rank, position=position, at="recovered", step=None)
+        return PlannedInjection(whole_node=False, rank=rank, position=position, at="recovered", step=None)
     return _draw(rng, script, rng.randint(1, 2))

@@ -52,13 +52,15 @@ class ForkedProcess:
     def _read(self, timeout_s: float | None) -> int | None:
         if self.returncode is None and select.select([self._pipe], [], [], timeout_s)[0]:
             told = os.read(self._pipe, NUMBER.size)
-            self.returncode = NUMBER.unpack(told)[0] if told else -signal.SIGKILL  # the server is gone, and all its own
+            self.returncode = (
+                NUMBER.unpack(told)[0] if told else -signal.SIGKILL
+            )  # the server is gone, and its children with it
             os.close(self._pipe)
         return self.returncode
 
 
 class ForkClient:
-    """The way to the server. Several threads may ask at once."""
+    """The client of cli/fork_server.py. Several threads may use it at once."""
 
     def __init__(self) -> None:
         self._link, theirs = socket_pair()
@@ -105,7 +107,7 @@ class ForkedJob(LocalJob):
         pass_fds: tuple[int, ...] = (),
         enter: Callable[[], None] | None = None,
     ) -> subprocess.Popen[bytes]:
-        assert enter is None and self.quiet, "for jobs on loopback that nobody listens to"
+        assert enter is None and self.quiet, "only for quiet jobs on loopback"
         output = os.open(self.run_dir.path / "console.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             process: Any = self.server.spawn(command, self._variables(), end_signal, output, pass_fds)

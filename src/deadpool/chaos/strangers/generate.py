@@ -49,7 +49,7 @@ FAMILIES: tuple[list[Feature], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A script of nobody in particular. `refused` is what DeadPool says of it; empty: it has to be exact."""
+    """A generated script. `refused` is the reason with which DeadPool refuses it; empty: its result has to be exact."""
 
     seed: int
     number: int
@@ -120,7 +120,7 @@ def _draw(draft: Draft) -> None:
 
 
 def _seed(draft: Draft) -> None:
-    """The model is the same on all ranks, what is drawn later is not."""
+    """All ranks make the same model; later random numbers differ by rank."""
     draft.groups.insert(0, "torch.manual_seed(args.seed)")
     draft.wrap.append(
         block("""
@@ -135,7 +135,7 @@ def _seed(draft: Draft) -> None:
 
 
 def _share_batches(draft: Draft) -> None:
-    """Ranks that compute one model together see the same batch."""
+    """Ranks that compute one model together get the same batch."""
     if "same_batches" in draft.traits:
         draft.fetch.append("dist.broadcast(x, src=0)\ndist.broadcast(y, src=0)")
     if "pairs_share_batches" in draft.traits:

@@ -1,4 +1,5 @@
-"""One script under DeadPool: undisturbed, or hit. Dead nodes are replaced, later injections wait for calm."""
+"""Runs one script under DeadPool, with or without faults. Dead nodes are replaced, and later faults wait for a
+recovery."""
 
 from __future__ import annotations
 
@@ -13,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.chaos.diagnosis import take_down
-from deadpool.chaos.fleet import Fleet
 from deadpool.chaos.network import Loopback
-from deadpool.chaos.status_view import Sight, Tail, sight_of
-from deadpool.chaos.strangers.fault_plan import Injection
+from deadpool.chaos.processes import JobProcesses
+from deadpool.chaos.status_view import StatusView, Tail, view_of
+from deadpool.chaos.strangers.fault_plan import PlannedInjection
 from deadpool.chaos.strangers.forked_job import ForkedJob
 from deadpool.chaos.strangers.generate import Script
-from deadpool.chaos.strangers.shared_processes import Workshop
+from deadpool.chaos.strangers.shared_processes import SharedProcesses
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import DeadPoolError
 
-Ask = Callable[..., dict[str, Any]]  # of a run folder, in words, with arguments
+Ask = Callable[..., dict[str, Any]]  # takes a run folder, the name of a request, and its arguments
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _STATUS_S = 0.2
 _TIMEOUTS = {
     "node_timeout_s": 4.0,
@@ -45,10 +46,10 @@ class ProtectedRun:
     script: Script
     path: Path
     folder: Path
-    workshop: Workshop
+    shared: SharedProcesses
     ask: Ask
     timeout_s: float
-    injections: list[Injection] = field(default_factory=list)
+    injections: list[PlannedInjection] = field(default_factory=list)
     code: int | None = None  # None: it did not end in time
     hit: int = 0
     missed: list[str] = field(default_factory=list)
@@ -58,19 +59,19 @@ class ProtectedRun:
         return self.folder / "out"
 
     def run(self) -> None:
-        """To its end, or until its time is over: then it is taken down, and what is known of it is kept."""
+        """Runs it to its end. If its time is over before, the job is ended, and what is known of it is kept."""
         job = self._job()
-        fleet = Fleet(job, Loopback(), random.Random(self.script.title))
+        processes = JobProcesses(job, Loopback(), random.Random(self.script.title))
         deadline = time.monotonic() + self.timeout_s
         with running(job):
-            injector = _Injector(self, job, fleet)
-            while job.tend() is None and time.monotonic() < deadline and not self.workshop.stopping.is_set():
-                self._replace_dead(job, fleet)
-                injector.look()
-                time.sleep(_LOOK_S)
+            injector = _Injector(self, job, processes)
+            while job.tend() is None and time.monotonic() < deadline and not self.shared.stopping.is_set():
+                self._replace_dead(job, processes)
+                injector.poll()
+                time.sleep(_POLL_S)
             self.code = job.tend()
-            if self.code is None and not self.workshop.stopping.is_set():
-                take_down(job, fleet, injector.sight, self.folder / "diagnosis")
+            if self.code is None and not self.shared.stopping.is_set():
+                take_down(job, processes, injector.view, self.folder / "diagnosis")
         injector.count(self._events())
 
     def _job(self) -> LocalJob:
@@ -94,23 +95,23 @@ class ProtectedRun:
             [str(self.path), *arguments],
             quiet=True,
             environment={"PYTHONFAULTHANDLER": "1"},
-            fork_server=self.workshop.fork_server,
-            server=self.workshop.fork_client,
+            fork_server=self.shared.fork_server,
+            server=self.shared.fork_client,
         )
 
-    def _replace_dead(self, job: LocalJob, fleet: Fleet) -> None:
-        if self.injections and len(fleet.alive()) < fleet.size:
-            fleet.add()
+    def _replace_dead(self, job: LocalJob, processes: JobProcesses) -> None:
+        if self.injections and len(processes.alive()) < processes.size:
+            processes.add()
 
     # --- what is known afterwards ------------------------------------------------------------------------------------
 
     def hangs(self) -> list[str]:
-        """Nobody here hangs on purpose: a fault without a lost rank should not be."""
+        """No script hangs on purpose, so a fault without a lost rank is a defect."""
         faults = [event for event in self._events() if event["what"] == "fault" and not event["ranks"]]
         return [f"a fault without a loss: {event['reason']}" for event in faults]
 
     def was_hit_after_the_end(self) -> bool:
-        """Every rank had ended its loop, and was on its way out: nobody is left who could stand in for a lost one."""
+        """Whether a rank was killed after every rank had left its loop, when no rank can be replaced any more."""
         events = self._events()
         marks = [event["what"] for event in events if event["what"] in ("finished", "fault")]
         killed = any(
@@ -120,8 +121,8 @@ class ProtectedRun:
         )
         return marks[-1:] == ["finished"] and killed
 
-    def said(self) -> str:
-        """Everything that the job and its trainers said."""
+    def output(self) -> str:
+        """All output of the job and its trainers."""
         paths = [self.folder / "run" / "console.log", *sorted((self.folder / "run" / "logs").glob("*.log"))]
         return "\n".join(path.read_text(errors="replace") for path in paths if path.exists())
 
@@ -132,20 +133,20 @@ class ProtectedRun:
 class _Injector:
     """Carries out the injections that are not known from the start, one after the other."""
 
-    def __init__(self, run: ProtectedRun, job: LocalJob, fleet: Fleet) -> None:
-        self._run, self._job, self._fleet = run, job, fleet
+    def __init__(self, run: ProtectedRun, job: LocalJob, processes: JobProcesses) -> None:
+        self._run, self._job, self._processes = run, job, processes
         first = run.injections[0] if run.injections else None
-        self._first = first if first is not None and first.at else None  # known from the start, not come yet
+        self._first = first if first is not None and first.at else None  # ordered at the start, not injected yet
         known = [self._first, *(injection for injection in run.injections if injection.at == "recovered")]
         self._waiting = [injection for injection in run.injections if injection not in known]
-        self._needed = int(self._first is not None)  # so many faults come before the next of these
+        self._needed = int(self._first is not None)  # so many faults come before the next one
         self._tails = [Tail(run.out / f"rank{rank}.jsonl") for rank in range(run.script.shape.world_size)]
         self._newest = -1
         self._events = Tail(job.run_dir.events)
         self._faults, self._asked_at, self._due = 0, 0.0, 0.0
-        self.sight = Sight(at=0.0)
+        self.view = StatusView(at=0.0)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         self._read()
         if not self._waiting or self._newest < 0 or self._faults < self._needed or not self._is_calm():
             return
@@ -164,40 +165,41 @@ class _Injector:
             if event["what"] == "fault":
                 self._faults += 1
                 self._first = None
-                self.sight = Sight(at=0.0)  # what was seen before it says nothing any more
+                self.view = StatusView(at=0.0)  # an older status says nothing any more
             elif event["what"] == "injection_missed":
                 self._inject_anyway()
 
     def _inject_anyway(self) -> None:
-        """The moment did not come in its step (a batch that was skipped has no optimizer step): then without one."""
+        """The moment did not come in its step (a skipped batch has no optimizer step), so the fault is injected without
+        it."""
         injection, self._first = self._first, None
         if injection is not None:
             self._needed = 0
             self._waiting.insert(0, dataclasses.replace(injection, at=None, step=None, delay_s=0.0))
 
     def _is_calm(self) -> bool:
-        """A node is hit only while every copy of the others is complete, and a spare is there."""
+        """A fault is injected only while all copies are complete and a spare is there."""
         if time.monotonic() - self._asked_at > _STATUS_S:
             self._asked_at = time.monotonic()
             with contextlib.suppress(DeadPoolError, OSError, KeyError):
-                self.sight = sight_of(self._run.ask(self._job.run_dir, "status"), time.time())
-        return self.sight.phase == "running" and self.sight.protected and bool(self.sight.spares)
+                self.view = view_of(self._run.ask(self._job.run_dir, "status"), time.time())
+        return self.view.phase == "running" and self.view.protected and bool(self.view.spares)
 
-    def _carry_out(self, injection: Injection) -> None:
-        whom: dict[str, Any] = {"rank": injection.rank}
+    def _carry_out(self, injection: PlannedInjection) -> None:
+        target: dict[str, Any] = {"rank": injection.rank}
         if injection.whole_node:
-            whom = {"node": self.sight.seats[injection.position]}
+            target = {"node": self.view.seats[injection.position]}
         if injection.whole_node and injection.at is None:
-            self._fleet.kill_node(whom["node"])
+            self._processes.kill_node(target["node"])
             return
         step = None if injection.at in (None, "recovered") else self._newest + (injection.step or 1)
         try:
-            self._run.ask(self._job.run_dir, "kill", **whom, at=injection.at, step=step)
+            self._run.ask(self._job.run_dir, "kill", **target, at=injection.at, step=step)
         except (DeadPoolError, OSError) as error:
             self._run.missed.append(f"{injection}: {error}")
 
     def count(self, events: list[dict[str, Any]]) -> None:
-        """After the end: what has hit, what has not."""
+        """Counts, after the end, which faults were injected."""
         run = self._run
         run.hit = sum(event["what"] == "fault" for event in events)
         run.missed += [f"{injection}: no time was left" for injection in self._waiting]

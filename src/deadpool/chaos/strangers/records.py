@@ -1,4 +1,4 @@
-"""What a stranger's script wrote down of its steps, and whether two runs of it are the same, bit for bit."""
+"""What a generated script wrote down of its steps, and whether two runs of it are equal bit for bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _OF_A_STEP = ("loss", "draws", "batch")
 
 @dataclass(slots=True)
 class RankRecord:
-    """Steps by number, of one done again all records; evaluations; how often a step was told to be final."""
+    """All records of each step, more than one where it was computed again; evaluations; how often `on_final` ran for
+    it."""
 
     steps: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     evaluations: dict[int, str] = field(default_factory=dict)
@@ -78,20 +79,20 @@ def _short(record: dict[str, Any] | None, what: str) -> str:
     return "missing" if record is None else str(record[what])
 
 
-def done_differently(ranks: list[RankRecord]) -> list[str]:
-    """Steps that were done again, and gave something else than before."""
+def recomputed_differently(ranks: list[RankRecord]) -> list[str]:
+    """Steps that were computed again with another result."""
     return [
-        f"rank {rank}: step {step} was done {len(records)} times, not always the same"
+        f"rank {rank}: step {step} was computed {len(records)} times, with different results"
         for rank, record in enumerate(ranks)
         for step, records in sorted(record.steps.items())
         if any(_get(each, what) != _get(records[0], what) for each in records for what in _OF_A_STEP)
     ]
 
 
-def told_twice(ranks: list[RankRecord]) -> list[str]:
-    """A step is final once."""
+def final_twice(ranks: list[RankRecord]) -> list[str]:
+    """A step becomes final only once."""
     return [
-        f"rank {rank}: step {step} was told to be final {count} times"
+        f"rank {rank}: step {step} became final {count} times"
         for rank, record in enumerate(ranks)
         for step, count in sorted(record.finals.items())
         if count > 1

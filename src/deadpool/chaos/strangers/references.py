@@ -15,11 +15,11 @@ from pathlib import Path
 
 from deadpool.child_processes import end_with_parent, interrupts_held
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
-class References:
-    """The process that forks launchers. Several threads may ask it at once."""
+class ReferenceRuns:
+    """The process that forks torch's launchers. Several threads may use it at once."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping
@@ -39,7 +39,8 @@ class References:
         self._reader.start()
 
     def run(self, script: Path, arguments: list[str], world_size: int, console: Path, timeout_s: float) -> int | None:
-        """To its end. The exit code, or None if it did not end in time: then its stacks are on the console."""
+        """Runs it to its end. Returns the exit code, or None if it did not end in time: then its stacks are on the
+        console."""
         number = next(self._ids)
         answer = self._answers[number] = queue.Queue()
         request = {"id": number, "script": str(script), "arguments": arguments, "world_size": world_size}
@@ -47,7 +48,7 @@ class References:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and not self._stopping.is_set():
             with contextlib.suppress(queue.Empty):
-                return answer.get(timeout=_LOOK_S)
+                return answer.get(timeout=_POLL_S)
         self._ask({"stop": number})
         answer.get(timeout=timeout_s)
         return None
@@ -94,5 +95,5 @@ def run_torchrun(script: Path, arguments: list[str], world_size: int, console: P
 
 
 def _environment() -> dict[str, str]:
-    """torch looks up the name of each peer that a TCPStore talks to; a lost answer of a name server would cost 5 s."""
+    """torch resolves the name of each peer of a TCPStore; a lost answer of a name server would cost 5 s."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "RES_OPTIONS": "attempts:0"}

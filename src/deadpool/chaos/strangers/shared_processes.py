@@ -1,23 +1,23 @@
-"""The processes that all scripts of a campaign are started by: each has imported what it forks, once."""
+"""The processes that start all scripts of a campaign. Each has imported once what it forks."""
 
 from __future__ import annotations
 
 import threading
 
 from deadpool.chaos.strangers.forked_job import ForkClient
-from deadpool.chaos.strangers.references import References
+from deadpool.chaos.strangers.references import ReferenceRuns
 from deadpool.control.fork_client import SharedForkServer
 
 
-class Workshop:
-    """Trainers come from the fork_server, agents and coordinators from the fork server, other ranks from torchrun."""
+class SharedProcesses:
+    """`fork_server` forks trainers, `fork_client` agents and coordinators, `references` ranks without DeadPool."""
 
     def __init__(self) -> None:
-        self.stopping = threading.Event()  # what runs ends soon, and nothing more is begun
+        self.stopping = threading.Event()  # running scripts end soon, and no other one is begun
         self.fork_server, self.fork_client, self.references = (
             SharedForkServer(),
             ForkClient(),
-            References(self.stopping),
+            ReferenceRuns(self.stopping),
         )
 
     def close(self) -> None:

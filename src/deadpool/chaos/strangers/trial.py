@@ -1,4 +1,4 @@
-"""One script, run three times: unprotected, protected, hit. All three have to agree."""
+"""One script, run three times: without DeadPool, with it, and with injected faults. All three runs have to agree."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deadpool.chaos.strangers.fault_plan import Injection, draw_injections
+from deadpool.chaos.strangers.fault_plan import PlannedInjection, draw_injections
 from deadpool.chaos.strangers.generate import Script
 from deadpool.chaos.strangers.protected import Ask, ProtectedRun
-from deadpool.chaos.strangers.records import RankRecord, differences, done_differently, read_ranks, told_twice
+from deadpool.chaos.strangers.records import RankRecord, differences, final_twice, read_ranks, recomputed_differently
 from deadpool.chaos.strangers.references import run_torchrun
-from deadpool.chaos.strangers.shared_processes import Workshop
+from deadpool.chaos.strangers.shared_processes import SharedProcesses
 
-RUN_S = 60.0  # on a machine that has time
+RUN_S = 60.0  # on a machine that is not busy
 _MOST_PATIENCE = 3.0
 _REAL_TORCHRUN_EVERY = 10
 _TAIL_LINES = 25
@@ -25,14 +25,14 @@ GOOD = ("exact", "refused")
 
 
 @dataclass(slots=True)
-class Verdict:
+class ScriptResult:
     """`result` is exact, refused (as it had to be), differs, hung, failed, accepted (though it had to be refused) or
     invalid: the script does not even run without DeadPool."""
 
     script: Script
     result: str = "exact"
     problems: list[str] = field(default_factory=list)
-    injections: list[Injection] = field(default_factory=list)
+    injections: list[PlannedInjection] = field(default_factory=list)
     hit: int = 0
     missed: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -63,23 +63,23 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class Trial:
+class ScriptTrial:
     script: Script
     folder: Path
-    workshop: Workshop
+    shared: SharedProcesses
     ask: Ask
 
-    def judge(self) -> Verdict:
-        verdict = Verdict(self.script)
+    def run(self) -> ScriptResult:
+        result = ScriptResult(self.script)
         path = self._write()
         if self.script.refused:
-            self._see_refused(verdict, path)
-            return verdict
-        expected = self._unprotected(verdict, path)
+            self._check_refused(result, path)
+            return result
+        expected = self._unprotected(result, path)
         for run in (self._undisturbed, self._with_faults):
-            if not self.workshop.stopping.is_set() and verdict.result != "invalid":
-                run(verdict, path, expected)
-        return verdict
+            if not self.shared.stopping.is_set() and result.result != "invalid":
+                run(result, path, expected)
+        return result
 
     def _write(self) -> Path:
         shutil.rmtree(self.folder, ignore_errors=True)  # of an earlier run
@@ -92,83 +92,81 @@ class Trial:
 
     # --- without DeadPool --------------------------------------------------------------------------------------------
 
-    def _unprotected(self, verdict: Verdict, path: Path) -> list[RankRecord]:
-        expected = self._launch(verdict, path, "torchrun")
-        if verdict.is_good and self.script.number % _REAL_TORCHRUN_EVERY == _REAL_TORCHRUN_EVERY - 1:
-            real = self._launch(verdict, path, "real torchrun")
+    def _unprotected(self, result: ScriptResult, path: Path) -> list[RankRecord]:
+        expected = self._launch(result, path, "torchrun")
+        if result.is_good and self.script.number % _REAL_TORCHRUN_EVERY == _REAL_TORCHRUN_EVERY - 1:
+            real = self._launch(result, path, "real torchrun")
             problems = differences(expected, real)
             if problems:
-                verdict.blame("invalid", "forked torchrun and the real one differ", *problems)
+                result.blame("invalid", "forked torchrun and the real one differ", *problems)
         return expected
 
-    def _launch(self, verdict: Verdict, path: Path, name: str) -> list[RankRecord]:
+    def _launch(self, result: ScriptResult, path: Path, name: str) -> list[RankRecord]:
         world_size = self.script.shape.world_size
         folder = self.folder / name.replace(" ", "-")
         folder.mkdir()
-        launch = self.workshop.references.run if name == "torchrun" else run_torchrun
+        launch = self.shared.references.run if name == "torchrun" else run_torchrun
         began, console = time.monotonic(), folder / "console.log"
         code = launch(path, ["--out", str(folder)], world_size, console, limit_s := patience_s())
-        verdict.seconds[name] = time.monotonic() - began
+        result.seconds[name] = time.monotonic() - began
         if code is None:
-            verdict.blame(
-                "invalid", f"{name}: not over after {limit_s:g} s", _tail(console.read_text(errors="replace"))
-            )
+            result.blame("invalid", f"{name}: not over after {limit_s:g} s", _tail(console.read_text(errors="replace")))
         elif code:
-            verdict.blame("invalid", f"{name}: ended with code {code}", _tail(console.read_text(errors="replace")))
+            result.blame("invalid", f"{name}: ended with code {code}", _tail(console.read_text(errors="replace")))
         return read_ranks(folder, world_size)
 
     # --- with DeadPool -----------------------------------------------------------------------------------------------
 
-    def _undisturbed(self, verdict: Verdict, path: Path, expected: list[RankRecord]) -> None:
-        run = self._run(verdict, path, "undisturbed", [])
-        self._compare(verdict, run, "undisturbed", expected)
+    def _undisturbed(self, result: ScriptResult, path: Path, expected: list[RankRecord]) -> None:
+        run = self._run(result, path, "undisturbed", [])
+        self._compare(result, run, "undisturbed", expected)
 
-    def _with_faults(self, verdict: Verdict, path: Path, expected: list[RankRecord]) -> None:
-        verdict.injections = draw_injections(self.script)
-        run = self._run(verdict, path, "hit", verdict.injections)
+    def _with_faults(self, result: ScriptResult, path: Path, expected: list[RankRecord]) -> None:
+        result.injections = draw_injections(self.script)
+        run = self._run(result, path, "hit", result.injections)
         if run.code and run.was_hit_after_the_end():
-            late = verdict.injections.pop() if len(verdict.injections) > 1 else None
-            run = self._run(verdict, path, "hit again", verdict.injections)
-            run.missed.append(f"{late or verdict.injections[0]}: came after the end of the loop, so it was run again")
-        verdict.hit, verdict.missed = run.hit, run.missed
-        self._compare(verdict, run, "hit", expected)
+            late = result.injections.pop() if len(result.injections) > 1 else None
+            run = self._run(result, path, "hit again", result.injections)
+            run.missed.append(f"{late or result.injections[0]}: came after the end of the loop, so it was run again")
+        result.hit, result.missed = run.hit, run.missed
+        self._compare(result, run, "hit", expected)
 
-    def _run(self, verdict: Verdict, path: Path, name: str, injections: list[Injection]) -> ProtectedRun:
+    def _run(self, result: ScriptResult, path: Path, name: str, injections: list[PlannedInjection]) -> ProtectedRun:
         run = ProtectedRun(
-            self.script, path, self.folder / name.replace(" ", "-"), self.workshop, self.ask, patience_s(), injections
+            self.script, path, self.folder / name.replace(" ", "-"), self.shared, self.ask, patience_s(), injections
         )
         began = time.monotonic()
         run.run()
-        verdict.seconds[name] = time.monotonic() - began
+        result.seconds[name] = time.monotonic() - began
         return run
 
-    def _compare(self, verdict: Verdict, run: ProtectedRun, name: str, expected: list[RankRecord]) -> None:
+    def _compare(self, result: ScriptResult, run: ProtectedRun, name: str, expected: list[RankRecord]) -> None:
         if run.code is None:
-            verdict.blame("hung", f"{name}: not over after {run.timeout_s:g} s; stacks are in {run.folder}/diagnosis")
+            result.blame("hung", f"{name}: not over after {run.timeout_s:g} s; stacks are in {run.folder}/diagnosis")
         elif run.code:
-            verdict.blame("failed", f"{name}: the job ended with code {run.code}", _tail(run.said()))
+            result.blame("failed", f"{name}: the job ended with code {run.code}", _tail(run.output()))
         else:
             found = read_ranks(run.out, self.script.shape.world_size)
-            problems = differences(expected, found) + told_twice(found)
-            problems += [] if self.script.skips_errors else done_differently(found)
+            problems = differences(expected, found) + final_twice(found)
+            problems += [] if self.script.skips_errors else recomputed_differently(found)
             if problems:
-                verdict.blame("differs", *(f"{name}: {problem}" for problem in problems))
+                result.blame("differs", *(f"{name}: {problem}" for problem in problems))
         if hangs := run.hangs():
-            verdict.blame("hung", *(f"{name}: {hang}" for hang in hangs))
+            result.blame("hung", *(f"{name}: {hang}" for hang in hangs))
 
-    def _see_refused(self, verdict: Verdict, path: Path) -> None:
-        run = self._run(verdict, path, "undisturbed", [])
-        verdict.result = "refused"
+    def _check_refused(self, result: ScriptResult, path: Path) -> None:
+        run = self._run(result, path, "undisturbed", [])
+        result.result = "refused"
         if run.code is None:
-            verdict.blame("hung", f"not over after {run.timeout_s:g} s; stacks are in {run.folder}/diagnosis")
+            result.blame("hung", f"not over after {run.timeout_s:g} s; stacks are in {run.folder}/diagnosis")
         elif not run.code:
-            verdict.blame("accepted", f"it was to be refused: {self.script.refused}")
-        elif self.script.refused not in run.said():
-            verdict.blame("failed", f"it was to be refused with {self.script.refused!r}", _tail(run.said()))
+            result.blame("accepted", f"it was to be refused: {self.script.refused}")
+        elif self.script.refused not in run.output():
+            result.blame("failed", f"it was to be refused with {self.script.refused!r}", _tail(run.output()))
 
 
 def patience_s() -> float:
-    """For one run. On a machine that others use too, everything takes as much longer as there are too many."""
+    """Time limit of one run. On a busy machine it grows with the load."""
     crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
     return RUN_S * min(max(1.0, crowd), _MOST_PATIENCE)
 

@@ -95,7 +95,7 @@ def _uneven(draft: Draft) -> None:
     draft.traits.add("uneven")
     draft.need("from torch.distributed.algorithms.join import Join")
     draft.around, draft.rounds = "Join([model])", "1 + (step.number + rank) % 3"
-    draft.claims = {"model": "None", "optimizer": "None"}  # who has more batches steps its optimizer more often
+    draft.claims = {"model": "None", "optimizer": "None"}  # a rank with more batches steps its optimizer more often
 
 
 def _zero(draft: Draft) -> None:

@@ -108,7 +108,7 @@ def _muon(draft: Draft) -> None:
 
 
 def _by_itself(draft: Draft) -> None:
-    """No optimizer of torch's: nobody but the script knows when parameters change."""
+    """No optimizer of torch: only the script knows when parameters change."""
     draft.traits.add("no_optimizer")
     draft.helper("""
         class Momentum:

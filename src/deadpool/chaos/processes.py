@@ -1,4 +1,4 @@
-"""The processes of the hit job: signals to them, and nodes that take the place of dead ones."""
+"""The processes of a job under faults: signals to them, and new nodes in place of dead ones."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from deadpool.chaos.network import Network
 from deadpool.control.launcher import LocalJob
 
 _REPLACED_AFTER_S = (0.2, 3.0)
-_STANDSTILL_S = 1.0
+_STOP_S = 1.0
 
 
-class Fleet:
+class JobProcesses:
     def __init__(self, job: LocalJob, network: Network, rng: random.Random) -> None:
         self._job, self._network, self._rng = job, network, rng
         self._names = len(job.config.node_names)
-        self.size = self._names  # as many nodes as there should be
+        self.size = self._names  # how many nodes there should be
         self._dead: set[str] = set()
-        self._due: list[float] = []  # when a new node comes in place of one that is gone
+        self._due: list[float] = []  # times at which a new node replaces a dead one
         self._stopped: set[int] = set()
 
     def prepare(self) -> None:
@@ -47,22 +47,22 @@ class Fleet:
         return self._job.nodes[node].poll() is None
 
     def is_part_of(self, node: str, pid: int) -> bool:
-        """What was said of a process may be old, and its number somebody else's."""
+        """A status may be old, and its process id may belong to another process by now."""
         try:
             return node in self._job.nodes and os.getpgid(pid) == self.agent(node)
         except ProcessLookupError:
             return False
 
     def add(self) -> str:
-        """A node that joins the running job, under a name that nobody had."""
+        """Adds a node to the running job, under a new name."""
         name = f"n{self._names}"
         self._names += 1
         self._network.add(name)
         self._job.add_node(name, spare=True)
         return name
 
-    def tend(self) -> None:
-        """For each node that has ended another one comes, some time later, unless there are enough."""
+    def replace_dead(self) -> None:
+        """Replaces each node that has ended by another one, some time later, unless there are enough."""
         now = time.monotonic()
         for name in self._job.nodes:
             if name not in self._dead and not self.is_alive(name):
@@ -82,11 +82,11 @@ class Fleet:
         _send(-self.agent(node), signal.SIGKILL)
 
     def stop_node(self, node: str) -> None:
-        """When this returns, none of its threads runs any more."""
+        """When this returns, no thread of the node runs any more."""
         self._stopped.add(-self.agent(node))
         _send(-self.agent(node), signal.SIGSTOP)
-        deadline = time.monotonic() + _STANDSTILL_S
-        while time.monotonic() < deadline and not all(map(_stands_still, self.pids().get(node, []))):
+        deadline = time.monotonic() + _STOP_S
+        while time.monotonic() < deadline and not all(map(_is_stopped, self.pids().get(node, []))):
             time.sleep(0.005)
 
     def resume_node(self, node: str) -> None:
@@ -101,7 +101,7 @@ class Fleet:
         _send(pid, signal.SIGCONT)
 
     def resume_all(self) -> None:
-        """Who stands still would not hear that it is over."""
+        """A stopped process could not be told to end."""
         for pid in list(self._stopped):
             self.resume(pid)
 
@@ -115,8 +115,8 @@ class Fleet:
         return {name: sorted(groups.get(self.agent(name), [])) for name in self.alive()}
 
 
-def _stands_still(pid: int) -> bool:
-    """Or has ended."""
+def _is_stopped(pid: int) -> bool:
+    """Whether no thread of the process runs, also because it has ended."""
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):
             if stat.read_text().rpartition(")")[2].split()[0] not in "TtZX":
@@ -125,6 +125,6 @@ def _stands_still(pid: int) -> bool:
 
 
 def _send(target: int, sig: signal.Signals) -> None:
-    """To a process, or to a group if it is negative. It may have ended meanwhile."""
+    """`target` is a process, or a group if it is negative. It may have ended meanwhile."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(target, sig)
