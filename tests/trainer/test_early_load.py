@@ -41,6 +41,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Arriving, Copy, Fetch, Restore, SlotRef, Source
+from deadpool.protocol.recovery_walk import Load, RecoveryWalk
 from deadpool.protocol.seal import Seal
 from deadpool.protocol.topology import Address, Schedule
 from deadpool.snapshot.arena import Segment
@@ -121,13 +122,14 @@ class Plane:
 class Trainer(SessionTwin):
     """A session that the test talks to, in place of the agent."""
 
-    look_for, expect, slot, unready_slot = Session.look_for, Session.expect, Session.slot, Session.unready_slot
+    look_for, expect, next_action = Session.look_for, Session.expect, Session.next_action
+    slot, unready_slot, store_address = Session.slot, Session.unready_slot, None
 
     def __init__(self, script: Script, segment: Segment) -> None:
         super().__init__()
-        self._latest: dict[type, Any] = {}
         self.segments = {SLOT.segment: segment}
         self.core.take_seat(PLANNED, 0, Schedule())
+        self.walk = RecoveryWalk(self.core)
         self.job: Any = SimpleNamespace(session=self, state=script.state, adapters=[], record=b"")
 
     def halt(self) -> None:
@@ -137,14 +139,18 @@ class Trainer(SessionTwin):
 
     def hear(self, message: Any) -> None:
         with self.changed:
-            self._latest[type(message)] = message
+            self.walk.on_order(message)
             self.changed.notify_all()
 
     def stand(self, generation: Generation) -> dict[str, Any]:
-        """The first part of the walk; what was said of it."""
-        early = load_what_arrives(self.job, generation)
-        recovery._stand_at(self.job, self.expect(Restore, generation), generation, early)
-        return next(detail for what, detail in reversed(self.said) if what == "restored")
+        """Takes the first part of the walk and returns what was reported of it."""
+        with self.changed:
+            self.walk.begin(generation)
+        early = None
+        while not isinstance(action := self.next_action(), Load):
+            early = load_what_arrives(self.job, generation)
+        recovery._restore(self.job, action.restore, early)
+        return next(each[1] for each in reversed(self.said) if isinstance(each, tuple) and each[0] == "restored")
 
 
 class SourceProcess:

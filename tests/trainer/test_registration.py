@@ -75,5 +75,5 @@ def test_refusal_is_said_once_and_nobody_waits_for_it(monkeypatch, said, segment
     registrar.await_ready(1)
     registrar.add(2, segment)
     registrar.await_ready(2)
-    assert said == [("unregistered", {"reason": "cudaHostRegister: out of memory (2)"})]
+    assert said == [("pinning_failed", {"reason": "cudaHostRegister: out of memory (2)"})]
     assert capsys.readouterr().err.count("deadpool: slot memory is not registered") == 1
