@@ -104,7 +104,7 @@ def test_spawned_processes_find_the_main_module(project, words):
         (["-m", "absent.train"], "module='absent.train' cannot be found: 'absent' is neither in"),
         (
             ["--no-python", "bash", "train.sh"],
-            "--no-python bash cannot be protected: DeadPool works inside of a python",
+            "--no-python bash cannot be protected: DeadPool works inside of python processes only",
         ),
         (["--no-python", "PYTHON", "-c", "pass"], "-c cannot be used: trainers are forked from an interpreter"),
         (["--no-python", "PYTHON"], "names nothing to run"),
