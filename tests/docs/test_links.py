@@ -14,8 +14,6 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 README_LINES = 130
-OF_OTHER_BRANCHES = {"protocol.md", "events.md"}
-"""Pages that are written at the same time as these; to be emptied when they are there."""
 
 
 def _links(page: Path) -> Iterator[tuple[str, str]]:
@@ -35,8 +33,6 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     broken = []
     for path, anchor in _links(page):
         target = (page.parent / path).resolve() if path else page
-        if target.name in OF_OTHER_BRANCHES and not target.exists():
-            continue
         if not target.exists() or (anchor and anchor not in _anchors(target)):
             broken.append(f"{path}#{anchor}")
     assert broken == []

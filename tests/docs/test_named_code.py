@@ -25,8 +25,6 @@ PAGES = [
 ]
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 NAMED_FILE = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.py)(?:::\w+)?`")
-OF_OTHER_BRANCHES = {"src/deadpool/event_types"}
-"""Folders that are written at the same time as these pages; to be emptied when they are there."""
 
 per_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -48,7 +46,7 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
 def test_folders_of_the_contributors_lists_are_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     folders = {name.rstrip("/") for name in re.findall(r"`((?:src|tests|docs|scripts)/[\w/]*)`", text)}
-    assert {name for name in folders if not (ROOT / name).exists()} <= OF_OTHER_BRANCHES
+    assert {name for name in folders if not (ROOT / name).exists()} == set()
 
 
 @per_page

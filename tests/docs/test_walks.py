@@ -15,9 +15,6 @@ PACKAGE = ROOT / "src" / "deadpool"
 DIAGRAM = re.compile(r"^```mermaid\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 ARROW = re.compile(r"^\s*\w+\s*-{1,2}>>\s*\w+\s*: (?P<label>.*)$", re.MULTILINE)
 NAME = re.compile(r"(?P<path>[\w/]+\.py)::(?P<function>[\w.]+)")
-OLD_CUT = {"protocol/coordinator/": "assembly.py", "protocol/agent/": "rank_slots.py"}
-"""The walks name the functions of these rooms as their new cut has them. A file that only the old cut has tells that
-a room has not been merged yet. To be removed when both have."""
 
 
 def _arrows() -> list[str]:
@@ -55,9 +52,6 @@ def test_there_are_three_walks_and_each_arrow_names_a_function() -> None:
 
 @pytest.mark.parametrize(("path", "function"), sorted(set(_names())))
 def test_the_function_of_an_arrow_exists(path: str, function: str) -> None:
-    for room, file in OLD_CUT.items():
-        if path.startswith(room) and (PACKAGE / room / file).exists():
-            pytest.skip(f"{room} is still in its old cut")
     assert _exists(path, function)
 
 

@@ -28,8 +28,8 @@ def generation(word: str) -> Generation:
 
 
 def version(word: str) -> Version:
-    number, born = word.removeprefix("v").split("@")
-    return Version(generation(born), int(number))
+    number, made_in = word.removeprefix("v").split("@")
+    return Version(generation(made_in), int(number))
 
 
 def slot(word: str) -> msg.SlotRef:

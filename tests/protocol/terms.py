@@ -1,8 +1,8 @@
 """A small world of coordinators and nodes, to ask one question only: can two of them have a generation run at once?
 
-Nodes are the real `TakeoverRecord`, elections the real `electorates` and `Quorum`; everything else is as adverse as it can be:
-nodes are parted at will and turn to a coordinator that they can reach, every term goes on for as long as a node obeys
-it, orders arrive late, one by one, or never. There is no time and no data, so that many thousand histories can be
+Nodes are the real `TakeoverRecord`, elections the real `electorates` and `Quorum`; everything else is as adverse as it
+can be: nodes are parted at will and turn to a coordinator that they can reach, every term goes on for as long as a node
+obeys it, orders arrive late, one by one, or never. There is no time and no data, so that many thousand histories can be
 walked through.
 """
 

@@ -1,8 +1,8 @@
 """Drives a core: feeds it an input, carries out its effects, and sets a timer to its next deadline.
 
-A core whose process did not run for a while gets to know that before any other input (rule 20, timeouts: a process that stood
-still must not blame others for its own silence). To know how long it stood still, the driver reads the clock several
-times a second.
+A core whose process did not run for a while gets to know that before any other input (rule 20, timeouts: a process
+that stood still must not blame others for its own silence). To know how long it stood still, the driver reads the clock
+several times a second.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Generations and versions, the names of things that outlive messages. Values only.
 
 A version number alone never identifies state: a job that rolled back computes version v a second time, and the two are
-different objects. So state is named by the generation it was born in *and* its number, everywhere.
+different objects. So state is named by the generation that computed it *and* its number, everywhere.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ NO_GENERATION = Generation(0, 0)
 
 
 class Version(Value, frozen=True):
-    """State after `number` completed steps; `born` is the generation in which the last of them was computed."""
+    """State after `number` completed steps; `generation` is the one in which the last of them was computed."""
 
-    born: Generation
+    generation: Generation
     number: int
 
     def __hash__(self) -> int:
         """Equal to the generated one, in one call: versions are keys of large dictionaries."""
-        return hash((self.born.term, self.born.n, self.number))
+        return hash((self.generation.term, self.generation.n, self.number))
 
     def __str__(self) -> str:
-        return f"v{self.number}@{self.born}"
+        return f"v{self.number}@{self.generation}"

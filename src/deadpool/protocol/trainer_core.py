@@ -116,7 +116,7 @@ class TrainerCore:
 
     def observed(self, version: Version) -> bool:
         """The work that makes `version` was seen complete; only now is the flag read. False: it may be garbage."""
-        if self.is_aborted or version.born != self.generation:
+        if self.is_aborted or version.generation != self.generation:
             return False
         if not self.has_observed(version):
             self.observed_version = version
@@ -125,7 +125,7 @@ class TrainerCore:
 
     def has_observed(self, version: Version) -> bool:
         seen = self.observed_version
-        return seen is not None and (seen.born, seen.number) >= (version.born, version.number)
+        return seen is not None and (seen.generation, seen.number) >= (version.generation, version.number)
 
     @property
     def is_far_ahead(self) -> bool:

@@ -43,9 +43,9 @@ def total_of(states: list[State]) -> Total:
 
 def stepped(state: State, total: Total, version: Version, rank: int) -> State:
     """The state after the last step of `version`: it depends on every rank's state before."""
-    born, number = version.born, version.number
-    unique = mix(state.unique, total[0], born.term, born.n, number, rank)
-    replica = mix(state.replica, total[0], born.term, born.n, number)
+    generation, number = version.generation, version.number
+    unique = mix(state.unique, total[0], generation.term, generation.n, number, rank)
+    replica = mix(state.replica, total[0], generation.term, generation.n, number)
     return State(unique, replica, _on_course(state.course, total[1], number, rank))
 
 
@@ -77,20 +77,20 @@ class History:
         return self.states(version)[rank]
 
     def states(self, version: Version) -> list[State]:
-        key = (version.born, version.number)
+        key = (version.generation, version.number)
         if key not in self._states:
             self._states[key] = self._compute(version)
         return self._states[key]
 
     def _compute(self, version: Version) -> list[State]:
         if version.number == 0:
-            return [initial(version.born, rank) for rank in range(self.world_size)]
+            return [initial(version.generation, rank) for rank in range(self.world_size)]
         before = self.states(self._before(version))
         total = total_of(before)
         return [stepped(state, total, version, rank) for rank, state in enumerate(before)]
 
     def _before(self, version: Version) -> Version:
-        resume = self._resumed_from[version.born]
+        resume = self._resumed_from[version.generation]
         if resume is not None and resume.number == version.number - 1:
             return resume
-        return Version(version.born, version.number - 1)
+        return Version(version.generation, version.number - 1)

@@ -43,7 +43,7 @@ class LossBound:
         return not (options.push_failure or options.late or options.give_up)
 
     def on_step(self, version: Version) -> None:
-        key = (str(version.born), version.number)
+        key = (str(version.generation), version.number)
         self._arrivals[key] = self._arrivals.get(key, 0) + 1
         if self._arrivals[key] == self._world.layout.world_size:
             self._reached[key] = self._world.clock.now
@@ -56,10 +56,10 @@ class LossBound:
         now, bound_s = self._world.clock.now, self._bound_s
         if not self._is_bounded or now - self._quiet_since < 2 * bound_s:
             return None
-        born, watermark = str(permit.generation), permit.watermark.number if permit.watermark else -1
+        made_in, watermark = str(permit.generation), permit.watermark.number if permit.watermark else -1
         late = [
             number
             for (each, number), reached in self._reached.items()
-            if each == born and number > watermark and max(reached, self._quiet_since + bound_s) + bound_s < now
+            if each == made_in and number > watermark and max(reached, self._quiet_since + bound_s) + bound_s < now
         ]
         return next((number for number in sorted(late) if is_wanted(number)), None)

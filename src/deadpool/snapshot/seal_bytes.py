@@ -12,16 +12,16 @@ from deadpool.protocol.seal import Digest, Extent, Seal
 from deadpool.snapshot.checksums import checksum
 
 _FORMAT = 2
-_FIELDS = struct.Struct("<HHxxxxQQQQ3Q3Q")  # format, full, rank, born term, born n, number, extent, digest
+_FIELDS = struct.Struct("<HHxxxxQQQQ3Q3Q")  # format, full, rank, term, n of the generation, number, extent, digest
 _CHECK = struct.Struct("<Q")
 SEAL_BYTES = _FIELDS.size + _CHECK.size
 _REGION_LIMIT_BYTES = 1 << 63
 
 
 def pack_seal(seal: Seal) -> bytes:
-    extent, digest, born = seal.extent, seal.digest, seal.version.born
+    extent, digest, generation = seal.extent, seal.digest, seal.version.generation
     fields = _FIELDS.pack(
-        *(_FORMAT, int(seal.full), seal.rank, born.term, born.n, seal.version.number),
+        *(_FORMAT, int(seal.full), seal.rank, generation.term, generation.n, seal.version.number),
         *(extent.record_bytes, extent.unique_bytes, extent.replica_bytes),
         *(digest.record, digest.unique, digest.replica),
     )

@@ -136,7 +136,7 @@ def remaining_copies(view: ClusterView) -> tuple[RemainingCopy, ...]:
     ranks = range(view.layout.world_size)
     best = max(
         index.sealed_versions(),
-        key=lambda v: (sum(bool(index.homes(r, v)) for r in ranks), v.number, v.born),
+        key=lambda v: (sum(bool(index.homes(r, v)) for r in ranks), v.number, v.generation),
         default=None,
     )
     if best is None:

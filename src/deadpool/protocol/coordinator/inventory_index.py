@@ -211,7 +211,7 @@ class InventoryIndex:
     # --- where ranks can stand ----------------------------------------------------------------------------------------
 
     def newest_common(self) -> Version | None:
-        newest_first = sorted(self._versions, key=lambda v: (v.number, v.born), reverse=True)
+        newest_first = sorted(self._versions, key=lambda v: (v.number, v.generation), reverse=True)
         return next((version for version in newest_first if self.all_can_stand(version)), None)
 
     def all_can_stand(self, version: Version) -> bool:

@@ -125,7 +125,7 @@ def steps_lost(members: Iterable[Member], resume: Version | None) -> int:
     back may stand where the others have been since: what it had done beyond that was lost before."""
     inventories = (m.inventory for m in members if m.inventory is not None)
     versions = (batch.version for inventory in inventories for batch in inventory.live.batches)
-    reached = [v.number for v in versions if v is not None and (resume is None or v.born >= resume.born)]
+    reached = [v.number for v in versions if v is not None and (resume is None or v.generation >= resume.generation)]
     return max(0, max(reached, default=0) - (resume.number if resume else 0))
 
 

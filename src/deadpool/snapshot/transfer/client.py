@@ -174,7 +174,7 @@ def _ask_ahead(connection: Connection, seal: Seal, todo: deque[Chunk]) -> Iterat
 
 
 def _name(rank: int, version: Version) -> list[int]:
-    return [rank, version.born.term, version.born.n, version.number]
+    return [rank, version.generation.term, version.generation.n, version.number]
 
 
 def _found(frame: Frame, request: PullRequest) -> Seal:
