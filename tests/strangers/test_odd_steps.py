@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deadpool.chaos.strangers.forked_job import ForkedJob
-from deadpool.chaos.strangers.records import differences, recomputed_differently, read_ranks
+from deadpool.chaos.strangers.records import differences, read_ranks, recomputed_differently
 from deadpool.config import JobConfig
 from deadpool.control.launcher import running
 from deadpool.control.run_dir import RunDir
