@@ -20,7 +20,7 @@ LEAST_FEATURES = 45
 
 
 def judged(script: Script, folder: Path, shared) -> ScriptResult:
-    return ScriptTrial(script, folder / "trial", shared, ask).judge()
+    return ScriptTrial(script, folder / "trial", shared, ask).run()
 
 
 @pytest.mark.parametrize("number", COVERING)

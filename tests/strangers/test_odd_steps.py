@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deadpool.chaos.strangers.forked_job import ForkedJob
-from deadpool.chaos.strangers.records import differences, done_differently, read_ranks
+from deadpool.chaos.strangers.records import differences, read_ranks, recomputed_differently
 from deadpool.config import JobConfig
 from deadpool.control.launcher import running
 from deadpool.control.run_dir import RunDir
@@ -33,7 +33,7 @@ def test_odd_steps(case, tmp_path, shared):
     assert (tmp_path / "victim").exists()
     found = read_ranks(tmp_path / "found", RANKS)
     assert differences(read_ranks(tmp_path / "expected", RANKS), found) == []
-    assert done_differently(found) == []
+    assert recomputed_differently(found) == []
 
 
 def _run_with_faults(case: str, folder: Path, shared) -> None:
