@@ -58,7 +58,7 @@ class FakeAgent(asyncio.Protocol):
         self._address = Address(host="127.0.0.1", port=1 + (position or 0))
         self._take_seat(position)
         self._version = 0
-        self._born = Generation(1, 1)
+        self._generation = Generation(1, 1)
         self._skips_a_beat = False  # real agents send no heartbeat right after a fence
         self._ready: dict[Generation, bytes] = {}  # acknowledgements to send when the fence comes
 
@@ -112,7 +112,7 @@ class FakeAgent(asyncio.Protocol):
             self._send(Prepared(generation=generation, rank=rank, store=self._address))
 
     def _go(self, generation: Generation) -> None:
-        if generation != self._born:
+        if generation != self._generation:
             return
         for number in range(VERSIONS):
             version = Version(generation, number)
@@ -131,7 +131,7 @@ class FakeAgent(asyncio.Protocol):
         self._ready[generation] = self._acknowledgement(generation)
 
     def _acknowledgement(self, generation: Generation) -> bytes:
-        version = Version(self._born, self._version)
+        version = Version(self._generation, self._version)
         inventory = Inventory(
             live=Lives.of(Live(rank=rank, version=version, clean=True) for rank in self._ranks),
             own=Copies.of(_copy(rank, version) for rank in self._ranks),

@@ -59,7 +59,7 @@ def test_order_that_cannot_come_true_is_refused(order, error):
     assert bench.sent == [] and bench.records == []
 
 
-def test_order_for_a_moment_is_armed_where_its_rank_is():
+def test_order_for_a_moment_waits_where_its_rank_is():
     bench = Desk()
     answer = bench.desk.order({"rank": 2, "signal": 9, "at": "clip", "step": 5})
     assert answer.error is None and answer.body == {"node": "n1", "rank": 2, "at": "clip", "step": 5}
@@ -70,7 +70,7 @@ def test_order_for_a_moment_is_armed_where_its_rank_is():
     )
 
 
-def test_spare_can_be_armed_for_the_time_when_it_has_a_rank():
+def test_spare_can_be_given_an_order_for_the_time_when_it_has_a_rank():
     bench = Desk()
     assert bench.desk.order({"node": "n2", "at": "recovered"}).error is None
     assert bench.sent == [("n2", Injection(signal=9, rank=None, at="recovered"))]

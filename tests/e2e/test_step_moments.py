@@ -78,7 +78,7 @@ def resumed_at(stage: Any, index: int) -> int:
         ("ddp", ("forward", "reduce", "clip", "wire")),
     ],
 )
-def test_node_after_node_struck_at_its_moment(make_stage, play, layout, moments):
+def test_node_after_node_killed_at_its_moment(make_stage, play, layout, moments):
     gates = range(0, 8, 2)
     stage = make_stage(layout, scene=" ".join(f"wait@{gate}:1" for gate in gates), spares=len(moments))
     series = Series(stage)

@@ -28,7 +28,7 @@ def test_standby_takes_the_rank(make_stage, play):
 
 
 @pytest.mark.thorough
-def test_nursery_killed_and_all_its_trainers_with_it(make_stage, play):
+def test_fork_server_killed_and_all_its_trainers_with_it(make_stage, play):
     stage = make_stage("plain", scene="wait@4:1", spares=0)
 
     def during():

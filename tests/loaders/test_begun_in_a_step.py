@@ -181,7 +181,7 @@ def test_draw_between_iter_and_the_first_batch_is_refused():
     script.held = iter(script.loader)
     torch.rand(())
     next(script.held)
-    with pytest.raises(NotInPlace, match="data: an iterator was begun in the step that is redone"):
+    with pytest.raises(NotInPlace, match="data: the step that is redone began an iterator"):
         script.state.restore_record(record)
 
 

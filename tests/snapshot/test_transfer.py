@@ -203,9 +203,9 @@ def test_pull_of_corrupt_bytes_names_the_source(make_owner, make_holder, make_cl
 def test_pull_of_what_is_not_there(make_owner, make_holder, make_client, newcomer):
     owner = make_owner()
     source, client = make_holder(gives=owner), make_client()
-    other_born = Version(GENERATION, VERSION.number)
+    of_another_generation = Version(GENERATION, VERSION.number)
     with pytest.raises(TransferError, match=r"refused: no snapshot v7@1.3 of rank 3 here"):
-        pull(client, source, newcomer.slot(0), ("record",), owner.seal.digest, version=other_born)
+        pull(client, source, newcomer.slot(0), ("record",), owner.seal.digest, version=of_another_generation)
 
 
 def test_pull_of_a_region_that_the_copy_lacks(make_owner, make_holder, make_client, newcomer):

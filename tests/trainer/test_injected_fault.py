@@ -91,7 +91,7 @@ def test_falls_in_its_step_and_no_other(session):
     assert session.happened == fell(waiting)
 
 
-def test_steps_without_an_ambush_are_not_watched(session):
+def test_steps_without_an_injection_are_not_watched(session):
     session.pending_injections.add(injection("forward", 1))
     session.pending_injections.enter_step(0)
     assert torch._C._len_torch_dispatch_stack() == 0
@@ -101,7 +101,7 @@ def test_steps_without_an_ambush_are_not_watched(session):
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
-def test_rehearsal_is_never_struck(session):
+def test_rehearsal_is_never_hit(session):
     session.pending_injections.add(injection("forward", 0))
     JobTwin(session).train(0, DryStep)
     assert session.happened == ["injection_set"]
@@ -173,7 +173,7 @@ def copy(pending_injections: InjectionTriggers, number: int, pieces: int, given_
     return answers
 
 
-def test_capture_is_struck_between_two_pieces(session):
+def test_capture_is_hit_between_two_pieces(session):
     waiting = injection("capture", 4)
     session.pending_injections.add(waiting)
     copy(session.pending_injections, 3, pieces=3)
@@ -185,7 +185,7 @@ def test_capture_is_struck_between_two_pieces(session):
     assert session.happened == fell(waiting)
 
 
-def test_capture_of_one_piece_is_struck_before_it_is_declared(session):
+def test_capture_of_one_piece_is_hit_before_it_is_declared(session):
     waiting = injection("capture", 4)
     session.pending_injections.add(waiting)
     copy(session.pending_injections, 4, pieces=1)

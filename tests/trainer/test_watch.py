@@ -80,7 +80,7 @@ def test_moment_of_a_pipeline_whose_schedule_runs_backward(alone, at):
 
 
 @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}], ids=["single", "foreach", "fused"])
-def test_optimizer_is_struck_before_its_step_returns(alone, options):
+def test_optimizer_is_hit_before_its_step_returns(alone, options):
     """With state and parameters that do not belong together, except where one op does it all."""
     trail = run("optimizer", plain(**options))
     assert trail.found["mark"] == "optimizer" and trail.times == 1
@@ -106,7 +106,7 @@ def test_optimizer_whose_step_is_a_single_op(alone):
     assert run("forward", step).found["mark"] in ("forward 0", "backward 0")
 
 
-def test_model_too_small_for_a_middle_is_struck_before_it_leaves_the_moment(alone):
+def test_model_too_small_for_a_middle_is_hit_before_it_leaves_the_moment(alone):
     step = make_step(nn.Linear(8, 8), clip=False)
     forward, backward = run("forward", step), run("backward", step)
     assert forward.found["mark"] == "backward 0", "before the first op of backward has run"

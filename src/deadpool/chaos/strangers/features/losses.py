@@ -6,7 +6,7 @@ from deadpool.chaos.strangers.draft import Draft
 from deadpool.chaos.strangers.feature import Feature, Write, lacks
 
 
-def _stock(expression: str) -> Write:
+def _of_torch(expression: str) -> Write:
     def write(draft: Draft) -> None:
         draft.loss = expression
 
@@ -33,10 +33,10 @@ _FORBIDDING = ("own_loss", "ddp", "sharded", "compiled", "apart", "one_backward"
 
 LOSSES = [
     Feature("mean square", lambda draft: None, 3.0),
-    Feature("Huber", _stock("nn.functional.huber_loss(model(x).to(y.dtype), y, delta=0.5)"), 1.0, lacks("own_loss")),
+    Feature("Huber", _of_torch("nn.functional.huber_loss(model(x).to(y.dtype), y, delta=0.5)"), 1.0, lacks("own_loss")),
     Feature(
         "cross entropy",
-        _stock("nn.functional.cross_entropy(model(x), y.argmax(-1), label_smoothing=0.1)"),
+        _of_torch("nn.functional.cross_entropy(model(x), y.argmax(-1), label_smoothing=0.1)"),
         1.0,
         lacks("own_loss"),
     ),

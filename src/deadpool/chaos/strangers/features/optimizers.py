@@ -22,7 +22,7 @@ def _finish(draft: Draft) -> None:
         draft.refused = "no power of two"
 
 
-def _stock(name: str, settings: str) -> Write:
+def _of_torch(name: str, settings: str) -> Write:
     def write(draft: Draft) -> None:
         draft.optimizers.append(f"optimizer = torch.optim.{name}({_trainable(draft)}, {settings})")
         _finish(draft)
@@ -169,20 +169,20 @@ def _may_close(draft: Draft) -> bool:
 
 OPTIMIZERS = [
     Feature("ZeroRedundancyOptimizer", _sharded_state, 1.0, lambda draft: "zero" in draft.traits),
-    Feature("SGD", _stock("SGD", "lr=0.05"), 0.7, _apart_from_zero),
-    Feature("SGD nesterov", _stock("SGD", "lr=0.05, momentum=0.9, nesterov=True"), 1.0, _apart_from_zero),
-    Feature("Adam", _stock("Adam", "lr=0.01, amsgrad=True"), 1.0, _apart_from_zero),
-    Feature("AdamW foreach", _stock("AdamW", "lr=0.01, foreach=True"), 1.0, lacks("zero", "mixed_parameters")),
-    Feature("AdamW fused", _stock("AdamW", "lr=0.01, fused=True"), 1.0, lacks("zero", "mixed_parameters")),
-    Feature("Adamax", _stock("Adamax", "lr=0.01"), 0.7, _simple),
-    Feature("NAdam", _stock("NAdam", "lr=0.01"), 0.7, _simple),
-    Feature("RAdam", _stock("RAdam", "lr=0.01"), 0.7, _simple),
-    Feature("RMSprop", _stock("RMSprop", "lr=0.01, centered=True, momentum=0.5"), 0.7, _simple),
-    Feature("Adagrad", _stock("Adagrad", "lr=0.05"), 0.7, _simple),
-    Feature("Adadelta", _stock("Adadelta", "lr=0.5"), 0.5, _simple),
-    Feature("Rprop", _stock("Rprop", "lr=0.01"), 0.5, _simple),
-    Feature("ASGD", _stock("ASGD", "lr=0.05, t0=3"), 0.5, _simple),
-    Feature("Adafactor", _stock("Adafactor", "lr=0.02"), 0.7, _simple),
+    Feature("SGD", _of_torch("SGD", "lr=0.05"), 0.7, _apart_from_zero),
+    Feature("SGD nesterov", _of_torch("SGD", "lr=0.05, momentum=0.9, nesterov=True"), 1.0, _apart_from_zero),
+    Feature("Adam", _of_torch("Adam", "lr=0.01, amsgrad=True"), 1.0, _apart_from_zero),
+    Feature("AdamW foreach", _of_torch("AdamW", "lr=0.01, foreach=True"), 1.0, lacks("zero", "mixed_parameters")),
+    Feature("AdamW fused", _of_torch("AdamW", "lr=0.01, fused=True"), 1.0, lacks("zero", "mixed_parameters")),
+    Feature("Adamax", _of_torch("Adamax", "lr=0.01"), 0.7, _simple),
+    Feature("NAdam", _of_torch("NAdam", "lr=0.01"), 0.7, _simple),
+    Feature("RAdam", _of_torch("RAdam", "lr=0.01"), 0.7, _simple),
+    Feature("RMSprop", _of_torch("RMSprop", "lr=0.01, centered=True, momentum=0.5"), 0.7, _simple),
+    Feature("Adagrad", _of_torch("Adagrad", "lr=0.05"), 0.7, _simple),
+    Feature("Adadelta", _of_torch("Adadelta", "lr=0.5"), 0.5, _simple),
+    Feature("Rprop", _of_torch("Rprop", "lr=0.01"), 0.5, _simple),
+    Feature("ASGD", _of_torch("ASGD", "lr=0.05, t0=3"), 0.5, _simple),
+    Feature("Adafactor", _of_torch("Adafactor", "lr=0.02"), 0.7, _simple),
     Feature("parameter groups", _groups, 1.0, _apart_from_zero),
     Feature("two optimizers", _several, 1.0, lacks("zero", "uneven", "matrices_only")),
     Feature("Muon", _muon, 1.0, _simple),
