@@ -31,7 +31,7 @@ PROOF_BYTES = 32
 PLAIN = bytes(32)
 """What carries a connection without TLS."""
 
-_MAGIC = b"DEADPL2"
+_MAGIC = b"DEADPL3"
 _CONTEXT = b"deadpool handshake 2"
 _PURPOSES: dict[Purpose, bytes] = {"control": b"C", "data": b"D", "rendezvous": b"R"}
 HELLO_BYTES = len(_MAGIC) + 1 + NONCE_BYTES
