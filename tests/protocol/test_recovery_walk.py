@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from notation import slot
 
 from deadpool.protocol.identity import Generation, Version
@@ -113,6 +114,27 @@ def test_newer_seat_ends_a_newcomers_walk() -> None:
     assert walk.advance() is None
     walk.on_role(Seat(generation=SECOND, cause="", rank=0, resume=RESUME, schedule=Schedule()))
     assert walk.advance() == Abandon()
+
+
+@pytest.mark.parametrize("outcome", ["loaded", "spoilt"])
+def test_newer_seat_and_its_orders_in_mid_load(outcome) -> None:
+    """Its agent seats a newcomer anew and sends the newer orders at once, while the script still loads by the older."""
+    core = TrainerCore()
+    walk = RecoveryWalk(core)
+    core.take_seat(FIRST, 0, Schedule())
+    walk.begin(FIRST)
+    walk.on_order(restore(FIRST))
+    walk.advance()
+    walk.on_role(Seat(generation=SECOND, cause="", rank=0, resume=RESUME, schedule=Schedule()))
+    walk.on_order(restore(SECOND))
+    walk.on_order(connect(SECOND))
+    if outcome == "loaded":
+        assert walk.loaded(STORE) is None
+    else:
+        assert walk.spoilt("n1").generation == FIRST
+    assert walk.advance() == Abandon()
+    walk.begin(SECOND)
+    assert walk.advance() == Load(restore=restore(SECOND))
 
 
 def test_spoilt_copy_leads_nowhere_but_to_another_generation() -> None:

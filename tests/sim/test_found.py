@@ -19,6 +19,7 @@ FOUND = {
     "a node that ended since faults had ended its processes is not there": ("anything", 20340),
     "a newcomer's copy counts on no peers, and replicas seem to differ": ("births", 2),
     "a plan that lets a node leave and replaces a lost one has no majority": ("anything", 321),
+    "orders of a newer plan take the place of those that a process still loads by": ("long_loads", 58),
     "a seat of a plan that never went keeps out the nodes that ran last": ("succession", 38),
 }
 

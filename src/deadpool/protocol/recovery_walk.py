@@ -9,6 +9,7 @@
 The trainer (trainer/recovery.py) and the simulator (sim/process.py) carry out the actions; neither decides anything.
 Orders may come before the walk has got that far, because a newcomer receives its orders while it still builds: the
 newest of each kind is kept, and counts only in its own generation. A newer fence or seat ends the walk at any stage.
+The newer generation's orders may arrive while a load of the older one still runs, so the walk keeps what it follows.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class RecoveryWalk:
         self.generation: Generation = NO_GENERATION
         self._seated_in: Generation = NO_GENERATION  # the generation of the newest seat
         self._orders: dict[type, Any] = {}
+        self._restore: Restore | None = None  # the one that this walk follows, once it has come
         self._loads_early = False
 
     # --- orders ------------------------------------------------------------------------------------------------------
@@ -116,7 +118,8 @@ class RecoveryWalk:
         return Halted(generation=self.generation, live=self._core.rest())
 
     def begin(self, generation: Generation) -> None:
-        self.generation, self.stage, self._loads_early = generation, WalkStage.RESTING, False
+        self.generation, self.stage = generation, WalkStage.RESTING
+        self._restore, self._loads_early = None, False
 
     def advance(self) -> WalkAction | None:
         """What to do next. None: the order for it has not come yet."""
@@ -134,7 +137,7 @@ class RecoveryWalk:
 
     def _begin_load(self) -> WalkAction | None:
         if restore := self.order(Restore, self.generation):
-            self.stage = WalkStage.LOADING
+            self.stage, self._restore = WalkStage.LOADING, restore
             self._core.restoring()
             return Load(restore=restore)
         arriving = self.order(Arriving, self.generation)
@@ -145,8 +148,8 @@ class RecoveryWalk:
 
     def loaded(self, store: Address, agreement: str = "") -> Prepared | None:
         """The restored version is in place. None: nothing is sent, as a newer generation began meanwhile."""
-        assert self.stage is WalkStage.LOADING, self.stage
-        restore = self._restore()
+        restore = self._restore
+        assert self.stage is WalkStage.LOADING and restore is not None, self.stage
         self._core.restored(self.generation, restore.version, restore.schedule)
         self.stage = WalkStage.PREPARED
         if self.is_superseded(self.generation):
@@ -155,10 +158,10 @@ class RecoveryWalk:
 
     def spoilt(self, node: str = "") -> Spoilt:
         """What was loaded is not what was sealed. There will be another plan, with another source."""
-        assert self.stage is WalkStage.LOADING, self.stage
+        restore = self._restore
+        assert self.stage is WalkStage.LOADING and restore is not None, self.stage
         self.stage = WalkStage.SPOILT
-        version = self._restore().version
-        return Spoilt(generation=self.generation, node=node, rank=self._core.rank, version=version)
+        return Spoilt(generation=self.generation, node=node, rank=self._core.rank, version=restore.version)
 
     def _begin_rebuild(self) -> WalkAction | None:
         connect = self.order(Connect, self.generation)
@@ -178,10 +181,6 @@ class RecoveryWalk:
     def _resume(self) -> WalkAction | None:
         if self.order(Go, self.generation) is None:
             return None
+        assert self._restore is not None
         self.stage = WalkStage.RUNNING
-        return Resume(restore=self._restore())
-
-    def _restore(self) -> Restore:
-        restore = self.order(Restore, self.generation)
-        assert restore is not None
-        return restore
+        return Resume(restore=self._restore)

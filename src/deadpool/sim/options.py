@@ -37,6 +37,7 @@ class SeedOptions:
     late: float = 0.0  # chance that a stream of copies is offered late
     drift: float = 0.0  # by which clocks are at most faster or slower than the true time
     standbys: int = 0  # further hosts with a coordinator
+    load_s: float = 1.0  # at most, until a trainer has loaded its snapshot: the next fault may come before
 
     def __str__(self) -> str:
         """The lines with which a story begins."""
@@ -102,6 +103,7 @@ def draw(seed: int, profile: Profile = ANYTHING) -> SeedOptions:
     )
     options = _with_budget(options, rng) if rng.random() < 0.15 else options
     drawn = rng.choice(INTENSITIES)
+    options = replace(options, load_s=rng.choice((1.0, 1.0, 8.0)))
     return _with_faults(profile.shape(options), profile, drawn if profile.intensity is None else profile.intensity)
 
 

@@ -233,6 +233,8 @@ class Process:
     def _take_seat(self, seat: Seat) -> None:
         self.role = seat
         self.walk.on_role(seat)
+        if self.stage == "loading":
+            return  # the script sees the newer seat when the load is done
         if seat.resume is None:
             assert self.begun_as is None, f"{self.name} has begun as rank {self.begun_as} and is to start over"
             self.core.take_seat(seat.generation, seat.rank, seat.schedule)
@@ -268,7 +270,7 @@ class Process:
                 self._load_early()
             case Load(restore=restore):
                 self._turn(self.walk.stage.value)
-                self.later(1.0, lambda: self._loaded(restore))
+                self.later(self.world.load_s, lambda: self._loaded(restore))
             case Rebuild():
                 self._turn(self.walk.stage.value)
                 self.later(0.5, self._connected)
@@ -304,17 +306,25 @@ class Process:
         prepared = self.walk.loaded(self._address)
         self.stage = self.walk.stage.value
         if prepared is None:
-            self._come_back()
+            self._leave_walk()
             return
         self.say(prepared)
         self._go_on()
+
+    def _leave_walk(self) -> None:
+        """A newer generation began during the load: a fence, or a newer seat of a newcomer."""
+        if self.core.is_aborted:
+            self._come_back()
+        else:
+            assert isinstance(self.role, Seat)
+            self._take_seat(self.role)
 
     def _found_spoilt(self, restore: Restore) -> None:
         """What was loaded is not what was sealed, so it is not used."""
         self.say(self.walk.spoilt(self.machine.name))
         self.stage = "await_restore"
-        if self.core.is_aborted:
-            self._come_back()
+        if self.walk.is_superseded(self.walk.generation):
+            self._leave_walk()
 
     def _connected(self) -> None:
         connected = self.walk.connected()

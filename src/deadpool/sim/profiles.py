@@ -24,6 +24,11 @@ def _intervals(options: SeedOptions) -> SeedOptions:
     return replace(options, budget=0.1, copy_s=2.0, deaf_s=60.0, calm_s=60.0)
 
 
+def _long_loads(options: SeedOptions) -> SeedOptions:
+    """The next fault comes while processes still load what the plan before it gave them."""
+    return replace(options, load_s=8.0, calm_s=60.0, every=1, spares=3, budget=0.0)
+
+
 def _replicas(options: SeedOptions) -> SeedOptions:
     return replace(options, replicated=True, holders=1, budget=0.0, nodes=max(3, options.nodes))
 
@@ -72,6 +77,7 @@ PROFILES = (
         shape=_returns,
     ),
     Profile(name="births", kinds=frozenset({"node_cut", "newcomer"}), intensity=10.0, shape=_births),
+    Profile(name="long_loads", kinds=frozenset({"node", "trainer", "alarm"}), intensity=4.0, shape=_long_loads),
     Profile(name="intervals", kinds=frozenset({"node", "trainer"}), intensity=0.5, shape=_intervals),
 )
 BY_NAME = {profile.name: profile for profile in PROFILES}

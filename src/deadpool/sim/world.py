@@ -115,6 +115,10 @@ class World:
         return min(self.options.deaf_s, DEAF_IN_PEACE_S) if self.calm else self.options.deaf_s
 
     @property
+    def load_s(self) -> float:
+        return 1.0 if self.calm else self.options.load_s
+
+    @property
     def give_up(self) -> float:
         return 0.0 if self.calm else self.options.give_up
 
