@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.permits import may_overwrite
 from deadpool.sim.mutations import ALL, BY_NAME, Patch
 from deadpool.sim.mutations.catching import catch
@@ -47,3 +48,18 @@ def test_a_mutation_is_undone() -> None:
         BY_NAME["1 overwrite the watermark"].apply(patch)
         assert slots.may_overwrite is not may_overwrite
     assert slots.may_overwrite is may_overwrite
+
+
+@pytest.mark.parametrize("name", [mutation.name for mutation in ALL])
+def test_mutation_applies_to_the_code_as_it_is(name: str) -> None:
+    """Only some are looked for in every check. The others must not have lost what they replace."""
+    with Patch() as patch:
+        BY_NAME[name].apply(patch)
+
+
+def test_an_inherited_attribute_is_inherited_again() -> None:
+    one, other = Version(Generation(1, 1), 3), Version(Generation(1, 2), 3)
+    with Patch() as patch:
+        BY_NAME["5 identity by number"].apply(patch)
+        assert one == other
+    assert one != other and "__eq__" not in vars(Version)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 
+_INHERITED = object()
+
+
 class Patch:
     """Replaces attributes of classes and modules until it is undone."""
 
@@ -22,10 +25,14 @@ class Patch:
     def undo(self) -> None:
         while self._before:
             owner, name, value = self._before.pop()
-            setattr(owner, name, value)
+            if value is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        self._before.append((owner, name, vars(owner)[name]))
+        assert hasattr(owner, name), f"{owner} has no {name} that a mutation could replace"
+        self._before.append((owner, name, vars(owner).get(name, _INHERITED)))
         setattr(owner, name, value)
 
 
