@@ -21,10 +21,9 @@ from output import give_out
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
+    CaptureCostReport,
     Copies,
     Copy,
-    Costs,
-    Effort,
     FenceAck,
     Fetch,
     Heartbeat,
@@ -37,6 +36,7 @@ from deadpool.protocol.messages import (
     Plan,
     RankOrder,
     Source,
+    WorkTime,
 )
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.protocol.topology import Address, Schedule
@@ -52,8 +52,11 @@ def heartbeat() -> Heartbeat:
     return Heartbeat(
         generation=GENERATION,
         steps=tuple((rank, 12_000) for rank in range(800, 808)),
-        costs=tuple(Costs(rank=rank, every=10, step_s=0.81, stall_s=0.0123, commit_s=1.75) for rank in range(800, 808)),
-        efforts=tuple(Effort(rank=rank, step_s=0.81, own_s=0.7) for rank in range(800, 808)),
+        costs=tuple(
+            CaptureCostReport(rank=rank, every=10, step_s=0.81, stall_s=0.0123, commit_s=1.75)
+            for rank in range(800, 808)
+        ),
+        work_times=tuple(WorkTime(rank=rank, step_s=0.81, own_s=0.7) for rank in range(800, 808)),
     )
 
 

@@ -16,7 +16,7 @@ from deadpool.protocol.topology import Address
 
 
 class Process:
-    """The twin of a coordinator's process; the first one takes office as soon as it is started."""
+    """The twin of a coordinator's process; the first one leads as soon as it is started."""
 
     def __init__(self, number: int) -> None:
         self.pid = os.getpid() + number
@@ -37,11 +37,11 @@ class Launcher:
     def spawn(self, command: list[str], end_signal: signal.Signals) -> Process:
         process = Process(len(self.started))
         if not self.started:
-            self.takes_office(process)
+            self.becomes_leader(process)
         self.started.append((command, process))
         return process
 
-    def takes_office(self, process: Process) -> None:
+    def becomes_leader(self, process: Process) -> None:
         self.run_dir.announce(Address(host="127.0.0.1", port=1000), tls="off", pid=process.pid)
 
 
@@ -53,27 +53,27 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_killed_and_started_again_at_the_same_place(tmp_path: Path) -> None:
     launcher = Launcher(tmp_path, standbys=0)
     launcher.started[0][1].code = -signal.SIGKILL
-    assert launcher.coordinators.tend(deserted=False) is None
+    assert launcher.coordinators.poll(deserted=False) is None
     command, process = launcher.started[1]
     assert "--port=1000" in command
-    launcher.takes_office(process)
+    launcher.becomes_leader(process)
     process.code = 0
-    assert launcher.coordinators.tend(deserted=False) == 0
+    assert launcher.coordinators.poll(deserted=False) == 0
 
 
 def test_what_a_standby_ends_with_is_not_the_job_s_code(tmp_path: Path) -> None:
     launcher = Launcher(tmp_path, standbys=1)
     launcher.started[1][1].code = 3
-    assert launcher.coordinators.tend(deserted=False) is None
+    assert launcher.coordinators.poll(deserted=False) is None
 
 
 def test_several_are_at_an_end_when_no_node_is_left(tmp_path: Path, impatient: None) -> None:
-    """Each of them stands for office, and nobody will ever call."""
+    """Each of them wants to lead, and nobody will ever call."""
     launcher = Launcher(tmp_path, standbys=1)
-    assert launcher.coordinators.tend(deserted=False) is None
-    assert launcher.coordinators.tend(deserted=True) == 1
+    assert launcher.coordinators.poll(deserted=False) is None
+    assert launcher.coordinators.poll(deserted=True) == 1
 
 
 def test_one_that_is_alone_waits_for_nodes_to_be_added(tmp_path: Path, impatient: None) -> None:
     launcher = Launcher(tmp_path, standbys=0)
-    assert [launcher.coordinators.tend(deserted=True) for _ in range(3)] == [None] * 3
+    assert [launcher.coordinators.poll(deserted=True) for _ in range(3)] == [None] * 3

@@ -19,6 +19,7 @@ from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.quorum import Changes, Footing, Promise, Seated
 from deadpool.protocol.seal import Digest
 from deadpool.protocol.topology import Layout, Schedule
+from deadpool.wire.codec import decode, encode
 
 EVERY_STEP = Schedule()
 DEADLINES = Deadlines(node_s=5, fence_s=10, prepare_s=60, connect_s=20, spare_wait_s=100, hang_s=0)
@@ -61,6 +62,9 @@ class Bench:
         for input in self.inputs(words):
             effects += self.core.step(input, now=self.now)
             self.core.check()
+        for effect in effects:
+            if (message := getattr(effect, "message", None)) is not None:
+                assert decode(encode(message)) == message, "what a core sends has to arrive as it was"
         return effects
 
     def inputs(self, words: list[str]) -> list[Any]:
@@ -136,7 +140,7 @@ class CoordinatorBench(Bench):
                 joined = msg.Join(node="?", incarnation="1", data=address("?"), spare=bool(spare), rack=rack)
                 return structs.replace(joined, footing=footing)
             case ["parting"]:
-                return msg.Parting()
+                return msg.Disconnecting()
             case ["report", term]:
                 return _takeover_report(int(term), named)
             case ["heartbeat", *ranks] if "step" in named:
@@ -168,8 +172,8 @@ class CoordinatorBench(Bench):
             case ["leave"]:
                 return msg.Leave(reason="its agent got SIGTERM")
             case ["works", rank, own_s]:
-                effort = msg.Effort(rank=int(rank), step_s=float(named["of"]), own_s=float(own_s))
-                return msg.Heartbeat(generation=now_in, steps=((int(rank), 1),), efforts=(effort,))
+                work = msg.WorkTime(rank=int(rank), step_s=float(named["of"]), own_s=float(own_s))
+                return msg.Heartbeat(generation=now_in, steps=((int(rank), 1),), work_times=(work,))
             case ["prepared", rank]:
                 agreement = named.get("agreement", "")
                 return msg.Prepared(generation=now_in, rank=int(rank), store=address(f"r{rank}"), agreement=agreement)
@@ -198,7 +202,7 @@ class CoordinatorBench(Bench):
         return msg.Heartbeat(
             generation=now_in,
             steps=tuple((rank, int(named["step"])) for rank in ranks),
-            costs=tuple(msg.Costs(rank=rank, every=every, step_s=step_s, **told) for rank in ranks),
+            costs=tuple(msg.CaptureCostReport(rank=rank, every=every, step_s=step_s, **told) for rank in ranks),
         )
 
 
@@ -344,7 +348,7 @@ class AgentBench(Bench):
             case ["stalled", seconds]:
                 return [fx.Stalled(seconds=float(seconds))]
             case ["pulse"]:
-                return [_Said(msg.Pulse())]
+                return [_Said(msg.Alive())]
             case ["fence", name]:
                 return [_Said(msg.Fence(generation=generation(name), cause="fault"))]
             case ["plan", name]:
@@ -497,7 +501,7 @@ class AgentBench(Bench):
 def make(kind: str, named: dict[str, str]) -> Bench:
     benches: dict[str, type[CoordinatorBench] | type[AgentBench]] = {
         "coordinator": CoordinatorBench,
-        "office": LeadershipBench,
+        "leadership": LeadershipBench,
         "agent": AgentBench,
     }
     return benches[kind](named)

@@ -1,7 +1,7 @@
 """Macros of the transcripts: one line for inputs that many of them share. Their effects are not shown.
 
 running coordinator nodes=3 spares=1 has=0,1 step=1
-    A coordinator, or `office`, whose job runs. n0, n1 and n2 have joined, then s0 as a spare; all have prepared,
+    A coordinator, or `leadership`, whose job runs. n0, n1 and n2 have joined, then s0 as a spare; all have prepared,
     acknowledged the plan and connected; versions 0 and 1 of generation 1.1 are complete everywhere; a heartbeat says
     step 1. With `late_spares=1` the spare joins after Go. Other options are the core's own.
 running agent declared=100

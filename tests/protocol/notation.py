@@ -189,7 +189,7 @@ def _value(value: Any) -> str:
             return f"{trainer}:{state}" + ("" if rank is None else f":{rank}")
         case msg.Inventory(live=live, own=own, held=held):
             return f"(live {_value(live)}; own {_value(own)}; held {_value(held)})"
-        case msg.Costs():
+        case msg.CaptureCostReport():
             told = {f.name: getattr(value, f.name) for f in structs.fields(value) if f.name != "rank"}
             return f"{value.rank}:({_named('', told).strip()})"
         case float():

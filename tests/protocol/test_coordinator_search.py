@@ -29,7 +29,7 @@ def test_the_only_one_is_waited_for() -> None:
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("nodes", [3, 4, 7])
 def test_nodes_out_of_step_meet_in_the_end(count: int, nodes: int) -> None:
-    """Nobody is in office, all accept. Some time in the last kind of round most are at the first place at once."""
+    """No coordinator leads, all accept. Some time in the last kind of round most are at the first place at once."""
     first, other = ROUNDS[-1]
     period = first + (count - 1) * other
     starts = [period * node / nodes for node in range(nodes)]  # the worst: evenly spread

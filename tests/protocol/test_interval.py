@@ -6,7 +6,7 @@ from benches import job_state
 
 from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coordinator.interval import IntervalChange, IntervalChooser
-from deadpool.protocol.messages import Costs
+from deadpool.protocol.messages import CaptureCostReport
 from deadpool.protocol.topology import Layout, Schedule
 
 LAYOUT = Layout(positions=2, per_node=1, holders=1)
@@ -16,7 +16,12 @@ def chosen(every: int = 1, slots: int = 3, budget: float = 0.001, **costs: float
     """With one rank at rest and the other at these costs."""
     interval = IntervalChooser(job_state(LAYOUT, Schedule(every=every)).commits, budget=budget, slots=slots)
     free, taxed = {"stall_s": 0.0, "commit_s": 0.0}, {"stall_s": None, "commit_s": None, **costs}
-    interval.on_costs([Costs(rank=0, every=every, step_s=1.0, **free), Costs(rank=1, every=every, step_s=1.0, **taxed)])
+    interval.on_costs(
+        [
+            CaptureCostReport(rank=0, every=every, step_s=1.0, **free),
+            CaptureCostReport(rank=1, every=every, step_s=1.0, **taxed),
+        ]
+    )
     return interval.choose()
 
 

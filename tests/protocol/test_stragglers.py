@@ -8,7 +8,7 @@ from benches import job_state
 from deadpool.protocol.agent.work_time import CHUNK_S, ENOUGH, WorkTimes
 from deadpool.protocol.coordinator.stragglers import ROUNDS, StragglerWatch
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Effort, Stepped
+from deadpool.protocol.messages import Stepped, WorkTime
 from deadpool.protocol.topology import Layout
 
 GENERATION = Generation(1, 1)
@@ -20,7 +20,7 @@ def watch_rounds(own_s: list[float], rounds: int = ROUNDS, per_node: int = 1) ->
     layout = Layout(positions=nodes, per_node=per_node, holders=1)
     watch = StragglerWatch(layout, job_state(layout).out)
     for _ in range(rounds):
-        watch.on_efforts(Effort(rank=rank, step_s=STEP_S, own_s=seconds) for rank, seconds in enumerate(own_s))
+        watch.on_work_times(WorkTime(rank=rank, step_s=STEP_S, own_s=seconds) for rank, seconds in enumerate(own_s))
         watch.compare([f"n{position}" for position in range(nodes)])
     return watch
 
@@ -65,7 +65,7 @@ def test_several_are_slow_and_the_slowest_is_named_first():
 # --- what an agent tells --------------------------------------------------------------------------------------------
 
 
-def told(*steps: tuple[float, float | None]) -> tuple[Effort, ...]:
+def told(*steps: tuple[float, float | None]) -> tuple[WorkTime, ...]:
     times = WorkTimes()
     for number, (step_s, waited_s) in enumerate(steps):
         times.on_stepped(7, Stepped(generation=GENERATION, number=number, step_s=step_s, waited_s=waited_s))
@@ -73,18 +73,18 @@ def told(*steps: tuple[float, float | None]) -> tuple[Effort, ...]:
 
 
 def test_the_rest_of_a_step_is_work():
-    (effort,) = told(*[(CHUNK_S / 4, CHUNK_S / 8)] * 4 * ENOUGH)
-    assert (effort.rank, effort.step_s, effort.own_s) == (7, CHUNK_S / 4, CHUNK_S / 8)
+    (work,) = told(*[(CHUNK_S / 4, CHUNK_S / 8)] * 4 * ENOUGH)
+    assert (work.rank, work.step_s, work.own_s) == (7, CHUNK_S / 4, CHUNK_S / 8)
 
 
 def test_rough_estimates_of_short_steps_even_out():
-    (effort,) = told(*[(CHUNK_S / 4, 0.0), (CHUNK_S / 4, CHUNK_S / 4)] * 2 * ENOUGH)
-    assert effort.own_s == CHUNK_S / 8
+    (work,) = told(*[(CHUNK_S / 4, 0.0), (CHUNK_S / 4, CHUNK_S / 4)] * 2 * ENOUGH)
+    assert work.own_s == CHUNK_S / 8
 
 
 def test_one_long_step_does_not_count():
-    (effort,) = told(*[(CHUNK_S, CHUNK_S / 2)] * ENOUGH, (50 * CHUNK_S, 0.0))
-    assert effort.own_s == CHUNK_S / 2
+    (work,) = told(*[(CHUNK_S, CHUNK_S / 2)] * ENOUGH, (50 * CHUNK_S, 0.0))
+    assert work.own_s == CHUNK_S / 2
 
 
 def test_nothing_is_told_of_too_little_or_of_what_was_not_measured():

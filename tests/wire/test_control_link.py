@@ -7,7 +7,7 @@ import pytest
 from front import MEMBER, NONSENSE, STATUS, Front, listening
 
 from deadpool.errors import WireError
-from deadpool.protocol.messages import Refused
+from deadpool.protocol.messages import JoinRefused
 from deadpool.protocol.topology import Address
 from deadpool.wire import asyncio_streams
 from deadpool.wire.control_link import ControlLink, connect
@@ -22,9 +22,9 @@ def test_messages_pass_both_ways_and_end_with_the_peer():
             server = await front.links.get()
             client.send(STATUS)
             assert await anext(server.messages()) == STATUS
-            server.send(Refused(reason="no"))
+            server.send(JoinRefused(reason="no"))
             await server.close()
-            assert [message async for message in client.messages()] == [Refused(reason="no")]
+            assert [message async for message in client.messages()] == [JoinRefused(reason="no")]
             await client.close()
 
     asyncio.run(scenario())

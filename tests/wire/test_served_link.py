@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from front import MEMBER, NONSENSE, STATUS, PushFront, listening
 
-from deadpool.protocol.messages import Refused
+from deadpool.protocol.messages import JoinRefused
 from deadpool.wire import served_link
 from deadpool.wire.control_link import ControlLink, connect, framed
 
@@ -48,9 +48,9 @@ def test_messages_pass_both_ways_and_end_with_the_peer():
         client.send(STATUS)
         assert await heard(front, 2) == [STATUS, STATUS]
         server = await front.served.get()
-        server.send(Refused(reason="no"))
+        server.send(JoinRefused(reason="no"))
         await server.close()
-        assert [message async for message in client.messages()] == [Refused(reason="no")]
+        assert [message async for message in client.messages()] == [JoinRefused(reason="no")]
         assert await front.ended.get() is server
 
     play(scenario)

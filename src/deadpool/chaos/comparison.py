@@ -135,7 +135,7 @@ class Case:
         )
         steps = StepProgress(trial.out, self.job.nodes * self.job.nproc_per_node)
         with running(trial.job):
-            while trial.job.tend() is None and time.monotonic() < self.deadline:
+            while trial.job.poll() is None and time.monotonic() < self.deadline:
                 steps.read_new()
                 self.tell(f"{self.job.name}: undisturbed", steps.done + 1, None)
                 time.sleep(0.5)

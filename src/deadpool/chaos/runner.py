@@ -123,7 +123,7 @@ class Runner:
         self.scene.view = self.poller.view
         self.scene.steps.read_new()
         self.events += self._tail.new()
-        if self.job.tend() is not None:
+        if self.job.poll() is not None:
             raise JobFailed(f"the job ended: {self._last_word()}")
         if time.monotonic() > self.deadline:
             raise NotHealed("the time limit of the whole run is over")

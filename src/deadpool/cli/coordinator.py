@@ -59,11 +59,11 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
     log.start()
     orders = [parse_order(text) for text in config.faults]
     server = CoordinatorServer(
-        _office(config, founds),
+        _leadership(config, founds),
         credentials=credentials,
         log=log,
         orders=orders,
-        took_office=lambda: _announce(config, folder, address, quiet),
+        became_leader=lambda: _announce(config, folder, address, quiet),
         print_events=not quiet,
     )
     for sig in (signal.SIGTERM, signal.SIGINT):
@@ -74,7 +74,7 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
     server.open()
     try:
         outcome = await server.wait()
-        if outcome.in_office:
+        if outcome.of_leader:
             await dismiss([place for place in places if str(place) != own], credentials, outcome.reason)
         return outcome.failed
     finally:
@@ -104,7 +104,7 @@ def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:
     return tuple(Address.parse(place) for place in places)
 
 
-def _office(config: JobConfig, founds: bool) -> Leadership:
+def _leadership(config: JobConfig, founds: bool) -> Leadership:
     from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines, FaultLimit
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.messages import Settings

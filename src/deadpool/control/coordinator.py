@@ -32,7 +32,7 @@ from deadpool.protocol.effects import (
     Tick,
     ToAgent,
 )
-from deadpool.protocol.messages import Answer, Ask, Facts, Join, Order, Plan, Refused, Report
+from deadpool.protocol.messages import Answer, Ask, Facts, Join, JoinRefused, Order, Plan, Report
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import framed
 from deadpool.wire.credentials import Credentials
@@ -47,7 +47,7 @@ STALL_S = 0.1  # a timer that fires later than that means that this process did 
 class Outcome:
     failed: bool
     reason: str
-    in_office: bool  # false: this is the outcome of a standby process, and not of the job
+    of_leader: bool  # false: this is the outcome of a standby process, and not of the job
 
 
 @dataclass(slots=True)
@@ -68,23 +68,25 @@ class Peer:
 class CoordinatorServer:
     def __init__(
         self,
-        office: Leadership,
+        leadership: Leadership,
         *,
         credentials: Credentials,
         log: EventLog,
         orders: list[InjectionOrder],
-        took_office: Callable[[], None],
+        became_leader: Callable[[], None],
         print_events: bool = True,
     ) -> None:
-        """`took_office` is called when this process becomes the coordinator, also at the start of the job."""
-        self._office, self._log, self._prints_events = office, log, print_events
-        self._took_office, self._was_in_office = took_office, False
+        """`became_leader` is called when this process becomes the coordinator, also at the start of the job."""
+        self._leadership, self._log, self._prints_events = leadership, log, print_events
+        self._became_leader, self._was_leader = became_leader, False
         self._peers: dict[str, Peer] = {}
         self._last_order: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, bytes
-        self._injections = InjectionRpc(lambda: office.coordinator, orders, send=self._send, log_event=self._log_event)
-        self._drains = DrainRpc(lambda: office.coordinator, feed=self._feed)
+        self._injections = InjectionRpc(
+            lambda: leadership.coordinator, orders, send=self._send, log_event=self._log_event
+        )
+        self._drains = DrainRpc(lambda: leadership.coordinator, feed=self._feed)
         self._reception = AuthenticatedListener(credentials, "control", self._serve_link, self._on_refused)
-        self._driver = CoreDriver(office, perform=self._perform, stall_s=STALL_S)
+        self._driver = CoreDriver(leadership, perform=self._perform, stall_s=STALL_S)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     async def start(self, host: str, port: int) -> Address:
@@ -146,10 +148,10 @@ class CoordinatorServer:
             case Ask():
                 caller.link.send(self._answer(message))
             case Join() if self._is_another(message):
-                refused = Refused(
+                refused = JoinRefused(
                     reason=f"a node named {message.node} is in the job already: give this one another --name"
                 )
-                caller.link.send(Order(term=self._office.term, message=refused))
+                caller.link.send(Order(term=self._leadership.term, message=refused))
             case Join():
                 self._join(caller, message)
 
@@ -185,9 +187,9 @@ class CoordinatorServer:
 
     def _feed(self, input: CoordinatorInput) -> None:
         self._driver.feed(input)
-        if self._office.is_leader and not self._was_in_office:
-            self._took_office()
-        self._was_in_office = self._office.is_leader
+        if self._leadership.is_leader and not self._was_leader:
+            self._became_leader()
+        self._was_of_leader = self._leadership.is_leader
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -206,8 +208,8 @@ class CoordinatorServer:
             case Finish(failed=failed, reason=reason):
                 if not self._outcome.done():
                     self._log_bandwidth()
-                    in_office = self._office.is_leader
-                    self._outcome.set_result(Outcome(failed=failed, reason=reason, in_office=in_office))
+                    of_leader = self._leadership.is_leader
+                    self._outcome.set_result(Outcome(failed=failed, reason=reason, of_leader=of_leader))
 
     def _send_order(self, node: str, term: int, message: Any) -> None:
         """A message that goes to many nodes, one after the other, is encoded once."""
@@ -236,17 +238,17 @@ class CoordinatorServer:
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def _answer(self, ask: Ask) -> Answer:
-        if ask.what == DISMISS and not self._office.is_leader:
+        if ask.what == DISMISS and not self._leadership.is_leader:
             self.stop(str(ask.arguments.get("reason")))
             return Answer(body={})
-        if not self._office.is_leader:
+        if not self._leadership.is_leader:
             return Answer(
                 body={}, error="this coordinator stands by: ask the one that job.json in the run folder names"
             )
         match ask.what:
             case "status":
                 facts = {node: peer.facts for node, peer in self._peers.items()}
-                return Answer(body=describe(self._office.coordinator, facts))
+                return Answer(body=describe(self._leadership.coordinator, facts))
             case "kill":
                 return self._injections.order(ask.arguments)
             case "drain":

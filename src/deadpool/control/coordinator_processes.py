@@ -57,7 +57,7 @@ class CoordinatorProcesses:
         self._await(self._processes[0].process)
         self._processes[0].place = str(self._run_dir.coordinator())  # its port may have been any free one
 
-    def tend(self, *, deserted: bool) -> int | None:
+    def poll(self, *, deserted: bool) -> int | None:
         """Restarts dead coordinators. Returns the job's exit code once there is one. `deserted`: no agent is left."""
         if self._is_over(deserted=deserted):
             self._code = 1
@@ -65,7 +65,7 @@ class CoordinatorProcesses:
             code = each.process.poll()
             if code is None or self._code is not None:
                 continue
-            if code >= 0 and self._is_in_office(each):
+            if code >= 0 and self._is_leading(each):
                 self._code = code
             elif code < 0 and self._restarts < _RESTARTS:
                 self._restarts += 1
@@ -83,18 +83,18 @@ class CoordinatorProcesses:
             self._deserted_at = time.monotonic()
         return self._deserted_at is not None and time.monotonic() > self._deserted_at + _DESERTED_S
 
-    def in_office(self) -> Process:
+    def leading(self) -> Process:
         """The process that is the coordinator, or was last."""
-        return next((each.process for each in self._processes if self._is_in_office(each)), self._processes[0].process)
+        return next((each.process for each in self._processes if self._is_leading(each)), self._processes[0].process)
 
     def stop(self) -> None:
         """Ends the present coordinator first: it tells the others that the job is over."""
         if self._processes:
-            first = self.in_office()
+            first = self.leading()
             for process in (first, *(each.process for each in self._processes if each.process is not first)):
                 _end(process)
 
-    def _is_in_office(self, each: _CoordinatorProcess) -> bool:
+    def _is_leading(self, each: _CoordinatorProcess) -> bool:
         return self._run_dir.is_known and self._run_dir.coordinator_pid() == each.process.pid
 
     def _await(self, process: Process) -> None:

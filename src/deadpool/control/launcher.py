@@ -92,17 +92,17 @@ class LocalJob:
         """Returns the exit code of the last coordinator, which is the job's. Raises TimeoutExpired as a process
         would."""
         deadline = time.monotonic() + timeout_s if timeout_s is not None else None
-        while (code := self.tend()) is None:
+        while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("the job", timeout_s or 0.0)
             time.sleep(_TEND_S)
         return code
 
-    def tend(self) -> int | None:
+    def poll(self) -> int | None:
         """Restarts dead coordinators. Returns the job's exit code once the job has ended."""
         assert self.coordinators is not None
         self._report_deaths()
-        return self.coordinators.tend(deserted=self._is_deserted)
+        return self.coordinators.poll(deserted=self._is_deserted)
 
     @property
     def _is_deserted(self) -> bool:
@@ -120,7 +120,7 @@ class LocalJob:
     @property
     def coordinator(self) -> subprocess.Popen[bytes] | None:
         """The process that is the coordinator, or was last."""
-        return self.coordinators.in_office() if self.coordinators is not None else None
+        return self.coordinators.leading() if self.coordinators is not None else None
 
     def kill_node(self, name: str) -> float:
         """Sends SIGKILL to the whole node, agent and trainers together. Returns the time of that."""

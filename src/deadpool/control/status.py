@@ -73,7 +73,9 @@ def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str,
         "position": position,
         "ranks": ranks,
         "steps": {str(rank): member.steps.get(rank) for rank in ranks},
-        "own_s": {str(rank): core.stragglers.efforts[rank].own_s for rank in ranks if rank in core.stragglers.efforts},
+        "own_s": {
+            str(rank): core.stragglers.work_times[rank].own_s for rank in ranks if rank in core.stragglers.work_times
+        },
         "paused": {str(rank): reason for rank, reason in member.paused.items()},
         "holders": _holders(core, position) if position is not None and core.seats else [],
         "trainers": [{"trainer": t.trainer, "state": t.state, "rank": t.rank} for t in member.trainers],

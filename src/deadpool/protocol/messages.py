@@ -5,8 +5,8 @@ anything else is done with it if that generation is over. There are three conver
 
     agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Durable
                             FenceAck Spoilt PlanAck Prepared Connected Finished Ended Standing Leave Salvaged Report
-    coordinator -> agent    Welcome Refused Pulse Recording Rehearse Fence Plan Connect Go Permit Release Stand Proceed
-                            Spoilt Salvage Shutdown (each in an Order, which names the term), Injection
+    coordinator -> agent    Welcome JoinRefused Alive Recording Rehearse Fence Plan Connect Go Permit Release Stand
+                            Proceed Spoilt Salvage Shutdown (each in an Order, which names the term), Injection
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
                             Connect Go Final Reschedule Stand Proceed Release End Injection
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Standing Finished
@@ -109,7 +109,7 @@ class Recording(Message, frozen=True, kw_only=True):
         return not self.book and not self.complete
 
 
-class Costs(Value, frozen=True, kw_only=True):
+class CaptureCostReport(Value, frozen=True, kw_only=True):
     """What capturing every so many steps costs a rank, as medians of the latest captures. None means that too few were
     measured."""
 
@@ -120,7 +120,7 @@ class Costs(Value, frozen=True, kw_only=True):
     commit_s: float | None  # from the end of a step to the news that its version is committed
 
 
-class Effort(Value, frozen=True, kw_only=True):
+class WorkTime(Value, frozen=True, kw_only=True):
     """How long a rank works at a step, as a median of the latest steps. The time it waits for other ranks is left out:
     with it all ranks' steps would take equally long."""
 
@@ -184,8 +184,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     generation: Generation
     steps: tuple[tuple[int, int], ...]  # of ranks in their loop; 0: this process has completed none yet
     paused: tuple[tuple[int, str], ...] = ()  # (rank, why no step is to be expected of it for now)
-    costs: tuple[Costs, ...] = ()
-    efforts: tuple[Effort, ...] = ()
+    costs: tuple[CaptureCostReport, ...] = ()
+    work_times: tuple[WorkTime, ...] = ()
 
 
 class Trainers(Message, frozen=True, kw_only=True):
@@ -320,7 +320,7 @@ class Leave(Message, frozen=True, kw_only=True):
     reason: str
 
 
-class Parting(Message, frozen=True, kw_only=True):
+class Disconnecting(Message, frozen=True, kw_only=True):
     """This node hears nothing from the coordinator and looks for another one. The end of the link is not the end of the
     node: its trainers go on."""
 
@@ -348,11 +348,11 @@ class Welcome(Message, frozen=True, kw_only=True):
     by: str = ""
 
 
-class Pulse(Message, frozen=True, kw_only=True):
+class Alive(Message, frozen=True, kw_only=True):
     """The answer to a heartbeat: the coordinator is there, and still leads."""
 
 
-class Refused(Message, frozen=True, kw_only=True):
+class JoinRefused(Message, frozen=True, kw_only=True):
     """The coordinator does not take the node in, and says why."""
 
     reason: str
@@ -462,7 +462,7 @@ class Order(Message, frozen=True, kw_only=True):
 
     term: int
     message: (
-        Welcome | Refused | Pulse | Recording | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Spoilt
+        Welcome | JoinRefused | Alive | Recording | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Spoilt
         | Salvage | Shutdown | Stand | Proceed
     )  # fmt: skip
 
@@ -669,10 +669,10 @@ class Injected(Message, frozen=True, kw_only=True):
 
 
 ALL: tuple[type[Message], ...] = (
-    Answer, Arriving, Ask, Attach, Captured, Connect, Connected, Declare, Detach, DeviceLost, Durable, End, Ended,
-    Facts, Failed, Fence, FenceAck, Final, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected, Injection,
-    Join, Leave, Missed, Order, Parked, Parting, Paused, Permit, Plan, PlanAck, Prepared, Proceed, Pulse, Recording,
-    Refused, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown,
-    Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Welcome,
+    Alive, Answer, Arriving, Ask, Attach, Captured, Connect, Connected, Declare, Detach, DeviceLost, Disconnecting,
+    Durable, End, Ended, Facts, Failed, Fence, FenceAck, Final, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung,
+    Injected, Injection, Join, JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared,
+    Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings,
+    Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Welcome,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""

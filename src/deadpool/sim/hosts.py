@@ -9,7 +9,7 @@ from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import Drop, Emit, Finish, FromAgent, LinkLost, Stalled, Tick, ToAgent
-from deadpool.protocol.messages import Order, Refused
+from deadpool.protocol.messages import JoinRefused, Order
 from deadpool.sim.network import Link
 
 if TYPE_CHECKING:
@@ -44,14 +44,14 @@ class Host:
         self._world, self.name = world, name
         self.clock = world.local_clock()
         self.alive, self.life = False, 0
-        self.office: Leadership
+        self.leadership: Leadership
         self.connections: dict[str, CoordinatorLink] = {}
         self._wakes_at: float | None = None
         self._stalled_until = 0.0
 
     def start(self, config: CoordinatorConfig, *, founds: bool) -> None:
         self.alive, self.life = True, self.life + 1
-        self.office = Leadership(config, name=f"{self.name}.{self.life}", founds=founds)
+        self.leadership = Leadership(config, name=f"{self.name}.{self.life}", founds=founds)
         self._wakes_at = None
         self._world.log(self.name, "starts", {"life": self.life})
 
@@ -62,7 +62,7 @@ class Host:
         """The operating system closes its links. Without power (`quietly`) only its silence tells."""
         if self.alive:
             self.alive = False
-            self._world.log("world", "coordinator dies", {"host": self.name, "in_office": self.office.is_leader})
+            self._world.log("world", "coordinator dies", {"host": self.name, "leads": self.leadership.is_leader})
             for connection in self.connections.values():
                 if not quietly:
                     connection.send_down(None)
@@ -101,8 +101,8 @@ class Host:
         """A node that connects again has left its last connection, whether that was noticed or not. Another machine of
         the same name has to wait until the first is known to be gone."""
         if known is not None and known.machine is not connection.machine:
-            refused = Refused(reason="a node of that name is in the job already")
-            connection.send_down(Order(term=self.office.term, message=refused))
+            refused = JoinRefused(reason="a node of that name is in the job already")
+            connection.send_down(Order(term=self.leadership.term, message=refused))
             self._world.closed_connections.add(connection)
             return
         if known is not None:
@@ -115,8 +115,8 @@ class Host:
         world = self._world
         if not self.alive or world.outcome is not None:
             return
-        effects = self.office.step(input, now=self.clock.now)
-        self.office.check()
+        effects = self.leadership.step(input, now=self.clock.now)
+        self.leadership.check()
         world.note_leader(self)
         for effect in effects:
             self._perform(effect)
@@ -140,7 +140,7 @@ class Host:
                 self._world.finished(self, effect)
 
     def _set_timer(self) -> None:
-        wake = self.office.deadline()
+        wake = self.leadership.deadline()
         if wake is not None and (self._wakes_at is None or wake < self._wakes_at):
             self._wakes_at = wake
             self._world.clock.at(self.clock.true(wake), partial(self._tick, self.life, wake))
@@ -155,4 +155,4 @@ class Host:
 
     @property
     def coordinator(self) -> Coordinator:
-        return self.office.coordinator
+        return self.leadership.coordinator

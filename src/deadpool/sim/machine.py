@@ -42,7 +42,7 @@ from deadpool.protocol.effects import (
     WrittenOut,
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
-from deadpool.protocol.messages import FenceAck, Inventory, Join, Order, Permit, Plan, Refused, Welcome
+from deadpool.protocol.messages import FenceAck, Inventory, Join, JoinRefused, Order, Permit, Plan, Welcome
 from deadpool.protocol.topology import Address
 from deadpool.sim.arena import Arena
 from deadpool.sim.hosts import CoordinatorLink
@@ -123,7 +123,7 @@ class Machine:
                 self.feed(CoordinatorLost(reason="closed"))
                 self.join()
         elif not isinstance(message.message, Welcome):
-            self.is_lost |= isinstance(message.message, Refused)
+            self.is_lost |= isinstance(message.message, JoinRefused)
             self.world.checkers.check_obedience(self, message, lambda: self._obey(message))
         elif connection is self._connection:
             self.promised = max(self.promised, message.term)

@@ -175,7 +175,7 @@ class World:
 
     def note_leader(self, host: Host) -> None:
         """The leader of the highest term is the coordinator of this world."""
-        if host.office.is_leader and host.coordinator.term >= self.coordinator.term:
+        if host.leadership.is_leader and host.coordinator.term >= self.coordinator.term:
             self.leading_host, self.coordinator = host, host.coordinator
 
     def feed(self, input: FromAgent | DrainAsked) -> None:
@@ -207,7 +207,9 @@ class World:
     def has_running_job(self) -> bool:
         """A coordinator leads, and the job runs."""
         return (
-            self.leading_host.alive and self.leading_host.office.is_leader and self.coordinator.phase is Phase.RUNNING
+            self.leading_host.alive
+            and self.leading_host.leadership.is_leader
+            and self.coordinator.phase is Phase.RUNNING
         )
 
     @property

@@ -29,7 +29,7 @@ def read_credentials(
     """Of this process's job; its environment is enough in any process that an agent or the launcher has started.
 
     `serving`: for a process that also takes connections, as an agent and every coordinator does, the first as well as a
-    successor on another node: ephemeral certificates are each process's own, so nothing is handed over with an office.
+    successor on another node: ephemeral certificates are each process's own, so nothing is handed over in a takeover.
     `tls` is used instead of the environment's, `default_secret` where the environment names none.
     """
     mode = tls if tls is not None else os.environ.get(TLS_VARIABLE, OFF)

@@ -43,7 +43,7 @@ class AuthenticatedListener:
         self._refused = refused
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._strangers: PreauthLimit[Visit] = PreauthLimit()
+        self._unauthenticated: PreauthLimit[Visit] = PreauthLimit()
         self._visits: set[Visit] = set()
         self._untold, self._newest, self._told_at = 0, "", -_TELL_EVERY_S
 
@@ -87,20 +87,20 @@ class AuthenticatedListener:
             self._begin(sock)
 
     async def _make_room(self) -> None:
-        while (wait_s := self._strangers.wait_s(time.monotonic())) > 0:
+        while (wait_s := self._unauthenticated.wait_s(time.monotonic())) > 0:
             await asyncio.sleep(min(wait_s, 0.01))
-        if (oldest := self._strangers.crowded_out(time.monotonic())) is not None:
+        if (oldest := self._unauthenticated.crowded_out(time.monotonic())) is not None:
             oldest.cancel()
 
     def _begin(self, sock: socket.socket) -> None:
         visit = asyncio.get_running_loop().create_task(self._visit(sock))
         self._visits.add(visit)
-        self._strangers.arrived(visit, time.monotonic())
+        self._unauthenticated.arrived(visit, time.monotonic())
         visit.add_done_callback(self._ended)
 
     def _ended(self, visit: Visit) -> None:
         self._visits.discard(visit)
-        self._strangers.known(visit)
+        self._unauthenticated.known(visit)
 
     async def _visit(self, sock: socket.socket) -> None:
         peer = _name(sock)
@@ -116,7 +116,7 @@ class AuthenticatedListener:
         except asyncio.CancelledError:
             sock.close()  # crowded out, or we are closing
             return
-        self._strangers.known(visit)
+        self._unauthenticated.known(visit)
         try:
             await self._converse(reader, writer)
         except asyncio.CancelledError:

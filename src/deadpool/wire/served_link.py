@@ -27,7 +27,7 @@ class ServedLink(asyncio.Protocol):
         self._framer = Framer()
         self._deliver: Callable[[Any], None] = _ignore
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._patience = PeerDeadline(FRAME_S)
+        self._deadline = PeerDeadline(FRAME_S)
         self._waits_since: float | None = None  # for the rest of a frame
         self._check_timer: asyncio.TimerHandle | None = None
         self.lost_reason = "closed"
@@ -57,7 +57,7 @@ class ServedLink(asyncio.Protocol):
         try:
             for payload in self._framer.feed(data):
                 if self._waits_since is not None:
-                    self._patience, self._waits_since = PeerDeadline(FRAME_S), None
+                    self._deadline, self._waits_since = PeerDeadline(FRAME_S), None
                 self._deliver(decode(payload))
         except WireError as error:
             self._break_off(str(error))
@@ -75,15 +75,15 @@ class ServedLink(asyncio.Protocol):
     def _check_later(self) -> None:
         loop = asyncio.get_running_loop()
         self._waits_since = loop.time()
-        self._check_timer = loop.call_later(self._patience.wait_limit_s, self._check_frame)
+        self._check_timer = loop.call_later(self._deadline.wait_limit_s, self._check_frame)
 
     def _check_frame(self) -> None:
         self._check_timer = None
         if not self._framer.in_progress or self._gone.done():
             return
         if self._waits_since is not None:  # else another frame has begun since
-            self._patience.waited(asyncio.get_running_loop().time() - self._waits_since)
-        if self._patience.over:
+            self._deadline.waited(asyncio.get_running_loop().time() - self._waits_since)
+        if self._deadline.over:
             self._break_off(f"a frame was not complete after {FRAME_S:g} s")
         else:
             self._check_later()

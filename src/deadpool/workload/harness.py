@@ -82,7 +82,7 @@ class WorkloadTrial:
     def await_true(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not ready():
-            if self.job.tend() is not None:
+            if self.job.poll() is not None:
                 raise JobFailed(f"the job ended while waiting for {what}:\n{self.console()}")
             if time.monotonic() > deadline:
                 raise JobFailed(f"{what} did not come within {timeout_s:g} s:\n{self.console()}")

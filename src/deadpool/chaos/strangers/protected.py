@@ -65,11 +65,11 @@ class ProtectedRun:
         deadline = time.monotonic() + self.timeout_s
         with running(job):
             injector = _Injector(self, job, processes)
-            while job.tend() is None and time.monotonic() < deadline and not self.shared.stopping.is_set():
+            while job.poll() is None and time.monotonic() < deadline and not self.shared.stopping.is_set():
                 self._replace_dead(job, processes)
                 injector.poll()
                 time.sleep(_POLL_S)
-            self.code = job.tend()
+            self.code = job.poll()
             if self.code is None and not self.shared.stopping.is_set():
                 take_down(job, processes, injector.view, self.folder / "diagnosis")
         injector.count(self._events())

@@ -12,7 +12,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from deadpool.protocol.messages import Costs, Missed, Stepped
+from deadpool.protocol.messages import CaptureCostReport, Missed, Stepped
 from deadpool.protocol.topology import Schedule
 
 WINDOW = 8
@@ -88,9 +88,9 @@ class CaptureCosts:
                 costs.commit_s.append(now - costs.pending[number])
             costs.pending = {pending: since for pending, since in costs.pending.items() if pending > number}
 
-    def of_ranks(self) -> tuple[Costs, ...]:
+    def of_ranks(self) -> tuple[CaptureCostReport, ...]:
         return tuple(
-            Costs(
+            CaptureCostReport(
                 rank=rank,
                 every=self._schedule.every,
                 step_s=statistics.median(costs.step_s),

@@ -26,18 +26,18 @@ class CoordinatorLiveness:
         self._last_message: float | None = None  # when; None: there is no link
         self._without_since: float | None = None  # None: there is a coordinator
         self.isolated = False
-        self._patience = 1.0
+        self._silence_factor = 1.0
         self._settings: Settings | None = None
 
     def on_connected(self, now: float, patience: float) -> None:
         """A link to a process that may be the coordinator, or may become it."""
-        self._last_message, self._patience = now, patience
+        self._last_message, self._silence_factor = now, patience
 
     def on_message(self, now: float) -> None:
         self._last_message = now
 
     def on_welcome(self, settings: Settings) -> None:
-        self._settings, self._without_since, self.isolated, self._patience = settings, None, False, 1.0
+        self._settings, self._without_since, self.isolated, self._silence_factor = settings, None, False, 1.0
 
     @property
     def has_coordinator(self) -> bool:
@@ -69,7 +69,7 @@ class CoordinatorLiveness:
 
     def _silent_at(self) -> float | None:
         silence_s = self._settings.silence_s if self._settings else UNKNOWN_SILENCE_S
-        return self._last_message + self._patience * silence_s if self._last_message is not None else None
+        return self._last_message + self._silence_factor * silence_s if self._last_message is not None else None
 
     def _isolated_at(self) -> float | None:
         """A node that was never welcomed has no trainers to end."""

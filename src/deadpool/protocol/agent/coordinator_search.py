@@ -1,7 +1,7 @@
 """In which order a node connects to the coordinators it knows, and how long it waits for each. Pure; shells connect.
 
-All nodes try the same list from its beginning, so they meet at the same place. The coordinator in office welcomes a
-node at once, so the first round is quick. A process that accepts and is not in office may be about to be elected by the
+All nodes try the same list from its beginning, so they meet at the same place. The leading coordinator welcomes a
+node at once, so the first round is quick. A process that accepts and does not lead may be about to be elected by the
 other nodes that come. So a node waits longer for the first that accepts in a round than for the rest, and longer with
 every round in which one did. In the end most nodes wait at the same place at the same time, whatever their phases.
 """

@@ -12,7 +12,7 @@ from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.term_guard import TermGuard
 from deadpool.protocol.effects import LookElsewhere
 from deadpool.protocol.identity import NO_GENERATION
-from deadpool.protocol.messages import Leave, Parting, Proceed, Settings, Stand, Welcome
+from deadpool.protocol.messages import Disconnecting, Leave, Proceed, Settings, Stand, Welcome
 
 
 class CoordinatorSession:
@@ -77,7 +77,7 @@ class CoordinatorSession:
     def check_timeouts(self, now: float) -> None:
         match self._liveness.check_timeouts(now):
             case CoordinatorTimeout.SILENT:
-                self._state.tell_coordinator(Parting())
+                self._state.tell_coordinator(Disconnecting())
                 self._state.effects.append(LookElsewhere(reason="the coordinator is silent"))
             case CoordinatorTimeout.ISOLATED:
                 self._isolate()

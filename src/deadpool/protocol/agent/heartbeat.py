@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from deadpool.protocol.agent.capture_costs import CaptureCosts
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.work_time import WorkTimes
-from deadpool.protocol.messages import Costs, Effort, Heartbeat, Missed, Settings, Stepped
+from deadpool.protocol.messages import CaptureCostReport, Heartbeat, Missed, Settings, Stepped, WorkTime
 from deadpool.protocol.topology import Schedule
 
 TOLERANCE = 0.05
@@ -61,8 +61,10 @@ class Heartbeats:
         self._state = state
         self.capture_costs = CaptureCosts()
         self._work_times = WorkTimes()
-        self._sent_costs = DeltaReport[Costs](lambda costs: (costs.every, costs.step_s, costs.stall_s, costs.commit_s))
-        self._sent_work = DeltaReport[Effort](lambda work: (work.step_s, work.own_s))
+        self._sent_costs = DeltaReport[CaptureCostReport](
+            lambda costs: (costs.every, costs.step_s, costs.stall_s, costs.commit_s)
+        )
+        self._sent_work = DeltaReport[WorkTime](lambda work: (work.step_s, work.own_s))
         self.due: float | None = None  # the next heartbeat
 
     def begin(self, settings: Settings, now: float) -> None:
@@ -123,6 +125,6 @@ class Heartbeats:
                 steps=tuple((rank, trainer.step) for rank, trainer in in_loop),
                 paused=tuple((rank, trainer.paused) for rank, trainer in in_loop if trainer.paused is not None),
                 costs=self._sent_costs.changed(self.capture_costs.of_ranks()),
-                efforts=self._sent_work.changed(self._work_times.of_ranks()),
+                work_times=self._sent_work.changed(self._work_times.of_ranks()),
             )
         )

@@ -18,12 +18,12 @@ from deadpool.protocol.messages import (
     Fence,
     Final,
     Go,
+    JoinRefused,
     Permit,
     Plan,
     PlanAck,
     Proceed,
     Recording,
-    Refused,
     Rehearse,
     Release,
     Reschedule,
@@ -60,7 +60,7 @@ class Orders:
         match message:
             case Welcome():
                 self._session.on_welcome(message, now)
-            case Refused(reason=reason):
+            case JoinRefused(reason=reason):
                 state.end(f"the coordinator refused node {state.node}: {reason}", failed=True)
             case Recording():
                 self._recordings.on_coordinator_recording(message)

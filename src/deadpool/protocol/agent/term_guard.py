@@ -7,7 +7,7 @@ from typing import Any
 
 from deadpool.protocol.agent.coordinator_liveness import CoordinatorLiveness
 from deadpool.protocol.agent.takeover_report import TakeoverRecord
-from deadpool.protocol.messages import Refused, Shutdown, Welcome
+from deadpool.protocol.messages import JoinRefused, Shutdown, Welcome
 from deadpool.protocol.quorum import Promise
 
 
@@ -23,7 +23,7 @@ class TermGuard:
         match message:
             case Welcome(term=asked, by=by):
                 return promise.allows(asked, by)
-            case Refused() | Shutdown():
+            case JoinRefused() | Shutdown():
                 return term >= promise.term
             case _:
                 return term == promise.term

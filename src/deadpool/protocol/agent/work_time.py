@@ -10,7 +10,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from deadpool.protocol.messages import Effort, Stepped
+from deadpool.protocol.messages import Stepped, WorkTime
 
 CHUNK_S = 2.0
 WINDOW = 12
@@ -54,9 +54,9 @@ class WorkTimes:
         if news.waited_s is not None:
             self._ranks.setdefault(rank, _RankWorkTime()).add(news.step_s, news.waited_s)
 
-    def of_ranks(self) -> tuple[Effort, ...]:
+    def of_ranks(self) -> tuple[WorkTime, ...]:
         return tuple(
-            Effort(rank=rank, step_s=statistics.median(work.step_s), own_s=statistics.median(work.own_s))
+            WorkTime(rank=rank, step_s=statistics.median(work.step_s), own_s=statistics.median(work.own_s))
             for rank, work in self._ranks.items()
             if len(work.own_s) >= ENOUGH
         )

@@ -60,6 +60,7 @@ from deadpool.protocol.effects import (
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
     Connected,
+    Disconnecting,
     Durable,
     Ended,
     FenceAck,
@@ -68,7 +69,6 @@ from deadpool.protocol.messages import (
     Join,
     Leave,
     Missed,
-    Parting,
     PlanAck,
     Prepared,
     Recording,
@@ -204,7 +204,7 @@ class Coordinator:
             # ranks that stop, nodes that leave, the end
             case Standing(rank=rank, number=number):
                 self.drains.on_standing(rank, number)
-            case Parting():
+            case Disconnecting():
                 self._job.silent.fell_silent(node)
             case Leave(reason=reason):
                 self._job.request_leave(node, reason)

@@ -36,8 +36,8 @@ class RunMonitor:
         round_is_over = self._count_heartbeat()
         if round_is_over:
             self._interval_controller.adjust(now)
-        if beat.efforts:
-            self.stragglers.on_efforts(beat.efforts)
+        if beat.work_times:
+            self.stragglers.on_work_times(beat.work_times)
         return self.stragglers.compare(self._job.seats) if round_is_over else None
 
     def _count_heartbeat(self) -> bool:

@@ -23,7 +23,7 @@ from deadpool.protocol.capture_schedule import MAX_EVERY
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.members import Member
-from deadpool.protocol.messages import Costs, Missed
+from deadpool.protocol.messages import CaptureCostReport, Missed
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer_core import NO_SLOT
 
@@ -52,7 +52,7 @@ class IntervalChooser:
     def __init__(self, commits: Commits, *, budget: float, slots: int) -> None:
         self._commits, self._budget, self._slots = commits, budget, slots
         self._narrowest = commits.timetable.newest.every
-        self.costs: dict[int, Costs] = {}
+        self.costs: dict[int, CaptureCostReport] = {}
         self._missed: set[int] = set()
         self._count_at_miss = 0  # of commits, when a version was last missed
         self._room_since = 0  # the count of commits since which there was room
@@ -69,7 +69,7 @@ class IntervalChooser:
         self._missed.clear()
         self._room_since = self._commits.count
 
-    def on_costs(self, costs: Iterable[Costs]) -> None:
+    def on_costs(self, costs: Iterable[CaptureCostReport]) -> None:
         self.costs.update({each.rank: each for each in costs if each.every == self.every})
 
     def on_missed(self, missed: Missed) -> None:
@@ -102,13 +102,13 @@ class IntervalChooser:
             return 0.0, ""
         return most, self._stall_in_words(worst) if reason == "stall" else self._commit_in_words(worst)
 
-    def _stall_in_words(self, costs: Costs) -> str:
+    def _stall_in_words(self, costs: CaptureCostReport) -> str:
         share = (costs.stall_s or 0.0) / (self.every * costs.step_s)
         return (
             f"rank {costs.rank}: captures cost {_percent(share)} of the step time, more than {_percent(self._budget)}"
         )
 
-    def _commit_in_words(self, costs: Costs) -> str:
+    def _commit_in_words(self, costs: CaptureCostReport) -> str:
         lasting = f"{self._slots - 1} slots last for {self.every * (self._slots - 1) * costs.step_s:.2f} s"
         return f"rank {costs.rank}: versions take {costs.commit_s:.2f} s to be committed, {lasting}"
 

@@ -30,10 +30,10 @@ from deadpool.protocol.effects import (
     earliest,
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.messages import Heartbeat, Join, Pulse, Shutdown, Welcome
+from deadpool.protocol.messages import Alive, Heartbeat, Join, Shutdown, Welcome
 
 FIRST_TERM = 1
-PULSE = Pulse()
+ALIVE = Alive()
 PULSE_SHARE = 0.35
 """Of the silence after which nodes would call another coordinator: two pulses may be late."""
 
@@ -102,7 +102,7 @@ class Leadership:
         costs."""
         if now - self._pulsed.get(node, -math.inf) >= self._pulse_s and node in self.coordinator.members:
             self._pulsed[node] = now
-            effects.append(ToAgent(node=node, term=self.coordinator.term, message=PULSE))
+            effects.append(ToAgent(node=node, term=self.coordinator.term, message=ALIVE))
 
     def _is_given_up(self, stalled_s: float) -> bool:
         """No node waits for its coordinator for so long: all have turned away, or are about to. If this were heard from
@@ -165,7 +165,7 @@ class Leadership:
         """Once elected it is as good as the coordinator: no node should call another one while it waits for the last
         reports."""
         if isinstance(said.message, Heartbeat) and election.decides_at is not None:
-            self._out.send(said.node, PULSE)
+            self._out.send(said.node, ALIVE)
 
     def _ask_for_promises(self, election: Election) -> None:
         welcome = Welcome(term=election.term, settings=self._config.settings, by=self._name)

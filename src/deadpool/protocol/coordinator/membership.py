@@ -10,7 +10,7 @@ from deadpool.protocol.coordinator.members import Member, natural_order
 from deadpool.protocol.coordinator.planning import Planning
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.identity import FOUNDING, Generation
-from deadpool.protocol.messages import Fence, Inventory, Join, Refused, Shutdown, Welcome
+from deadpool.protocol.messages import Fence, Inventory, Join, JoinRefused, Shutdown, Welcome
 
 
 class Membership:
@@ -31,7 +31,7 @@ class Membership:
     def join(self, node: str, join: Join, now: float) -> None:
         job, out = self._job, self._job.out
         if node in job.members:
-            out.send(node, Refused(reason=f"a node named {node} is in the job already"))
+            out.send(node, JoinRefused(reason=f"a node named {node} is in the job already"))
             out.drop(node)
             return
         job.add(self._make_member(node, join, now))

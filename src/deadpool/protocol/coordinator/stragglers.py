@@ -1,9 +1,9 @@
 """Which nodes are slow all the time, and by how much.
 
 In synchronous training every rank's step takes as long as the slowest one's, so step times say nothing. What is
-compared is how long each rank works at a step without waiting for others (`Effort`). A node counts by its busiest rank.
-It is slow if that rank works FACTOR times as long as is usual on the other nodes, if this makes the step longer by
-SHARE, and if it has been so for ROUNDS of heartbeats.
+compared is how long each rank works at a step without waiting for others (`WorkTime`). A node counts by its busiest
+rank. It is slow if that rank works FACTOR times as long as is usual on the other nodes, if this makes the step longer
+by SHARE, and if it has been so for ROUNDS of heartbeats.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deadpool.protocol.coordinator.outbox import Outbox
-from deadpool.protocol.messages import Effort
+from deadpool.protocol.messages import WorkTime
 from deadpool.protocol.topology import Layout
 
 FACTOR = 1.5
@@ -56,22 +56,22 @@ class Straggler:
 class StragglerWatch:
     def __init__(self, layout: Layout, out: Outbox) -> None:
         self._layout, self._out = layout, out
-        self.efforts: dict[int, Effort] = {}
+        self.work_times: dict[int, WorkTime] = {}
         self._rounds: dict[str, int] = {}  # in a row, in which the node was slow
         self.known: dict[str, Straggler] = {}  # those that were reported
 
     def forget(self) -> None:
-        self.efforts.clear()
+        self.work_times.clear()
         self._rounds.clear()
         self.known.clear()
 
-    def on_efforts(self, efforts: Iterable[Effort]) -> None:
-        self.efforts.update({effort.rank: effort for effort in efforts})
+    def on_work_times(self, work_times: Iterable[WorkTime]) -> None:
+        self.work_times.update({work.rank: work for work in work_times})
 
     def compare(self, seats: Sequence[str]) -> Straggler | None:
         """Called once per round of heartbeats. Compares if all ranks have reported; returns the slowest of the nodes
         that are slow all the time."""
-        if len(self.efforts) == self._layout.world_size and len(seats) > 1:
+        if len(self.work_times) == self._layout.world_size and len(seats) > 1:
             self._report(self._slow_now(seats))
         return self.slowest()
 
@@ -80,8 +80,8 @@ class StragglerWatch:
 
     def _slow_now(self, seats: Sequence[str]) -> dict[str, Straggler]:
         """By node. Only suspects are compared closely: there may be thousands of nodes, and none of them slow."""
-        efforts, ranks_at = self.efforts, self._layout.ranks_at
-        own_s = [efforts[rank].own_s for rank in range(self._layout.world_size)]
+        work_times, ranks_at = self.work_times, self._layout.ranks_at
+        own_s = [work_times[rank].own_s for rank in range(self._layout.world_size)]
         busiest_s = [max(own_s[ranks.start : ranks.stop]) for ranks in map(ranks_at, range(len(seats)))]
         ordered = sorted(busiest_s)
         least_usual_s = ordered[(len(ordered) - 2) // 2]  # whichever node is left out
@@ -91,9 +91,9 @@ class StragglerWatch:
 
     def _compare_node(self, node: str, ranks: range, ordered: list[float]) -> Straggler:
         """With what is usual on the other nodes."""
-        effort = max((self.efforts[rank] for rank in ranks), key=lambda effort: effort.own_s)
-        usual_s = _median_without(ordered, effort.own_s)
-        return Straggler(node=node, rank=effort.rank, own_s=effort.own_s, usual_s=usual_s, step_s=effort.step_s)
+        work = max((self.work_times[rank] for rank in ranks), key=lambda work: work.own_s)
+        usual_s = _median_without(ordered, work.own_s)
+        return Straggler(node=node, rank=work.rank, own_s=work.own_s, usual_s=usual_s, step_s=work.step_s)
 
     def _report(self, slow: dict[str, Straggler]) -> None:
         self._rounds = {node: self._rounds.get(node, 0) + 1 for node in slow}

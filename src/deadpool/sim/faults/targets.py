@@ -58,7 +58,7 @@ def pick(world: World, among: list[T], count: int = 1) -> list[T]:
 def phase_of(world: World) -> str:
     """The phase that the job is in."""
     coordinator = world.coordinator
-    if not world.leading_host.alive or not world.leading_host.office.is_leader:
+    if not world.leading_host.alive or not world.leading_host.leadership.is_leader:
         return "headless"
     if coordinator.phase is not Phase.RUNNING:
         return str(coordinator.phase.value)

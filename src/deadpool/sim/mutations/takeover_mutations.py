@@ -64,7 +64,7 @@ def lowest_permit_and_versions_passed_first(patch: Patch) -> None:
 
 
 def plan_without_a_majority(patch: Patch) -> None:
-    """A coordinator in office plans without a majority; a candidate still needs one."""
+    """A leading coordinator plans without a majority; a candidate still needs one."""
     has, is_enough = Quorum.has, Election._is_enough
     elections: list[Election] = []  # that are being counted
 

@@ -49,10 +49,10 @@ class ScriptedJob:
         settings = Settings(layout=layout, slots=2, heartbeat_s=HEARTBEAT_S, unwind_s=30.0, overhead_budget=0.01)
         deadlines = Deadlines(node_s=5.0, fence_s=60.0, prepare_s=300.0, connect_s=60.0, spare_wait_s=600.0, hang_s=0.0)
         config = CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule())
-        office = Leadership(config, name="c0", founds=True)
+        leadership = Leadership(config, name="c0", founds=True)
         self.layout = layout
         self.nodes: dict[str, ScriptedNode] = {}
-        self.coordinator = MeteredCoordinator(office, encode=encode, decode=decode, deliver=self._deliver)
+        self.coordinator = MeteredCoordinator(leadership, encode=encode, decode=decode, deliver=self._deliver)
         for index in range(nodes + 1):
             spare = index == nodes
             name = f"s{index}" if spare else f"n{index}"
@@ -71,7 +71,9 @@ class ScriptedJob:
             for trainer in node.seated():
                 trainer.begin()
         self.coordinator.run_until_idle()
-        assert self.coordinator.office.coordinator.phase is Phase.RUNNING, self.coordinator.office.coordinator.phase
+        assert self.coordinator.leadership.coordinator.phase is Phase.RUNNING, (
+            self.coordinator.leadership.coordinator.phase
+        )
         return usage
 
     def step(self, number: int) -> Usage:
@@ -81,7 +83,7 @@ class ScriptedJob:
                 trainer.step(number, STEP_S)
                 trainer.capture()
         self.coordinator.run_until_idle()
-        watermark = self.coordinator.office.coordinator.commits.permit.watermark
+        watermark = self.coordinator.leadership.coordinator.commits.permit.watermark
         assert watermark is not None and watermark.number == number, f"version {number} is not complete: {watermark}"
         return usage
 
@@ -99,7 +101,7 @@ class ScriptedJob:
         del self.nodes[name]
         self.coordinator.feed(LinkLost(node=name, reason="connection reset"))
         self.coordinator.run_until_idle()
-        coordinator = self.coordinator.office.coordinator
+        coordinator = self.coordinator.leadership.coordinator
         assert coordinator.phase is Phase.RUNNING and coordinator.generation.n == 2, coordinator.phase
         return usage
 

@@ -40,8 +40,8 @@ class Usage:
 class MeteredCoordinator:
     """Each message is decoded, handled and answered in bytes; only that time is measured."""
 
-    def __init__(self, office: Leadership, *, encode: Encode, decode: Decode, deliver: Deliver) -> None:
-        self.office, self._encode, self._decode, self._deliver = office, encode, decode, deliver
+    def __init__(self, leadership: Leadership, *, encode: Encode, decode: Decode, deliver: Deliver) -> None:
+        self.leadership, self._encode, self._decode, self._deliver = leadership, encode, decode, deliver
         self._inbox: deque[tuple[str, Any]] = deque()
         self.usage = Usage()
         self.now = 0.0
@@ -62,13 +62,13 @@ class MeteredCoordinator:
             self._count(message, data)
             began = time.process_time()
             heard = FromAgent(node=node, message=self._decode(data))
-            effects = self.office.step(heard, now=self.now)
-            self.office.deadline()
+            effects = self.leadership.step(heard, now=self.now)
+            self.leadership.deadline()
             self._answer(effects, began)
 
     def feed(self, input: Any) -> None:
         began = time.process_time()
-        self._answer(self.office.step(input, now=self.now), began)
+        self._answer(self.leadership.step(input, now=self.now), began)
 
     def _answer(self, effects: list[Any], began: float) -> None:
         orders = [effect for effect in effects if isinstance(effect, ToAgent)]

@@ -48,7 +48,7 @@ class TransferServer:
         self._floor = NO_GENERATION
         self._closing = False
         self._threads: dict[Connection, threading.Thread] = {}
-        self._strangers: PreauthLimit[Connection] = PreauthLimit()
+        self._unauthenticated: PreauthLimit[Connection] = PreauthLimit()
         self._transfers: Transfers = {}
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
@@ -122,13 +122,13 @@ class TransferServer:
         while not self._closing and (wait_s := self._stranger_wait_s()) > 0:
             time.sleep(min(wait_s, 0.01))
         with self._lock:
-            oldest = self._strangers.crowded_out(time.monotonic())
+            oldest = self._unauthenticated.crowded_out(time.monotonic())
         if oldest is not None:
             oldest.cut("crowded out")
 
     def _stranger_wait_s(self) -> float:
         with self._lock:
-            return self._strangers.wait_s(time.monotonic())
+            return self._unauthenticated.wait_s(time.monotonic())
 
     def _take(self, connection: Connection) -> None:
         thread = threading.Thread(target=self._serve, args=(connection,), name=f"transfer-{connection.peer}")
@@ -136,7 +136,7 @@ class TransferServer:
             refused = self._closing or len(self._threads) >= _CONNECTION_LIMIT
             if not refused:
                 self._threads[connection] = thread
-                self._strangers.arrived(connection, time.monotonic())
+                self._unauthenticated.arrived(connection, time.monotonic())
                 thread.start()
         if refused:
             connection.close()
@@ -159,7 +159,7 @@ class TransferServer:
 
     def _forget_stranger(self, connection: Connection) -> None:
         with self._lock:
-            self._strangers.known(connection)
+            self._unauthenticated.known(connection)
 
     def _greet(self, connection: Connection) -> None:
         frame = connection.receive()
