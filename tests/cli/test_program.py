@@ -75,10 +75,14 @@ def under_python(*words: str) -> dict[str, object]:
     ("ours", "pythons"),
     [
         (["-m", "pack.deep.train", "-x", "--lr", "1"], ["-m", "pack.deep.train", "-x", "--lr", "1"]),
-        (["--module", "pack.deep", "one"], ["-m", "pack.deep", "one"]),
+        pytest.param(["--module", "pack.deep", "one"], ["-m", "pack.deep", "one"], marks=pytest.mark.thorough),
         (["--", "pack/deep/script.py", "-m"], ["pack/deep/script.py", "-m"]),
         (["--no-python", "PYTHON", "-u", "-m", "pack.deep.train"], ["-m", "pack.deep.train"]),
-        (["--no-python", "PYTHON", "pack/deep/script.py", "a b"], ["pack/deep/script.py", "a b"]),
+        pytest.param(
+            ["--no-python", "PYTHON", "pack/deep/script.py", "a b"],
+            ["pack/deep/script.py", "a b"],
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=["module", "package", "script in a package", "python -m", "python script"],
 )
@@ -89,7 +93,13 @@ def test_runs_as_python_does(project, ours, pythons):
     assert json.loads(said(done.stdout, "FOUND")) == under_python(*pythons)
 
 
-@pytest.mark.parametrize("words", [["-m", "pack.deep.spawning"], ["pack/deep/spawning.py"]], ids=["module", "script"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["-m", "pack.deep.spawning"], id="module"),
+        pytest.param(["pack/deep/spawning.py"], id="script", marks=pytest.mark.thorough),
+    ],
+)
 def test_spawned_processes_find_the_main_module(project, words):
     """Workers of a loader and of torch.multiprocessing import it anew, and unpickle what it defines."""
     done = deadpool("run", "--run-dir", project / "run", *words, timeout_s=120.0)
@@ -109,9 +119,10 @@ def test_spawned_processes_find_the_main_module(project, words):
         (["--no-python", "PYTHON", "-c", "pass"], "-c cannot be used: trainers are forked from an interpreter"),
         (["--no-python", "PYTHON"], "names nothing to run"),
         (["--no-python", "-m", "pack.deep"], "--module and --no-python cannot be used together"),
-        (
+        pytest.param(
             ["--preload", "nowhere_to_be_found", "pack/deep/script.py"],
             "preload='nowhere_to_be_found' cannot be imported",
+            marks=pytest.mark.thorough,
         ),
     ],
 )

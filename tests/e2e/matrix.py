@@ -23,8 +23,8 @@ VICTIMS: dict[str, Callable[[int], int]] = {
     "last": lambda nodes: nodes - 1,  # of a pipeline: the last stage
     "middle": lambda nodes: nodes // 2,
 }
-SAMPLED = ("ddp", "fsdp2", "3d")
-MOMENTS_SAMPLED = 4  # of each
+SAMPLED = {"ddp": range(5), "fsdp2": range(5, 8), "3d": range(8, 10)}
+"""Which of the moments a sample takes: each of them in one layout, and fewer where a step takes longer."""
 PIPELINES = ("pp-gpipe", "pp-1f1b", "pp-interleaved")
 CANNOT = {(layout, "reduce"): "a pipeline alone reduces no gradients" for layout in PIPELINES}
 
@@ -65,7 +65,7 @@ class Matrix:
             return [(layout, victim, moment) for layout in self.layouts for victim in VICTIMS for moment in MOMENTS]
         rotated = [(row, layout, column) for row, layout in enumerate(self.layouts) for column in range(len(MOMENTS))]
         if extent == "sample":
-            rotated = [each for each in rotated if _is_sampled(each[1], each[2])]
+            rotated = [each for each in rotated if each[2] in SAMPLED.get(each[1], ())]
         return [(layout, list(VICTIMS)[(row + column) % 3], MOMENTS[column]) for row, layout, column in rotated]
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
@@ -108,11 +108,3 @@ class Matrix:
         injections = tuple(Injection(moment, VICTIMS[victims[moment]](shape.nodes)) for moment in victims)
         flags = (*self.common, *shape.flags)
         return Itinerary(layout=layout, nodes=shape.nodes, per_node=shape.per_node, flags=flags, injections=injections)
-
-
-def _is_sampled(layout: str, column: int) -> bool:
-    """Some moments of each, beginning where those of the one before end."""
-    if layout not in SAMPLED:
-        return False
-    first = MOMENTS_SAMPLED * SAMPLED.index(layout)
-    return (column - first) % len(MOMENTS) < MOMENTS_SAMPLED

@@ -24,7 +24,9 @@ def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., S
     return make
 
 
-@pytest.mark.parametrize("hook", ["none", "powersgd", "own", pytest.param("localsgd", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "hook", ["powersgd", "own", *(pytest.param(hook, marks=pytest.mark.thorough) for hook in ("none", "localsgd"))]
+)
 def test_fault_in_a_microbatch_that_is_not_synchronised(make_stage, tmp_path, hook):
     """The survivor has left out its synchronisation, the newcomer comes with all of it."""
     stage = make_stage(hook, "wait@5:1")

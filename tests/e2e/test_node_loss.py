@@ -21,7 +21,9 @@ def assert_figures(stage, layout):
             assert sent > rank["unique_bytes"] + rank["record_bytes"] > SHARD_BYTES
 
 
-@pytest.mark.parametrize(("layout", "victim"), [("fsdp2", 1), ("ddp", 0), ("plain", 1)])
+@pytest.mark.parametrize(
+    ("layout", "victim"), [("fsdp2", 1), ("ddp", 0), pytest.param("plain", 1, marks=pytest.mark.thorough)]
+)
 def test_node_killed_in_mid_step(make_stage, play, layout, victim):
     stage = make_stage(layout, scene=f"wait@4:{victim}")
 

@@ -14,7 +14,7 @@ def restarted(stage):
     return sorted(event["rank"] for event in stage.events("trainer_restarts"))
 
 
-@pytest.mark.parametrize(("layout", "nodes"), [("ddp", 3), ("fsdp2", 2)])
+@pytest.mark.parametrize(("layout", "nodes"), [("ddp", 3), pytest.param("fsdp2", 2, marks=pytest.mark.thorough)])
 def test_node_killed_and_every_survivor_restarts(make_stage, play, layout, nodes):
     stage = make_stage(layout, scene="wait@4:1", nodes=nodes, in_place="never")
 

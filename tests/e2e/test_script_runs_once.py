@@ -44,7 +44,13 @@ def make_stage(folder: Path, script: Path, scene: str, fork_server: SharedForkSe
     return Stage(settings, "", scene, folder / "job", fork_server, script=script, arguments=[])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("preload", [(), ("remembering",)], ids=["imported by the script", "preloaded"])
+@pytest.mark.parametrize(
+    "preload",
+    [
+        pytest.param((), id="imported by the script"),
+        pytest.param(("remembering",), id="preloaded", marks=pytest.mark.thorough),
+    ],
+)
 def test_spare_is_seated_at_another_rank_than_it_rehearsed(tmp_path, installed, preload):
     torchrun(2, tmp_path, str(ONCE), "--out", str(tmp_path / "undisturbed"))
     stage = make_stage(tmp_path, ONCE, "wait@4:1", None)

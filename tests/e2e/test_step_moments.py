@@ -74,7 +74,7 @@ def resumed_at(stage: Any, index: int) -> int:
 @pytest.mark.parametrize(
     ("layout", "moments"),
     [
-        ("fsdp2", ("backward", "reduce", "optimizer", "capture")),
+        pytest.param("fsdp2", ("backward", "reduce", "optimizer", "capture"), marks=pytest.mark.thorough),
         ("ddp", ("forward", "reduce", "clip", "wire")),
     ],
 )
