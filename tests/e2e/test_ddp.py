@@ -35,3 +35,16 @@ def test_fault_in_a_microbatch_that_is_not_synchronised(make_stage, tmp_path, ho
     assert differences(reference, results) == []
     assert len(stage.events("fault")) == 1
     assert stage.trainers()[0] == "n0.0", "the survivor kept its process"
+
+
+@pytest.mark.parametrize("backwards", [1, 2, pytest.param(3, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("step", [1, 2])
+def test_static_graph_and_a_fault_before_its_buckets_have_settled(tmp_path, fork_server, backwards, step):
+    """A sum over three ranks depends on where in a bucket an element lies."""
+    script, arguments = SCRIPT.with_name("static_graph_script.py"), ["--backwards", str(backwards)]
+    settings = JobConfig(nodes=3, spares=1, **EVERY_STEP).checked()
+    stage = Stage(settings, "ddp", f"wait@{step}:1", tmp_path / "job", fork_server, script, arguments)
+    results = stage.trial.run(lambda _: stage.kill_node_at_gate("n1", step))
+    reference = run_script_unprotected(script, arguments, 3, tmp_path / "reference")
+    assert differences(reference, results) == []
+    assert not [event for event in stage.events("fault") if "script" in event["reason"]]

@@ -65,6 +65,8 @@ def _restart_if_it_cannot_go_on(job: Job) -> None:
         restart(job, "its groups cannot be rebuilt once more")
     if job.cannot_redo is not None:
         restart(job, job.cannot_redo)
+    if any(a.dry_steps_change_numerics and 0 < job.number < a.dry_steps for a in job.adapters):
+        restart(job, f"step {job.number} can be redone only by a process that has run no other")
 
 
 def restart(job: Job, reason: str) -> NoReturn:

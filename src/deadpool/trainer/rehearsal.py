@@ -53,7 +53,8 @@ def _walk(job: Job, seat: Seat, rehearsed: int) -> Iterator[DryStep]:
     try:
         recovery.walk(job, seat.generation)
     except GroupMissing:
-        if rehearsed == _full_rehearsal(job):
+        assert seat.resume is not None
+        if rehearsed >= max(1, min(_full_rehearsal(job), seat.resume.number)):
             raise
         yield from _dry_steps(job, _full_rehearsal(job))
         recovery.walk(job, seat.generation)
@@ -96,7 +97,7 @@ def _dry_step_count(job: Job) -> int:
     """A rehearsal has time to warm up. While survivors wait, only the dry steps that exactness needs are run."""
     match job.session.role:
         case Seat(resume=resume) if resume is not None:
-            needed = (a.dry_steps for a in job.adapters if a.dry_steps_change_numerics and resume.number >= a.dry_steps)
+            needed = (min(a.dry_steps, resume.number) for a in job.adapters if a.dry_steps_change_numerics)
             return max(needed, default=0)
         case _:
             return _full_rehearsal(job)

@@ -25,9 +25,12 @@ rehearsing()
 - Work resumes at step 0 (after a fault in step 0, or in step 1 with a rollback): a rank that has left the first layout
   has to return to it, and only a new reducer can do that. seated(0) makes one on all ranks, so that they are all alike.
 
+With static_graph there is a fourth: work resumes at step 1. Whether that step begins in the final layout depends on how
+many backwards a step has, and nothing in a reducer tells it. Only a process whose reducer has seen exactly one dry step
+is certain to be right, so every other one is replaced by such a process.
+
 Assumptions: on all ranks gradients become ready in the same order as on rank 0 (every rank has the same graph), and
-every step has at least one synchronised backward. With static_graph a resume at step 1 starts anew too; all ranks
-agree, but step 2 then runs in the first layout and may differ from the undisturbed run in the last bit.
+every step has at least one synchronised backward.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from deadpool.backend.null_group import NullGroup
-from deadpool.errors import StateError
+from deadpool.errors import NotInPlace, StateError
 from deadpool.trainer.adapters.ddp_state import averages_gradients
 
 
@@ -55,6 +58,7 @@ class DdpAdapter:
         self._module: Any = module
         self._layout_is_known = False
         self._rehearsed_in_vain = False  # a dry step failed before its gradients were complete
+        self._dry_steps_done: int | None = 0  # all that the reducer has seen; None: it may have seen other steps too
 
     @property
     def dry_steps(self) -> int:
@@ -74,6 +78,8 @@ class DdpAdapter:
             with self._without_peers():
                 yield
             self._rehearsed_in_vain = False
+            if self._dry_steps_done is not None:
+                self._dry_steps_done += 1
         except Exception:
             self._rehearsed_in_vain = not self._leave_step() and self._has_final_layout
             raise
@@ -81,14 +87,18 @@ class DdpAdapter:
             self.reset()
 
     def seated(self, resume_step: int) -> None:
-        if resume_step < self.dry_steps:
+        in_first_steps = 0 < resume_step < self.dry_steps and self._has_final_layout
+        if resume_step == 0:
             self._return_to_first_layout()
-        elif not self._layout_is_known:
+        elif self._rehearsed_in_vain or not (self._layout_is_known or in_first_steps):
             raise StateError(
                 f"DistributedDataParallel cannot start at step {resume_step} without {self.dry_steps} dry steps, and "
                 "the script failed in a dry step before its backward was over (the event dry_step_failed says how). "
                 "Dry steps compute garbage: leave out checks that garbage fails, by `if not step.dry`"
             )
+        elif in_first_steps and self._dry_steps_done != resume_step:
+            raise NotInPlace(f"a static graph that resumes at step {resume_step} needs a process that has run no other")
+        self._dry_steps_done = None
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
         ranks = tuple(sorted(dist.get_process_group_ranks(self._module.process_group)))
