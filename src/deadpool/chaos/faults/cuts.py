@@ -101,22 +101,21 @@ class CutFromCoordinator(_CutWays):
 
 class CutCoordinator(_CutWays):
     """The coordinators are cut off from every node: all nodes seem lost, and all train on. Only a node that joins
-    meanwhile reaches them. If it lasts long, the coordinators have given up waiting for the nodes by then."""
+    meanwhile reaches them. If it lasts long, the coordinators have given up waiting for the nodes by then.
+
+    A new term is not certain: nodes that return in time may find the coordinator that they had. It is over when
+    versions are committed again, which takes a coordinator that hears the nodes."""
 
     kind = "cut_coordinator"
     ends_with = "took_over"
-    term: int
 
     def aim(self, scene: Scene) -> bool:
         self.lasts_s = NOTICED_S * 2 if self.intent.long else NOTICED_S
-        self.target, self.term = "all nodes", scene.view.term
+        self.target = "all nodes"
         return True
 
     def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
         return tuple(way for node in self.others(scene) for way in ((HUB, node), (node, HUB)))
-
-    def is_over(self, scene: Scene) -> bool:
-        return scene.view.term > self.term
 
 
 FAULTS: tuple[type[Fault], ...] = (CutOff, CutSending, CutHearing, CutFromPeer, CutFromCoordinator, CutCoordinator)
