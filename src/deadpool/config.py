@@ -62,7 +62,7 @@ class JobConfig:
     hang_timeout_s: float = setting(
         0.0,
         "seconds without one completed step after which the job is taken to hang",
-        default_text="10 times the slowest recent step, at least 60 s",
+        default_text="5 slow steps, at least 5 s, if no rank does anything; else 10, at least 60 s",
     )
     bulk_nice: int = setting(
         5, "niceness of the agents' threads that hash and move copies: training goes first", commands=_NODE

@@ -110,7 +110,8 @@ def fence_s(node_timeout_s: float, unwind_timeout_s: float) -> float:
 def table(node_timeout_s: float, values: Mapping[str, float], hang_timeout_s: float) -> list[tuple[str, str, str]]:
     """One row per timeout for people to read: name, value, what it is for."""
     node, unwind = node_timeout_s, values["unwind_timeout_s"]
-    hang = _seconds(hang_timeout_s) if hang_timeout_s else "10 slow steps, at least 60 s"
+    by_steps = "5 slow steps, at least 5 s, if no rank does anything; else 10, at least 60 s"
+    hang = _seconds(hang_timeout_s) if hang_timeout_s else by_steps
     rows = [
         ("node timeout", _seconds(node), "silence after which a node is taken for dead (--node-timeout-s)"),
         (

@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from stage import EVERY_STEP, Stage
+
+from deadpool.config import JobConfig
+from deadpool.protocol.coordinator.hang import HANG_AT_LEAST_S
 
 HANG_S = 5.0  # for a step that takes milliseconds, on a machine that is busy
 UNWIND_S = 5.0
+LONG_STEP = Path(__file__).with_name("long_step_script.py")
 
 
-@pytest.mark.parametrize("act", ["stop", pytest.param("loop", marks=pytest.mark.thorough)])
-def test_rank_that_does_not_come_to_rest_is_replaced(make_stage, play, act):
-    stage = make_stage("plain", f"{act}@4:1", nodes=3, spares=0, hang_timeout_s=HANG_S, unwind_timeout_s=UNWIND_S)
+def assert_only_rank_1_was_replaced(stage):
+    trainers = stage.trainers()
+    assert (trainers[0], trainers[2]) == ("n0.0", "n2.0") and trainers[1] not in ("", "n1.0")
+    assert stage.seats() == ["n0", "n1", "n2"]
+
+
+@pytest.mark.thorough
+def test_rank_that_computes_for_ever_is_replaced(make_stage, play):
+    stage = make_stage("plain", "loop@4:1", nodes=3, spares=0, hang_timeout_s=HANG_S, unwind_timeout_s=UNWIND_S)
     play(stage, lambda: None)
     (fault,) = stage.events("fault")
     assert fault["ranks"] == [] and fault["reason"].startswith("no step for")
     ((rank, node),) = [(event["rank"], event["node"]) for event in stage.events("hung")]
     assert (rank, node) == (1, "n1"), "those that waited for it are not named"
     assert stage.events("no_rank_hung") == []
-    trainers = stage.trainers()
-    assert (trainers[0], trainers[2]) == ("n0.0", "n2.0") and trainers[1] not in ("", "n1.0")
-    assert stage.seats() == ["n0", "n1", "n2"]
+    assert_only_rank_1_was_replaced(stage)
+
+
+def test_stopped_process_is_replaced_before_any_timeout(make_stage, play):
+    stage = make_stage("plain", "stop@4:1", nodes=3, spares=0)
+    play(stage, lambda: None)
+    (fault,) = stage.events("fault")
+    assert fault["ranks"] == [1] and fault["reason"] == "a signal had stopped it for 2 s"
+    assert stage.events("hung") == [] and stage.events("no_rank_hung") == []
+    assert_only_rank_1_was_replaced(stage)
 
 
 def test_everybody_comes_to_rest_and_nobody_is_replaced(make_stage, play):
-    stage = make_stage("plain", "sleep@4:1", nodes=3, spares=0, hang_timeout_s=HANG_S)
+    stage = make_stage("plain", "late@4:1", nodes=3, spares=0, hang_timeout_s=HANG_S)
     play(stage, lambda: None)
     assert [event["ranks"] for event in stage.events("fault")] == [[]]
     assert len(stage.events("no_rank_hung")) == 1 and stage.events("hung") == []
@@ -36,3 +56,33 @@ def test_pause_that_was_announced_is_no_hang(make_stage, play):
     play(stage, lambda: None)
     assert stage.events("fault") == []
     assert [(event["rank"], event["reason"]) for event in stage.events("paused")] == [(1, "evaluation")]
+
+
+@pytest.fixture
+def long_step(tmp_path, fork_server):
+    def run(doing: str) -> Stage:
+        """Heartbeats are frequent, so that the usual length of a step is known soon."""
+        settings = JobConfig(nodes=3, spares=0, node_timeout_s=2.0, **EVERY_STEP).checked()
+        stage = Stage(settings, "plain", "", tmp_path / "job", fork_server, LONG_STEP, ["--doing", doing])
+        stage.trial.run(lambda _: None)
+        return stage
+
+    return run
+
+
+def test_rank_that_waits_for_ever_is_found_by_its_idleness(long_step):
+    stage = long_step("wait")
+    (fault,) = stage.events("fault")
+    assert fault["ranks"] == [] and "and no rank does anything; behind: ranks 1" in fault["reason"]
+    assert float(fault["reason"].split()[3]) < HANG_AT_LEAST_S / 3, "found long before a busy rank would be"
+    ((rank, found),) = [(event["rank"], event["found"]) for event in stage.events("hung")]
+    assert rank == 1 and found.startswith("was idle for")
+    assert_only_rank_1_was_replaced(stage)
+
+
+@pytest.mark.parametrize(
+    "doing", ["compile", *(pytest.param(d, marks=pytest.mark.thorough) for d in ("evaluate", "save"))]
+)
+def test_rank_that_works_for_long_is_waited_for(long_step, doing):
+    stage = long_step(doing)
+    assert stage.events("fault") == []

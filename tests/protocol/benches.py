@@ -315,8 +315,8 @@ class _Said:
 
 class AgentBench(Bench):
     """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`,
-    `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
-    `welcome 2 c1` asks for term 2."""
+    `kernel n0.0 stopped`, `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2,
+    else in the one promised; `welcome 2 c1` asks for term 2."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
@@ -343,6 +343,10 @@ class AgentBench(Bench):
                 return [_Said(msg.Welcome(term=term, settings=settings(self._layout, self._slots), by=by))]
             case ["found"]:
                 return [fx.CoordinatorFound()]
+            case [trainer, "waits", *what] if trainer.endswith(":"):
+                return [fx.FromTrainer(trainer=trainer[:-1], message=msg.Waits(what="".join(what)))]
+            case ["kernel", trainer, activity]:
+                return [fx.TrainerActivity(trainer=trainer, activity=fx.Activity(activity))]
             case ["coordinator-lost"]:
                 return [fx.CoordinatorLost(reason="closed")]
             case ["stalled", seconds]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.coordinator.hang import HANG_AT_LEAST_S, HangDetector, Standstill
+from collections.abc import Collection
+from typing import Any
+
+from deadpool.protocol.coordinator.hang import HANG_AT_LEAST_S, IDLE_AGAIN, IDLE_AT_LEAST_S, HangDetector, Standstill
 
 
 class Watched:
@@ -13,12 +16,15 @@ class Watched:
         self.now = 0.0
         self.watch.start(self.now)
 
-    def stand(self, seconds: int, *steps: int, paused: bool = False) -> Standstill | None:
+    def stand(
+        self, seconds: int, *steps: int, paused: bool = False, waiting: Collection[int] = (), idle: Collection[int] = ()
+    ) -> Standstill | None:
         """Nothing new for so long; what was said of it, if anything, the first time."""
         found = None
         for _ in range(seconds):
             self.now += 1
             self.watch.on_steps(enumerate(steps), self.now)
+            self.watch.on_idle((0, 1), waiting=waiting, idle=idle)
             said = self.watch.detect(self.now, paused=paused)
             assert not (found and said), "told once"
             found = found or said
@@ -191,3 +197,103 @@ def test_coordinator_that_took_over_knows_no_first_step() -> None:
     assert job.stand(500, last, 0) is None
     found = job.stand(110, last, 0)
     assert found is not None and found.is_hang
+
+
+STANDS_STILL: dict[str, Any] = {"waiting": {0}, "idle": {1}}
+SOON = int(IDLE_AT_LEAST_S)
+
+
+def test_standstill_in_which_no_rank_works_is_a_hang_soon() -> None:
+    job = Watched()
+    last = job.steps(1, count=20, each_s=1)
+    assert job.stand(SOON - 1, last, last, **STANDS_STILL) is None
+    found = job.stand(2, last, last, **STANDS_STILL)
+    assert found is not None and found.is_hang
+    assert found.reason == "no step for 5 s, and no rank does anything; behind: ranks 1"
+
+
+def test_rank_that_is_busy_is_waited_for() -> None:
+    """It compiles, evaluates, or writes a checkpoint."""
+    job = Watched()
+    last = job.steps(1, count=20, each_s=1)
+    assert job.stand(int(HANG_AT_LEAST_S) - 1, last, last, waiting={0}) is None
+
+
+def test_collective_that_is_stuck_is_a_hang_soon() -> None:
+    job = Watched()
+    last = job.steps(1, count=20, each_s=1)
+    assert job.stand(SOON + 1, last, last, waiting={0, 1}) is not None
+
+
+def test_idle_ranks_that_nobody_waits_for_have_a_reason_of_their_own() -> None:
+    """Storage that is slow for all of them, say: each rank that did not come to rest would be ended."""
+    job = Watched()
+    last = job.steps(1, count=20, each_s=1)
+    assert job.stand(int(HANG_AT_LEAST_S) - 1, last, last, idle={0, 1}) is None
+
+
+def test_idle_ranks_of_one_node_are_one_fault_and_those_of_two_are_not() -> None:
+    for idle, is_hang in (({0, 1}, True), ({1, 2}, False)):
+        watch = HangDetector(0.0, world_size=6, per_node=2)
+        watch.start(0.0)
+        for step in range(20):
+            watch.on_steps([(rank, step) for rank in range(6)], float(step))
+        watch.on_idle(range(6), waiting=set(range(6)) - idle, idle=idle)
+        assert (watch.detect(30.0, paused=False) is not None) == is_hang
+
+
+def test_step_that_takes_long_as_others_have_is_no_hang() -> None:
+    """Two of the last hundred took 8 s: an evaluation, say."""
+    job = Watched()
+    last = job.steps(1, count=10, each_s=1)
+    last = job.steps(last + 1, count=1, each_s=8)
+    last = job.steps(last + 1, count=10, each_s=1)
+    last = job.steps(last + 1, count=1, each_s=8)
+    assert job.stand(5 * 8 - 8, last, last, **STANDS_STILL) is None, "the last step was told of 8 s ago"
+    assert job.stand(2, last, last, **STANDS_STILL) is not None
+
+
+def test_idle_ranks_are_not_judged_before_enough_steps_are_known() -> None:
+    job = Watched()
+    last = job.steps(1, count=5, each_s=1)
+    assert job.stand(int(HANG_AT_LEAST_S) - 1, last, last, **STANDS_STILL) is None
+
+
+def test_limit_that_the_user_gave_holds_for_idle_ranks_too() -> None:
+    job = Watched(hang_s=30)
+    last = job.steps(1, count=20, each_s=1)
+    assert job.stand(29, last, last, **STANDS_STILL) is None
+    assert job.stand(2, last, last, **STANDS_STILL) is not None
+
+
+def test_pause_that_was_announced_is_no_hang_of_idle_ranks() -> None:
+    job = Watched()
+    last = job.steps(1, count=20, each_s=1)
+    assert job.stand(100, last, last, paused=True, **STANDS_STILL) is None
+
+
+def test_step_that_comes_to_a_standstill_again_has_more_time() -> None:
+    """What it waits for may be outside the job and slow: redoing it every few seconds would never end."""
+    job = Watched()
+    last = job.steps(1, count=20, each_s=1)
+    assert job.stand(SOON + 1, last, last, **STANDS_STILL) is not None
+    job.watch.start(job.now)
+    assert job.stand(1, last - 1, last - 1) is None and job.stand(1, last, last) is None
+    assert job.stand(IDLE_AGAIN * SOON - 1, last, last, **STANDS_STILL) is None
+    assert job.stand(2, last, last, **STANDS_STILL) is not None
+    job.watch.start(job.now)
+    last = job.steps(last, count=3, each_s=1)
+    assert job.stand(SOON + 1, last, last, **STANDS_STILL) is not None, "further than ever: the first limit again"
+
+
+def test_step_time_is_not_the_time_between_two_nodes_heartbeats() -> None:
+    """Heartbeats of many nodes come one after the other. Steps take 10 s here, and news a tenth of a second."""
+    watch, now = HangDetector(0.0, world_size=20), 0.0
+    watch.start(now)
+    for step in range(30):
+        for rank in range(20):
+            watch.on_steps([(rank, step)], now + 0.1 * rank)
+        now += 10.0
+    watch.on_idle(range(20), waiting=range(1, 20), idle=[0])
+    assert watch.detect(now + 35.0, paused=False) is None
+    assert watch.detect(now + 45.0, paused=False) is not None

@@ -19,6 +19,7 @@ from deadpool.control.coordinator_client import CoordinatorClient
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.fault_injection import NodeInjections
+from deadpool.control.process_activity import ActivityWatcher
 from deadpool.control.rank_stats import rank_figures
 from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.thread_priority import ThreadPriority
@@ -27,6 +28,7 @@ from deadpool.events import Event
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.agent.trainers import TrainerState
 from deadpool.protocol.effects import (
+    Activity,
     CutStreams,
     Emit,
     Finish,
@@ -39,6 +41,7 @@ from deadpool.protocol.effects import (
     StopAsked,
     ToCoordinator,
     ToTrainer,
+    TrainerActivity,
     TrainerExited,
 )
 from deadpool.protocol.messages import Facts, Heartbeat, Injected, Join, Report, Seat, TrainerHello, Welcome
@@ -106,6 +109,7 @@ class AgentProcess:
             fork_server=fork_server,
             preload=preload,
         )
+        self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
 
     async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:
         """Joins the job, and returns when the job ends or this node leaves it."""
@@ -119,13 +123,16 @@ class AgentProcess:
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
         staying = asyncio.get_running_loop().create_task(client.stay_connected())
+        watching = asyncio.get_running_loop().create_task(self._watcher.run())
         try:
-            either: list[asyncio.Future[Any]] = [staying, self._outcome]
+            either: list[asyncio.Future[Any]] = [staying, watching, self._outcome]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if staying.done():
-                staying.result()  # it never returns, so this raises what went wrong
+            for task in (staying, watching):
+                if task.done():
+                    task.result()  # it never returns, so this raises what went wrong
             return self._outcome.result()
         finally:
+            watching.cancel()
             staying.cancel()
             await self._close(client)
 
@@ -185,6 +192,9 @@ class AgentProcess:
         if name in self._ends:
             self._ends[name].read_remaining()
         self._feed(TrainerExited(trainer=name, code=code, reason=reason))
+
+    def _on_activity(self, name: str, activity: Activity) -> None:
+        self._feed(TrainerActivity(trainer=name, activity=activity))
 
     def _feed(self, input: Any) -> None:
         match input:

@@ -7,6 +7,7 @@ later as an input (HashSlot -> Hashed, PushCopy -> Pushed or PushFailed, ...).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from deadpool.events import Event
@@ -92,6 +93,22 @@ class TrainerExited:
     trainer: str
     code: int
     reason: str
+
+
+class Activity(Enum):
+    """What the kernel says of a process and its children."""
+
+    ACTIVE = "active"  # one of them computes, reads, writes, or waits for a disk
+    IDLE = "idle"  # all of them wait for something, perhaps for another rank
+    STOPPED = "stopped"  # by a signal: it does nothing until another signal lets it go on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerActivity:
+    """Observed whenever it changes. A trainer of which nothing was observed yet counts as active."""
+
+    trainer: str
+    activity: Activity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,9 +212,9 @@ class LeaveAsked:
 
 
 AgentInput = (
-    CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | Allocated | AllocationFailed
-    | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received | ReceiveFailed | Tick
-    | Stalled | StopAsked | SourceSpoilt | WrittenOut | LeaveAsked
+    CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Allocated
+    | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received
+    | ReceiveFailed | Tick | Stalled | StopAsked | SourceSpoilt | WrittenOut | LeaveAsked
 )  # fmt: skip
 
 # --- effects ---------------------------------------------------------------------------------------------------------

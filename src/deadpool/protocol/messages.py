@@ -9,8 +9,8 @@ anything else is done with it if that generation is over. There are three conver
                             Proceed Spoilt Salvage Shutdown (each in an Order, which names the term), Injection
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
                             Connect Go Final Reschedule Stand Proceed Release End Injection
-                            Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Standing Finished
-                            Report Failed DeviceLost Hung Injected
+                            Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits Standing
+                            Finished Report Failed DeviceLost Hung Injected
 """
 
 from __future__ import annotations
@@ -178,6 +178,9 @@ class TakeoverReport(Message, frozen=True, kw_only=True):
     lost: tuple[tuple[int, str], ...] = ()  # seats whose process is gone: rank, why
 
 
+WAITS_FOR_PEERS, WAITS_FOR_DATA = "peers", "data"
+
+
 class Heartbeat(Message, frozen=True, kw_only=True):
     """The node is alive, and this is how far its ranks are."""
 
@@ -186,6 +189,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     paused: tuple[tuple[int, str], ...] = ()  # (rank, why no step is to be expected of it for now)
     costs: tuple[CaptureCostReport, ...] = ()
     work_times: tuple[WorkTime, ...] = ()
+    waiting: tuple[int, ...] = ()  # ranks that have waited for other ranks for a while, by their own word
+    idle: tuple[int, ...] = ()  # ranks that have done nothing for a while, and have not said what they wait for
 
 
 class Trainers(Message, frozen=True, kw_only=True):
@@ -641,6 +646,12 @@ class Paused(Message, frozen=True, kw_only=True):
     reason: str | None
 
 
+class Waits(Message, frozen=True, kw_only=True):
+    """The script has waited for a while: for other ranks, or for its data. With an empty `what` it waits no longer."""
+
+    what: str
+
+
 class Failed(Message, frozen=True, kw_only=True):
     """The user's script raised. The process ends after this."""
 
@@ -673,6 +684,7 @@ ALL: tuple[type[Message], ...] = (
     Durable, End, Ended, Facts, Failed, Fence, FenceAck, Final, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung,
     Injected, Injection, Join, JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared,
     Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings,
-    Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Welcome,
+    Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Waits,
+    Welcome,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""

@@ -36,6 +36,7 @@ from deadpool.protocol.effects import (
     Tick,
     ToCoordinator,
     ToTrainer,
+    TrainerActivity,
     TrainerExited,
     WriteOut,
     WriteSeal,
@@ -204,7 +205,15 @@ class Machine:
     def _tick(self, wake: float) -> None:
         if self._wakes_at == wake and self._paused is None:
             self._wakes_at = None
+            self._observe()
             self.feed(Tick())
+
+    def _observe(self) -> None:
+        """What the kernel says of the processes by now."""
+        for process in list(self.processes.values()):
+            if process.activity is not process.observed:
+                process.observed = process.activity
+                self.feed(TrainerActivity(trainer=process.name, activity=process.activity))
 
     def _reported_copies(self) -> set[tuple[int, Version]]:
         """The copies that it reported at the last fence."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from deadpool.protocol.effects import Activity
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
     Arriving,
@@ -67,6 +68,7 @@ class Process:
         self.told: Generation | None = None  # the start whose recordings the script was built with
         self._recordings: dict[int, Recording] = {}
         self.unwinding = self.hung = False
+        self.observed = Activity.ACTIVE  # what the agent was told of it last
         self.capture: tuple[Capture, Content] | None = None
         self._step_began, self._stall_s = 0.0, 0.0
         self._copy_s: float | None = None  # of the capture that was completed in this step
@@ -106,6 +108,11 @@ class Process:
     @property
     def is_stepping(self) -> bool:
         return self.alive and self.stage == "running" and not (self.unwinding or self.core.is_aborted)
+
+    @property
+    def activity(self) -> Activity:
+        """As the kernel sees it."""
+        return Activity.IDLE if self.hung else Activity.ACTIVE
 
     def hang(self) -> None:
         """The script stands still; monitor and capture go on."""

@@ -17,7 +17,7 @@ from deadpool.errors import Unwind
 from deadpool.journal.entry import Sink
 from deadpool.notes import note
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Declare, Durable, Finished, Missed, Paused, Release, Stepped
+from deadpool.protocol.messages import Declare, Durable, Finished, Missed, Paused, Release, Stepped, Waits
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.protocol.trainer_core import Capture
 from deadpool.snapshot.copying import Boundary
@@ -68,7 +68,7 @@ class Job:
         )
         self._device_error: Exception | None = None
         self.step_log = StepLog(session)
-        self.waits = WaitMeter()
+        self.waits = WaitMeter(lambda what: session.send(Waits(what=what)))
         self._dry = False
         self._rules = LoopRules()
         self._kept_gradients = KeptGradients(ddp_modules(state.modules))

@@ -5,6 +5,9 @@ The main thread counts as waiting if it is inside torch but not in a data loader
 and is asleep according to the system. All other time is the rank's own: computing, reading, sleeping, waiting for a
 CPU.
 
+A wait that lasts is also told to the agent, and whether it is one for other ranks or for data: if the job comes to a
+standstill, that tells the rank that is waited for from those that wait.
+
 This cannot tell apart a slow GPU and a GPU that waits for its peers, because their hosts wait in the same calls. It
 does show a host that is late, since the other hosts then wait for their devices (`waiting`).
 """
@@ -13,23 +16,35 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
+import torch
+
+from deadpool.protocol.messages import WAITS_FOR_DATA, WAITS_FOR_PEERS
 from deadpool.trainer.unwind_watchdog import is_inside_torch
 
 PERIOD_S = 0.1
 """The mean time between two samples. It varies at random: regular samples would see the same part of each step."""
 SAMPLE_S = 0.002
+LASTS_S = 1.0
+"""A wait is told once it has lasted so long."""
+
 _IDLE_SHARE = 0.1
+_DATA = str(Path(torch.__file__).parent / "utils" / "data")
 
 
 class WaitMeter:
-    """Measures the main thread, which calls all methods but `_run`."""
+    """Measures the main thread, which calls all methods but `_run`. `tell` is called with what a wait is for, from the
+    measuring thread: once it has lasted, and with "" when it is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None] = lambda what: None) -> None:
+        self._long_wait = _LongWait(tell)
+        self._in_known_wait = False
         self._lock = threading.Lock()
         self._waited_s = 0.0
         self._in_step = False
@@ -50,10 +65,11 @@ class WaitMeter:
     def waiting(self) -> Iterator[None]:
         """Marks a known wait for other ranks, which is measured and not sampled."""
         began, in_step, self._in_step = time.monotonic(), self._in_step, False
+        self._in_known_wait = True
         try:
             yield
         finally:
-            self._in_step = in_step
+            self._in_step, self._in_known_wait = in_step, False
             self._add(time.monotonic() - began)
 
     def take(self) -> float:
@@ -79,9 +95,35 @@ class WaitMeter:
         chance = random.Random()  # the global generator belongs to the script
         while not self._ended.wait(PERIOD_S * chance.uniform(0.5, 1.5)):
             began = time.monotonic()
-            if self._in_step and _waits(main) and self._in_step:
+            waits = _waits(main)
+            if self._in_step and waits:
                 self._add(began - sampled)  # counts for all of the time since the last sample
+            what = WAITS_FOR_PEERS if waits or self._in_known_wait else WAITS_FOR_DATA if _reads(main) else ""
+            self._long_wait.on_sample(what, began)
             sampled = began
+
+
+class _LongWait:
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._told = tell, ""
+        self._what, self._since = "", 0.0
+
+    def on_sample(self, what: str, now: float) -> None:
+        if what != self._what:
+            self._what, self._since = what, now
+        if self._told != what and (not what or now - self._since >= LASTS_S):
+            self._told = what
+            self._tell(what)
+
+
+def _reads(thread: int) -> bool:
+    """Whether it waits in one of torch's data loaders, or in what they call."""
+    frame: FrameType | None = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_DATA):
+            return _is_main_asleep()
+        frame = frame.f_back
+    return False
 
 
 def _waits(thread: int) -> bool:

@@ -15,6 +15,7 @@ A recovery passes through two parts, in this order:
 
 from __future__ import annotations
 
+from deadpool.protocol.agent.activity_watch import ActivityWatch
 from deadpool.protocol.agent.capture_costs import CaptureCosts
 from deadpool.protocol.agent.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.copies import Copies
@@ -43,6 +44,7 @@ from deadpool.protocol.effects import (
     StopAsked,
     Tick,
     ToCoordinator,
+    TrainerActivity,
     TrainerExited,
     earliest,
 )
@@ -83,6 +85,7 @@ class Agent:
             state, unwinding=unwinding, seating=seating, heartbeats=heartbeats, recordings=recordings
         )
         self._protection = ProtectionWatch(state)
+        self._activity = ActivityWatch(state, unwinding)
         self._data_news = DataNews(state, unwinding=unwinding, seating=seating)
 
     # --- the contract of a core --------------------------------------------------------------------------------------
@@ -100,7 +103,8 @@ class Agent:
     def deadline(self) -> float | None:
         if self.phase is Phase.ENDING:
             return None
-        return earliest(self._unwinding.deadline, earliest(self._heartbeats.due, self._guard.liveness.deadline()))
+        trainers = earliest(self._unwinding.next_check(), self._activity.deadline())
+        return earliest(trainers, earliest(self._heartbeats.due, self._guard.liveness.deadline()))
 
     def check(self) -> None:
         ranks = [trainer.rank for trainer in self.trainers.seated()]
@@ -156,10 +160,13 @@ class Agent:
                 self._trainer_news.on_message(name, message, now)
             case TrainerExited(trainer=name, code=code, reason=reason):
                 self._trainer_news.on_exit(name, code, reason)
+            case TrainerActivity(trainer=name, activity=activity):
+                self._activity.on_activity(name, activity, now)
             case Tick():
                 self._check_timeouts(now)
             case Stalled(seconds=seconds):
                 liveness.extend(seconds)
+                self._activity.discount_stall(seconds)
                 self._check_timeouts(now)  # a heartbeat that is due is sent all the same: the coordinator waits for it
             case StopAsked(reason=reason):
                 self._state.end(reason, failed=True)
@@ -169,6 +176,7 @@ class Agent:
                 self._data_news.on_input(input)
 
     def _check_timeouts(self, now: float) -> None:
+        self._activity.check(now)
         self._unwinding.check_timeouts(now)
         if self._heartbeats.send_if_due(now):
             self.copies.retry()

@@ -1,4 +1,4 @@
-"""A node's heartbeat: when it is due, and what it reports of the node's ranks: steps, pauses, costs, work times.
+"""A node's heartbeat: when it is due, and what it reports of the node's ranks: steps, pauses, costs, work.
 
 A heartbeat comes every second from every node, so figures are sent again only when they have changed.
 """
@@ -11,11 +11,22 @@ from typing import Generic, Protocol, TypeVar
 from deadpool.protocol.agent.capture_costs import CaptureCosts
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.work_time import WorkTimes
-from deadpool.protocol.messages import CaptureCostReport, Heartbeat, Missed, Settings, Stepped, WorkTime
+from deadpool.protocol.messages import (
+    WAITS_FOR_PEERS,
+    CaptureCostReport,
+    Heartbeat,
+    Missed,
+    Settings,
+    Stepped,
+    WorkTime,
+)
 from deadpool.protocol.topology import Schedule
 
 TOLERANCE = 0.05
 """The share by which a figure has to differ from the one that was sent."""
+
+IDLE_S = 2.0
+"""A rank is reported as idle after so long: a step contains many short waits."""
 
 
 class OfRank(Protocol):
@@ -113,10 +124,10 @@ class Heartbeats:
         if self.due is None or now < self.due or settings is None:
             return False
         self.due = now + settings.heartbeat_s
-        self._send()
+        self._send(now)
         return True
 
-    def _send(self) -> None:
+    def _send(self, now: float) -> None:
         state = self._state
         in_loop = [(t.rank, t) for t in state.trainers.seated() if t.rank is not None and t.has_state]
         state.tell_coordinator(
@@ -126,5 +137,7 @@ class Heartbeats:
                 paused=tuple((rank, trainer.paused) for rank, trainer in in_loop if trainer.paused is not None),
                 costs=self._sent_costs.changed(self.capture_costs.of_ranks()),
                 work_times=self._sent_work.changed(self._work_times.of_ranks()),
+                waiting=tuple(rank for rank, trainer in in_loop if trainer.waits_for == WAITS_FOR_PEERS),
+                idle=tuple(rank for rank, t in in_loop if not t.waits_for and t.idle_s(now) >= IDLE_S),
             )
         )

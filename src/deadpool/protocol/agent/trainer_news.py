@@ -35,6 +35,7 @@ from deadpool.protocol.messages import (
     Stepped,
     TrainerHello,
     TrainerLost,
+    Waits,
 )
 
 START_ATTEMPTS = 3
@@ -93,11 +94,13 @@ class TrainerNews:
         state, unfenced = self._state, not self._current.is_fenced
         match message:
             # steps and captures
-            case Stepped(number=number):
-                trainer.step = number
+            case Stepped(number=number, step_s=step_s):
+                trainer.step, trainer.step_s = number, step_s
                 self._heartbeats.on_stepped(rank, message, now)
             case Paused(reason=reason):
                 trainer.paused = reason
+            case Waits(what=what):
+                trainer.waits_for = what
             case Declare(geometry=geometry, peers=peers):
                 trainer.has_state = trainer.has_state or unfenced
                 self._copies.declare(rank, geometry, peers)  # fenced or not: the trainer will not send it again

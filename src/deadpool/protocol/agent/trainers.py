@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from deadpool.events import Event
-from deadpool.protocol.effects import AgentEffect, Emit, KillTrainer, StartTrainer, ToTrainer
+from deadpool.protocol.effects import Activity, AgentEffect, Emit, KillTrainer, StartTrainer, ToTrainer
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Detach, Live, TrainerInfo
 from deadpool.protocol.topology import Address
@@ -44,10 +44,18 @@ class Trainer:
     exit_reason: str | None = None  # announced before it ends: the script failed, or the device
     paused: str | None = None  # why no step is to be expected of it
     step: int = 0
+    step_s: float = 0.0  # what the last step took
+    waits_for: str = ""  # for a while, by its own word: for other ranks, or for its data
+    activity: Activity = Activity.ACTIVE
+    activity_since: float = 0.0
     attached: set[int] = field(default_factory=set)  # segments whose descriptor it has
 
     def stands_at(self, version: Version) -> bool:
         return self.live is not None and self.live.clean and self.live.version == version
+
+    def idle_s(self, now: float) -> float:
+        """For how long it has done nothing at all."""
+        return 0.0 if self.activity is Activity.ACTIVE else now - self.activity_since
 
     def info(self) -> TrainerInfo:
         return TrainerInfo(trainer=self.name, state=self.state.value, rank=self.rank)

@@ -6,9 +6,16 @@ from deadpool.protocol.agent.phase import Phase
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers import Trainer, TrainerState
-from deadpool.protocol.effects import CutStreams
+from deadpool.protocol.effects import Activity, CutStreams
 from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.messages import Fence, FenceAck, Halt
+from deadpool.protocol.messages import WAITS_FOR_DATA, Fence, FenceAck, Halt
+
+IDLE_AT_LEAST_S = 3.0
+IDLE_STEPS = 3
+"""A rank that was told to come to rest is replaced once it was idle for so long, and for so many of its steps."""
+
+REST_S = 1.0
+"""A rank that comes to rest by itself has done so by then."""
 
 
 class Unwinding:
@@ -16,6 +23,7 @@ class Unwinding:
         self._state, self._seating = state, seating
         self._streams_cut = NO_GENERATION
         self._hung: list[tuple[int, str]] = []  # since the last plan: rank, how it was found
+        self._fenced_at = 0.0
         self.deadline: float | None = None  # for trainers to come to rest
 
     def fence(self, fence: Fence, now: float) -> None:
@@ -27,7 +35,7 @@ class Unwinding:
         state.copies.fence()
         for trainer in list(state.trainers.seated()):
             self._halt(trainer, fence)
-        self.deadline = now + state.settings.unwind_s
+        self._fenced_at, self.deadline = now, now + state.settings.unwind_s
         state.effects.append(CutStreams(generation=fence.generation))
 
     def _halt(self, trainer: Trainer, fence: Fence) -> None:
@@ -66,19 +74,44 @@ class Unwinding:
         ack = FenceAck(generation=current.generation, inventory=inventory, hung=tuple(self._hung))
         state.tell_coordinator(ack)
 
-    def check_timeouts(self, now: float) -> None:
-        if self.deadline is not None and now >= self.deadline:
-            self.deadline = None
-            self._kill_halting()
+    def next_check(self) -> float | None:
+        if self.deadline is None:
+            return None
+        return min((self._patience_ends(trainer) for trainer in self._idle()), default=self.deadline)
 
-    def _kill_halting(self) -> None:
-        trainers, settings = self._state.trainers, self._state.settings
+    def check_timeouts(self, now: float) -> None:
+        if self.deadline is None:
+            return
+        for trainer in self._idle():
+            if now >= self._patience_ends(trainer):
+                self._replace(trainer, f"was idle for {trainer.idle_s(now):.0f} s and did not come to rest")
+        if now >= self.deadline:
+            self.deadline = None
+            self._replace_halting()
+
+    def _idle(self) -> list[Trainer]:
+        """Those that were told to come to rest, and neither do so nor anything else. A rank whose data is late comes to
+        rest when it has come."""
+        halting = [t for t in self._state.trainers.by_name.values() if t.halting and t.has_state]
+        return [t for t in halting if t.activity is Activity.IDLE and t.waits_for != WAITS_FOR_DATA]
+
+    def _patience_ends(self, trainer: Trainer) -> float:
+        """A rank that waits for another comes to rest at once; one that waits for its device may need some steps."""
+        idle_limit_s = max(IDLE_AT_LEAST_S, IDLE_STEPS * trainer.step_s)
+        return max(trainer.activity_since + idle_limit_s, self._fenced_at + REST_S)
+
+    def _replace_halting(self) -> None:
+        settings = self._state.settings
         assert settings is not None
-        for trainer in trainers.by_name.values():
+        for trainer in self._state.trainers.by_name.values():
             if trainer.halting:
-                trainers.kill(trainer, "did not come to rest in time")
-                if trainer.has_state and trainer.rank is not None:  # else it was killed, not asked to rest
-                    self.report_hung(trainer.rank, f"did not come to rest within {settings.unwind_s:g} s")
+                self._replace(trainer, f"did not come to rest within {settings.unwind_s:g} s")
+
+    def _replace(self, trainer: Trainer, found: str) -> None:
+        self._state.trainers.kill(trainer, found)
+        if trainer.has_state and trainer.rank is not None:  # else it was killed, not asked to rest
+            trainer.activity = Activity.ACTIVE  # it is not killed twice
+            self.report_hung(trainer.rank, found)
 
     def on_plan(self) -> None:
         """The plan was made with these reports."""

@@ -2,6 +2,10 @@
 
 The abort is the diagnosis. A rank that waits for another rank comes to rest, and a rank that is waited for does not. So
 a hang is at first a fault of no node, and what agents find while they unwind names the rank.
+
+A step that takes long is a hang at once if most ranks say that they wait for others, and the others, on one node, do
+nothing at all: then no rank computes, compiles, evaluates, reads its data or writes a checkpoint. Where some rank is
+busy, a hang takes much longer to be believed.
 """
 
 from __future__ import annotations
@@ -19,6 +23,18 @@ HANG_STEPS = 10
 """Where the user gave no limit, a hang is so many times the slowest recent step without a completed one, and at least
 HANG_AT_LEAST_S."""
 
+IDLE_AT_LEAST_S = 5.0
+IDLE_STEPS = 5
+"""If every rank waits or is idle, a hang is so many times the 99th percentile of recent steps, and at least
+IDLE_AT_LEAST_S."""
+
+IDLE_AGAIN = 4
+"""Idle ranks may wait for something outside the job that takes its time. If the step that was redone comes to a
+standstill too, the next one may last so many times as long."""
+
+_ENOUGH = 10
+"""Steps that have to be known before any of them is taken to be late."""
+
 HANG_FIRST_STEPS = 3
 """A first step may compile. It may take so many times as long as the slowest first step of this job did."""
 
@@ -28,7 +44,7 @@ _RECENT = 100
 class HangMonitor:
     def __init__(self, job: JobState) -> None:
         self._job = job
-        self._detector = HangDetector(job.deadlines.hang_s, job.layout.world_size)
+        self._detector = HangDetector(job.deadlines.hang_s, job.layout.world_size, job.layout.per_node)
         self._paused_nodes: set[str] = set()  # some rank of theirs says that it pauses
         self._cause: str | None = None  # the fault that was a hang, while the rank at fault is looked for
         self._suspected = False  # the present fault is a hang, and no rank was found yet
@@ -47,6 +63,7 @@ class HangMonitor:
         if beat.paused or member.paused:
             self._note_pauses(member, dict(beat.paused))
         self._detector.on_steps(beat.steps, now)
+        self._detector.on_idle((rank for rank, _ in beat.steps), waiting=beat.waiting, idle=beat.idle)
 
     def _note_pauses(self, member: Member, paused: dict[int, str]) -> None:
         for rank in sorted(paused.keys() - member.paused.keys()):
@@ -94,10 +111,12 @@ class Standstill:
     seconds: float
     behind: tuple[int, ...]  # all of them, if all are in the same step
     is_hang: bool  # False: a first step may be slow, some process has not completed one, and none was seen before
+    nobody_works: bool = False
 
     @property
     def reason(self) -> str:
-        return f"no step for {self.seconds:.0f} s; behind: ranks {', '.join(map(str, self.behind))}"
+        idle = ", and no rank does anything" if self.nobody_works else ""
+        return f"no step for {self.seconds:.0f} s{idle}; behind: ranks {', '.join(map(str, self.behind))}"
 
 
 class HangDetector:
@@ -106,13 +125,18 @@ class HangDetector:
     How long a step takes is read from the same reports: the time between two of them in which some rank got further.
     """
 
-    def __init__(self, hang_s: float, world_size: int) -> None:
-        self._given_s, self._ranks = hang_s, range(world_size)
+    def __init__(self, hang_s: float, world_size: int, per_node: int = 1) -> None:
+        self._given_s, self._ranks, self._per_node = hang_s, range(world_size), per_node
         self._steps: dict[int, int] = {}
         self._warm = 0  # ranks that have completed a step
         self._since = 0.0
         self._reported = False
         self._recent_s: deque[float] = deque(maxlen=_RECENT)
+        self._pace = RankPace()
+        self._waiting: set[int] = set()
+        self._idle: set[int] = set()
+        self._idle_hangs = 0  # since a step was completed that had not been completed before
+        self._furthest = 0  # the last step that was completed, in any generation
         self._seen_from_go = False
         self._first_s = 0.0  # the longest time without progress in the first steps that are under way
         self._slowest_first_s: float | None = None  # in this job; None: this coordinator has seen none
@@ -131,6 +155,9 @@ class HangDetector:
         know how long first steps have taken."""
         self._steps, self._warm, self._since, self._reported = {}, 0, now, False
         self._seen_from_go, self._first_s = from_go, 0.0
+        self._pace.start()
+        self._waiting.clear()
+        self._idle.clear()
 
     def discount_stall(self, seconds: float) -> None:
         self._since += seconds
@@ -147,6 +174,19 @@ class HangDetector:
             self._on_first_steps(news, now)
         known.update(news)
         self._since, self._reported = now, False
+        if self._is_warm():
+            self._pace.on_steps(news, now)
+        furthest = max(step for _, step in news)
+        if furthest > self._furthest:
+            self._furthest, self._idle_hangs = furthest, 0
+
+    def on_idle(self, ranks: Iterable[int], *, waiting: Iterable[int], idle: Iterable[int]) -> None:
+        """Of `ranks`, these wait for others, these do nothing, and the rest is busy."""
+        ranks = list(ranks)
+        self._waiting.difference_update(ranks)
+        self._waiting.update(waiting)
+        self._idle.difference_update(ranks)
+        self._idle.update(idle)
 
     def _on_first_steps(self, news: list[tuple[int, int]], now: float) -> None:
         if self._all_in_loop():  # else this time was no step: processes were building and loading
@@ -160,10 +200,29 @@ class HangDetector:
         if paused:
             self._since = now
         still_s = now - self._since
+        if not self._reported and self._nobody_works() and still_s >= self._idle_limit_s:
+            self._reported = True
+            self._idle_hangs += 1
+            behind = tuple(sorted(self._idle)) or self._behind()
+            return Standstill(seconds=still_s, behind=behind, is_hang=True, nobody_works=True)
         if self._reported or (not self._given_s and still_s < HANG_AT_LEAST_S) or still_s < self._present_limit_s:
             return None
         self._reported = True
         return Standstill(seconds=still_s, behind=self._behind(), is_hang=self._can_hang())
+
+    def _nobody_works(self) -> bool:
+        """A limit that the user gave holds whatever ranks do, and first steps are no measure. Idle ranks on several
+        nodes, or more than wait for them, may have a reason that is none of the job's, such as slow storage."""
+        if self._given_s or not self._is_warm() or not self._pace.is_known:
+            return False
+        nodes = {rank // self._per_node for rank in self._idle}
+        all_counted = len(self._idle) + len(self._waiting) == len(self._ranks)
+        return all_counted and len(nodes) <= 1 and len(self._idle) <= len(self._waiting)
+
+    @property
+    def _idle_limit_s(self) -> float:
+        limit_s = max(IDLE_AT_LEAST_S, IDLE_STEPS * self._pace.slow_step_s)
+        return limit_s * float(IDLE_AGAIN**self._idle_hangs)
 
     @property
     def _present_limit_s(self) -> float:
@@ -185,3 +244,36 @@ class HangDetector:
     def _behind(self) -> tuple[int, ...]:
         furthest_back = min(self._steps.get(rank, -1) for rank in self._ranks)
         return tuple(rank for rank in self._ranks if self._steps.get(rank, -1) == furthest_back)
+
+
+class RankPace:
+    """How long the steps of one rank take, as heartbeats show it. Any rank will do, because steps end together; the
+    reports of all ranks together would show the time between two nodes' heartbeats."""
+
+    def __init__(self) -> None:
+        self._rank: int | None = None
+        self._since: float | None = None
+        self._recent_s: deque[float] = deque(maxlen=_RECENT)
+
+    def start(self) -> None:
+        """What comes before the next report was no step."""
+        self._since = None
+
+    def on_steps(self, news: Iterable[tuple[int, int]], now: float) -> None:
+        ranks = {rank for rank, _ in news}
+        self._rank = min(ranks) if self._rank is None else self._rank
+        if self._rank not in ranks:
+            return
+        if self._since is not None:
+            self._recent_s.append(now - self._since)
+        self._since = now
+
+    @property
+    def is_known(self) -> bool:
+        return len(self._recent_s) >= _ENOUGH
+
+    @property
+    def slow_step_s(self) -> float:
+        """The 99th percentile of recent steps."""
+        ordered = sorted(self._recent_s)
+        return ordered[max(0, round(0.99 * len(ordered)) - 1)]

@@ -1,0 +1,102 @@
+"""Whether the trainers of this node do anything, as the kernel sees it: their states, CPU time and input and output.
+
+A trainer counts with all of its descendants: a loader's workers read for it, a compiler's workers compile for it. They
+are looked for only while the trainer itself is idle, because that takes a look at each of its threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deadpool.protocol.effects import Activity
+
+SAMPLE_S = 1.0
+BUSY_SHARE = 0.03
+"""Of one core. The threads of ours that wait in a trainer use less."""
+
+BUSY_BYTES = 64 << 10
+"""Read and written between two samples. The messages of a trainer that waits are fewer."""
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_STOPPED, _WORKS = "T", "RDt"
+"""A process that is traced (t) is looked into by a debugger, one in D waits for a disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    cpu_s: float
+    bytes: int
+
+    def is_busy_since(self, before: _Usage, seconds: float) -> bool:
+        return self.cpu_s - before.cpu_s > BUSY_SHARE * seconds or self.bytes - before.bytes > BUSY_BYTES
+
+
+class ActivityWatcher:
+    """Calls `report` with a trainer's name whenever its activity has changed."""
+
+    def __init__(self, pids: Callable[[], Mapping[str, int]], report: Callable[[str, Activity], None]) -> None:
+        self._pids, self._report = pids, report
+        self._usage: dict[str, dict[int, _Usage]] = {}  # name -> process -> as of the last sample
+        self._reported: dict[str, Activity] = {}
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        sampled_at = loop.time()
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            now = loop.time()
+            self.sample(now - sampled_at)
+            sampled_at = now
+
+    def sample(self, seconds: float) -> None:
+        """`seconds`: since the last one."""
+        pids = self._pids()
+        for gone in self._reported.keys() - pids.keys():
+            del self._reported[gone], self._usage[gone]
+        for name, pid in pids.items():
+            activity = self._activity(name, pid, seconds)
+            if activity is not self._reported.get(name, Activity.ACTIVE):
+                self._report(name, activity)
+            self._reported[name] = activity
+
+    def _activity(self, name: str, pid: int, seconds: float) -> Activity:
+        before, self._usage[name] = self._usage.get(name, {}), {}
+        for process in (pid, *_descendants(pid)):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                state, usage = _look_at(process)
+                if process == pid and state == _STOPPED:
+                    return Activity.STOPPED
+                self._usage[name][process] = usage
+                known = before.get(process)
+                if state in _WORKS or known is None or usage.is_busy_since(known, seconds):
+                    return Activity.ACTIVE
+        return Activity.IDLE
+
+
+def _look_at(pid: int) -> tuple[str, _Usage]:
+    """Its state, and what it has used since it began. Its name comes first and may hold anything, even parentheses."""
+    state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    user_ticks, system_ticks = map(int, numbers[10:12])
+    return state, _Usage((user_ticks + system_ticks) / _TICKS_PER_S, _bytes_moved(pid))
+
+
+def _bytes_moved(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except PermissionError:  # a process that has changed its user
+        return 0
+    return sum(int(line.partition(": ")[2]) for line in lines if line.startswith(("rchar", "wchar")))
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """A process is listed as the child of the thread that has started it."""
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (thread / "children").read_text().split()):
+                yield child
+                yield from _descendants(child)

@@ -1,0 +1,56 @@
+"""Trainers that do nothing: what follows from what the kernel says of their processes.
+
+A process that a signal has stopped is ended soon, because the whole job waits for it and another process can take its
+rank from this node's memory. A process that is idle may well wait for another rank, so that alone means nothing: the
+coordinator is told which ranks are idle (`coordinator/hang.py`), and a rank that stays idle although it was told to
+come to rest is replaced (`unwinding.py`).
+"""
+
+from __future__ import annotations
+
+from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.agent.trainers import Trainer
+from deadpool.protocol.agent.unwinding import Unwinding
+from deadpool.protocol.effects import Activity
+
+STOPPED_S = 2.0
+"""A trainer may be stopped for so long, for example by a tool that looks into it."""
+
+
+class ActivityWatch:
+    def __init__(self, state: AgentState, unwinding: Unwinding) -> None:
+        self._state, self._unwinding = state, unwinding
+        self._stopped: set[str] = set()
+
+    def on_activity(self, name: str, activity: Activity, now: float) -> None:
+        trainer = self._state.trainers.by_name.get(name)
+        if trainer is None or activity is trainer.activity:
+            return
+        trainer.activity, trainer.activity_since = activity, now
+        (self._stopped.add if activity is Activity.STOPPED else self._stopped.discard)(name)
+
+    def discount_stall(self, seconds: float) -> None:
+        """Rule 20, timeouts: while this process did not run, a signal to go on may have gone to all of the node."""
+        for trainer in self._state.trainers.by_name.values():
+            trainer.activity_since += seconds
+
+    def deadline(self) -> float | None:
+        return min((trainer.activity_since + STOPPED_S for trainer in self._stopped_trainers()), default=None)
+
+    def check(self, now: float) -> None:
+        for trainer in self._stopped_trainers():
+            if now >= trainer.activity_since + STOPPED_S:
+                self._stopped.discard(trainer.name)
+                self._end(trainer)
+
+    def _stopped_trainers(self) -> list[Trainer]:
+        known = self._state.trainers.by_name
+        self._stopped.intersection_update(known)
+        return [known[name] for name in sorted(self._stopped)]
+
+    def _end(self, trainer: Trainer) -> None:
+        reason = f"a signal had stopped it for {STOPPED_S:g} s"
+        trainer.exit_reason = trainer.exit_reason or reason
+        self._state.trainers.kill(trainer, reason)
+        if trainer.halting and trainer.has_state and trainer.rank is not None:
+            self._unwinding.report_hung(trainer.rank, reason)

@@ -1,0 +1,82 @@
+"""What counts as doing nothing, tried on real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from deadpool.control.process_activity import ActivityWatcher
+from deadpool.protocol.effects import Activity
+
+SAMPLE_S = 0.4
+WAITS = "import time; time.sleep(60)"
+COMPUTES = "while True: pass"
+READS = "f = open('/dev/zero', 'rb', buffering=0)\nimport time\nwhile True:\n    f.read(1 << 17); time.sleep(0.1)"
+CHILD_COMPUTES = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {COMPUTES!r}])"
+GRANDCHILD_COMPUTES = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD_COMPUTES!r}])"
+BY_A_THREAD = f"import threading; t = threading.Thread(target=lambda: exec({CHILD_COMPUTES!r})); t.start(); t.join()"
+
+
+class Watched:
+    def __init__(self, source: str) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", source], start_new_session=True)
+        self.reports: list[Activity] = []
+        self.pids = {"n0.0": self.process.pid}
+        self._watcher = ActivityWatcher(lambda: self.pids, lambda _, activity: self.reports.append(activity))
+
+    def sample(self, times: int) -> list[Activity]:
+        for _ in range(times):
+            time.sleep(SAMPLE_S)
+            self._watcher.sample(SAMPLE_S)
+        return self.reports
+
+
+@pytest.fixture
+def watch() -> Iterator[list[Watched]]:
+    started: list[Watched] = []
+    yield started
+    for each in started:
+        os.killpg(each.process.pid, signal.SIGKILL)
+        each.process.wait()
+
+
+def begin(watch: list[Watched], source: str) -> Watched:
+    watch.append(Watched(source))
+    time.sleep(0.7)  # until what it is about has begun
+    return watch[-1]
+
+
+def test_process_that_waits_is_idle_and_is_reported_once(watch):
+    assert begin(watch, WAITS).sample(5) == [Activity.IDLE]
+
+
+@pytest.mark.parametrize("source", [COMPUTES, READS, CHILD_COMPUTES, GRANDCHILD_COMPUTES, BY_A_THREAD])
+def test_process_that_does_something_is_active(watch, source):
+    assert begin(watch, source).sample(4) == []
+
+
+def test_process_that_is_stopped_and_goes_on(watch):
+    waits = begin(watch, WAITS)
+    waits.sample(3)
+    waits.process.send_signal(signal.SIGSTOP)
+    waits.sample(1)
+    waits.process.send_signal(signal.SIGCONT)
+    assert waits.sample(3) in (
+        [Activity.IDLE, Activity.STOPPED, Activity.IDLE],
+        [Activity.IDLE, Activity.STOPPED, Activity.ACTIVE, Activity.IDLE],
+    )
+
+
+def test_process_that_has_ended_is_forgotten(watch):
+    waits = begin(watch, WAITS)
+    waits.sample(3)
+    pid, waits.pids = waits.process.pid, {}
+    waits.sample(1)
+    waits.pids = {"n0.0": pid}
+    assert waits.sample(3) == [Activity.IDLE, Activity.IDLE], "another process of that name begins anew"
