@@ -62,12 +62,16 @@ class WorkloadTrial:
                 during(self)
             code = self.job.wait(self.deadline_s)
         if code:
-            raise JobFailed(f"the job ended with code {code}:\n{self.console()}")
+            raise JobFailed(f"the job ended with code {code}:\n{self._last_lines()}")
         return self.results()
 
     def console(self) -> str:
         path = self.job.run_dir.path / "console.log"
-        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _last_lines(self) -> str:
+        """Without the table of timeouts, which every coordinator and standby prints, perhaps last of all."""
+        lines = [line for line in self.console().splitlines() if not line.startswith("[deadpool] timeout:")]
         return "\n".join(lines[-40:])
 
     # --- waiting, always bounded -------------------------------------------------------------------------------------
@@ -83,7 +87,7 @@ class WorkloadTrial:
         deadline = time.monotonic() + timeout_s
         while not ready():
             if self.job.poll() is not None:
-                raise JobFailed(f"the job ended while waiting for {what}:\n{self.console()}")
+                raise JobFailed(f"the job ended while waiting for {what}:\n{self._last_lines()}")
             if time.monotonic() > deadline:
-                raise JobFailed(f"{what} did not come within {timeout_s:g} s:\n{self.console()}")
+                raise JobFailed(f"{what} did not come within {timeout_s:g} s:\n{self._last_lines()}")
             time.sleep(_POLL_S)
