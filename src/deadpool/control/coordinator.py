@@ -189,7 +189,7 @@ class CoordinatorServer:
         self._driver.feed(input)
         if self._leadership.is_leader and not self._was_leader:
             self._became_leader()
-        self._was_of_leader = self._leadership.is_leader
+        self._was_leader = self._leadership.is_leader
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
