@@ -213,6 +213,8 @@ def _resume(job: Job, restore: Restore) -> None:
     session, number = job.session, restore.version.number
     session.pending_injections.recovered()
     session.recording_schedule.attached(number)
+    for adapter in job.adapters:
+        adapter.resumed()
     job.resume(number)
     if restore.capture:
         _capture_again(job)

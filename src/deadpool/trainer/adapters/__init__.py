@@ -4,8 +4,10 @@ One file per framework. The calls of an adapter, on the main thread, and always 
 
     survivor   reset()                                  after the exception, groups aborted
                seated(step)                             once the plan says from which step work resumes
+               resumed()                                at Go
     newcomer   with rehearsing(): dry_steps steps       under detached groups
                seated(step)                             once it has a rank
+               resumed()                                at Go
 
 seated() may come before or after Groups.rebuild(), but before the first forward. All ranks that are seated at the same
 step end in the same state, whatever happened to them before: that makes the redone step exact.
@@ -54,6 +56,9 @@ class Adapter(Protocol):
 
     def seated(self, resume_step: int) -> None:
         """Brings the framework into the state that it has at the start of `resume_step` in an undisturbed run."""
+
+    def resumed(self) -> None:
+        """The steps that follow are real ones. Until then seated() may be called again, after a fault meanwhile."""
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
         """id(parameter) -> global ranks with identical values and optimizer state; only where there are several."""

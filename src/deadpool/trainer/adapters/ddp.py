@@ -98,6 +98,8 @@ class DdpAdapter:
             )
         elif in_first_steps and self._dry_steps_done != resume_step:
             raise NotInPlace(f"a static graph that resumes at step {resume_step} needs a process that has run no other")
+
+    def resumed(self) -> None:
         self._dry_steps_done = None
 
     def replicas(self) -> dict[int, tuple[int, ...]]:

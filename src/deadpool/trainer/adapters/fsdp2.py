@@ -44,6 +44,9 @@ class Fsdp2Adapter:
     def seated(self, resume_step: int) -> None:
         """Does nothing: FSDP2 has no state that depends on the step."""
 
+    def resumed(self) -> None:
+        pass
+
     def replicas(self) -> dict[int, tuple[int, ...]]:
         return replicas_of(parameter for module in self._sharded for parameter in module.parameters())
 

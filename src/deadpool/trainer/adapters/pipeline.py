@@ -67,6 +67,9 @@ class PipelineAdapter:
             for schedule in schedules():
                 _forget_agreement(schedule)
 
+    def resumed(self) -> None:
+        pass
+
     def replicas(self) -> dict[int, tuple[int, ...]]:
         return {}
 

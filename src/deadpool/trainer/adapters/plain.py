@@ -30,5 +30,8 @@ class PlainAdapter:
     def seated(self, resume_step: int) -> None:
         self.reset()
 
+    def resumed(self) -> None:
+        pass
+
     def replicas(self) -> dict[int, tuple[int, ...]]:
         return replicas_of(parameter for module in self._modules for parameter in module.parameters())
