@@ -15,9 +15,9 @@ from deadpool.control.process_activity import ActivityWatcher
 from deadpool.protocol.effects import Activity
 
 SAMPLE_S = 0.4
-WAITS = "import time; time.sleep(60)"
-COMPUTES = "while True: pass"
-READS = "f = open('/dev/zero', 'rb', buffering=0)\nimport time\nwhile True:\n    f.read(1 << 17); time.sleep(0.1)"
+WAITS = "print('begun', flush=True); import threading; threading.Event().wait()"
+COMPUTES = "print('begun', flush=True)\nwhile True: pass"
+READS = "print('begun', flush=True)\nwhile True:\n    open('/dev/zero', 'rb', buffering=0).read(1 << 17)"
 CHILD_COMPUTES = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {COMPUTES!r}])"
 GRANDCHILD_COMPUTES = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD_COMPUTES!r}])"
 BY_A_THREAD = f"import threading; t = threading.Thread(target=lambda: exec({CHILD_COMPUTES!r})); t.start(); t.join()"
@@ -25,12 +25,17 @@ BY_A_THREAD = f"import threading; t = threading.Thread(target=lambda: exec({CHIL
 
 class Watched:
     def __init__(self, source: str) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", source], start_new_session=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", source], start_new_session=True, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "begun\n", "what it is about has begun"
         self.reports: list[Activity] = []
         self.pids = {"n0.0": self.process.pid}
         self._watcher = ActivityWatcher(lambda: self.pids, lambda _, activity: self.reports.append(activity))
 
     def sample(self, times: int) -> list[Activity]:
+        """An activity is seen over a time, so time has to pass."""
         for _ in range(times):
             time.sleep(SAMPLE_S)
             self._watcher.sample(SAMPLE_S)
@@ -43,12 +48,11 @@ def watch() -> Iterator[list[Watched]]:
     yield started
     for each in started:
         os.killpg(each.process.pid, signal.SIGKILL)
-        each.process.wait()
+        each.process.communicate()
 
 
 def begin(watch: list[Watched], source: str) -> Watched:
     watch.append(Watched(source))
-    time.sleep(0.7)  # until what it is about has begun
     return watch[-1]
 
 

@@ -10,7 +10,7 @@ import json
 import torch
 import torch.distributed as dist
 from scene import act
-from small_job import STEPS, WIDTH, inputs_of, make_parser
+from small_job import STEPS, WIDTH, inputs_of, make_parser, note_step
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -77,7 +77,6 @@ with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
             optimizer.step()
             optimizer.zero_grad()
             if not step.dry:
-                note = {"step": step.number, "loss": loss.item().hex(), "ended": 0.0, "cpu_s": 0.0}
-                print(json.dumps(note), file=file, flush=True)
+                note_step(file, step.number, loss)
     print(json.dumps({"digest": job.digest()}), file=file)
 dist.destroy_process_group()

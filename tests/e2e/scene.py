@@ -3,8 +3,8 @@
 E2E_SCENE holds words of the form WHAT@STEP:RANK. `wait` stops the rank in that step, says so by a file that holds its
 process id, and goes on when the test has opened the gate: the other ranks meanwhile stand in a collective. `raise` is
 a bug in the user's code. Step -1 is before the first line of the workload. Only the first time that the step is done:
-`stop` is a process that the system has stopped, `loop` one that computes for ever, `sleep` one that waits for ever,
-`late` one that computes for long, `pause` one that waits for long and said so, `break` one whose device breaks; it
+`stop` is a process that the system has stopped, `loop` one that computes for ever, `late` one
+that computes for long, `pause` one that waits for long and said so, `break` one whose device breaks; it
 breaks each time in `broken`. `die` ends the process each time, `durable` tells of a checkpoint.
 """
 
@@ -23,7 +23,7 @@ from deadpool.workload import gpt, train
 
 _ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_SCENE", "").split()]
 _RANK = int(os.environ["RANK"])
-LATE_S, FOR_EVER_S = 10.0, 1000.0
+LATE_S = 10.0
 DEVICE_ERROR = "CUDA error: device-side assert triggered"
 
 
@@ -67,10 +67,6 @@ def _loop(step: int) -> None:
         pass
 
 
-def _sleep(step: int) -> None:
-    time.sleep(FOR_EVER_S)
-
-
 def _late(step: int) -> None:
     end = time.monotonic() + LATE_S
     while time.monotonic() < end:
@@ -106,7 +102,7 @@ def _durable(step: int) -> None:
 
 
 ALWAYS = {"wait": _wait_at_gate, "raise": _raise, "broken": _break_device, "die": _die, "durable": _durable}
-ONCE = {"stop": _stop, "loop": _loop, "sleep": _sleep, "late": _late, "pause": _pause, "break": _break_device}
+ONCE = {"stop": _stop, "loop": _loop, "late": _late, "pause": _pause, "break": _break_device}
 
 
 class Batches(gpt.Batches):

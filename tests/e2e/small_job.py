@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import torch
 import torch.distributed as dist
@@ -56,6 +57,11 @@ def reduce_over(group: dist.ProcessGroup | None, model: nn.Module) -> None:
         parameter.grad /= dist.get_world_size(group)
 
 
+def note_step(file: TextIO, step: int, loss: Tensor) -> None:
+    note = {"step": step, "loss": loss.item().hex(), "ended": 0.0, "cpu_s": 0.0}
+    print(json.dumps(note), file=file, flush=True)
+
+
 def train(
     pool: deadpool.Pool,
     model: nn.Module,
@@ -81,7 +87,6 @@ def train(
                 optimizer.step()
                 optimizer.zero_grad()
                 if not step.dry:
-                    note = {"step": step.number, "loss": loss.item().hex(), "ended": 0.0, "cpu_s": 0.0}
-                    print(json.dumps(note), file=file, flush=True)
+                    note_step(file, step.number, loss)
         print(json.dumps({"digest": job.digest()}), file=file)
     dist.destroy_process_group()

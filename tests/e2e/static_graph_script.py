@@ -7,7 +7,7 @@ import json
 
 import torch
 from scene import act
-from small_job import STEPS, WIDTH, inputs_of, make_parser
+from small_job import STEPS, WIDTH, inputs_of, make_parser, note_step
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,6 +34,5 @@ with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
             optimizer.step()
             optimizer.zero_grad()
             if not step.dry:
-                note = {"step": step.number, "loss": loss.item().hex(), "ended": 0.0, "cpu_s": 0.0}
-                print(json.dumps(note), file=file, flush=True)
+                note_step(file, step.number, loss)
     print(json.dumps({"digest": job.digest()}), file=file)

@@ -14,7 +14,7 @@ from deadpool.config import JobConfig
 from deadpool.workload.harness import SCRIPT
 from deadpool.workload.results import Results, differences
 
-ALONE = 30
+ALONE = 40
 """Steps that are done while there is no coordinator, and as many before that to compare them with."""
 ARGUMENTS = ["--layout", "fsdp2", "--steps", str(4 * ALONE), *SMALL, *NOISE]
 NOT_MORE_THAN = 1.3

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deadpool.cli.options import with_settings
+from deadpool.control.console import print_line
 from deadpool.setting import COORDINATOR
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
         asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
     address = await server.start(config.host, config.port)
     if not quiet:
-        print(f"[deadpool] the coordinator listens on {address}, TLS {config.tls}", flush=True)
+        print_line(f"[deadpool] the coordinator listens on {address}, TLS {config.tls}")
     server.open()
     try:
         outcome = await server.wait()
@@ -88,7 +89,7 @@ def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) 
     folder.announce(address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node)
     rows = table(config.node_timeout_s, config.derived_timeouts, config.hang_timeout_s)
     for name, value, what_for in rows if not quiet else ():
-        print(f"[deadpool] timeout: {name:12} {value:>8}  {what_for}", flush=True)
+        print_line(f"[deadpool] timeout: {name:12} {value:>8}  {what_for}")
 
 
 def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:

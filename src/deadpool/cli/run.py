@@ -11,6 +11,7 @@ import typer
 
 from deadpool.cli.options import with_settings
 from deadpool.cli.program import MODULE_HELP, NO_PYTHON_HELP, PRELOAD_HELP, SCRIPT_HELP, checked_program
+from deadpool.control.console import print_line
 from deadpool.setting import RUN
 
 CODE_INTERRUPTED = 130
@@ -42,13 +43,13 @@ def run(
     settings = at_interface(settings)
     load_tls(settings.tls, serving=True)
     folder = RunDir.create(run_dir) if run_dir else new_run_dir()
-    print(f"[deadpool] run folder: {folder.path}", flush=True)
+    print_line(f"[deadpool] run folder: {folder.path}")
     stop_on(signal.SIGTERM, signal.SIGINT)
     with running(LocalJob(settings, folder, program, preload=tuple(preload or ()))) as job:
         try:
             code = job.wait()
         except KeyboardInterrupt:
-            print("[deadpool] interrupted: ending all processes of the job", flush=True)
+            print_line("[deadpool] interrupted: ending all processes of the job")
             code = CODE_INTERRUPTED
     raise typer.Exit(code)
 

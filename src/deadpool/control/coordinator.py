@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from deadpool.control.bandwidth import bandwidth
+from deadpool.control.console import print_line
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.drain_rpc import DrainRpc
 from deadpool.control.event_text import console_line
@@ -233,7 +234,7 @@ class CoordinatorServer:
         record.setdefault("t", time.time())
         self._log.write(record)
         if self._prints_events and (line := console_line(record)):
-            print(f"[deadpool] {line}", flush=True)
+            print_line(f"[deadpool] {line}")
 
     # --- commands ----------------------------------------------------------------------------------------------------
 

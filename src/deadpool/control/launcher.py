@@ -21,6 +21,7 @@ from typing import Protocol
 
 from deadpool.child_processes import end_with_parent, interrupts_held
 from deadpool.config import JobConfig, settings_for
+from deadpool.control.console import print_line
 from deadpool.control.coordinator_processes import CoordinatorProcesses
 from deadpool.control.fork_client import SharedForkServer, socket_pair
 from deadpool.control.oom import OomWatch
@@ -115,7 +116,7 @@ class LocalJob:
             if code is not None and code < 0 and name not in self._reported:
                 self._reported.add(name)
                 if not self.quiet:
-                    print(f"[deadpool] the agent of node {name} was {self._oom.explain(code)}", flush=True)
+                    print_line(f"[deadpool] the agent of node {name} was {self._oom.explain(code)}")
 
     @property
     def coordinator(self) -> subprocess.Popen[bytes] | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deadpool.protocol.effects import Activity
 
-SAMPLE_S = 1.0
+LOOK_EVERY_S = 1.0
 BUSY_SHARE = 0.03
 """Of one core. The threads of ours that wait in a trainer use less."""
 
@@ -48,7 +48,7 @@ class ActivityWatcher:
         loop = asyncio.get_running_loop()
         sampled_at = loop.time()
         while True:
-            await asyncio.sleep(SAMPLE_S)
+            await asyncio.sleep(LOOK_EVERY_S)
             now = loop.time()
             self.sample(now - sampled_at)
             sampled_at = now

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deadpool.control.console import print_line
 from deadpool.control.fork_client import answer, request, start_fork_server
 from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import journal_folder
@@ -176,7 +177,7 @@ class TrainerProcesses:
                     text = line.decode(errors="replace").rstrip("\n")
                     print(text, file=log, flush=True)
                     if (label := self._label(name)) is not None:
-                        print(f"{label} {text}", flush=True)
+                        print_line(f"{label} {text}")
         finally:
             transport.close()
 

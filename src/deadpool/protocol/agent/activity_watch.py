@@ -20,14 +20,11 @@ STOPPED_S = 2.0
 class ActivityWatch:
     def __init__(self, state: AgentState, unwinding: Unwinding) -> None:
         self._state, self._unwinding = state, unwinding
-        self._stopped: set[str] = set()
 
     def on_activity(self, name: str, activity: Activity, now: float) -> None:
         trainer = self._state.trainers.by_name.get(name)
-        if trainer is None or activity is trainer.activity:
-            return
-        trainer.activity, trainer.activity_since = activity, now
-        (self._stopped.add if activity is Activity.STOPPED else self._stopped.discard)(name)
+        if trainer is not None and activity is not trainer.activity:
+            trainer.activity, trainer.activity_since = activity, now
 
     def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: while this process did not run, a signal to go on may have gone to all of the node."""
@@ -35,18 +32,16 @@ class ActivityWatch:
             trainer.activity_since += seconds
 
     def deadline(self) -> float | None:
-        return min((trainer.activity_since + STOPPED_S for trainer in self._stopped_trainers()), default=None)
+        return min((trainer.activity_since + STOPPED_S for trainer in self._stopped()), default=None)
 
     def check(self, now: float) -> None:
-        for trainer in self._stopped_trainers():
+        for trainer in self._stopped():
             if now >= trainer.activity_since + STOPPED_S:
-                self._stopped.discard(trainer.name)
                 self._end(trainer)
 
-    def _stopped_trainers(self) -> list[Trainer]:
-        known = self._state.trainers.by_name
-        self._stopped.intersection_update(known)
-        return [known[name] for name in sorted(self._stopped)]
+    def _stopped(self) -> list[Trainer]:
+        """Only those with a rank: nobody waits for the others."""
+        return [t for t in self._state.trainers.seated() if t.activity is Activity.STOPPED and not t.killed]
 
     def _end(self, trainer: Trainer) -> None:
         reason = f"a signal had stopped it for {STOPPED_S:g} s"

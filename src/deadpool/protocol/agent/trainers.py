@@ -40,6 +40,7 @@ class Trainer:
     restored_in: Generation | None = None  # the generation whose Restore it has been sent
     has_state: bool = False  # it is in its training loop: a fence must wait for it to come to rest
     halting: bool = False
+    killed: bool = False  # its process is about to end
     released: bool = False
     exit_reason: str | None = None  # announced before it ends: the script failed, or the device
     paused: str | None = None  # why no step is to be expected of it
@@ -98,6 +99,7 @@ class NodeTrainers:
 
     def kill(self, trainer: Trainer, reason: str) -> None:
         """It counts as one of the node's trainers until its process has ended."""
+        trainer.killed = True
         self._out.append(KillTrainer(trainer=trainer.name, reason=reason))
 
     def discard(self, trainer: Trainer, reason: str) -> None:

@@ -10,8 +10,8 @@ from deadpool.protocol.effects import Activity, CutStreams
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import WAITS_FOR_DATA, Fence, FenceAck, Halt
 
-IDLE_AT_LEAST_S = 3.0
-IDLE_STEPS = 3
+STUCK_AT_LEAST_S = 3.0
+STUCK_STEPS = 3
 """A rank that was told to come to rest is replaced once it was idle for so long, and for so many of its steps."""
 
 REST_S = 1.0
@@ -77,13 +77,13 @@ class Unwinding:
     def next_check(self) -> float | None:
         if self.deadline is None:
             return None
-        return min((self._patience_ends(trainer) for trainer in self._idle()), default=self.deadline)
+        return min((self._replaced_at(trainer) for trainer in self._idle()), default=self.deadline)
 
     def check_timeouts(self, now: float) -> None:
         if self.deadline is None:
             return
         for trainer in self._idle():
-            if now >= self._patience_ends(trainer):
+            if now >= self._replaced_at(trainer):
                 self._replace(trainer, f"was idle for {trainer.idle_s(now):.0f} s and did not come to rest")
         if now >= self.deadline:
             self.deadline = None
@@ -92,25 +92,26 @@ class Unwinding:
     def _idle(self) -> list[Trainer]:
         """Those that were told to come to rest, and neither do so nor anything else. A rank whose data is late comes to
         rest when it has come."""
-        halting = [t for t in self._state.trainers.by_name.values() if t.halting and t.has_state]
+        halting = [t for t in self._halting() if t.has_state]
         return [t for t in halting if t.activity is Activity.IDLE and t.waits_for != WAITS_FOR_DATA]
 
-    def _patience_ends(self, trainer: Trainer) -> float:
+    def _halting(self) -> list[Trainer]:
+        return [t for t in self._state.trainers.by_name.values() if t.halting and not t.killed]
+
+    def _replaced_at(self, trainer: Trainer) -> float:
         """A rank that waits for another comes to rest at once; one that waits for its device may need some steps."""
-        idle_limit_s = max(IDLE_AT_LEAST_S, IDLE_STEPS * trainer.step_s)
-        return max(trainer.activity_since + idle_limit_s, self._fenced_at + REST_S)
+        stuck_s = max(STUCK_AT_LEAST_S, STUCK_STEPS * trainer.step_s)
+        return max(trainer.activity_since + stuck_s, self._fenced_at + REST_S)
 
     def _replace_halting(self) -> None:
         settings = self._state.settings
         assert settings is not None
-        for trainer in self._state.trainers.by_name.values():
-            if trainer.halting:
-                self._replace(trainer, f"did not come to rest within {settings.unwind_s:g} s")
+        for trainer in self._halting():
+            self._replace(trainer, f"did not come to rest within {settings.unwind_s:g} s")
 
     def _replace(self, trainer: Trainer, found: str) -> None:
         self._state.trainers.kill(trainer, found)
-        if trainer.has_state and trainer.rank is not None:  # else it was killed, not asked to rest
-            trainer.activity = Activity.ACTIVE  # it is not killed twice
+        if trainer.has_state and trainer.rank is not None:  # else it has never been in its loop
             self.report_hung(trainer.rank, found)
 
     def on_plan(self) -> None:
