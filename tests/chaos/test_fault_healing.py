@@ -9,6 +9,7 @@ from deadpool.chaos.faults.fault import Fault, Scene
 from deadpool.chaos.injected_fault import InjectedFault
 from deadpool.chaos.plan import Intent, Moment
 from deadpool.chaos.status_view import StatusView, StepProgress, Tail, newest_phase
+from deadpool.chaos.timing import CROWDED
 
 HIT_AT = 100.0
 
@@ -37,7 +38,12 @@ def make_scene(folder, done):
     for rank in (0, 1):
         write_steps(folder, rank, [(step, HIT_AT - 1 + 0.1 * step) for step in range(done)])
     scene = Scene(
-        None, None, StepProgress(folder, 2), None, StatusView(at=HIT_AT, phase="running", protected=True, watermark=9)
+        None,
+        None,
+        StepProgress(folder, 2),
+        None,
+        StatusView(at=HIT_AT, phase="running", protected=True, watermark=9),
+        CROWDED,
     )
     scene.steps.read_new()
     return scene
@@ -71,12 +77,22 @@ def test_what_lasts_has_not_healed_before_it_ends(tmp_path):
     scene = make_scene(tmp_path, done=10)
     injected = injected_into(scene, lasts_s=5.0)
     scene.view = replace(scene.view, at=HIT_AT + 1, watermark=100)
-    assert not injected.has_healed(scene) and not injected.is_to_end(HIT_AT + 4) and injected.is_to_end(HIT_AT + 5)
+    assert not injected.has_healed(scene)
+    assert not injected.is_to_end(scene, HIT_AT + 4) and injected.is_to_end(scene, HIT_AT + 5)
     injected.end(scene, HIT_AT + 5)
-    assert injected.fault.ended and not injected.is_to_end(HIT_AT + 6)
+    assert injected.fault.ended and not injected.is_to_end(scene, HIT_AT + 6)
     assert not injected.has_healed(scene), "what was seen is older than its end"
     scene.view = replace(scene.view, at=HIT_AT + 6)
     assert injected.has_healed(scene)
+
+
+def test_what_is_held_ends_when_the_job_trains_without_it(tmp_path):
+    scene = make_scene(tmp_path, done=10)
+    injected = injected_into(scene, lasts_s=60.0)
+    injected.fault.held = True
+    assert not injected.is_to_end(scene, HIT_AT + 5)
+    scene.view = replace(scene.view, at=HIT_AT + 5, watermark=13)
+    assert injected.is_to_end(scene, HIT_AT + 5)
 
 
 def test_costs_are_counted_to_the_last_recovery(tmp_path):

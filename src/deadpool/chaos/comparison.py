@@ -14,13 +14,14 @@ from deadpool.chaos.diagnosis import take_down
 from deadpool.chaos.faults import possible
 from deadpool.chaos.faults.fault import Scene
 from deadpool.chaos.injected_fault import InjectedFault
-from deadpool.chaos.jobs import SCRIPT, STEP_PAUSE_S, ChaosJob
+from deadpool.chaos.jobs import SCRIPT, ChaosJob
 from deadpool.chaos.journal_check import journal_problems
 from deadpool.chaos.network import Network
-from deadpool.chaos.plan import draw
+from deadpool.chaos.plan import Intent, draw
 from deadpool.chaos.processes import JobProcesses
 from deadpool.chaos.runner import NotHealed, Runner
 from deadpool.chaos.status_view import StatusPoller, StepProgress
+from deadpool.chaos.timing import Timing
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.environment import CHAOS_PACE_VARIABLE
@@ -56,6 +57,7 @@ class Case:
     seed: int
     faults: int
     kinds: list[str]  # empty: all
+    timing: Timing
     network: Network
     folder: Path
     diagnosis: Path  # folder for what is known of a job that did not recover
@@ -82,12 +84,12 @@ class Case:
         out = self.folder / "disturbed" / "out"
         poller = StatusPoller(lambda: self.ask(local.run_dir))
         steps = StepProgress(out, self.job.nodes * self.job.nproc_per_node)
-        scene = Scene(processes, self.network, steps, local.run_dir, poller.view)
+        scene = Scene(processes, self.network, steps, local.run_dir, poller.view, self.timing)
         runner = Runner(local, scene, poller, self.job.losses_at_once, self.deadline, self._reporter(steps))
         with running(local):
             poller.start()
             try:
-                runner.run(draw(f"{self.seed} {self.job.name}", self.faults, possible(self.network, self.kinds)))
+                runner.run(self._draw())
                 self._finish(local, steps, result)
             except (DeadPoolError, subprocess.TimeoutExpired) as error:
                 result.problems.append(str(error))
@@ -99,14 +101,18 @@ class Case:
                 result.faults = [{"layout": self.job.name, **injected.record()} for injected in runner.injected]
         return Results.read(out) if not result.problems else None
 
+    def _draw(self) -> list[Intent]:
+        kinds = possible(self.network, self.kinds)
+        return draw(f"{self.seed} {self.job.name}", self.faults, kinds, one_by_one=self.timing.one_by_one)
+
     def _local_job(self) -> LocalJob:
         folder = self.folder / "disturbed"
         return LocalJob(
-            self.job.config(self.network.hub_host),
+            self.job.config(self.network.hub_host, self.timing),
             RunDir.create(folder / "run"),
             [str(SCRIPT), "--out", str(folder / "out"), *self.job.arguments(self._stop_file)],
             quiet=True,
-            environment={CHAOS_PACE_VARIABLE: str(STEP_PAUSE_S), "PYTHONFAULTHANDLER": "1"},
+            environment={CHAOS_PACE_VARIABLE: str(self.timing.step_pause_s), "PYTHONFAULTHANDLER": "1"},
             site=self.network,
         )
 

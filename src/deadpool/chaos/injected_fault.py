@@ -46,8 +46,9 @@ class InjectedFault:
             ended=fault.lasts_s == 0.0,
         )
 
-    def is_to_end(self, now: float) -> bool:
-        return not self.ended and now >= self.hit_at + self.fault.lasts_s
+    def is_to_end(self, scene: Scene, now: float) -> bool:
+        is_over = now >= self.hit_at + self.fault.lasts_s or (self.fault.held and self._trains(scene))
+        return not self.ended and is_over
 
     def end(self, scene: Scene, now: float) -> None:
         self.fault.end(scene)
@@ -55,15 +56,19 @@ class InjectedFault:
         self.mark = max(self.mark, scene.steps.begun + _STEPS_ON)
 
     def has_healed(self, scene: Scene) -> bool:
+        return self.ended and self._trains(scene) and self.fault.is_over(scene)
+
+    def _trains(self, scene: Scene) -> bool:
         view = scene.view
-        trains = view.phase == "running" and view.protected and view.watermark >= self.mark
-        return self.ended and trains and view.at > self.renewed_at and self.fault.is_over(scene)
+        committed = view.watermark >= self.mark and view.at > self.renewed_at
+        return view.phase == "running" and view.protected and committed
 
     def heal(self, events: Sequence[Record], steps: StepProgress, now: float) -> None:
         self.healed_at = now
         inside = [event for event in events if self.hit_at <= event.get("t", 0.0) <= now]
         plans = [event for event in inside if event["what"] == "planned"]
         self.costs = {
+            "first_step_s": round(self._first_step_at(inside, steps) - self.hit_at, 3),
             "recovery_s": round(self._ended_at(inside, steps, now) - self.hit_at, 3),
             "pause_s": round(steps.longest_pause_s(self.hit_at, now), 3),
             "plans": len(plans),
@@ -72,12 +77,15 @@ class InjectedFault:
         }
 
     def _ended_at(self, inside: Sequence[Record], steps: StepProgress, now: float) -> float:
-        """A recovery lasts from the fault to the first completed step that began after it, or after the last plan."""
         ends = [event["t"] for event in inside if event["what"] == self.fault.ends_with]
         if ends:
             return float(ends[0])
         if self.fault.ends_with is not None:
             return now
+        return self._first_step_at(inside, steps)
+
+    def _first_step_at(self, inside: Sequence[Record], steps: StepProgress) -> float:
+        """The first completed step that began after the fault, or after the last plan."""
         resumed = [event["t"] for event in inside if event["what"] == "resumed"]
         return float(max([steps.ends[self.at_step + 1], *resumed]))
 

@@ -6,26 +6,15 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from deadpool.chaos.timing import Timing
 from deadpool.config import JobConfig
 
 SCRIPT = Path(__file__).with_name("script.py")
 CRASH_SIGNAL = signal.SIGUSR1
 
-STEP_PAUSE_S = 0.25  # added to each step, so that a fault can be injected within one
-NODE_TIMEOUT_S = 4.0
-HANG_TIMEOUT_S = 10.0
-
 _STEPS = 1_000_000  # the job is stopped when it has recovered from all faults
 _MODEL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
 _NOISE = ["--dropout", "0.1", "--clip", "1.0"]  # equal losses then prove that the state of the RNG was restored too
-_TIMEOUTS = {
-    "node_timeout_s": NODE_TIMEOUT_S,
-    "hang_timeout_s": HANG_TIMEOUT_S,
-    "unwind_timeout_s": 6.0,
-    "connect_timeout_s": 40.0,
-    "prepare_timeout_s": 60.0,
-    "isolation_timeout_s": 60.0,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +31,14 @@ class ChaosJob:
         need a majority keep more than half of the nodes."""
         return 2
 
-    def config(self, host: str) -> JobConfig:
+    def config(self, host: str, timing: Timing) -> JobConfig:
         return JobConfig(
             nodes=self.nodes,
             nproc_per_node=self.nproc_per_node,
             spares=self.spares,
             standby_coordinators=self.standby_coordinators,
-            holders=2,
-            overhead_budget=0.0,
             host=host,
-            **_TIMEOUTS,  # type: ignore[arg-type]
+            **timing.settings,  # type: ignore[arg-type]
         ).checked()
 
     def undisturbed(self) -> JobConfig:

@@ -39,7 +39,7 @@ class Intent:
     long: bool  # a fault that lasts: longer than its detection takes
 
 
-def draw(seed: str, count: int, kinds: Sequence[str]) -> list[Intent]:
+def draw(seed: str, count: int, kinds: Sequence[str], *, one_by_one: bool = False) -> list[Intent]:
     """A kind that is named several times comes more often. Each kind comes once before one comes twice."""
     rng = random.Random(seed)
     intents: list[Intent] = []
@@ -47,7 +47,7 @@ def draw(seed: str, count: int, kinds: Sequence[str]) -> list[Intent]:
     while len(intents) < count:
         if not bag:
             bag = _shuffled(rng, sorted(set(kinds))) + _shuffled(rng, _beyond_the_first(kinds))
-        intents.append(_intent(rng, bag.pop(0), is_first=not intents))
+        intents.append(_intent(rng, bag.pop(0), calm=one_by_one or not intents))
     return intents
 
 
@@ -62,8 +62,8 @@ def _shuffled(rng: random.Random, kinds: Sequence[str]) -> list[str]:
     return rng.sample(sorted(kinds), len(kinds))
 
 
-def _intent(rng: random.Random, kind: str, *, is_first: bool) -> Intent:
-    moment = Moment.CALM if is_first else rng.choice(_MOMENTS)
+def _intent(rng: random.Random, kind: str, *, calm: bool) -> Intent:
+    moment = Moment.CALM if calm else rng.choice(_MOMENTS)
     delay_s = {Moment.CALM: rng.uniform(*_CALM_DELAY_S), Moment.SOON: rng.uniform(*_SOON_DELAY_S)}
     return Intent(
         kind=kind,

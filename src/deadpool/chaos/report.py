@@ -27,17 +27,18 @@ def summary(
             for v in results
         ],
         "left_behind": left_behind,
-        "recovery_s": costs_by_kind(healed),
+        "first_step_s": costs_by_kind(healed, "first_step_s"),
+        "recovery_s": costs_by_kind(healed, "recovery_s"),
         "faults": faults,
     }
 
 
-def costs_by_kind(healed: Sequence[Record]) -> dict[str, Record]:
-    return {kind: _costs(healed, kind) for kind in sorted({fault["kind"] for fault in healed})}
+def costs_by_kind(healed: Sequence[Record], cost: str) -> dict[str, Record]:
+    return {kind: _costs(healed, kind, cost) for kind in sorted({fault["kind"] for fault in healed})}
 
 
-def _costs(healed: Sequence[Record], kind: str) -> Record:
-    times = [fault["recovery_s"] for fault in healed if fault["kind"] == kind]
+def _costs(healed: Sequence[Record], kind: str, cost: str) -> Record:
+    times = [fault[cost] for fault in healed if fault["kind"] == kind]
     return {"median": round(statistics.median(times), 3), "worst": max(times), "count": len(times)}
 
 

@@ -133,7 +133,7 @@ class Runner:
         self.scene.processes.replace_dead()
 
     def _follow(self, injected: InjectedFault, now: float) -> None:
-        if injected.is_to_end(now):
+        if injected.is_to_end(self.scene, now):
             injected.end(self.scene, now)
         if injected.has_healed(self.scene):
             injected.heal(self.events, self.scene.steps, now)

@@ -22,6 +22,13 @@ def chaos(
     layout: Annotated[str, typer.Option(help="fsdp2, 3d or both")] = "both",
     minutes: Annotated[float, typer.Option(help="time limit for all of it; a run that needs longer has failed")] = 30.0,
     kinds: Annotated[str, typer.Option(help="only these kinds of fault, separated by commas (default: all)")] = "",
+    one_by_one: Annotated[
+        bool,
+        typer.Option(
+            "--one-by-one",
+            help="default settings and steps of 1 s; one fault at a time, until the job trains without what it hit",
+        ),
+    ] = False,
     keep: Annotated[Path | None, typer.Option(help="keep the run folders here, with events and logs")] = None,
     json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
     strangers: Annotated[int, typer.Option(help="instead: so many generated scripts, each run three times")] = 0,
@@ -42,7 +49,7 @@ def chaos(
     shutil.rmtree(diagnosis, ignore_errors=True)  # left by an earlier run
     try:
         with temporary_folder("deadpool-chaos-") if keep is None else nullcontext(keep.resolve()) as folder:
-            figures = _run(faults, seed, layout, minutes, _words(kinds), folder, diagnosis)
+            figures = _run(faults, seed, layout, minutes, _words(kinds), one_by_one, folder, diagnosis)
     except KeyboardInterrupt:
         print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
@@ -77,13 +84,21 @@ def _check(faults: int, layout: str, kinds: list[str]) -> None:
 
 
 def _run(
-    faults: int, seed: int, layout: str, minutes: float, kinds: list[str], folder: Path, diagnosis: Path
+    faults: int,
+    seed: int,
+    layout: str,
+    minutes: float,
+    kinds: list[str],
+    one_by_one: bool,
+    folder: Path,
+    diagnosis: Path,
 ) -> dict[str, Any]:
     from deadpool.chaos.comparison import Case
     from deadpool.chaos.jobs import JOBS
     from deadpool.chaos.network import open_network
     from deadpool.chaos.reaper import guarded, left_behind
     from deadpool.chaos.report import summary
+    from deadpool.chaos.timing import CROWDED, ONE_BY_ONE
     from deadpool.cli.job_client import ask
 
     deadline = time.monotonic() + 60.0 * minutes
@@ -100,6 +115,7 @@ def _run(
                 seed=seed,
                 faults=share,
                 kinds=kinds,
+                timing=ONE_BY_ONE if one_by_one else CROWDED,
                 network=network,
                 folder=folder / name,
                 diagnosis=diagnosis / name,
@@ -145,7 +161,7 @@ def _line(injected: InjectedFault) -> str:
         beside = f", beside {', '.join(f'#{number}' for number in injected.beside)}" if injected.beside else ""
         return f"{begin} at step {injected.at_step}, {injected.during}{beside}"
     redone = f", {costs['steps_redone']} steps redone" if costs["steps_redone"] else ""
-    return f"{begin} recovered: {costs['recovery_s']:.2f} s, longest pause {costs['pause_s']:.2f} s{redone}"
+    return f"{begin} first new step: {costs['first_step_s']:.2f} s, longest pause {costs['pause_s']:.2f} s{redone}"
 
 
 def _print_result(figures: dict[str, Any], diagnosis: Path) -> int:
@@ -156,7 +172,7 @@ def _print_result(figures: dict[str, Any], diagnosis: Path) -> int:
 
     console = Console()
     table = Table("fault", "count", "median s", "worst s", title="from the fault to the first new step")
-    for kind, costs in figures["recovery_s"].items():
+    for kind, costs in figures["first_step_s"].items():
         table.add_row(kind, str(costs["count"]), f"{costs['median']:.2f}", f"{costs['worst']:.2f}")
     console.print(table)
     for job in figures["jobs"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from deadpool.chaos.faults.fault import NOTICED_S, UNNOTICED_S, Fault, Scene
+from deadpool.chaos.faults.fault import Fault, Scene
 
 
 class _OnCoordinator(Fault):
@@ -35,7 +35,8 @@ class StopCoordinator(_OnCoordinator):
     kind = "stop_coordinator"
 
     def aim(self, scene: Scene) -> bool:
-        self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
+        timing = scene.timing
+        self.lasts_s = timing.noticed_s if self.intent.long or timing.one_by_one else timing.unnoticed_s
         return super().aim(scene)
 
     def inject(self, scene: Scene) -> None:

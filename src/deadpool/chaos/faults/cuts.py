@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.chaos.faults.fault import NOTICED_S, UNNOTICED_S, Fault, OnNode, Scene
+from deadpool.chaos.faults.fault import Fault, OnNode, Scene
 from deadpool.chaos.network import HUB, Network, Way
 
 
@@ -12,7 +12,7 @@ class _Cut(OnNode):
         return network.can_cut
 
     def aim(self, scene: Scene) -> bool:
-        self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
+        self.last(scene.timing, scene.timing.noticed_s)
         return super().aim(scene)
 
 
@@ -110,7 +110,7 @@ class CutCoordinator(_CutWays):
     ends_with = "took_over"
 
     def aim(self, scene: Scene) -> bool:
-        self.lasts_s = NOTICED_S * 2 if self.intent.long else NOTICED_S
+        self.lasts_s = scene.timing.noticed_s * (2 if self.intent.long else 1)
         self.target = "all nodes"
         return True
 

@@ -7,18 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from deadpool.chaos.jobs import HANG_TIMEOUT_S, NODE_TIMEOUT_S
 from deadpool.chaos.network import Network
 from deadpool.chaos.plan import Intent
 from deadpool.chaos.processes import JobProcesses
 from deadpool.chaos.status_view import SeatedTrainer, StatusView, StepProgress
+from deadpool.chaos.timing import Timing
 from deadpool.control.run_dir import RunDir
 
 T = TypeVar("T")
-
-UNNOTICED_S = NODE_TIMEOUT_S / 4
-NOTICED_S = NODE_TIMEOUT_S * 2
-HANGS_S = HANG_TIMEOUT_S * 2
 
 
 @dataclass(slots=True)
@@ -30,6 +26,7 @@ class Scene:
     steps: StepProgress
     run_dir: RunDir
     view: StatusView
+    timing: Timing
 
 
 class Fault(ABC):
@@ -44,6 +41,7 @@ class Fault(ABC):
         self.target = ""
         self.endangered: frozenset[str] = frozenset()  # nodes whose copies it may destroy
         self.lasts_s = 0.0
+        self.held = False  # it ends before that, when the job trains without what it hit
 
     @property
     def described(self) -> str:
@@ -68,6 +66,11 @@ class Fault(ABC):
     def is_over(self, scene: Scene) -> bool:
         """What else has to be true, besides that the job trains."""
         return True
+
+    def last(self, timing: Timing, long_s: float) -> None:
+        """A fault that lasts, for longer than its detection takes or not."""
+        self.held = timing.one_by_one
+        self.lasts_s = timing.hangs_s if self.held else long_s if self.intent.long else timing.unnoticed_s
 
     def pick(self, choices: Sequence[T]) -> T:
         return choices[int(self.intent.pick * len(choices))]

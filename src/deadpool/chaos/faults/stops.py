@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.chaos.faults.fault import HANGS_S, NOTICED_S, UNNOTICED_S, Fault, OnNode, OnTrainer, Scene
+from deadpool.chaos.faults.fault import Fault, OnNode, OnTrainer, Scene
 
 
 class StopTrainer(OnTrainer):
@@ -11,7 +11,7 @@ class StopTrainer(OnTrainer):
     kind = "stop_trainer"
 
     def aim(self, scene: Scene) -> bool:
-        self.lasts_s = HANGS_S if self.intent.long else UNNOTICED_S
+        self.last(scene.timing, scene.timing.hangs_s)
         return super().aim(scene)
 
     def inject(self, scene: Scene) -> None:
@@ -27,7 +27,7 @@ class StopAgent(OnNode):
     kind = "stop_agent"
 
     def aim(self, scene: Scene) -> bool:
-        self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
+        self.last(scene.timing, scene.timing.noticed_s)
         return super().aim(scene)
 
     def inject(self, scene: Scene) -> None:
@@ -41,7 +41,7 @@ class StopNode(OnNode):
     kind = "stop_node"
 
     def aim(self, scene: Scene) -> bool:
-        self.lasts_s = NOTICED_S if self.intent.long else UNNOTICED_S
+        self.last(scene.timing, scene.timing.noticed_s)
         return super().aim(scene)
 
     def inject(self, scene: Scene) -> None:
