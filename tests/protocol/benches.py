@@ -169,6 +169,8 @@ class CoordinatorBench(Bench):
                 return msg.PlanAck(generation=now_in)
             case ["standing", rank, number]:
                 return msg.Standing(generation=now_in, rank=int(rank), number=int(number))
+            case ["probed", number, *nodes]:
+                return msg.Probed(generation=now_in, number=int(number), unreachable=tuple(nodes))
             case ["leave"]:
                 return msg.Leave(reason="its agent got SIGTERM")
             case ["works", rank, own_s]:
@@ -376,6 +378,11 @@ class AgentBench(Bench):
                 node = named.get("at", "n0")
                 told = msg.Spoilt(generation=self.core.generation, node=node, rank=seal.rank, version=seal.version)
                 return [_Said(told)]
+            case ["probe", number, *nodes]:
+                peers = tuple(msg.Peer(node=node, address=address(node)) for node in nodes)
+                return [_Said(msg.Probe(generation=self.core.generation, number=int(number), peers=peers))]
+            case ["probed", number, *nodes]:
+                return [fx.PeersProbed(number=int(number), unreachable=tuple(nodes))]
             case ["stand", number]:
                 return [_Said(msg.Stand(generation=self.core.generation, number=int(number)))]
             case ["proceed"]:

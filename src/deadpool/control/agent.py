@@ -19,6 +19,7 @@ from deadpool.control.coordinator_client import CoordinatorClient
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.fault_injection import NodeInjections
+from deadpool.control.peer_probe import unreachable
 from deadpool.control.process_activity import ActivityWatcher
 from deadpool.control.rank_stats import rank_figures
 from deadpool.control.rendezvous import RendezvousServer
@@ -37,6 +38,8 @@ from deadpool.protocol.effects import (
     KillTrainer,
     LeaveAsked,
     LookElsewhere,
+    PeersProbed,
+    ProbePeers,
     StartTrainer,
     StopAsked,
     ToCoordinator,
@@ -80,6 +83,7 @@ class AgentProcess:
         self._data_address: Address | None = None
         self._ends: dict[str, AgentEnd] = {}
         self._driver = CoreDriver(self._core, perform=self._perform, stall_s=_STALL_S)
+        self._probing: asyncio.Task[None] | None = None  # the loop itself keeps no reference to it
         self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._injections = NodeInjections(
             self._core.trainers, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
@@ -223,11 +227,17 @@ class AgentProcess:
                 self._trainers.start(name)
             case KillTrainer(trainer=name):
                 self._signal_trainer(name, signal.SIGKILL)
+            case ProbePeers():
+                self._probing = asyncio.get_running_loop().create_task(self._probe(effect))
             case Emit(event=event):
                 self._report(event)
             case Finish():
                 if not self._outcome.done():
                     self._outcome.set_result(effect)
+
+    async def _probe(self, probe: ProbePeers) -> None:
+        found = await asyncio.to_thread(unreachable, probe.peers)
+        self._feed(PeersProbed(number=probe.number, unreachable=found))
 
     def _to_trainer(self, name: str, message: Any, segment: int | None = None) -> None:
         if name in self._ends:

@@ -33,6 +33,14 @@ EVENTS = (
         console="no rank hangs: {reason}",
     ),
     EventType(
+        name="cut_off",
+        meaning="The job stands still because two nodes do not reach each other, though the coordinator hears both. "
+        "There is no spare to take the place of one.",
+        action="Mend the network between them, or start a spare: `deadpool agent --join`.",
+        fields={"reason": "which nodes"},
+        console="CUT OFF: {reason}",
+    ),
+    EventType(
         name="slow_start",
         meaning="No step has been completed for long, before the first step of this job; no hang is assumed there.",
         action="Look at the ranks that are behind if the script should be training by now.",

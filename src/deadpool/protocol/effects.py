@@ -12,7 +12,7 @@ from typing import Any
 
 from deadpool.events import Event
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Copy, Fetch, Holder, SlotRef
+from deadpool.protocol.messages import Copy, Fetch, Holder, Peer, SlotRef
 from deadpool.protocol.seal import Digest, Geometry
 
 # --- inputs of the coordinator ---------------------------------------------------------------------------------------
@@ -205,6 +205,12 @@ class WrittenOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeersProbed:
+    number: int
+    unreachable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveAsked:
     """The system, or a person, wants this node's agent to end, and gives it time to hand over its ranks."""
 
@@ -214,7 +220,8 @@ class LeaveAsked:
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Allocated
     | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received
-    | ReceiveFailed | Tick | Stalled | StopAsked | SourceSpoilt | WrittenOut | LeaveAsked
+    | ReceiveFailed | Tick | Stalled | StopAsked | SourceSpoilt | WrittenOut | PeersProbed
+    | LeaveAsked
 )  # fmt: skip
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -348,10 +355,18 @@ class WriteOut:
     copies: tuple[tuple[SlotRef, Copy], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbePeers:
+    """Try to reach each of them; comes back as PeersProbed."""
+
+    number: int
+    peers: tuple[Peer, ...]
+
+
 AgentEffect = (
     ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | Allocate | ReleaseSegment | HashSlot
     | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | WriteOut
-    | Emit | Finish
+    | ProbePeers | Emit | Finish
 )  # fmt: skip
 
 

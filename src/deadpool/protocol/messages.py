@@ -4,9 +4,10 @@ A message that depends on the seating of ranks carries the generation in which i
 anything else is done with it if that generation is over. There are three conversations, in the order of a recovery:
 
     agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Durable
-                            FenceAck Spoilt PlanAck Prepared Connected Finished Ended Standing Leave Salvaged Report
-    coordinator -> agent    Welcome JoinRefused Alive Recording Rehearse Fence Plan Connect Go Permit Release Stand
-                            Proceed Spoilt Salvage Shutdown (each in an Order, which names the term), Injection
+                            FenceAck Spoilt PlanAck Prepared Connected Probed Finished Ended Standing Leave Salvaged
+                            Report
+    coordinator -> agent    Welcome JoinRefused Alive Recording Rehearse Fence Plan Connect Go Permit Probe Release
+                            Stand Proceed Spoilt Salvage Shutdown (each in an Order, which names the term), Injection
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
                             Connect Go Final Reschedule Stand Proceed Release End Injection
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits Standing
@@ -77,6 +78,13 @@ class RankOrder(Value, frozen=True, kw_only=True):
 
 class Holder(Value, frozen=True, kw_only=True):
     """A node that keeps copies of this node's snapshots, and where it takes them."""
+
+    node: str
+    address: Address
+
+
+class Peer(Value, frozen=True, kw_only=True):
+    """Another node, and where its data plane listens."""
 
     node: str
     address: Address
@@ -268,6 +276,14 @@ class Connected(Message, frozen=True, kw_only=True):
     rank: int
 
 
+class Probed(Message, frozen=True, kw_only=True):
+    """The answer to Probe: which of these nodes cannot be reached, of those that could be before."""
+
+    generation: Generation
+    number: int
+    unreachable: tuple[str, ...]
+
+
 class Finished(Message, frozen=True, kw_only=True):
     """The rank has completed its last step. It stays in its loop until every rank has."""
 
@@ -426,6 +442,14 @@ class Go(Message, frozen=True, kw_only=True):
     cause: str
 
 
+class Probe(Message, frozen=True, kw_only=True):
+    """Try to reach these nodes. Asked at Go, and whenever the job is late."""
+
+    generation: Generation
+    number: int
+    peers: tuple[Peer, ...]
+
+
 class Release(Message, frozen=True, kw_only=True):
     """Every rank has completed its last step, so no step will have to be computed again and trainers may end."""
 
@@ -468,7 +492,7 @@ class Order(Message, frozen=True, kw_only=True):
     term: int
     message: (
         Welcome | JoinRefused | Alive | Recording | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Spoilt
-        | Salvage | Shutdown | Stand | Proceed
+        | Salvage | Shutdown | Stand | Proceed | Probe
     )  # fmt: skip
 
 
@@ -683,8 +707,8 @@ ALL: tuple[type[Message], ...] = (
     Alive, Answer, Arriving, Ask, Attach, Captured, Connect, Connected, Declare, Detach, DeviceLost, Disconnecting,
     Durable, End, Ended, Facts, Failed, Fence, FenceAck, Final, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung,
     Injected, Injection, Join, JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared,
-    Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings,
-    Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Waits,
-    Welcome,
+    Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat,
+    Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers,
+    Waits, Welcome,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""

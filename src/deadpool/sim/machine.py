@@ -28,6 +28,8 @@ from deadpool.protocol.effects import (
     HashSlot,
     KillTrainer,
     LookElsewhere,
+    PeersProbed,
+    ProbePeers,
     PushCopy,
     RefuseOffer,
     ReleaseSegment,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 
 PAUSE_NOTICED_S = 0.1
+PROBE_S = 1.0
 
 
 class Machine:
@@ -277,9 +280,21 @@ class Machine:
                 self.world.streams.on_accepted(offer, slot)
             case RefuseOffer(offer=offer, reason=reason):
                 self.world.streams.on_refused(offer, reason)
+            case ProbePeers():
+                self.world.after(PROBE_S, lambda: self.feed(self._probed(effect)))
             case WriteOut(copies=copies):
                 ranks = tuple(copy.seal.rank for _, copy in copies)
                 self.world.after(1.0, lambda: self.feed(WrittenOut(ranks=ranks, folder=self.name)))
+
+    def _probed(self, probe: ProbePeers) -> PeersProbed:
+        """A machine that was started again answers at another address only, and one without power does not."""
+        machines = {peer.node: self.world.incarnations.get(peer.address.host) for peer in probe.peers}
+        reached = [
+            name
+            for name, machine in machines.items()
+            if machine is not None and machine.alive and not self.world.network.is_severed(self.name, name)
+        ]
+        return PeersProbed(number=probe.number, unreachable=tuple(name for name in machines if name not in reached))
 
     def _allocate(self, effect: Allocate) -> None:
         if not self.alive:

@@ -24,6 +24,7 @@ from deadpool.protocol.agent.heartbeat import Heartbeats
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.phase import Phase
 from deadpool.protocol.agent.protection_watch import ProtectionWatch
+from deadpool.protocol.agent.reachability import Reachability
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import AgentState
@@ -39,6 +40,7 @@ from deadpool.protocol.effects import (
     FromCoordinator,
     FromTrainer,
     LeaveAsked,
+    PeersProbed,
     ReleaseSegment,
     Stalled,
     StopAsked,
@@ -70,6 +72,7 @@ class Agent:
             rehearsals=rehearsals if spare else 1,
             standby=0 if spare else standby,
         )
+        self._reachability = Reachability(state)
         self._orders = Orders(
             state,
             session=self._session,
@@ -77,6 +80,7 @@ class Agent:
             seating=seating,
             heartbeats=heartbeats,
             recordings=recordings,
+            reachability=self._reachability,
             record=guard.record,
             standby=standby,
             spare=spare,
@@ -162,6 +166,8 @@ class Agent:
                 self._trainer_news.on_exit(name, code, reason)
             case TrainerActivity(trainer=name, activity=activity):
                 self._activity.on_activity(name, activity, now)
+            case PeersProbed():
+                self._reachability.on_probed(input)
             case Tick():
                 self._check_timeouts(now)
             case Stalled(seconds=seconds):

@@ -6,6 +6,7 @@ from typing import Any
 
 from deadpool.protocol.agent.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.heartbeat import Heartbeats
+from deadpool.protocol.agent.reachability import Reachability
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import AgentState
@@ -22,6 +23,7 @@ from deadpool.protocol.messages import (
     Permit,
     Plan,
     PlanAck,
+    Probe,
     Proceed,
     Recording,
     Rehearse,
@@ -45,12 +47,14 @@ class Orders:
         seating: Seating,
         heartbeats: Heartbeats,
         recordings: NodeRecordings,
+        reachability: Reachability,
         record: TakeoverRecord,
         standby: int,
         spare: bool,
     ) -> None:
         self._state, self._session, self._unwinding, self._seating = state, session, unwinding, seating
         self._heartbeats, self._recordings, self._record = heartbeats, recordings, record
+        self._reachability = reachability
         self._standby, self._spare = standby, spare
 
     def on_message(self, message: Any, now: float) -> None:
@@ -75,6 +79,8 @@ class Orders:
                 state.trainers.tell_seated(message)
             case Go() if unfenced and self._seating.plan is not None:
                 self._go(message)
+            case Probe():
+                self._reachability.probe(message)
             # copies, while the job runs
             case Permit() if unfenced:
                 self._apply_permit(message, now)

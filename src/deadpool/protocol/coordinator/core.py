@@ -21,8 +21,8 @@ them; each part calls only parts that come after it, so they are made from the l
     ending          completed, failed, abandoned after what is left was written to disk
 
 While the job runs, `commits` decides which versions are committed and `heartbeats` passes on what ranks report to
-`hang`, `interval` and `stragglers`. How a process becomes the coordinator is decided in `leadership`, and what it does
-first then in `takeover`.
+`hang`, `interval` and `stragglers`. Where a step is late, `reachability` finds out whether nodes reach each other. How
+a process becomes the coordinator is decided in `leadership`, and what it does first then in `takeover`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.membership import Membership
 from deadpool.protocol.coordinator.planning import Planning
+from deadpool.protocol.coordinator.reachability import CutOff, Reachability
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.resumption import Resumption
 from deadpool.protocol.coordinator.stragglers import StragglerWatch
@@ -71,6 +72,7 @@ from deadpool.protocol.messages import (
     Missed,
     PlanAck,
     Prepared,
+    Probed,
     Recording,
     Report,
     Salvaged,
@@ -91,6 +93,7 @@ class Coordinator:
         self.settings, self.layout, self.term = job.settings, job.layout, term
         self.commits = job.commits
         self._monitor = monitor = RunMonitor(job)
+        self._reachability = Reachability(job, monitor.hang)
         self._ending = ending = Ending(job)
         self._rehearsals = rehearsals = Rehearsals(job)
         self.drains = drains = Drains(job, rehearsals)
@@ -135,7 +138,8 @@ class Coordinator:
 
     def _discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: this process did not run for so long."""
-        for keeps_time in (self._timeouts, self._monitor.hang, self._history.quarantine, self.drains):
+        parts = (self._timeouts, self._monitor.hang, self._reachability, self._history.quarantine, self.drains)
+        for keeps_time in parts:
             keeps_time.discount_stall(seconds)
 
     def take_over(self, view: RecoveredView, *, now: float) -> list[CoordinatorEffect]:
@@ -201,6 +205,8 @@ class Coordinator:
                 self._resumption.on_prepared(message, now)
             case Connected():
                 self._resumption.on_connected(message, now)
+            case Probed():
+                self._move_ranks(self._reachability.on_probed(member, message, now), now)
             # ranks that stop, nodes that leave, the end
             case Standing(rank=rank, number=number):
                 self.drains.on_standing(rank, number)
@@ -225,6 +231,14 @@ class Coordinator:
             self._drain_requests.replace_straggler(straggler, now)
         if (hang := self._monitor.hang.detect(now)) is not None:
             self._faults.on_hang(hang, now)
+        self._move_ranks(self._reachability.check(now), now)
+
+    def _move_ranks(self, cut_off: list[CutOff], now: float) -> None:
+        """Of nodes that live, as far as is known: they may come back, with copies."""
+        for each in cut_off:
+            if self.phase is not Phase.ENDED:
+                self._job.silent.fell_silent(each.node)
+                self._membership.lose_node(each.node, each.reason, now)
 
     def _on_trainers(self, member: Member, trainers: tuple[Any, ...]) -> None:
         member.trainers = trainers

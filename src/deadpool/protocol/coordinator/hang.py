@@ -35,6 +35,12 @@ standstill too, the next one may last so many times as long."""
 _ENOUGH = 10
 """Steps that have to be known before any of them is taken to be late."""
 
+LATE_S = 2.0
+"""A step is late if it lasts so much longer than the slowest recent ones, and twice as long."""
+
+LATE_AT_FIRST_S = 5.0
+"""The same while few steps are known."""
+
 HANG_FIRST_STEPS = 3
 """A first step may compile. It may take so many times as long as the slowest first step of this job did."""
 
@@ -80,6 +86,15 @@ class HangMonitor:
             return still
         self._job.out.emit("slow_start", ranks=list(still.behind), seconds=round(still.seconds))
         return None
+
+    @property
+    def all_have_stepped(self) -> bool:
+        """Every rank has completed a step since Go."""
+        return self._job.phase is Phase.RUNNING and self._detector.is_warm
+
+    def is_late(self, now: float) -> bool:
+        """No step for longer than a slow one takes. That is no hang yet, and worth a look at the network."""
+        return not self._paused_nodes and self._detector.is_late(now)
 
     # --- while it is unwound ------------------------------------------------------------------------------------------
 
@@ -168,13 +183,13 @@ class HangDetector:
         news = [(rank, step) for rank, step in steps if known.get(rank) != step]
         if not news:
             return
-        if self._is_warm():
+        if self.is_warm:
             self._recent_s.append(now - self._since)
         else:
             self._on_first_steps(news, now)
         known.update(news)
         self._since, self._reported = now, False
-        if self._is_warm():
+        if self.is_warm:
             self._pace.on_steps(news, now)
         furthest = max(step for _, step in news)
         if furthest > self._furthest:
@@ -192,7 +207,7 @@ class HangDetector:
         if self._all_in_loop():  # else this time was no step: processes were building and loading
             self._first_s = max(self._first_s, now - self._since)
         self._warm += sum(bool(step) - bool(self._steps.get(rank)) for rank, step in news)
-        if self._is_warm() and self._seen_from_go:
+        if self.is_warm and self._seen_from_go:
             self._slowest_first_s = max(self._slowest_first_s or 0.0, self._first_s)
 
     def detect(self, now: float, *, paused: bool) -> Standstill | None:
@@ -210,10 +225,17 @@ class HangDetector:
         self._reported = True
         return Standstill(seconds=still_s, behind=self._behind(), is_hang=self._can_hang())
 
+    def is_late(self, now: float) -> bool:
+        still_s = now - self._since
+        if still_s < LATE_S:
+            return False  # most calls end here
+        slow_s = self._pace.slow_step_s if self._pace.is_known else 0.0
+        return still_s >= (slow_s + max(LATE_S, slow_s) if slow_s else LATE_AT_FIRST_S)
+
     def _nobody_works(self) -> bool:
         """A limit that the user gave holds whatever ranks do, and first steps are no measure. Idle ranks on several
         nodes, or more than wait for them, may have a reason that is none of the job's, such as slow storage."""
-        if self._given_s or not self._is_warm() or not self._pace.is_known:
+        if self._given_s or not self.is_warm or not self._pace.is_known:
             return False
         nodes = {rank // self._per_node for rank in self._idle}
         all_counted = len(self._idle) + len(self._waiting) == len(self._ranks)
@@ -226,9 +248,10 @@ class HangDetector:
 
     @property
     def _present_limit_s(self) -> float:
-        return self.limit_s if self._is_warm() else self.first_limit_s
+        return self.limit_s if self.is_warm else self.first_limit_s
 
-    def _is_warm(self) -> bool:
+    @property
+    def is_warm(self) -> bool:
         """Every process has completed a step: the next ones take as long."""
         return self._warm == len(self._ranks)
 
@@ -236,7 +259,7 @@ class HangDetector:
         """A limit that the user gave, or that earlier first steps of this job have given, holds for first steps too,
         but not before they begin."""
         knows_first_steps = bool(self._given_s) or self._slowest_first_s is not None
-        return self._is_warm() or (knows_first_steps and self._all_in_loop())
+        return self.is_warm or (knows_first_steps and self._all_in_loop())
 
     def _all_in_loop(self) -> bool:
         return all(rank in self._steps for rank in self._ranks)
