@@ -17,6 +17,9 @@ from deadpool.protocol.effects import Activity
 SAMPLE_S = 0.4
 WAITS = "print('begun', flush=True); import threading; threading.Event().wait()"
 COMPUTES = "print('begun', flush=True)\nwhile True: pass"
+SLEEPS = "print('begun', flush=True); import time; time.sleep(1000)"
+LISTENS = "print('begun', flush=True); import socket; socket.socketpair()[0].recv(1)"
+HAS_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPS!r}])"
 READS = "print('begun', flush=True)\nwhile True:\n    open('/dev/zero', 'rb', buffering=0).read(1 << 17)"
 CHILD_COMPUTES = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {COMPUTES!r}])"
 GRANDCHILD_COMPUTES = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD_COMPUTES!r}])"
@@ -58,6 +61,11 @@ def begin(watch: list[Watched], source: str) -> Watched:
 
 def test_process_that_waits_is_idle_and_is_reported_once(watch):
     assert begin(watch, WAITS).sample(5) == [Activity.IDLE]
+
+
+@pytest.mark.parametrize("source", [SLEEPS, LISTENS, HAS_A_CHILD])
+def test_process_that_waits_for_something_outside_is_told_apart(watch, source):
+    assert begin(watch, source).sample(5)[-1] is Activity.OUTSIDE
 
 
 @pytest.mark.parametrize("source", [COMPUTES, READS, CHILD_COMPUTES, GRANDCHILD_COMPUTES, BY_A_THREAD])

@@ -109,7 +109,7 @@ def _leadership(config: JobConfig, founds: bool) -> Leadership:
     from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines, FaultLimit
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.messages import Settings
-    from deadpool.protocol.topology import Layout, Schedule
+    from deadpool.protocol.topology import RESTS, Layout, Schedule
     from deadpool.timeouts import fence_s, return_s
 
     settings = Settings(
@@ -134,7 +134,7 @@ def _leadership(config: JobConfig, founds: bool) -> Leadership:
         hang_s=config.hang_timeout_s,
     )
     fault_limit = FaultLimit(faults=config.quarantine_after, within_s=config.quarantine_window_s)
-    schedule = Schedule(every=config.capture_every)
+    schedule = Schedule(every=config.capture_every, rests=RESTS if config.overhead_budget > 0 else 0)
     coordinator_config = CoordinatorConfig(
         settings=settings, deadlines=deadlines, schedule=schedule, fault_limit=fault_limit
     )

@@ -45,6 +45,8 @@ def _lines(body: dict[str, Any]) -> Iterator[str]:
     yield f"[bold]{body['phase']}[/bold] at step {body['step']}, generation {body['generation']} since {body['cause']}"
     yield _protection(body)
     yield _interval(body["interval"])
+    if body["overhead"]:
+        yield _overhead(body["overhead"])
     yield from _warnings(body)
     if body["durable"]:
         yield f"durable checkpoint: step {body['durable']['step']} in {body['durable']['path']}"
@@ -94,6 +96,11 @@ def _interval(interval: dict[str, Any]) -> str:
     begin = f" from version {interval['from']} on" if interval["from"] else ""
     limit = f"which may cost at most {_percent(budget)} of the step time" if budget else "whatever that costs"
     return f"one snapshot every {steps}{begin}, {limit}"
+
+
+def _overhead(measured: dict[str, Any]) -> str:
+    share, error, count = 100 * measured["share"], 100 * measured["error"], measured["comparisons"]
+    return f"protection costs {share:.2f} % ± {error:.2f} % of the step time, measured {count} times beside no copy"
 
 
 def _percent(share: float) -> str:

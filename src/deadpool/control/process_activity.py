@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ BUSY_BYTES = 64 << 10
 """Read and written between two samples. The messages of a trainer that waits are fewer."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_FUTEX = {"x86_64": ("202", "449"), "aarch64": ("98", "449")}
+"""The numbers of futex and futex_waitv."""
 _STOPPED, _WORKS = "T", "RDt"
 """A process that is traced (t) is looked into by a debugger, one in D waits for a disk."""
 
@@ -75,7 +78,17 @@ class ActivityWatcher:
                 known = before.get(process)
                 if state in _WORKS or known is None or usage.is_busy_since(known, seconds):
                     return Activity.ACTIVE
-        return Activity.IDLE
+        return Activity.IDLE if _waits_for_a_thread(pid) else Activity.OUTSIDE
+
+
+def _waits_for_a_thread(pid: int) -> bool:
+    """Whether the system call that the process's main thread is in waits for another thread, as a lock, a queue and a
+    collective on the CPU do. Where the kernel does not say it, it is assumed to wait for something else."""
+    try:
+        call = Path(f"/proc/{pid}/syscall").read_text().split()[0]
+    except OSError:
+        return False
+    return call in _FUTEX.get(platform.machine(), ())
 
 
 def _look_at(pid: int) -> tuple[str, _Usage]:

@@ -26,6 +26,7 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "protected": core.commits.protected,
         "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
         "interval": _interval(core),
+        "overhead": _overhead(core),
         "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
         "spares": sum(member.is_spare for member in core.members.values()),
         "drain": core.drains.current.facts() if core.drains.current is not None else None,
@@ -40,6 +41,11 @@ def _interval(core: Coordinator) -> dict[str, Any]:
     """Steps from one snapshot to the next, as last ordered. The order may begin at a version that is still to come."""
     schedule = core.commits.timetable.newest
     return {"every": schedule.every, "from": schedule.start, "budget": core.settings.overhead_budget}
+
+
+def _overhead(core: Coordinator) -> dict[str, Any] | None:
+    measured = core.overhead
+    return {"share": measured.share, "error": measured.error, "comparisons": measured.count} if measured else None
 
 
 def _rank(core: Coordinator, rank: int, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -99,7 +99,8 @@ class Activity(Enum):
     """What the kernel says of a process and its children."""
 
     ACTIVE = "active"  # one of them computes, reads, writes, or waits for a disk
-    IDLE = "idle"  # all of them wait for something, perhaps for another rank
+    IDLE = "idle"  # all of them wait; the main thread for another thread, perhaps one that waits for another rank
+    OUTSIDE = "outside"  # all of them wait; the main thread for a timer, a connection or a process: a slow service?
     STOPPED = "stopped"  # by a signal: it does nothing until another signal lets it go on
 
 

@@ -117,6 +117,22 @@ class Recording(Message, frozen=True, kw_only=True):
         return not self.book and not self.complete
 
 
+class Overhead(Value, frozen=True, kw_only=True):
+    """What protection costs, as a share of the step time, measured in the running job."""
+
+    share: float
+    error: float  # to either side: the 95 % confidence interval
+    count: int  # of comparisons
+
+    @property
+    def at_least(self) -> float:
+        return max(0.0, self.share - self.error)
+
+    @property
+    def at_most(self) -> float:
+        return max(0.0, self.share + self.error)
+
+
 class CaptureCostReport(Value, frozen=True, kw_only=True):
     """What capturing every so many steps costs a rank, as medians of the latest captures. None means that too few were
     measured."""
@@ -126,6 +142,7 @@ class CaptureCostReport(Value, frozen=True, kw_only=True):
     step_s: float
     stall_s: float | None  # per capture; of one that was given up, what it would have been
     commit_s: float | None  # from the end of a step to the news that its version is committed
+    overhead: Overhead | None = None
 
 
 class WorkTime(Value, frozen=True, kw_only=True):

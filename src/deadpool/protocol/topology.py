@@ -29,14 +29,28 @@ class Layout(Value, frozen=True, kw_only=True):
         return range(position * self.per_node, (position + 1) * self.per_node)
 
 
+RESTS = 64
+LEFT_OUT = {1: 3, 2: 1}
+"""By the interval: so many versions in a row are left out, so that two steps run beside no copy and beside nothing that
+is still being sent."""
+
+
 class Schedule(Value, frozen=True, kw_only=True):
-    """All ranks capture the same versions: those from `start` on whose number is a multiple of `every`."""
+    """All ranks capture the same versions: those from `start` on whose number is a multiple of `every`.
+
+    With `rests`, of so many of them a few are left out where the interval is so narrow that every step would run beside
+    a copy: what copies cost can be measured only against steps without them."""
 
     every: int = 1
     start: int = 0
+    rests: int = 0
 
     def captures(self, number: int) -> bool:
-        return number >= self.start and number % self.every == 0
+        return number >= self.start and number % self.every == 0 and not (self.rests and self._is_left_out(number))
+
+    def _is_left_out(self, number: int) -> bool:
+        left_out = LEFT_OUT.get(self.every, 0)
+        return left_out > 0 and number // self.every % self.rests >= self.rests - left_out
 
 
 class Address(Value, frozen=True, kw_only=True):

@@ -28,6 +28,8 @@ DEADLINES = Deadlines(node_s=5.0, fence_s=14.0, prepare_s=60.0, connect_s=20.0, 
 UNWIND_S = 6.0
 ENDLESS = 1_000_000
 SLOW_AND_FAST_S = 16.0
+RESTS = 8
+"""Of so many captures some are left out: more often than in a real job, which lasts longer."""
 DEAF_IN_PEACE_S = 6.0
 SILENCE_S = 5.0
 ISOLATION_S = 60.0
@@ -81,7 +83,8 @@ class World:
             silence_s=SILENCE_S,
             isolation_s=ISOLATION_S,
         )
-        return CoordinatorConfig(settings=settings, deadlines=DEADLINES, schedule=Schedule(every=self.options.every))
+        schedule = Schedule(every=self.options.every, rests=RESTS if self.options.budget else 0)
+        return CoordinatorConfig(settings=settings, deadlines=DEADLINES, schedule=schedule)
 
     # --- chance and time ---------------------------------------------------------------------------------------------
 

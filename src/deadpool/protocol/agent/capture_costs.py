@@ -12,6 +12,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
+from deadpool.protocol.agent.overhead_meter import OverheadMeter
 from deadpool.protocol.messages import CaptureCostReport, Missed, Stepped
 from deadpool.protocol.topology import Schedule
 
@@ -52,13 +53,18 @@ class CaptureCosts:
     def __init__(self) -> None:
         self._schedule = Schedule()
         self.ranks: dict[int, RankCosts] = {}
+        self._meters: dict[int, OverheadMeter] = {}  # of all ranks that were ever here: they need long to know enough
 
     def clear(self) -> None:
         """At a fence: steps are done again, perhaps on another node."""
         self.ranks.clear()
+        for meter in self._meters.values():
+            meter.interrupt()
 
     def begin(self, schedule: Schedule) -> None:
         self._schedule = schedule
+        for meter in self._meters.values():
+            meter.reschedule(schedule)
         for costs in self.ranks.values():
             costs.begin()
 
@@ -69,6 +75,8 @@ class CaptureCosts:
         if news.number > self._schedule.start:
             costs.trained_s += news.step_s
             costs.stalled_s += news.stall_s
+        if news.number > self._schedule.start and news.step_s > 0:
+            self._meter(rank).on_step(news.number - 1, news.step_s)
         captured = news.number - 1 if news.captured is None else news.captured
         if news.copy_s is not None and self._schedule.captures(captured):
             costs.stall_s.append(news.stall_s)
@@ -78,7 +86,11 @@ class CaptureCosts:
             if len(costs.pending) > PENDING_AT_MOST:
                 del costs.pending[min(costs.pending)]
 
+    def _meter(self, rank: int) -> OverheadMeter:
+        return self._meters.setdefault(rank, OverheadMeter(self._schedule))
+
     def on_missed(self, rank: int, news: Missed) -> None:
+        self._meter(rank).interrupt()
         if news.stall_s is not None and self._schedule.captures(news.number):
             self.ranks.setdefault(rank, RankCosts()).stall_s.append(news.stall_s)
 
@@ -96,6 +108,7 @@ class CaptureCosts:
                 step_s=statistics.median(costs.step_s),
                 stall_s=_typical(costs.stall_s),
                 commit_s=_typical(costs.commit_s),
+                overhead=self._meter(rank).overhead(),
             )
             for rank, costs in self.ranks.items()
             if costs.step_s

@@ -10,7 +10,9 @@ from typing import Generic, Protocol, TypeVar
 
 from deadpool.protocol.agent.capture_costs import CaptureCosts
 from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.agent.trainers import Trainer
 from deadpool.protocol.agent.work_time import WorkTimes
+from deadpool.protocol.effects import Activity
 from deadpool.protocol.messages import (
     WAITS_FOR_PEERS,
     CaptureCostReport,
@@ -67,14 +69,18 @@ def _is_close(before: tuple[float | None, ...] | None, now: tuple[float | None, 
     )
 
 
+def _figures(costs: CaptureCostReport) -> tuple[float | None, ...]:
+    overhead = costs.overhead
+    measured = (overhead.share, overhead.error) if overhead is not None else (None, None)
+    return (costs.every, costs.step_s, costs.stall_s, costs.commit_s, *measured)
+
+
 class Heartbeats:
     def __init__(self, state: AgentState) -> None:
         self._state = state
         self.capture_costs = CaptureCosts()
         self._work_times = WorkTimes()
-        self._sent_costs = DeltaReport[CaptureCostReport](
-            lambda costs: (costs.every, costs.step_s, costs.stall_s, costs.commit_s)
-        )
+        self._sent_costs = DeltaReport[CaptureCostReport](_figures)
         self._sent_work = DeltaReport[WorkTime](lambda work: (work.step_s, work.own_s))
         self.due: float | None = None  # the next heartbeat
 
@@ -127,6 +133,11 @@ class Heartbeats:
         self._send(now)
         return True
 
+    def _is_idle(self, trainer: Trainer, now: float) -> bool:
+        """Not if something outside the job may let it go on."""
+        is_idle = trainer.idle_s(now) >= IDLE_S and trainer.activity is not Activity.OUTSIDE
+        return is_idle and not trainer.waits_for
+
     def _send(self, now: float) -> None:
         state = self._state
         in_loop = [(t.rank, t) for t in state.trainers.seated() if t.rank is not None and t.has_state]
@@ -138,6 +149,6 @@ class Heartbeats:
                 costs=self._sent_costs.changed(self.capture_costs.of_ranks()),
                 work_times=self._sent_work.changed(self._work_times.of_ranks()),
                 waiting=tuple(rank for rank, trainer in in_loop if trainer.waits_for == WAITS_FOR_PEERS),
-                idle=tuple(rank for rank, t in in_loop if not t.waits_for and t.idle_s(now) >= IDLE_S),
+                idle=tuple(rank for rank, trainer in in_loop if self._is_idle(trainer, now)),
             )
         )

@@ -93,7 +93,7 @@ class Unwinding:
         """Those that were told to come to rest, and neither do so nor anything else. A rank whose data is late comes to
         rest when it has come."""
         halting = [t for t in self._halting() if t.has_state]
-        return [t for t in halting if t.activity is Activity.IDLE and t.waits_for != WAITS_FOR_DATA]
+        return [t for t in halting if t.activity in (Activity.IDLE, Activity.OUTSIDE) and t.waits_for != WAITS_FOR_DATA]
 
     def _halting(self) -> list[Trainer]:
         return [t for t in self._state.trainers.by_name.values() if t.halting and not t.killed]

@@ -201,7 +201,8 @@ class Commits:
     @property
     def schedule(self) -> Schedule:
         """For a plan: every rank begins with it at the resume version, wherever it was to begin before."""
-        return Schedule(every=self.timetable.newest.every)
+        newest = self.timetable.newest
+        return Schedule(every=newest.every, rests=newest.rests)
 
     def reschedule(self, schedule: Schedule) -> None:
         """Rule 4, every rank captures the same versions: the schedule begins at one that no rank has reached yet. The

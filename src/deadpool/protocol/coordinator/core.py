@@ -70,6 +70,7 @@ from deadpool.protocol.messages import (
     Join,
     Leave,
     Missed,
+    Overhead,
     PlanAck,
     Prepared,
     Probed,
@@ -289,6 +290,11 @@ class Coordinator:
     @property
     def stragglers(self) -> StragglerWatch:
         return self._monitor.stragglers
+
+    @property
+    def overhead(self) -> Overhead | None:
+        """What protection costs, measured; None: not known yet."""
+        return self._monitor.interval_chooser.overhead
 
     @property
     def salvage(self) -> SalvageProgress:

@@ -10,6 +10,9 @@ but only when the half would still leave MARGIN to spare for every rank, and onl
 that was so. That number doubles each time a narrowing has to be taken back. The budget holds without all this: a
 trainer waits for no copy longer than the budget allows, and gives the copy up. A wider interval only avoids copies
 that would be begun in vain.
+
+Stalls are what ranks estimate. What protection costs in all, with the memory and the processors that it takes from the
+script, is measured by comparing steps with and without a copy (`agent/overhead_meter.py`), and bounds the estimate.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from deadpool.protocol.capture_schedule import MAX_EVERY
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.members import Member
-from deadpool.protocol.messages import CaptureCostReport, Missed
+from deadpool.protocol.messages import CaptureCostReport, Missed, Overhead
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer_core import NO_SLOT
 
@@ -89,24 +92,39 @@ class IntervalChooser:
             return self._widen(2 * self.every, f"{len(self._missed)} versions in a row were missed")
         return self._narrow(needed)
 
+    @property
+    def overhead(self) -> Overhead | None:
+        """Measured in the running job. Ranks step together, so one of them speaks for all: the median one."""
+        known = sorted((c.overhead for c in self.costs.values() if c.overhead), key=lambda each: each.share)
+        return known[len(known) // 2] if known else None
+
     def _needed(self) -> tuple[float, str]:
         """The least interval that would do, and why: the rank and the cost that ask for most."""
-        budget, slots = self._budget, self._slots - 1
-        most, reason, worst = 0.0, "", None
+        slots = self._slots - 1
+        stall, commit = 0.0, 0.0
+        slowest, latest = None, None  # the ranks with the longest stalls and commits, in steps
         for costs in self.costs.values():  # of every rank in every round: so the text is made only at the end
-            if costs.stall_s is not None and costs.stall_s >= most * budget * costs.step_s:
-                most, reason, worst = costs.stall_s / (budget * costs.step_s), "stall", costs
-            if costs.commit_s is not None and costs.commit_s >= most * slots * costs.step_s:
-                most, reason, worst = costs.commit_s / (slots * costs.step_s), "commit", costs
-        if worst is None:
-            return 0.0, ""
-        return most, self._stall_in_words(worst) if reason == "stall" else self._commit_in_words(worst)
+            if costs.stall_s is not None and costs.stall_s >= stall * costs.step_s:
+                stall, slowest = costs.stall_s / costs.step_s, costs
+            if costs.commit_s is not None and costs.commit_s >= commit * slots * costs.step_s:
+                commit, latest = costs.commit_s / (slots * costs.step_s), costs
+        by_cost, why_cost = self._needed_by_cost(stall, slowest)
+        if latest is None or by_cost > commit:
+            return by_cost, why_cost
+        return commit, self._commit_in_words(latest)
 
-    def _stall_in_words(self, costs: CaptureCostReport) -> str:
-        share = (costs.stall_s or 0.0) / (self.every * costs.step_s)
-        return (
-            f"rank {costs.rank}: captures cost {_percent(share)} of the step time, more than {_percent(self._budget)}"
-        )
+    def _needed_by_cost(self, stall: float, slowest: CaptureCostReport | None) -> tuple[float, str]:
+        """What ranks estimate of their stalls counts as far as the measurement of the whole does not contradict it."""
+        estimate, measured, limit = stall / self.every, self.overhead, f"more than {_percent(self._budget)}"
+        if measured is not None and estimate < measured.at_least:
+            share, told = measured.at_least, f"steps beside a copy take {_percent(measured.at_least)} longer at least"
+        elif measured is not None and slowest is not None and estimate > measured.at_most:
+            share, told = measured.at_most, f"steps beside a copy take {_percent(measured.at_most)} longer at most"
+        elif slowest is not None:
+            share, told = estimate, f"rank {slowest.rank}: captures cost {_percent(estimate)} of the step time"
+        else:
+            return 0.0, ""
+        return share * self.every / self._budget, f"{told}, {limit}"
 
     def _commit_in_words(self, costs: CaptureCostReport) -> str:
         lasting = f"{self._slots - 1} slots last for {self.every * (self._slots - 1) * costs.step_s:.2f} s"
@@ -163,7 +181,8 @@ class IntervalController:
         start = max(self._first_beyond_reach(seated, step_s, now), self._commits.permit.keep_from)
         detail: dict[str, Any] = {"every": change.every, "from": start, "reason": change.reason}
         self._job.out.emit("capture_interval", **detail)
-        self._commits.reschedule(Schedule(every=change.every, start=start))
+        rests = self._commits.timetable.newest.rests
+        self._commits.reschedule(Schedule(every=change.every, start=start, rests=rests))
 
     def _all_passed_the_last_change(self, seated: list[Member]) -> bool:
         steps = [step for member in seated for step in member.steps.values()]

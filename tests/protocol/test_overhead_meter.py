@@ -1,0 +1,78 @@
+"""What protection costs, from step times that are made here with a known cost."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from deadpool.protocol.agent.overhead_meter import ENOUGH, OverheadMeter
+from deadpool.protocol.topology import LEFT_OUT, RESTS, Schedule
+
+
+def measure(every, cost, steps, *, rests=RESTS, noise=0.003, drift=0.0, outliers=0.0, seed=1):
+    """`cost` is added to the steps that run beside a copy, half of it to those that run beside what is still sent."""
+    rng, schedule = random.Random(seed), Schedule(every=every, rests=rests)
+    meter = OverheadMeter(schedule)
+    for version in range(steps):
+        step_s = 0.4 * (1 + drift * version / steps) * rng.gauss(1.0, noise)
+        step_s *= 5.0 if rng.random() < outliers else 1.0
+        step_s += 0.4 * cost * (schedule.captures(version) + 0.5 * schedule.captures(version - 1))
+        meter.on_step(version, step_s)
+    return meter.overhead()
+
+
+@pytest.mark.parametrize("every", [1, 2, 4, 16])
+@pytest.mark.parametrize("cost", [0.0, 0.004, 0.05])
+def test_the_interval_contains_the_cost(every, cost):
+    hits = 0
+    for seed in range(20):
+        found = measure(every, cost, 4000, seed=seed)
+        true = 1.5 * cost / every
+        hits += abs(found.share - true) <= found.error
+        assert abs(found.share - true) <= 2.5 * found.error
+    assert hits >= 16, "of 20, with an interval that holds in 95 of 100 cases"
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_drift_is_no_cost(every):
+    found = measure(every, 0.0, 6000, drift=1.0)
+    assert abs(found.share) <= found.error + 1e-4
+
+
+def test_a_few_steps_with_an_evaluation_make_it_less_certain_and_not_wrong():
+    found = measure(1, 0.01, 20000, outliers=0.005)
+    assert abs(found.share - 0.015) <= found.error and found.error < 0.005
+
+
+def test_without_steps_beside_no_copy_nothing_is_known():
+    assert measure(1, 0.01, 5000, rests=0) is None
+    assert measure(2, 0.01, 5000, rests=0) is None
+    assert measure(4, 0.01, 5000, rests=0) is not None
+
+
+def test_too_few_comparisons_are_not_reported():
+    assert measure(1, 0.01, RESTS * (ENOUGH - 1)) is None
+    assert measure(1, 0.01, RESTS * (ENOUGH + 1)).count == ENOUGH
+
+
+def test_what_was_measured_belongs_to_an_interval_and_outlives_a_fence():
+    schedule = Schedule(every=4)
+    meter = OverheadMeter(schedule)
+    for version in range(100):
+        meter.on_step(version, 0.4)
+    known = meter.overhead()
+    meter.interrupt()
+    meter.reschedule(Schedule(every=4, start=100))
+    assert meter.overhead() == known
+    meter.reschedule(Schedule(every=8, start=100))
+    assert meter.overhead() is None
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 64])
+def test_left_out_are_few_and_never_the_first(every):
+    schedule = Schedule(every=every, rests=RESTS)
+    versions = range(0, 20 * RESTS * every, every)
+    left_out = [version for version in versions if not schedule.captures(version)]
+    assert len(left_out) == 20 * LEFT_OUT.get(every, 0) and 0 not in left_out
+    assert schedule.captures(RESTS * every)
