@@ -74,3 +74,20 @@ def test_versions_that_are_never_committed_are_forgotten() -> None:
     for number in range(1, 1000):
         stepped(costs, number)
     assert len(costs.ranks[0].pending) == PENDING_AT_MOST
+
+
+def test_steps_beside_a_copy_are_compared_with_steps_beside_none() -> None:
+    costs = CaptureCosts()
+    costs.begin(Schedule(every=4))
+    for number in range(1, 200):
+        beside = (number - 1) % 4 < 2
+        news = Stepped(generation=FIRST, number=number, step_s=0.5, cycle_s=1.01 if beside else 1.0)
+        costs.on_stepped(0, news, 0.0)
+    overhead = costs.of_ranks()[0].overhead
+    assert overhead is not None and abs(overhead.share - 0.005) < 1e-6 and overhead.error < 1e-6
+    count = overhead.count
+    for number in range(200, 240):  # what was not captured disturbs no step
+        costs.on_missed(0, Missed(generation=FIRST, rank=0, number=number, reason="late"))
+        costs.on_stepped(0, Stepped(generation=FIRST, number=number, step_s=0.5, cycle_s=1.0), 0.0)
+    overhead = costs.of_ranks()[0].overhead
+    assert overhead is not None and overhead.count == count

@@ -6,7 +6,7 @@ from benches import job_state
 
 from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coordinator.interval import IntervalChange, IntervalChooser
-from deadpool.protocol.messages import CaptureCostReport
+from deadpool.protocol.messages import CaptureCostReport, Overhead
 from deadpool.protocol.topology import Layout, Schedule
 
 LAYOUT = Layout(positions=2, per_node=1, holders=1)
@@ -68,3 +68,23 @@ def test_schedule_that_versions_are_still_open_under_is_kept() -> None:
     assert [number for number in range(6, 25) if table.captures(number)] == [6, 7, 8, 12, 16, 24]
     table.add(Schedule(every=16, start=32), settled=20)
     assert not table.captures(6), "it is asked of no rank any more"
+
+
+def measured(share: float, error: float, *, stall_s: float) -> IntervalChange | None:
+    """The median rank's measurement counts."""
+    interval = IntervalChooser(job_state(LAYOUT, Schedule(every=1)).commits, budget=0.001, slots=3)
+    overhead = [Overhead(share=share / 9, error=9.0, count=50), Overhead(share=share, error=error, count=50)]
+    interval.on_costs(
+        CaptureCostReport(rank=rank, every=1, step_s=1.0, stall_s=stall_s, commit_s=0.0, overhead=overhead[rank])
+        for rank in range(2)
+    )
+    return interval.choose()
+
+
+def test_what_is_measured_bounds_what_is_estimated() -> None:
+    assert measured(0.004, 0.001, stall_s=0.0005) == IntervalChange(
+        every=4, reason="steps beside a copy take 0.3 % longer at least, more than 0.1 %"
+    )
+    assert measured(0.004, 0.0035, stall_s=0.0005) is None, "it may be 0.05 % as well"
+    assert measured(0.0002, 0.0003, stall_s=0.02) is None, "by estimate 2 %, and 0.05 % at most"
+    assert measured(0.01, 0.02, stall_s=0.004).every == 4, "nothing contradicts the estimate"  # type: ignore[union-attr]

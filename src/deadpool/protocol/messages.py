@@ -679,6 +679,7 @@ class Stepped(Message, frozen=True, kw_only=True):
     copy_s: float | None = None  # that a capture took; None: none has become known since the last step
     captured: int | None = None  # the version that was; None: the one that this step began with
     waited_s: float | None = None  # for other ranks, by estimate, since the last step was told; None: not measured
+    cycle_s: float | None = None  # since the step before was told, with all that lies between; None: there was none
 
 
 class Paused(Message, frozen=True, kw_only=True):

@@ -78,6 +78,7 @@ class Job:
         self._block_s: float | None = None  # how long the step's block took; None: it has not ended, or was cut off
         self.budget = Budget(session.settings.overhead_budget)
         self._resumed_from: int | None = None
+        self._told_at: float | None = None  # when a completed step was last told of; None: not since the last recovery
         self._pause: str | None = None
         if state.is_on_device:
             session.registrar.enable()
@@ -326,6 +327,7 @@ class Job:
             self.budget.spend(cost.figures.cost_s, self.session.core.every)
         newest = next((cost for cost in reversed(costs) if not cost.given_up), None)
         self.budget.earn(step_s)
+        told_before, self._told_at = self._told_at, time.monotonic()
         self.session.send(
             Stepped(
                 generation=self.session.core.generation,
@@ -335,6 +337,7 @@ class Job:
                 captured=newest.number if newest else None,
                 copy_s=newest.figures.copy_s if newest else None,
                 waited_s=self.waits.take(),
+                cycle_s=self._told_at - told_before if told_before is not None else None,
             )
         )
 
@@ -423,7 +426,7 @@ class Job:
     def resume(self, number: int) -> None:
         """Steps from `number` on are computed again."""
         self._journal.resume(number)
-        self._resumed_from = number
+        self._resumed_from, self._told_at = number, None
         self.step_log.resumed()
 
     def set_dry(self, dry: bool) -> None:

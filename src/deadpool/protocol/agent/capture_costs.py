@@ -75,8 +75,8 @@ class CaptureCosts:
         if news.number > self._schedule.start:
             costs.trained_s += news.step_s
             costs.stalled_s += news.stall_s
-        if news.number > self._schedule.start and news.step_s > 0:
-            self._meter(rank).on_step(news.number - 1, news.step_s)
+        if news.number > self._schedule.start and news.cycle_s is not None:
+            self._meter(rank).on_step(news.number - 1, news.cycle_s)
         captured = news.number - 1 if news.captured is None else news.captured
         if news.copy_s is not None and self._schedule.captures(captured):
             costs.stall_s.append(news.stall_s)
