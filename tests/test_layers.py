@@ -20,6 +20,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 PUBLIC: dict[str, list[str]] = {
     "deadpool": ["ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "join"],
+    "deadpool.integrations.transformers": ["protect"],
     "deadpool.journal": ["Entry", "Jsonl", "Run", "Sink", "TensorBoard", "WandB"],
 }
 """All that users may import. A name that is added here is a promise, and needs a place in docs/."""
@@ -75,6 +76,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backend": {"config", "events", "errors"},
     "trainer": SHARED
     | {"wire", "snapshot", "backend", "child_processes", "environment", "fork_loop", "journal", "notes"},
+    "integrations": {"errors", "notes", "snapshot", "trainer"},
     "workload": {"", "config", "control", "events", "story", "errors"},
     "chaos": {
         *("config", "control", "environment", "errors", "journal", "child_processes", "fork_loop", "snapshot.slot"),
@@ -87,7 +89,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 TORCH_IN_WORKLOAD = {
     f"workload.{module}" for module in ("average", "device", "gpt", "layouts", "loader", "master_weights", "train")
 }
-TORCH_ALLOWED = {"snapshot", "backend", "trainer", "chaos.strangers.torchrun"} | TORCH_IN_WORKLOAD
+TORCH_ALLOWED = {"snapshot", "backend", "trainer", "integrations", "chaos.strangers.torchrun"} | TORCH_IN_WORKLOAD
 PROTOCOL_PACKAGES = {"msgspec"}
 """protocol is written with the standard library and msgspec, whose Structs are its messages and their values."""
 PROTOCOL_FORBIDDEN = {"asyncio", "os", "random", "socket", "threading", "time", "uuid"}

@@ -10,7 +10,7 @@ import contextlib
 import operator
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, SupportsIndex
 
 from deadpool.errors import Unwind
@@ -32,6 +32,7 @@ from deadpool.trainer.capture import Capturer
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.exhausted_generators import exhausted_generator
 from deadpool.trainer.job_journal import FAILURE_S, JobJournal
+from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.loop_rules import LoopRules
 from deadpool.trainer.session import Session
 from deadpool.trainer.step import Step
@@ -95,7 +96,17 @@ class Job:
         self._rules.begin_loop()
         return self._loop(count)
 
-    def _loop(self, count: int) -> Iterator[Step]:
+    def loop(self, count: int) -> StepLoop:
+        """The same steps for a loop that a library owns (deadpool.trainer.loop)."""
+        self._rules.begin_loop()
+        return StepLoop(self._loop(count), lambda: self.session.core.generation)
+
+    @property
+    def rehearses(self) -> bool:
+        """This process is a spare that rehearses: nothing that it does may be seen outside."""
+        return self.session.groups.detached
+
+    def _loop(self, count: int) -> Generator[Step, None, None]:
         if self.session.groups.detached:
             yield from rehearsal.run(self)
         else:

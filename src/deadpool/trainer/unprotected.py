@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any, SupportsIndex
 
@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from deadpool.journal.entry import Sink
 from deadpool.journal.unprotected import UnprotectedJournal
+from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.loop_rules import LoopRules
 
 
@@ -59,7 +60,7 @@ class UnprotectedJob:
         self._rules.begin_loop()
         return self._loop(count)
 
-    def _loop(self, count: int) -> Iterator[UnprotectedStep]:
+    def _loop(self, count: int) -> Generator[UnprotectedStep, None, None]:
         try:
             for number in range(count):
                 step = UnprotectedStep(number, self._journal)
@@ -67,6 +68,11 @@ class UnprotectedJob:
                 self._rules.check(step)
         finally:
             self._journal.close()
+
+    def loop(self, count: int) -> StepLoop:
+        """The same steps for a loop that a library owns."""
+        self._rules.begin_loop()
+        return StepLoop(self._loop(count), lambda: None)
 
     def pause(self, reason: str) -> contextlib.AbstractContextManager[None]:
         """Does nothing: no hang timeout applies."""

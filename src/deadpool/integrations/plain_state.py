@@ -1,0 +1,52 @@
+"""The attributes of an object that hold plain data: counters, flags, lists of figures."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import Any
+
+_LEAVES = (bool, int, float, str, bytes, type(None))
+
+
+def is_plain(value: object, depth: int = 6) -> bool:
+    if isinstance(value, _LEAVES):
+        return type(value) in _LEAVES
+    if depth == 0:
+        return False
+    if type(value) in (dict, defaultdict):
+        assert isinstance(value, dict)
+        return all(type(key) in _LEAVES and is_plain(each, depth - 1) for key, each in value.items())
+    if type(value) in (list, tuple, deque):
+        assert isinstance(value, list | tuple | deque)
+        return all(is_plain(each, depth - 1) for each in value)
+    return False
+
+
+def plain_attributes(owner: object, *, but: frozenset[str] = frozenset()) -> dict[str, Any]:
+    return {name: value for name, value in vars(owner).items() if name not in but and is_plain(value)}
+
+
+def set_plain_attributes(owner: object, values: dict[str, Any]) -> None:
+    """Containers keep their identity, because others may hold them too. Attributes that did not exist then are left."""
+    for name, value in values.items():
+        _set(owner, name, value)
+
+
+def _set(owner: object, name: str, value: Any) -> None:
+    held = getattr(owner, name, None)
+    if isinstance(held, dict) and isinstance(value, dict):
+        _refill(held, value)
+    elif isinstance(held, list) and isinstance(value, list):
+        held[:] = value
+    else:
+        setattr(owner, name, value)
+
+
+def _refill(held: dict[Any, Any], value: dict[Any, Any]) -> None:
+    for key in [key for key in held if key not in value]:
+        del held[key]
+    for key, each in value.items():
+        if isinstance(held.get(key), dict) and isinstance(each, dict):
+            _refill(held[key], each)
+        else:
+            held[key] = each

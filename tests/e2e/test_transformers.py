@@ -1,0 +1,70 @@
+"""transformers.Trainer, whose loop is its own: faults at any moment leave the losses as they would have been."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stage import EVERY_STEP, Stage, run_script_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.errors import JobFailed
+from deadpool.workload.results import differences
+
+pytest.importorskip("accelerate")
+SCRIPT = Path(__file__).with_name("trainer_script.py")
+PER_EPOCH, UPDATES = 6, 18
+"""44 rows on 2 ranks, 2 per batch, 2 batches per update: the last update of an epoch has one batch only."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return run_script_unprotected(SCRIPT, [], 2, tmp_path_factory.mktemp("unprotected") / "run")
+
+
+def run(folder, fork_server, *faults, arguments=(), **settings):
+    config = JobConfig(nodes=2, spares=1, faults=faults, **{**EVERY_STEP, **settings}).checked()
+    stage = Stage(config, "plain", "", folder / "job", fork_server, SCRIPT, list(arguments))
+    return stage, stage.trial.run()
+
+
+CASES = {
+    "in the middle of an epoch": ["at=backward step=8 node=n1"],
+    "first step ever": ["at=forward step=0 node=n0"],
+    "first update of an epoch": [f"at=optimizer step={PER_EPOCH} node=n1"],
+    "last update of an epoch": [f"at=backward step={2 * PER_EPOCH - 1} node=n0"],
+    "after an evaluation": ["at=forward step=5 rank=1"],
+    "while a version is sent": ["at=wire step=9 node=n1"],
+    "last update of all": [f"at=optimizer step={UPDATES - 1} rank=0"],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
+    stage, disturbed = run(tmp_path, fork_server, *CASES[case])
+    assert len(stage.events("fault")) == 1
+    assert differences(undisturbed, disturbed) == []
+    assert len(disturbed.losses[0]) == UPDATES
+
+
+def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbed):
+    _, disturbed = run(tmp_path, fork_server, "at=backward step=8 node=n1", in_place="never")
+    assert differences(undisturbed, disturbed) == []
+
+
+def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
+    stage, _ = run(tmp_path, fork_server, "at=backward step=8 node=n1")
+    assert stage.trainers()[0] == "n0.0"
+    assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]
+
+
+def test_training_that_stops_early(tmp_path, fork_server):
+    early = ["--stop-at", "10"]
+    undisturbed = run_script_unprotected(SCRIPT, early, 2, tmp_path / "unprotected")
+    _, disturbed = run(tmp_path, fork_server, "at=backward step=8 node=n1", arguments=early)
+    assert differences(undisturbed, disturbed) == [] and len(disturbed.losses[0]) == 10
+
+
+def test_data_that_draws_random_numbers_is_refused(tmp_path, fork_server):
+    with pytest.raises(JobFailed, match="the training data draws random numbers"):
+        run(tmp_path, fork_server, arguments=["--random-data"])

@@ -1,0 +1,132 @@
+"""A small training with transformers.Trainer: accumulation, epochs, evaluation, checkpoints, a callback with a state.
+
+Nothing is downloaded. Each rank notes the loss of every update, and in the end a digest of its model and optimizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+from deadpool.integrations.transformers import protect
+
+ROWS, LENGTH, VOCABULARY = 44, 16, 64
+
+
+class Rows(Dataset[dict[str, Tensor]]):
+    def __init__(self, seed: int, rows: int, random_data: bool = False) -> None:
+        chosen = torch.randint(VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(seed))
+        self._rows, self._random = chosen, random_data
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if self._random:
+            torch.rand(1)
+        return {"input_ids": self._rows[index], "labels": self._rows[index]}
+
+
+class Noting(Trainer):
+    """Notes the losses of its microbatches, as a user's subclass might; the sum is part of what has to come back."""
+
+    losses_seen = 0
+    noted: list[str]
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        loss = super().training_step(*args, **kwargs)
+        self.losses_seen += 1
+        self.noted.append(loss.item().hex())
+        return loss
+
+
+class Notes(TrainerCallback):
+    def __init__(self, out: Path) -> None:
+        self._out, self.updates = out, 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.updates += 1
+        loss = f"{' '.join(trainer.noted)} {self.updates} {trainer.losses_seen} {state.epoch}"
+        trainer.noted.clear()
+        line = {"step": state.global_step - 1, "loss": loss, "ended": 0.0, "cpu_s": 0.0}
+        with (self._out / f"rank{args.process_index}.jsonl").open("a") as file:
+            print(json.dumps(line), file=file, flush=True)
+
+
+def digest(trainer: Trainer) -> str:
+    hasher = hashlib.sha256()
+    tensors = {f"model {name}": each for name, each in trainer.model.state_dict().items()}
+    for index, state in trainer.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer {index} {name}": each for name, each in state.items()}
+    for name, tensor in sorted(tensors.items()):
+        hasher.update(name.encode() + tensor.detach().contiguous().numpy().tobytes())
+    history = [
+        {k: v for k, v in logs.items() if "runtime" not in k and "per_second" not in k}
+        for logs in trainer.state.log_history
+    ]
+    hasher.update(json.dumps(history).encode())
+    return hasher.hexdigest()
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", type=Path, required=True)
+parser.add_argument("--accumulation", type=int, default=2)
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--random-data", action="store_true")
+parser.add_argument("--stop-at", type=int, default=0)
+parsed = parser.parse_args()
+parsed.out.mkdir(parents=True, exist_ok=True)
+
+
+class StopsEarly(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop |= state.global_step == parsed.stop_at
+
+
+arguments = TrainingArguments(
+    output_dir=str(parsed.out / "checkpoints"),
+    num_train_epochs=3,
+    per_device_train_batch_size=2,
+    gradient_accumulation_steps=parsed.accumulation,
+    dataloader_num_workers=parsed.workers,
+    learning_rate=1e-3,
+    lr_scheduler_type="cosine",
+    warmup_steps=3,
+    max_grad_norm=1.0,
+    logging_steps=2,
+    eval_strategy="steps",
+    eval_steps=5,
+    save_steps=7,
+    save_total_limit=2,
+    report_to=[],
+    disable_tqdm=True,
+    use_cpu=True,
+    ddp_backend="gloo",
+    seed=3,
+)
+torch.manual_seed(3)
+model = GPT2LMHeadModel(
+    GPT2Config(
+        vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+)
+trainer = Noting(
+    model=model,
+    args=arguments,
+    train_dataset=Rows(1, ROWS, parsed.random_data),
+    eval_dataset=Rows(2, 8),
+    callbacks=[Notes(parsed.out), StopsEarly()],
+)
+trainer.noted = []
+protect(trainer)
+trainer.train()
+with (parsed.out / f"rank{arguments.process_index}.jsonl").open("a") as file:
+    print(json.dumps({"digest": digest(trainer)}), file=file, flush=True)
