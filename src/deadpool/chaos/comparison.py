@@ -102,7 +102,7 @@ class Case:
         return Results.read(out) if not result.problems else None
 
     def _draw(self) -> list[Intent]:
-        kinds = possible(self.network, self.kinds)
+        kinds = possible(self.network, self.timing.holders, self.kinds)
         return draw(f"{self.seed} {self.job.name}", self.faults, kinds, one_by_one=self.timing.one_by_one)
 
     def _local_job(self) -> LocalJob:

@@ -17,6 +17,10 @@ class Timing:
     """Each fault comes in a calm moment and lasts until the job trains without what it hit."""
 
     @property
+    def holders(self) -> int:
+        return int(self.settings.get("holders", JobConfig().holders))
+
+    @property
     def _node_timeout_s(self) -> float:
         return self.settings.get("node_timeout_s", JobConfig().node_timeout_s)
 

@@ -13,9 +13,9 @@ FAULTS: dict[str, type[Fault]] = {
 }
 
 
-def possible(network: Network, kinds: Collection[str] = ()) -> list[str]:
+def possible(network: Network, holders: int, kinds: Collection[str] = ()) -> list[str]:
     """Names of these kinds, or of all, each as often as its weight says. Faults that cannot be injected here are left
     out."""
     wanted = (fault for kind, fault in FAULTS.items() if not kinds or kind in kinds)
-    usable = (fault for fault in wanted if fault.is_possible(network))
+    usable = (fault for fault in wanted if fault.is_possible(network) and fault.holders <= holders)
     return [fault.kind for fault in usable for _ in range(fault.weight)]

@@ -70,6 +70,7 @@ class DamageCopy(OnNode):
     """A node is killed, and one of its holders has corrupt copies of its ranks."""
 
     kind = "damage_copy"
+    holders = 2
     holder: str
 
     def aim(self, scene: Scene) -> bool:

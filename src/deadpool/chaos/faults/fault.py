@@ -32,6 +32,7 @@ class Scene:
 class Fault(ABC):
     kind: ClassVar[str]
     weight: ClassVar[int] = 1
+    holders: ClassVar[int] = 1  # so many a rank has to have, else nothing could recover from it
     ends_with: ClassVar[str | None] = (
         None  # the event that ends its recovery; None: the first step that is completed after it
     )
