@@ -38,8 +38,8 @@ def test_first_one_comes_in_a_calm_moment_and_some_in_the_middle_of_a_recovery()
 def test_without_a_network_of_its_own_nothing_is_cut():
     cuts = {kind for kind in FAULTS if kind.startswith("cut")}
     assert len(cuts) == 6
-    assert set(possible(Namespaces())) - set(possible(Loopback())) == cuts
-    assert set(possible(Loopback(), ["kill_node", "cut_off"])) == {"kill_node"}
+    assert set(possible(Namespaces(), 2)) - set(possible(Loopback(), 2)) == cuts
+    assert set(possible(Loopback(), 2, ["kill_node", "cut_off"])) == {"kill_node"}
 
 
 def test_never_more_nodes_at_once_than_can_be_lost():
@@ -55,3 +55,7 @@ def test_what_endangers_nobody_is_limited_too():
     nobody = frozenset()
     assert allows([nobody] * (BURST - 1), nobody, losses_at_once=2)
     assert not allows([nobody] * BURST, nobody, losses_at_once=2)
+
+
+def test_damage_to_the_only_copy_is_left_out():
+    assert "damage_copy" in possible(Loopback(), 2) and "damage_copy" not in possible(Loopback(), 1)
