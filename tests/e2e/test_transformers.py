@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
 from deadpool.errors import JobFailed
-from deadpool.workload.results import differences
+from deadpool.workload.results import Results, differences
 
 pytest.importorskip("accelerate")
 SCRIPT = Path(__file__).with_name("trainer_script.py")
@@ -39,7 +41,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = ("first step ever", "last update of an epoch")
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.thorough) for case in CASES]
+)
 def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
     stage, disturbed = run(tmp_path, fork_server, *CASES[case])
     assert len(stage.events("fault")) == 1
@@ -47,6 +54,7 @@ def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
     assert len(disturbed.losses[0]) == UPDATES
 
 
+@pytest.mark.thorough
 def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbed):
     _, disturbed = run(tmp_path, fork_server, "at=backward step=8 node=n1", in_place="never")
     assert differences(undisturbed, disturbed) == []
@@ -58,6 +66,7 @@ def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undist
     assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]
 
 
+@pytest.mark.thorough
 def test_training_that_stops_early(tmp_path, fork_server):
     early = ["--stop-at", "10"]
     undisturbed = run_script_unprotected(SCRIPT, early, 2, tmp_path / "unprotected")
@@ -65,6 +74,28 @@ def test_training_that_stops_early(tmp_path, fork_server):
     assert differences(undisturbed, disturbed) == [] and len(disturbed.losses[0]) == 10
 
 
-def test_data_that_draws_random_numbers_is_refused(tmp_path, fork_server):
+@pytest.mark.thorough
+@pytest.mark.parametrize("step", [0, 2, 9])
+def test_training_that_goes_on_from_a_checkpoint(tmp_path, fork_server, step):
+    """The checkpoint is of update 7, so the job's first step is in the middle of an epoch."""
+    run_script_unprotected(SCRIPT, ["--stop-at", "8"], 2, tmp_path / "before")
+    arguments = ["--resume", str(tmp_path / "before" / "out" / "checkpoints" / "checkpoint-7")]
+    undisturbed = run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "unprotected")
+    _, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n1", arguments=arguments)
+    assert differences(undisturbed, disturbed) == [] and min(disturbed.losses[0]) == 7
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("arguments", [["--workers", "2"], ["--accumulation", "1"], ["--accumulation", "4"]])
+def test_loaders_with_workers_and_other_accumulations(tmp_path, fork_server, arguments):
+    out = tmp_path / "unprotected"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT), "--out", str(out)]
+    subprocess.run([*command, *arguments], check=True, timeout=120, capture_output=True)
+    _, disturbed = run(tmp_path, fork_server, "at=backward step=7 node=n0", arguments=arguments)
+    assert differences(Results.read(out), disturbed) == []
+
+
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.thorough)])
+def test_data_that_draws_random_numbers_is_refused(tmp_path, fork_server, workers):
     with pytest.raises(JobFailed, match="the training data draws random numbers"):
-        run(tmp_path, fork_server, arguments=["--random-data"])
+        run(tmp_path, fork_server, arguments=["--random-data", "--workers", workers])

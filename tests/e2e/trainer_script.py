@@ -82,6 +82,7 @@ parser.add_argument("--accumulation", type=int, default=2)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--random-data", action="store_true")
 parser.add_argument("--stop-at", type=int, default=0)
+parser.add_argument("--resume", type=Path, help="a checkpoint of Trainer's")
 parsed = parser.parse_args()
 parsed.out.mkdir(parents=True, exist_ok=True)
 
@@ -127,6 +128,6 @@ trainer = Noting(
 )
 trainer.noted = []
 protect(trainer)
-trainer.train()
+trainer.train(resume_from_checkpoint=str(parsed.resume) if parsed.resume else None)
 with (parsed.out / f"rank{arguments.process_index}.jsonl").open("a") as file:
     print(json.dumps({"digest": digest(trainer)}), file=file, flush=True)

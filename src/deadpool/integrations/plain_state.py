@@ -22,13 +22,17 @@ def is_plain(value: object, depth: int = 6) -> bool:
     return False
 
 
-def plain_attributes(owner: object, *, but: frozenset[str] = frozenset()) -> dict[str, Any]:
-    return {name: value for name, value in vars(owner).items() if name not in but and is_plain(value)}
+def plain_attributes(owner: object) -> dict[str, Any]:
+    attributes = vars(owner)
+    return {"names": list(attributes), "values": {name: each for name, each in attributes.items() if is_plain(each)}}
 
 
-def set_plain_attributes(owner: object, values: dict[str, Any]) -> None:
-    """Containers keep their identity, because others may hold them too. Attributes that did not exist then are left."""
-    for name, value in values.items():
+def set_plain_attributes(owner: object, state: dict[str, Any]) -> None:
+    """Containers keep their identity, because others may hold them too. What did not exist then is removed: a counter
+    that began as an attribute of the class is that again."""
+    for name in vars(owner).keys() - set(state["names"]):
+        delattr(owner, name)
+    for name, value in state["values"].items():
         _set(owner, name, value)
 
 

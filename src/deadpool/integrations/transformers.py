@@ -155,11 +155,10 @@ class _Training:
                 "steps_trained_in_current_epoch": update * trainer.args.gradient_accumulation_steps,
             }
             try:
-                if is_new and number == 0:
-                    run_epoch(**frame)  # as Trainer wants it, be it after a checkpoint that it has loaded itself
-                else:
+                if not is_new or number > 0:
                     self._prepare_again(trainer, begins_epoch=update == 0)
-                    run_epoch(**{**frame, **again})
+                # The first step as Trainer wants it: a checkpoint that it resumes from has random numbers for it.
+                run_epoch(**(frame if number == 0 else {**frame, **again}))
             except BaseException as error:
                 if not self._loop.came_back(error):
                     raise

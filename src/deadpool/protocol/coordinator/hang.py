@@ -35,11 +35,11 @@ standstill too, the next one may last so many times as long."""
 _ENOUGH = 10
 """Steps that have to be known before any of them is taken to be late."""
 
-LATE_S = 2.0
-"""A step is late if it lasts so much longer than the slowest recent ones, and twice as long."""
+LATE_S = 1.0
+"""A step is late if it lasts so much longer than the slowest recent ones. What follows from that costs little."""
 
-LATE_AT_FIRST_S = 5.0
-"""The same while few steps are known."""
+LATE_AT_FIRST_S = 3.0
+"""A step is late if it lasts so long, while few are known."""
 
 HANG_FIRST_STEPS = 3
 """A first step may compile. It may take so many times as long as the slowest first step of this job did."""
@@ -229,8 +229,7 @@ class HangDetector:
         still_s = now - self._since
         if still_s < LATE_S:
             return False  # most calls end here
-        slow_s = self._pace.slow_step_s if self._pace.is_known else 0.0
-        return still_s >= (slow_s + max(LATE_S, slow_s) if slow_s else LATE_AT_FIRST_S)
+        return still_s >= (self._pace.slow_step_s + LATE_S if self._pace.is_known else LATE_AT_FIRST_S)
 
     def _nobody_works(self) -> bool:
         """A limit that the user gave holds whatever ranks do, and first steps are no measure. Idle ranks on several
