@@ -67,7 +67,7 @@ def digest(trainer: Trainer) -> str:
     for index, state in trainer.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer {index} {name}": each for name, each in state.items()}
     for name, tensor in sorted(tensors.items()):
-        hasher.update(name.encode() + tensor.detach().contiguous().numpy().tobytes())
+        hasher.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
     history = [
         {k: v for k, v in logs.items() if "runtime" not in k and "per_second" not in k}
         for logs in trainer.state.log_history
@@ -82,6 +82,7 @@ parser.add_argument("--accumulation", type=int, default=2)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--random-data", action="store_true")
 parser.add_argument("--stop-at", type=int, default=0)
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 parser.add_argument("--resume", type=Path, help="a checkpoint of Trainer's")
 parsed = parser.parse_args()
 parsed.out.mkdir(parents=True, exist_ok=True)
@@ -109,8 +110,8 @@ arguments = TrainingArguments(
     save_total_limit=2,
     report_to=[],
     disable_tqdm=True,
-    use_cpu=True,
-    ddp_backend="gloo",
+    use_cpu=parsed.device == "cpu",
+    ddp_backend="gloo" if parsed.device == "cpu" else "nccl",
     seed=3,
 )
 torch.manual_seed(3)
