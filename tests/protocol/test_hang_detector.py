@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from deadpool.protocol.coordinator.hang import HANG_AT_LEAST_S, IDLE_AGAIN, IDLE_AT_LEAST_S, HangDetector, Standstill
+from deadpool.protocol.coordinator.hang import (
+    HANG_AT_LEAST_S,
+    IDLE_AGAIN,
+    IDLE_AT_LEAST_S,
+    LATE_AT_FIRST_S,
+    LATE_S,
+    HangDetector,
+    Standstill,
+)
 
 
 class Watched:
@@ -297,3 +305,20 @@ def test_step_time_is_not_the_time_between_two_nodes_heartbeats() -> None:
     watch.on_idle(range(20), waiting=range(1, 20), idle=[0])
     assert watch.detect(now + 35.0, paused=False) is None
     assert watch.detect(now + 45.0, paused=False) is not None
+
+
+def test_reports_that_were_away_for_a_while_make_no_slow_step() -> None:
+    """The coordinator was cut off for 20 s, in which 20 steps were completed."""
+    job = Watched()
+    last = job.steps(1, count=20, each_s=1)
+    job.now += 20
+    assert job.stand(1, last + 21, last + 21) is None
+    assert job.stand(int(IDLE_AT_LEAST_S), last + 21, last + 21, waiting=[0], idle=[1]) is not None
+
+
+def test_step_is_late_soon_after_it_should_have_ended() -> None:
+    job = Watched()
+    assert not job.watch.is_late(job.now + LATE_AT_FIRST_S - 0.1) and job.watch.is_late(job.now + LATE_AT_FIRST_S)
+    job.steps(1, count=20, each_s=6)
+    began = job.watch._since
+    assert not job.watch.is_late(began + 6 + LATE_S - 0.1) and job.watch.is_late(began + 6 + LATE_S)

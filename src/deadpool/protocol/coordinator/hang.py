@@ -184,7 +184,8 @@ class HangDetector:
         if not news:
             return
         if self.is_warm:
-            self._recent_s.append(now - self._since)
+            done = max(1, *(step - known.get(rank, step) for rank, step in news))
+            self._recent_s.append((now - self._since) / done)  # no report for a while may be many steps
         else:
             self._on_first_steps(news, now)
         known.update(news)
@@ -274,6 +275,7 @@ class RankPace:
 
     def __init__(self) -> None:
         self._rank: int | None = None
+        self._step = 0
         self._since: float | None = None
         self._recent_s: deque[float] = deque(maxlen=_RECENT)
 
@@ -282,12 +284,13 @@ class RankPace:
         self._since = None
 
     def on_steps(self, news: Iterable[tuple[int, int]], now: float) -> None:
-        ranks = {rank for rank, _ in news}
-        self._rank = min(ranks) if self._rank is None else self._rank
-        if self._rank not in ranks:
+        steps = dict(news)
+        self._rank = min(steps) if self._rank is None else self._rank
+        if self._rank not in steps:
             return
+        done, self._step = steps[self._rank] - self._step, steps[self._rank]
         if self._since is not None:
-            self._recent_s.append(now - self._since)
+            self._recent_s.append((now - self._since) / max(1, done))
         self._since = now
 
     @property
