@@ -9,7 +9,7 @@ import pytest
 from test_layers import modules
 
 OF_LIBRARIES = ("integrations.transformers",)
-"""A script that imports one of these uses the library itself."""
+"""A script that imports one of these rooms uses the library itself."""
 OPTIONAL = ("cryptography", "hypothesis", "atheris", "torchdata", "transformers", "tensorboard", "wandb")
 
 
@@ -21,7 +21,9 @@ def imported_without(packages: tuple[str, ...], names: list[str]) -> subprocess.
 
 
 def test_everything_can_be_imported_without_them():
-    names = [f"deadpool.{module}" for module in modules() if module not in ("__init__", *OF_LIBRARIES)]
+    names = [
+        f"deadpool.{module}" for module in modules() if module != "__init__" and not module.startswith(OF_LIBRARIES)
+    ]
     assert len(names) > 100
     done = imported_without(OPTIONAL, names)
     assert done.returncode == 0, done.stderr

@@ -95,6 +95,28 @@ def test_loaders_with_workers_and_other_accumulations(tmp_path, fork_server, arg
     assert differences(Results.read(out), disturbed) == []
 
 
+@pytest.mark.thorough
+def test_process_that_starts_later_finds_a_newer_checkpoint(tmp_path, fork_server, undisturbed):
+    """It is of update 7, and the job began at its first."""
+    _, disturbed = run(
+        tmp_path, fork_server, "at=backward step=9 node=n1", arguments=["--resume-last"], in_place="never"
+    )
+    assert differences(undisturbed, disturbed) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--sampling", "group_by_length"], "LengthGroupedSampler|DistributedLengthGroupedSampler"),
+        (["--epoch-stop"], "should_epoch_stop"),
+    ],
+)
+@pytest.mark.thorough
+def test_what_could_not_be_redone_is_refused(tmp_path, fork_server, arguments, reason):
+    with pytest.raises(JobFailed, match=reason):
+        run(tmp_path, fork_server, arguments=arguments)
+
+
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.thorough)])
 def test_data_that_draws_random_numbers_is_refused(tmp_path, fork_server, workers):
     with pytest.raises(JobFailed, match="the training data draws random numbers"):

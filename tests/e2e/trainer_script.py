@@ -11,10 +11,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 
 from deadpool.integrations.transformers import protect
 
@@ -50,11 +52,18 @@ class Noting(Trainer):
 
 class Notes(TrainerCallback):
     def __init__(self, out: Path) -> None:
-        self._out, self.updates = out, 0
+        self._out, self.updates, self.seen = out, 0, {"epochs": np.int64(0)}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        torch.rand(3)  # neither this nor a counter that begins here may change what a newcomer has loaded
+        self.updates = 0
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.seen["epochs"] += 1
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.updates += 1
-        loss = f"{' '.join(trainer.noted)} {self.updates} {trainer.losses_seen} {state.epoch}"
+        loss = f"{' '.join(trainer.noted)} {self.updates} {trainer.losses_seen} {state.epoch} {self.seen['epochs']}"
         trainer.noted.clear()
         line = {"step": state.global_step - 1, "loss": loss, "ended": 0.0, "cpu_s": 0.0}
         with (self._out / f"rank{args.process_index}.jsonl").open("a") as file:
@@ -82,6 +91,9 @@ parser.add_argument("--accumulation", type=int, default=2)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--random-data", action="store_true")
 parser.add_argument("--stop-at", type=int, default=0)
+parser.add_argument("--sampling", default="random")
+parser.add_argument("--epoch-stop", action="store_true")
+parser.add_argument("--resume-last", action="store_true", help="from the newest checkpoint that this process finds")
 parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 parser.add_argument("--resume", type=Path, help="a checkpoint of Trainer's")
 parsed = parser.parse_args()
@@ -91,6 +103,7 @@ parsed.out.mkdir(parents=True, exist_ok=True)
 class StopsEarly(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_training_stop |= state.global_step == parsed.stop_at
+        control.should_epoch_stop |= parsed.epoch_stop and state.global_step == 4
 
 
 arguments = TrainingArguments(
@@ -108,6 +121,7 @@ arguments = TrainingArguments(
     eval_steps=5,
     save_steps=7,
     save_total_limit=2,
+    train_sampling_strategy=parsed.sampling,
     report_to=[],
     disable_tqdm=True,
     use_cpu=parsed.device == "cpu",
@@ -129,6 +143,9 @@ trainer = Noting(
 )
 trainer.noted = []
 protect(trainer)
-trainer.train(resume_from_checkpoint=str(parsed.resume) if parsed.resume else None)
+resume = (
+    get_last_checkpoint(arguments.output_dir) if parsed.resume_last and Path(arguments.output_dir).exists() else None
+)
+trainer.train(resume_from_checkpoint=str(parsed.resume) if parsed.resume else resume)
 with (parsed.out / f"rank{arguments.process_index}.jsonl").open("a") as file:
     print(json.dumps({"digest": digest(trainer)}), file=file, flush=True)

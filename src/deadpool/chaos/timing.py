@@ -47,5 +47,5 @@ CROWDED = Timing(
         "isolation_timeout_s": 60.0,
     },
 )
-ONE_BY_ONE = Timing(step_pause_s=1.0, hangs_s=60.0, one_by_one=True)
+ONE_BY_ONE = Timing(step_pause_s=1.0, hangs_s=90.0, one_by_one=True)
 """Default settings and steps of a second."""

@@ -83,7 +83,7 @@ class AgentProcess:
         self._data_address: Address | None = None
         self._ends: dict[str, AgentEnd] = {}
         self._driver = CoreDriver(self._core, perform=self._perform, stall_s=_STALL_S)
-        self._probing: asyncio.Task[None] | None = None  # the loop itself keeps no reference to it
+        self._probing: set[asyncio.Task[None]] = set()
         self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._injections = NodeInjections(
             self._core.trainers, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
@@ -170,6 +170,8 @@ class AgentProcess:
 
     async def _close(self, client: CoordinatorClient) -> None:
         self._driver.stop()
+        for probing in self._probing:
+            probing.cancel()
         await self._trainers.close()
         self._door.close()
         await self._rendezvous.close()
@@ -228,7 +230,9 @@ class AgentProcess:
             case KillTrainer(trainer=name):
                 self._signal_trainer(name, signal.SIGKILL)
             case ProbePeers():
-                self._probing = asyncio.get_running_loop().create_task(self._probe(effect))
+                task = asyncio.get_running_loop().create_task(self._probe(effect))
+                self._probing.add(task)
+                task.add_done_callback(self._probing.discard)
             case Emit(event=event):
                 self._report(event)
             case Finish():
@@ -236,7 +240,10 @@ class AgentProcess:
                     self._outcome.set_result(effect)
 
     async def _probe(self, probe: ProbePeers) -> None:
-        found = await asyncio.to_thread(unreachable, probe.peers)
+        try:
+            found = await asyncio.to_thread(unreachable, probe.peers)
+        except OSError:
+            return  # out of descriptors, say: this node has nothing to tell of the others
         self._feed(PeersProbed(number=probe.number, unreachable=found))
 
     def _to_trainer(self, name: str, message: Any, segment: int | None = None) -> None:

@@ -10,26 +10,30 @@ from collections.abc import Sequence
 
 from deadpool.protocol.messages import Peer
 
-PROBE_S = 1.0
-_ANSWERED = (0, errno.EISCONN, errno.ECONNREFUSED, errno.ECONNRESET)
+PROBE_S = 1.5
+"""Longer than it takes the kernel to send a lost first packet again."""
+_ANSWERED = (0, errno.ECONNREFUSED, errno.ECONNRESET)
 """What the network says where the other machine answers, be it that no process listens there any more."""
 
 
 def unreachable(peers: Sequence[Peer], timeout_s: float = PROBE_S) -> tuple[str, ...]:
     """The nodes that do not answer. Connections are made by the kernels of both sides: it makes no difference whether a
     process is slow, here or there."""
-    pending = {}
+    pending: dict[socket.socket, str] = {}
+    no_way: list[str] = []
     try:
         for peer in peers:
             sock = socket.socket(socket.AF_INET6 if ":" in peer.address.host else socket.AF_INET)
             sock.setblocking(False)
             code = sock.connect_ex((peer.address.host, peer.address.port))
-            if code in _ANSWERED:
-                sock.close()
-            else:
-                pending[sock] = peer.node  # it is being made, or there is no route
+            if code == errno.EINPROGRESS:
+                pending[sock] = peer.node
+                continue
+            sock.close()
+            if code not in _ANSWERED:
+                no_way.append(peer.node)  # the error is told once: the socket itself would seem well afterwards
         _await(pending, time.monotonic() + timeout_s)
-        return tuple(pending.values())
+        return (*no_way, *pending.values())
     finally:
         for sock in pending:
             sock.close()

@@ -1,37 +1,55 @@
-"""The attributes of an object that hold plain data: counters, flags, lists of figures."""
+"""The attributes of an object that hold data and nothing else: counters, flags, figures, small arrays."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any
 
+import numpy as np
+import torch
+
 _LEAVES = (bool, int, float, str, bytes, type(None))
+_DICTS = (dict, defaultdict, OrderedDict, Counter)
+_DEPTH = 8
 
 
-def is_plain(value: object, depth: int = 6) -> bool:
-    if isinstance(value, _LEAVES):
-        return type(value) in _LEAVES
+def is_plain(value: object, depth: int = _DEPTH) -> bool:
+    if type(value) in _LEAVES or isinstance(value, np.bool_ | np.number):
+        return True
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biufc"
+    if type(value) is torch.Tensor:
+        return value.device.type == "cpu" and not value.requires_grad
     if depth == 0:
         return False
-    if type(value) in (dict, defaultdict):
-        assert isinstance(value, dict)
-        return all(type(key) in _LEAVES and is_plain(each, depth - 1) for key, each in value.items())
-    if type(value) in (list, tuple, deque):
-        assert isinstance(value, list | tuple | deque)
-        return all(is_plain(each, depth - 1) for each in value)
+    if isinstance(value, dict):
+        items = value.items()
+        return type(value) in _DICTS and all(type(k) in _LEAVES and is_plain(each, depth - 1) for k, each in items)
+    if isinstance(value, list | tuple | deque | set):
+        return type(value) in (list, tuple, deque, set) and all(is_plain(each, depth - 1) for each in value)
     return False
 
 
-def plain_attributes(owner: object) -> dict[str, Any]:
-    attributes = vars(owner)
-    return {"names": list(attributes), "values": {name: each for name, each in attributes.items() if is_plain(each)}}
+def plain_attributes(owner: object, *, but: frozenset[str] = frozenset()) -> dict[str, Any]:
+    found = {name: each for name, each in vars(owner).items() if name not in but and is_plain(each)}
+    return {"names": list(vars(owner)), "values": {name: _portable(each) for name, each in found.items()}}
+
+
+def _portable(value: Any) -> Any:
+    """A default factory may be a function, which cannot be stored; the container that is there has it already."""
+    if isinstance(value, defaultdict):
+        return {key: _portable(each) for key, each in value.items()}
+    if type(value) is dict:
+        return {key: _portable(each) for key, each in value.items()}
+    return value
 
 
 def set_plain_attributes(owner: object, state: dict[str, Any]) -> None:
-    """Containers keep their identity, because others may hold them too. What did not exist then is removed: a counter
-    that began as an attribute of the class is that again."""
+    """Containers keep their identity, because others may hold them too. Plain data that did not exist then is removed:
+    a counter that began as an attribute of the class is that again."""
     for name in vars(owner).keys() - set(state["names"]):
-        delattr(owner, name)
+        if is_plain(vars(owner)[name]):
+            delattr(owner, name)
     for name, value in state["values"].items():
         _set(owner, name, value)
 
@@ -50,7 +68,9 @@ def _refill(held: dict[Any, Any], value: dict[Any, Any]) -> None:
     for key in [key for key in held if key not in value]:
         del held[key]
     for key, each in value.items():
-        if isinstance(held.get(key), dict) and isinstance(each, dict):
+        if isinstance(each, dict) and key not in held and isinstance(held, defaultdict):
+            held[key]  # its factory makes what is missing
+        if isinstance(each, dict) and isinstance(held.get(key), dict):
             _refill(held[key], each)
         else:
             held[key] = each

@@ -1,9 +1,9 @@
 """Which versions are captured, across changes of the interval. The coordinator and every trainer keep the same.
 
 Rule 4 (every rank captures the same versions): a schedule decides from its `start` on, and the one before it decides
-below. Intervals are powers of two times the first one, so of two schedules one captures all that the other does. A
-trainer that hears late of a wider interval has captured too much, which the permit passes; of a narrower one too
-little, which it reports (`overlooked`).
+below. Intervals are powers of two times the first one, so of two schedules one captures all that the other does, but
+for a few that are left out now and then. A trainer that hears late of a change has captured too much, which the permit
+passes, or too little, which it reports (`overlooked`).
 """
 
 from __future__ import annotations

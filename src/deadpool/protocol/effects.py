@@ -104,6 +104,9 @@ class Activity(Enum):
     STOPPED = "stopped"  # by a signal: it does nothing until another signal lets it go on
 
 
+WAITS = (Activity.IDLE, Activity.OUTSIDE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerActivity:
     """Observed whenever it changes. A trainer of which nothing was observed yet counts as active."""

@@ -29,7 +29,7 @@ class Layout(Value, frozen=True, kw_only=True):
         return range(position * self.per_node, (position + 1) * self.per_node)
 
 
-RESTS = 64
+RESTS = 61  # a prime: what a script does every so many steps must not fall on the same ones
 LEFT_OUT = {1: 3, 2: 1}
 """By the interval: so many versions in a row are left out, so that two steps run beside no copy and beside nothing that
 is still being sent."""

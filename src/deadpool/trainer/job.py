@@ -96,8 +96,9 @@ class Job:
         self._rules.begin_loop()
         return self._loop(count)
 
-    def loop(self, count: int) -> StepLoop:
-        """The same steps for a loop that a library owns (deadpool.trainer.loop)."""
+    def loop(self, count: int | Callable[[], int]) -> StepLoop:
+        """The same steps for a loop that a library owns (deadpool.trainer.loop). A function instead of `count` is asked
+        at each boundary: what it returns may be part of the protected state."""
         self._rules.begin_loop()
         return StepLoop(self._loop(count), lambda: self.session.core.generation)
 
@@ -106,7 +107,7 @@ class Job:
         """This process is a spare that rehearses: nothing that it does may be seen outside."""
         return self.session.groups.detached
 
-    def _loop(self, count: int) -> Generator[Step, None, None]:
+    def _loop(self, count: int | Callable[[], int]) -> Generator[Step, None, None]:
         if self.session.groups.detached:
             yield from rehearsal.run(self)
         else:
@@ -166,6 +167,7 @@ class Job:
 
     def _report_pause(self, reason: str | None) -> None:
         self._pause = reason
+        self._told_at = None  # what takes long on purpose is no step time
         self.session.send(Paused(reason=reason))
 
     def log(self, step: SupportsIndex, /, **values: Any) -> None:
@@ -205,8 +207,8 @@ class Job:
         """A digest of the protected state as it is now: equal digests mean bit-identical state."""
         return self.state.digest()
 
-    def _done(self, count: int) -> bool:
-        return self.number >= count
+    def _done(self, count: int | Callable[[], int]) -> bool:
+        return self.number >= (count() if callable(count) else count)
 
     def _finish_with_all_ranks(self) -> bool:
         """Waits until every rank has finished. False: a fault came first, and some rank has to redo a step."""

@@ -47,6 +47,7 @@ class UnprotectedJob:
     """A training loop without protection. It has the methods of a protected Job."""
 
     enabled = False
+    rehearses = False
 
     def __init__(self, objects: dict[str, object], rank: int) -> None:
         from deadpool.snapshot.state import ProtectedState
@@ -69,10 +70,10 @@ class UnprotectedJob:
         finally:
             self._journal.close()
 
-    def loop(self, count: int) -> StepLoop:
+    def loop(self, count: int | Callable[[], int]) -> StepLoop:
         """The same steps for a loop that a library owns."""
         self._rules.begin_loop()
-        return StepLoop(self._loop(count), lambda: None)
+        return StepLoop(self._loop(count() if callable(count) else count), lambda: None)
 
     def pause(self, reason: str) -> contextlib.AbstractContextManager[None]:
         """Does nothing: no hang timeout applies."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers import Trainer
 from deadpool.protocol.agent.unwinding import Unwinding
-from deadpool.protocol.effects import Activity
+from deadpool.protocol.effects import WAITS, Activity
 
 STOPPED_S = 2.0
 """A trainer may be stopped for so long, for example by a tool that looks into it."""
@@ -23,13 +23,17 @@ class ActivityWatch:
 
     def on_activity(self, name: str, activity: Activity, now: float) -> None:
         trainer = self._state.trainers.by_name.get(name)
-        if trainer is not None and activity is not trainer.activity:
-            trainer.activity, trainer.activity_since = activity, now
+        if trainer is None or activity is trainer.activity:
+            return
+        if not (trainer.activity in WAITS and activity in WAITS):
+            trainer.activity_since = now
+        trainer.activity, trainer.activity_changed = activity, now
 
     def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: while this process did not run, a signal to go on may have gone to all of the node."""
         for trainer in self._state.trainers.by_name.values():
             trainer.activity_since += seconds
+            trainer.activity_changed += seconds
 
     def deadline(self) -> float | None:
         return min((trainer.activity_since + STOPPED_S for trainer in self._stopped()), default=None)

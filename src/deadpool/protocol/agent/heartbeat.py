@@ -70,9 +70,10 @@ def _is_close(before: tuple[float | None, ...] | None, now: tuple[float | None, 
 
 
 def _figures(costs: CaptureCostReport) -> tuple[float | None, ...]:
-    overhead = costs.overhead
-    measured = (overhead.share, overhead.error) if overhead is not None else (None, None)
-    return (costs.every, costs.step_s, costs.stall_s, costs.commit_s, *measured)
+    """What is measured is reported again when it has changed by as much as it is uncertain."""
+    share, error = (costs.overhead.share, costs.overhead.error) if costs.overhead is not None else (None, None)
+    in_errors = None if share is None or error is None else float(round(share / max(error, 1e-9)))
+    return (costs.every, costs.step_s, costs.stall_s, costs.commit_s, in_errors, error)
 
 
 class Heartbeats:
@@ -135,8 +136,9 @@ class Heartbeats:
 
     def _is_idle(self, trainer: Trainer, now: float) -> bool:
         """Not if something outside the job may let it go on."""
-        is_idle = trainer.idle_s(now) >= IDLE_S and trainer.activity is not Activity.OUTSIDE
-        return is_idle and not trainer.waits_for
+        if trainer.activity in (Activity.ACTIVE, Activity.OUTSIDE) or trainer.waits_for:
+            return False
+        return now - trainer.activity_changed >= IDLE_S
 
     def _send(self, now: float) -> None:
         state = self._state

@@ -48,6 +48,7 @@ class Trainer:
     step_s: float = 0.0  # what the last step took
     waits_for: str = ""  # for a while, by its own word: for other ranks, or for its data
     activity: Activity = Activity.ACTIVE
+    activity_changed: float = 0.0
     activity_since: float = 0.0
     attached: set[int] = field(default_factory=set)  # segments whose descriptor it has
 

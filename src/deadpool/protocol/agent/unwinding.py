@@ -6,7 +6,7 @@ from deadpool.protocol.agent.phase import Phase
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers import Trainer, TrainerState
-from deadpool.protocol.effects import Activity, CutStreams
+from deadpool.protocol.effects import WAITS, CutStreams
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import WAITS_FOR_DATA, Fence, FenceAck, Halt
 
@@ -93,7 +93,7 @@ class Unwinding:
         """Those that were told to come to rest, and neither do so nor anything else. A rank whose data is late comes to
         rest when it has come."""
         halting = [t for t in self._halting() if t.has_state]
-        return [t for t in halting if t.activity in (Activity.IDLE, Activity.OUTSIDE) and t.waits_for != WAITS_FOR_DATA]
+        return [t for t in halting if t.activity in WAITS and t.waits_for != WAITS_FOR_DATA]
 
     def _halting(self) -> list[Trainer]:
         return [t for t in self._state.trainers.by_name.values() if t.halting and not t.killed]

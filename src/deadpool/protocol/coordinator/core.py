@@ -239,6 +239,7 @@ class Coordinator:
         for each in cut_off:
             if self.phase is not Phase.ENDED:
                 self._job.silent.fell_silent(each.node)
+                self._job.cut_off.add(each.node)
                 self._membership.lose_node(each.node, each.reason, now)
 
     def _on_trainers(self, member: Member, trainers: tuple[Any, ...]) -> None:

@@ -89,7 +89,7 @@ class HangMonitor:
 
     @property
     def all_have_stepped(self) -> bool:
-        """Every rank has completed a step since Go."""
+        """The job runs, and every process has completed a step."""
         return self._job.phase is Phase.RUNNING and self._detector.is_warm
 
     def is_late(self, now: float) -> bool:

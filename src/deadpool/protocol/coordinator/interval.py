@@ -27,7 +27,7 @@ from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.messages import CaptureCostReport, Missed, Overhead
-from deadpool.protocol.topology import Schedule
+from deadpool.protocol.topology import LEFT_OUT, Schedule
 from deadpool.protocol.trainer_core import NO_SLOT
 
 MARGIN = 1.5
@@ -114,8 +114,10 @@ class IntervalChooser:
         return commit, self._commit_in_words(latest)
 
     def _needed_by_cost(self, stall: float, slowest: CaptureCostReport | None) -> tuple[float, str]:
-        """What ranks estimate of their stalls counts as far as the measurement of the whole does not contradict it."""
-        estimate, measured, limit = stall / self.every, self.overhead, f"more than {_percent(self._budget)}"
+        """What ranks estimate of their stalls counts as far as the measurement of the whole does not contradict it. At
+        wide intervals it may: what a script does every 4 steps falls on the same side of each comparison there."""
+        estimate, limit = stall / self.every, f"more than {_percent(self._budget)}"
+        measured = self.overhead if self.every in LEFT_OUT else None
         if measured is not None and estimate < measured.at_least:
             share, told = measured.at_least, f"steps beside a copy take {_percent(measured.at_least)} longer at least"
         elif measured is not None and slowest is not None and estimate > measured.at_most:

@@ -43,9 +43,11 @@ class JobState:
         self.quorum = Quorum(alone=config.is_alone)
         self.commits = Commits(self.layout, config.schedule, self.out)
         self.phase = Phase.FORMING
+        self.entered_at = 0.0  # when a phase with a deadline was entered
         self.phase_deadline: float | None = None
         self.members: dict[str, Member] = {}
         self.silent = SilentNodes()
+        self.cut_off: set[str] = set()  # nodes that did not reach others: they are seated where no other is left
         self.leave_requests: dict[str, str] = {}  # nodes that were told to end, in this order: why
         self.seats: tuple[str, ...] = ()  # of the newest plan
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
@@ -76,7 +78,7 @@ class JobState:
         self._cause_count = causes
 
     def enter(self, phase: Phase, now: float, patience_s: float) -> None:
-        self.phase, self.phase_deadline = phase, now + patience_s
+        self.phase, self.entered_at, self.phase_deadline = phase, now, now + patience_s
 
     def enter_without_deadline(self, phase: Phase) -> None:
         self.phase, self.phase_deadline = phase, None
@@ -85,6 +87,7 @@ class JobState:
         """Rule 20, timeouts: the coordinator itself did not run for so long."""
         for member in self.members.values():
             member.heard += seconds
+        self.entered_at += seconds
         if self.phase_deadline is not None:
             self.phase_deadline += seconds
 
@@ -155,8 +158,8 @@ class JobState:
         others = [member.voter for member in self.members.values() if member.position is None]
         return self.quorum.recalled(sitting, others, room=self.layout.positions - len(sitting))
 
-    def has_majority_without(self, member: Member) -> bool:
-        seated = [each for each in self.members.values() if each.position is not None and each is not member]
+    def has_majority_without(self, *members: Member) -> bool:
+        seated = [each for each in self.members.values() if each.position is not None and each not in members]
         return self.quorum.has([each.voter for each in seated])
 
     @property

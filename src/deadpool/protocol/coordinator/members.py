@@ -31,6 +31,7 @@ class Member:
     steps_reported_at: float = 0.0  # when it last reported them
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
     quarantined: bool = False
+    cut_off: bool = False  # it did not reach another node, and may still not
     leaving: bool = False  # on purpose: its ranks go to a spare as soon as one can take them
     reserved_position: int | None = None  # this spare is to take it from a node that leaves
     voter: Voter = field(init=False)
@@ -55,6 +56,7 @@ class Member:
             inventory=self.inventory or Inventory(),
             rack=self.rack,
             quarantined=self.quarantined,
+            cut_off=self.cut_off,
             recalled=recalled,
             leaving=self.leaving,
             planned_in=self.planned_in,

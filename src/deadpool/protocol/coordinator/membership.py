@@ -48,6 +48,7 @@ class Membership:
     def _make_member(self, node: str, join: Join, now: float) -> Member:
         member = Member(node, join.incarnation, join.data, join.spare, heard=now, rack=join.rack)
         member.has_run = not join.footing.is_new
+        member.cut_off = node in self._job.cut_off
         member.quarantined = join.footing.quarantined or self._history.quarantine.why(node) is not None
         return member
 

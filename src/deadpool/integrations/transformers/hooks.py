@@ -1,0 +1,102 @@
+"""`protect`, and the methods of Trainer through which its loop calls us. All state is in `_deadpool`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from deadpool.errors import ConfigError
+from deadpool.integrations.random_data import require_repeatable
+from deadpool.integrations.tested_versions import require_tested
+from deadpool.integrations.transformers.quiet_callbacks import QuietCallbacks
+from deadpool.integrations.transformers.supported import TESTED, require_known_order, require_supported
+from deadpool.integrations.transformers.training import RESUMED, Training
+from deadpool.notes import note
+from deadpool.trainer import current
+
+T = TypeVar("T", bound=Trainer)
+
+
+def protect(trainer: T, *, force: bool = False, **objects: object) -> T:
+    """Makes `trainer.train()` survive the loss of nodes. Call it before `train`, which can then be called once.
+
+    `objects` are further ones whose state training changes, as for `Pool.protect`. With `force` versions are accepted
+    that were never tested. In a script that DeadPool did not start nothing changes, and a note says so.
+    """
+    if isinstance(trainer, ProtectedTrainer):
+        raise ConfigError("protect() was called twice for this trainer")
+    if current.session is None:
+        note("this script was not started by DeadPool, so it is not protected: start it with `deadpool run`")
+        return trainer
+    require_tested(TESTED, force=force)
+    require_supported(trainer)
+    quiet = QuietCallbacks(trainer.callback_handler) if current.session.groups.detached else None
+    kind = type(trainer)
+    trainer.__class__ = type(f"Protected{kind.__name__}", (ProtectedTrainer, kind), {})
+    vars(trainer)["_deadpool"] = Training(objects, quiet)
+    return trainer
+
+
+class ProtectedTrainer(Trainer):  # type: ignore[misc]
+    _deadpool: Training
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """A process that takes part later gets its state from the others. A checkpoint that it finds may be newer than
+        the one that the job began with, or half written."""
+        assert current.session is not None
+        is_late = current.session.groups.detached
+        return super().train(None if is_late else resume_from_checkpoint, *args, **kwargs)
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        require_known_order(train_dataloader)
+        require_repeatable(train_dataloader)
+        self._deadpool.begin(self, prepared[0], max_steps, resume_from_checkpoint)
+        return prepared
+
+    def _run_epoch(self, **frame: Any) -> None:  # type: ignore[override]
+        self._deadpool.run(self, super()._run_epoch, frame)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        self._deadpool.next_step()
+        return super().get_batch_samples(*args, **kwargs)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint == RESUMED:
+            self._deadpool.load_rng()
+        else:
+            super()._load_rng_state(checkpoint)
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        if not self._deadpool.is_dry:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        with self._deadpool.pause("evaluation"):
+            return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        with self._deadpool.pause("prediction"):
+            return super().predict(*args, **kwargs)
+
+    def _save_checkpoint(self, model: Any, trial: Any, *args: Any, **kwargs: Any) -> None:
+        with self._deadpool.pause("checkpoint"):
+            super()._save_checkpoint(model, trial, *args, **kwargs)
+        step, job = self.state.global_step, self._deadpool.job
+        if self.args.should_save and job is not None:
+            job.durable(step, Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{step}")
+
+    @property
+    def _tr_loss(self) -> Tensor:
+        loss = self._deadpool.loss
+        assert loss is not None
+        return loss.value
+
+    @_tr_loss.setter
+    def _tr_loss(self, value: Tensor) -> None:
+        if value is not self._tr_loss:
+            self._tr_loss.copy_(value)
