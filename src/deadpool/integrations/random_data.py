@@ -75,14 +75,14 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(type(one) is type(other) and (one == other or not isinstance(one, int | float | str)))
 
 
-def _checking(stock: Any) -> Any:
-    @functools.wraps(stock)
+def _checking(original: Any) -> Any:
+    @functools.wraps(original)
     def checked(self: Any, indices: Any) -> Any:
         if id(self.dataset) not in _checked:
-            return stock(self, indices)
-        batch, drawn = _make(stock, self, indices)
+            return original(self, indices)
+        batch, drawn = _make(original, self, indices)
         if drawn:  # if not again, another thread has drawn meanwhile
-            again, drawn = _make(stock, self, indices)
+            again, drawn = _make(original, self, indices)
             if drawn or not _equal(batch, again):
                 raise ConfigError(_REFUSED.format(found=f" (from {', '.join(drawn) or 'a generator'})"))
         return batch
@@ -90,10 +90,10 @@ def _checking(stock: Any) -> Any:
     return checked
 
 
-def _make(stock: Any, fetcher: Any, indices: Any) -> tuple[Any, list[str]]:
+def _make(original: Any, fetcher: Any, indices: Any) -> tuple[Any, list[str]]:
     """The batch, and the generators that were used meanwhile."""
     before = _generators()
-    batch = stock(fetcher, indices)
+    batch = original(fetcher, indices)
     return batch, [name for name, state in _generators().items() if state != before[name]]
 
 
