@@ -37,7 +37,7 @@ def test_the_interval_contains_the_cost(every, cost):
 @pytest.mark.parametrize("every", [1, 2])
 def test_drift_is_no_cost(every):
     found = measure(every, 0.0, 6000, drift=1.0)
-    assert abs(found.share) <= found.error + 1e-4
+    assert abs(found.share) <= 2 * found.error
 
 
 def test_a_few_steps_with_an_evaluation_make_it_less_certain_and_not_wrong():
