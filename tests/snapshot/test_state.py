@@ -372,3 +372,17 @@ def test_lbfgs_keeps_lists_of_tensors():
     for weight, optimizer, state in ((weight, optimizer, state), build()):  # noqa: B020
         snapshot.restore(state)
         assert run(weight, optimizer, 3) == expected
+
+
+def test_scaler_that_was_cut_off_after_it_had_unscaled_gradients():
+    """It remembers that outside of its state, and would refuse to do it again in the redone step."""
+    weight = nn.Parameter(torch.ones(3))
+    optimizer, scaler = sgd([weight]), torch.amp.GradScaler("cpu", init_scale=4.0)
+    state = ProtectedState({"optimizer": optimizer, "scaler": scaler}, replicas={}, rank=0, node_of=int)
+    record = state.record()
+    for _ in range(2):
+        scaler.scale((weight * 2).sum()).backward()
+        scaler.unscale_(optimizer)
+        assert weight.grad is not None and weight.grad.tolist() == [2.0] * 3
+        weight.grad = None
+        state.restore_record(record)

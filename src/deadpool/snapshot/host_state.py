@@ -83,6 +83,8 @@ def _state_dict(name: str, value: Any) -> bytes:
 def _load_state_dict(name: str, value: Any, state: Any) -> None:
     try:
         value.load_state_dict(state)
+        if isinstance(value, torch.amp.GradScaler):
+            value._per_optimizer_states.clear()  # that gradients were unscaled in the step that was cut off
     except DeadPoolError:
         raise
     except Exception as error:  # the user's code may raise anything; the message names its object

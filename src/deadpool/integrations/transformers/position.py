@@ -51,8 +51,6 @@ class Position:
         for name, part in self._parts().items():
             if name in state["parts"]:
                 set_plain_attributes(part, state["parts"][name])
-        if accelerator.scaler is not None:
-            accelerator.scaler._per_optimizer_states.clear()  # of the step that was cut off; its own state lacks it
 
     def _parts(self) -> dict[str, Any]:
         trainer = self._trainer
