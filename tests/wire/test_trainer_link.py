@@ -27,9 +27,11 @@ class Trainer(threading.Thread):
         self.door = door
         self.heard: list[Any] = []
         self.contents: list[bytes] = []
+        self.agent_pid = 0
 
     def run(self) -> None:
         with closing(TrainerEnd(self.door)) as end:
+            self.agent_pid = end.agent_pid
             end.send(PARKED)
             for message, take_descriptor in end.messages():
                 self.heard.append(message)
@@ -74,6 +76,7 @@ def test_descriptors_arrive_with_their_messages():
     assert heard == [PARKED]
     assert trainer.heard == [message for message, _ in said]
     assert trainer.contents == [b"first", b"second"]
+    assert trainer.agent_pid == os.getpid(), "as the kernel says"
 
 
 def test_last_words_of_a_trainer_are_heard_before_its_end_is_acted_on():

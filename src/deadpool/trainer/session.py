@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from deadpool.backend.groups import Groups
 from deadpool.backend.nccl import ABORT_S
+from deadpool.child_processes import be_observed_by
 from deadpool.environment import AGENT_VARIABLE, HOST_VARIABLE, RENDEZVOUS_VARIABLE, TRAINER_VARIABLE
 from deadpool.events import Event
 from deadpool.protocol.identity import Generation
@@ -93,7 +94,9 @@ class Session:
             return None
         host = os.environ.get(HOST_VARIABLE, "127.0.0.1")
         store = Address.parse(os.environ[RENDEZVOUS_VARIABLE])
-        return cls(TrainerEnd(os.environ[AGENT_VARIABLE]), os.environ[TRAINER_VARIABLE], host, store)
+        link = TrainerEnd(os.environ[AGENT_VARIABLE])
+        be_observed_by(link.agent_pid)  # to tell a rank that hangs from one that waits for a slow service
+        return cls(link, os.environ[TRAINER_VARIABLE], host, store)
 
     def start(self) -> None:
         self.groups.install()

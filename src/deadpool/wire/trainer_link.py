@@ -101,6 +101,10 @@ class TrainerEnd:
         self._sock.connect("\0" + name)
         self._lock = threading.Lock()
 
+    @property
+    def agent_pid(self) -> int:
+        return _peer(self._sock)[0]
+
     def send(self, message: Any) -> None:
         with self._lock, contextlib.suppress(OSError):  # the reading thread sees the end and acts on it
             self._sock.sendall(frame(encode(message)))
@@ -125,10 +129,11 @@ class TrainerEnd:
         self._sock.close()
 
 
-def _uid_of(sock: socket.socket) -> int:
-    """The user that connects, as the kernel says. An abstract socket has no file permissions to keep others out."""
-    _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return int(uid)
+def _peer(sock: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end, as the kernel says. An abstract socket has no file permissions to keep
+    others out."""
+    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(pid), int(uid)
 
 
 class TrainerListener:
@@ -151,7 +156,8 @@ class TrainerListener:
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
             sock, _ = self._listener.accept()
-            if _uid_of(sock) == os.getuid():
+            _, uid = _peer(sock)
+            if uid == os.getuid():
                 self._ends.append(AgentEnd(sock, self._on_message, self._on_lost))
             else:
                 sock.close()
