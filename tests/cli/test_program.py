@@ -97,12 +97,10 @@ def test_runs_as_python_does(project, ours, pythons):
     assert json.loads(said(done.stdout, "FOUND")) == under_python(*pythons)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
-    [
-        pytest.param(["-m", "pack.deep.spawning"], id="module"),
-        pytest.param(["pack/deep/spawning.py"], id="script", marks=pytest.mark.thorough),
-    ],
+    [pytest.param(["-m", "pack.deep.spawning"], id="module"), pytest.param(["pack/deep/spawning.py"], id="script")],
 )
 def test_spawned_processes_find_the_main_module(project, words):
     """Workers of a loader and of torch.multiprocessing import it anew, and unpickle what it defines."""

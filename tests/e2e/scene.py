@@ -23,7 +23,7 @@ from deadpool.workload import gpt, train
 
 _ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_SCENE", "").split()]
 _RANK = int(os.environ["RANK"])
-LATE_S = 10.0
+LATE_S = 8.0
 DEVICE_ERROR = "CUDA error: device-side assert triggered"
 
 

@@ -69,9 +69,11 @@ class Training:
         is_new = True
         while (number := self._loop.enter()) is not None:
             epoch, update = divmod(self._position.first + number, frame["num_update_steps_per_epoch"])
-            self._go_live(trainer, in_epoch=update > 0)
+            # The first epoch of the job had begun before its first boundary, all others begin after one.
+            begins_epoch = update == 0 and number > 0
+            self._go_live(trainer, in_epoch=not begins_epoch)
             if not is_new or number > 0:
-                self._prepare_again(trainer, begins_epoch=update == 0)
+                self._prepare_again(trainer, begins_epoch=begins_epoch)
             is_new = False
             again = {
                 "epoch": epoch,
