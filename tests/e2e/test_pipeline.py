@@ -129,5 +129,6 @@ def test_spare_forgets_what_an_earlier_start_told_it(perform):
     stage = perform(TELLING, "", "wait@-1:1 wait@4:0", during, spares=2)
     assert stage.events("planned")[1]["resume"] is None
     ended = [event for event in stage.events("rehearsal_ended") if event["rank"] == 0]
-    assert [event["reason"] for event in ended][:1] == ["its rehearsal is of an earlier start"]
+    # Whichever spare is more ready takes the lost rank. If it is this one, it ends for that.
+    assert ended[0]["reason"] in ("its rehearsal is of an earlier start", "it has begun the script as rank 0")
     assert len({*tokens_of(stage, 0), *tokens_of(stage, 1)}) == 1

@@ -22,8 +22,8 @@ def make_stage(folder, fork_server, script, *arguments, scene="", **config):
 
 def spare_trainers_are_up(stage: Stage) -> bool:
     """Both could begin the script, if there were anything to rehearse."""
-    [spare] = [node for node in stage.status()["nodes"] if node["role"] == "spare"]
-    states = [trainer["state"] for trainer in spare["trainers"]]
+    spares = [node for node in stage.status()["nodes"] if node["role"] == "spare"]  # none: it has not joined yet
+    states = [trainer["state"] for spare in spares for trainer in spare["trainers"]]
     return len(states) == 2 and "starting" not in states
 
 
