@@ -136,6 +136,7 @@ def test_refused_in_words(project, words, message):
     assert "preload" in message or "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_agent_that_cannot_preload_says_so(project, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("s" * 32)

@@ -42,6 +42,7 @@ def test_stopped_process_is_replaced_before_any_timeout(make_stage, play):
     assert_only_rank_1_was_replaced(stage)
 
 
+@pytest.mark.thorough
 def test_everybody_comes_to_rest_and_nobody_is_replaced(make_stage, play):
     stage = make_stage("plain", "late@4:1", nodes=3, spares=0, hang_timeout_s=HANG_S)
     play(stage, lambda: None)

@@ -51,6 +51,7 @@ def test_newcomer_loads_while_its_snapshot_arrives(tmp_path, fork_server):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.thorough
 def test_first_source_is_damaged_and_what_was_loaded_from_it_is_loaded_again(tmp_path, fork_server):
     stage = make_stage(tmp_path, fork_server, nodes=3, holders=2)
 

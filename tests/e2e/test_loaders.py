@@ -67,6 +67,7 @@ def test_trainer_killed_in_step_0_in_which_the_other_has_begun_to_read(play, kin
     play(kind, during, gate=0, spares=0)
 
 
+@pytest.mark.thorough
 def test_generator_that_the_exception_has_ended(play):
     """The survivor cannot ask it for the batch again: a fresh process takes its place, with one of its own."""
 

@@ -8,6 +8,7 @@ import signal
 import statistics
 import time
 
+import pytest
 from stage import NOISE, SMALL, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
@@ -23,6 +24,7 @@ STANDS_OUT = 2.5
 which are hundreds of steps."""
 
 
+@pytest.mark.thorough
 def test_coordinator_away_for_many_steps(tmp_path, fork_server) -> None:
     config = JobConfig(nodes=2, spares=1, overhead_budget=0.0).checked()
     stage = Stage(config, "fsdp2", "", tmp_path / "job", fork_server, script=SCRIPT, arguments=ARGUMENTS)
