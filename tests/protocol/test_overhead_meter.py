@@ -36,8 +36,8 @@ def test_the_interval_contains_the_cost(every, cost):
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_drift_is_no_cost(every):
-    found = measure(every, 0.0, 6000, drift=1.0)
-    assert abs(found.share) <= 2 * found.error
+    found = [measure(every, 0.0, 6000, drift=1.0, seed=seed) for seed in range(20)]
+    assert sum(abs(each.share) <= each.error for each in found) >= 16, "of 20, as without a drift"
 
 
 def test_a_few_steps_with_an_evaluation_make_it_less_certain_and_not_wrong():
