@@ -77,6 +77,7 @@ class InjectedFault:
         }
 
     def _ended_at(self, inside: Sequence[Record], steps: StepProgress, now: float) -> float:
+        """When the event came that ends its recovery, where it has one; else the first new step."""
         ends = [event["t"] for event in inside if event["what"] == self.fault.ends_with]
         if ends:
             return float(ends[0])

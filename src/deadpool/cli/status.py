@@ -100,7 +100,9 @@ def _interval(interval: dict[str, Any]) -> str:
 
 def _overhead(measured: dict[str, Any]) -> str:
     share, error, count = 100 * measured["share"], 100 * measured["error"], measured["comparisons"]
-    return f"protection costs {share:.2f} % ± {error:.2f} % of the step time, measured {count} times beside no copy"
+    return (
+        f"protection costs {share:.2f} % ± {error:.2f} % of the step time, by {count} comparisons with steps without it"
+    )
 
 
 def _percent(share: float) -> str:

@@ -178,7 +178,7 @@ class Reachability:
         if not self._is_reported:
             self._is_reported = True
             text = "; ".join(f"{one} and {other}" for one, other in sorted(pairs))
-            reason = f"{text} do not reach each other, and there are not enough spares to take their places"
+            reason = f"{text} do not reach each other, and without some of them there are too few spares or no majority"
             self._job.out.emit("cut_off", reason=reason)
 
 
