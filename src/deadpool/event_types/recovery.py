@@ -34,8 +34,8 @@ EVENTS = (
     ),
     EventType(
         name="cut_off",
-        meaning="The job stands still because nodes do not reach each other, though the coordinator hears them. Those that "
-        "would have to be given up are more than there are spares, or the majority would go with them.",
+        meaning="The job stands still because nodes do not reach each other, though the coordinator hears them. Those "
+        "that would have to be given up are more than there are spares, or the majority would go with them.",
         action="Mend the network between them, or start a spare: `deadpool agent --join`.",
         fields={"reason": "which nodes"},
         console="CUT OFF: {reason}",
