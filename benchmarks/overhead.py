@@ -12,6 +12,11 @@ events. The length of steps in each case is relative to a plain copy of the whol
     short       a step takes half as long as the copy
     shard       a step takes as long as the copy, and 1/8 of parameters and optimizer state is protected, as on one rank
                 of 8-way ZeRO. The other 7/8 are trained unprotected.
+    shard-long  the same with steps that are four times as long
+    shard-launch
+                shard with micro-batches of 2 sequences instead of 8: launching their kernels takes as long as running
+                them, so whatever slows the host down shows
+    shard-local shard without a second node that holds copies
     rivals      measures alternatives with the model and steps of `fits`: torch.distributed.checkpoint.async_save in
                 every step to memory-backed storage, and a blocking copy into pinned memory in every step
 
@@ -28,13 +33,13 @@ from typing import Any
 
 from output import give_out
 
-CASES = ("fits", "fits-local", "short", "shard", "rivals")
+CASES = ("fits", "fits-local", "short", "shard", "shard-long", "shard-launch", "shard-local", "rivals")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--case", choices=(*CASES, "all"))
+    parser.add_argument("--case", choices=(*CASES, "all"), action="append", help="repeatable")
     parser.add_argument("--parameters", type=float, help="size of the model; by default 1.4e9 on cuda, 2e6 on the CPU")
     parser.add_argument("--slots", type=int, default=2, help="snapshots per side, each as large as the state")
     parser.add_argument("--budget", type=float, help="overhead budget, as a share of the step time; 0 means no limit")
@@ -46,6 +51,8 @@ def main() -> None:
     parser.add_argument(
         "--limit-s", type=float, default=600.0, help="time limit of one job; it reports what it has measured by then"
     )
+    parser.add_argument("--bulk-cpus", default="", help="CPUs of the threads that hash and move copies, as in 0-3,8")
+    parser.add_argument("--trace", type=int, default=0, metavar="STEPS", help="trace so many steps of each kind (cuda)")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     give_out(measure(args), args.json)
@@ -59,7 +66,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     import overhead_solo
 
     parameters = args.parameters or (1.4e9 if args.device == "cuda" else 2e6)
-    cases = CASES if args.case in (None, "all") else (args.case,)
+    cases = CASES if args.case is None or "all" in args.case else args.case
     plan = overhead_solo.Measurement(
         device=args.device,
         parameters=parameters,
@@ -67,6 +74,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         budget=args.budget,
         stretch=args.stretch or 5,
         stretches=args.stretches or 14,
+        bulk_cpus=args.bulk_cpus,
+        trace=args.trace,
         limit_s=args.limit_s,
     )
     return overhead_solo.measure(plan, cases)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pairs import interval_95, neighbour_ratios
 
 from deadpool.cli.job_client import ask
@@ -25,7 +26,12 @@ from deadpool.workload.harness import WorkloadTrial
 SCRIPT = Path(__file__).with_name("solo.py")
 RIVALS = Path(__file__).with_name("rivals.py")
 DEADLINE_S = 900.0
-LENGTHS = {"fits": 2.0, "short": 0.5, "shard": 1.0}  # length of a step, in plain copies of the whole state
+LENGTHS = {"fits": 2.0, "short": 0.5, "shard": 1.0, "shard-long": 4.0, "shard-launch": 1.0}
+"""Length of a step, in plain copies of the whole state."""
+SEQUENCES = {"fits": 2, "short": 2, "shard": 8, "shard-long": 8, "shard-launch": 2}
+"""In a micro-batch."""
+FEWER = {"shard-long": 3, "shard-launch": 2}
+"""By how much fewer stretches of a case are measured: longer steps scatter less."""
 SHARD = 1 / 8
 _POLL_S = 0.1
 
@@ -38,16 +44,19 @@ class Measurement:
     budget: float | None
     stretch: int
     stretches: int
+    bulk_cpus: str
+    trace: int  # steps to trace afterwards
     limit_s: float  # after this time a job is stopped, and what it has measured counts
 
     def config(self, holders: int) -> JobConfig:
         budget = {} if self.budget is None else {"overhead_budget": self.budget}
-        return JobConfig(nodes=2, slots=self.slots, holders=holders, **budget)
+        return JobConfig(nodes=2, slots=self.slots, holders=holders, bulk_cpus=self.bulk_cpus, **budget)
 
     def chapter(self, case: str, *, longer: bool) -> str:
         """Makes stretches longer if a whole state is replicated: that takes many steps, and a stretch needs several."""
         stretch, stretches = (3 * self.stretch, self.stretches // 2) if longer else (self.stretch, self.stretches)
-        return f"{case}:{LENGTHS[case]}:{stretch}:{stretches}"
+        stretches = max(2, stretches // FEWER.get(case, 1))
+        return f"{case}:{LENGTHS[case]}:{SEQUENCES[case]}:{stretch}:{stretches}"
 
 
 def measure(plan: Measurement, cases: Sequence[str]) -> dict[str, Any]:
@@ -58,8 +67,11 @@ def measure(plan: Measurement, cases: Sequence[str]) -> dict[str, Any]:
         found |= run_job(plan, whole, holders=1)
     if "fits-local" in cases:
         found["fits-local"] = run_job(plan, ["fits"], holders=0)["fits"]
-    if "shard" in cases:
-        found |= run_job(plan, ["shard"], holders=1, share=SHARD)
+    shards = [case for case in cases if case in ("shard", "shard-long", "shard-launch")]
+    if shards:
+        found |= run_job(plan, shards, holders=1, share=SHARD)
+    if "shard-local" in cases:
+        found["shard-local"] = run_job(plan, ["shard"], holders=0, share=SHARD)["shard"]
     if "rivals" in cases:
         found["rivals"] = run_rivals(plan)
     return found
@@ -67,6 +79,7 @@ def measure(plan: Measurement, cases: Sequence[str]) -> dict[str, Any]:
 
 def run_job(plan: Measurement, cases: Sequence[str], *, holders: int, share: float = 1.0) -> dict[str, Any]:
     arguments = ["--device", plan.device, "--parameters", str(plan.parameters), "--share", str(share)]
+    arguments += ["--trace", str(plan.trace)]
     for case in cases:
         arguments += ["--chapter", plan.chapter(case, longer=holders > 0 and share == 1.0)]
     with temporary_folder("deadpool-benchmark-") as folder:
@@ -103,7 +116,13 @@ class Watch:
             time.sleep(_POLL_S)
 
     def stretches(self, case: str | None = None) -> list[dict[str, Any]]:
-        path = self.trial.out / "stretches.jsonl"
+        return self._lines("stretches.jsonl", case)
+
+    def traces(self, case: str) -> list[dict[str, Any]]:
+        return self._lines("traces.jsonl", case)
+
+    def _lines(self, name: str, case: str | None) -> list[dict[str, Any]]:
+        path = self.trial.out / name
         lines = path.read_text().splitlines() if path.exists() else []
         found = [json.loads(line) for line in lines if line.endswith("}")]
         return [each for each in found if case in (None, each["chapter"])]
@@ -115,12 +134,19 @@ class Watch:
 
     def _record_status(self) -> None:
         try:
-            self.statuses.append({"t": time.time(), **ask(self.trial.job.run_dir, "status")})
-        except DeadPoolError:
+            status = ask(self.trial.job.run_dir, "status")
+            agents_s = {name: cpu_s(process.pid) for name, process in self.trial.job.nodes.items()}
+        except (DeadPoolError, psutil.NoSuchProcess):
             return  # the job is starting or ending
+        self.statuses.append({"t": time.time(), "agents_cpu_s": agents_s, **status})
 
     def statuses_within(self, began: float, ended: float) -> list[dict[str, Any]]:
         return [status for status in self.statuses if began <= status["t"] <= ended]
+
+
+def cpu_s(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
 
 
 def report(case: str, watch: Watch, machine: dict[str, Any]) -> dict[str, Any]:
@@ -141,6 +167,7 @@ def report(case: str, watch: Watch, machine: dict[str, Any]) -> dict[str, Any]:
         "copy_s": machine["state_bytes"] / machine["plain_bytes_per_s"],
         "micro_batches": stretches[-1]["micro_batches"],
         "stretches": len(stretches),
+        "trace_ms_per_step": watch.traces(case),
         **captures(watch, stretches, machine),
         **machine,
     }
@@ -156,16 +183,25 @@ def captures(watch: Watch, stretches: list[dict[str, Any]], machine: dict[str, A
     ]
     intervals = [e for e in events if e["what"] == "capture_interval" and e["t"] <= ended]
     statuses = watch.statuses_within(began, ended)
+    protected_steps = sum(len(each["steps_s"]) + 1 for each in stretches if each["protected"])
     committed = {status["watermark"] for status in statuses if status.get("watermark") is not None}
     return {
-        "protected_steps": sum(len(each["steps_s"]) + 1 for each in stretches if each["protected"]),
+        "protected_steps": protected_steps,
         "versions_committed": max(0, len(committed) - 1),
         "captures_missed": {reason: n for reason, n in Counter(missed).items() if reason != "switched off"},
+        "told_by_status": statuses[-1]["overhead"] if statuses else None,
+        "agents_cpu_s_per_step": agents_cpu_s(statuses, protected_steps),
         **copy_speed(statuses, machine),
         "interval": intervals[-1]["every"] if intervals else 1,
         "interval_reason": intervals[-1].get("reason") if intervals else None,
         "rank_0": statuses[-1]["ranks"][0] if statuses and statuses[-1].get("ranks") else None,
     }
+
+
+def agents_cpu_s(statuses: list[dict[str, Any]], protected_steps: int) -> dict[str, float]:
+    """CPU time of each node's agent: node n0 trains and sends, n1 receives and verifies."""
+    first, last = (statuses[index]["agents_cpu_s"] for index in (0, -1)) if statuses else ({}, {})
+    return {name: (last[name] - first[name]) / protected_steps for name in first}
 
 
 def copy_speed(statuses: list[dict[str, Any]], machine: dict[str, Any]) -> dict[str, float]:

@@ -19,29 +19,33 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from solo_model import Marks, Solo, Speeds, measure, size_for
+from step_trace import traced
 from torch import nn
 
 import deadpool
 
 STEP_LIMIT = 1_000_000  # never reached: rank 0 ends the job
 WARM_STEPS = 8
+_TRACES = 3
 REST_S = 6.0
 WARM_S = 60.0  # until the first snapshot is committed: its memory must be allocated and registered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """`length` is that of a step, in plain copies of the whole state."""
+    """`length` is that of a step, in plain copies of the whole state; `sequences` are in a micro-batch."""
 
     name: str
     length: float
+    sequences: int
     stretch: int
     stretches: int
 
     @classmethod
     def parse(cls, text: str) -> Chapter:
-        name, length, stretch, stretches = text.split(":")
-        return cls(name=name, length=float(length), stretch=int(stretch), stretches=int(stretches))
+        name, length, *numbers = text.split(":")
+        sequences, stretch, stretches = map(int, numbers)
+        return cls(name=name, length=float(length), sequences=sequences, stretch=stretch, stretches=stretches)
 
 
 class Leader:
@@ -50,11 +54,16 @@ class Leader:
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         self.solo = Solo(size_for(args.parameters), device, args.share)
         self._marks = Marks(device)
-        self._speeds = measure(self.solo)
         self._chapters: list[Chapter] = args.chapter
-        self._whole_copy_s = self.solo.state_bytes / args.share / self._speeds.plain_bytes_per_s
-        self._out = args.out
-        self._note("speeds.json", self._describe(args, self._speeds))
+        self._speeds = {chapter.sequences: self._measure(chapter.sequences) for chapter in self._chapters}
+        plain_bytes_per_s = max(speeds.plain_bytes_per_s for speeds in self._speeds.values())
+        self._whole_copy_s = self.solo.state_bytes / args.share / plain_bytes_per_s
+        self._out, self._traced_steps = args.out, args.trace
+        self._note("speeds.json", self._describe(args, self._speeds[self._chapters[0].sequences]))
+
+    def _measure(self, sequences: int) -> Speeds:
+        self.solo.sequences = sequences
+        return measure(self.solo)
 
     def protect(self, pool: Any) -> Any:
         return pool.protect(own=self.solo.own, optimizer=self.solo.optimizer)
@@ -62,7 +71,8 @@ class Leader:
     def play(self, job: Any) -> Iterator[int]:
         """Yields the number of micro-batches of the next step, and ends after all chapters."""
         for chapter in self._chapters:
-            count = self._speeds.micro_batches(chapter.length * self._whole_copy_s)
+            self.solo.sequences = chapter.sequences
+            count = self._speeds[chapter.sequences].micro_batches(chapter.length * self._whole_copy_s)
             yield from self._warm_up(job, count)
             for stretch in range(chapter.stretches):
                 job.enabled = stretch % 2 == 0
@@ -70,6 +80,7 @@ class Leader:
                     yield from self._rest(job, count)
                 yield from self._time(chapter, count, protected=job.enabled)
             job.enabled = True
+            yield from self._trace(chapter, job, count)
 
     def do_step(self, micro_batches: int) -> None:
         self.solo.train_step(micro_batches)
@@ -105,6 +116,20 @@ class Leader:
         steps_s = [self._marks.between_s(*pair) for pair in itertools.pairwise(marks)]
         line = {"chapter": chapter.name, "protected": protected, "steps_s": steps_s, "wall_s": wall_s}
         self._note("stretches.jsonl", line | {"micro_batches": count, "ended": time.time()})
+
+    def _trace(self, chapter: Chapter, job: Any, count: int) -> Iterator[int]:
+        """Traces some more steps, which are not measured: the trace itself costs time."""
+        for protected in (True, False) * _TRACES if self._traced_steps else ():
+            job.enabled = protected
+            if not protected:
+                yield from self._rest(job, count)
+            yield count
+            with traced(self.solo.device) as trace:
+                for _ in range(self._traced_steps):
+                    yield count
+            line = {"chapter": chapter.name, "protected": protected, **trace.per_step_ms(self._traced_steps)}
+            self._note("traces.jsonl", line)
+        job.enabled = True
 
     def _describe(self, args: argparse.Namespace, speeds: Speeds) -> dict[str, Any]:
         return {
@@ -146,7 +171,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--parameters", type=float, default=2e6)
     parser.add_argument("--share", type=float, default=1.0, help="share of the state that is protected")
-    parser.add_argument("--chapter", type=Chapter.parse, action="append", metavar="NAME:LENGTH:STRETCH:STRETCHES")
+    parser.add_argument(
+        "--chapter", type=Chapter.parse, action="append", metavar="NAME:LENGTH:SEQUENCES:STRETCH:STRETCHES"
+    )
+    parser.add_argument("--trace", type=int, default=0, metavar="STEPS", help="trace so many steps afterwards")
     return parser.parse_args()
 
 

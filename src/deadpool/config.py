@@ -68,7 +68,10 @@ class JobConfig:
         5, "niceness of the agents' threads that hash and move copies: training goes first", commands=_NODE
     )
     bulk_cpus: str = setting(
-        "", "CPUs that these threads keep to, as in 0-3,8", commands=_NODE, default_text="all CPUs"
+        "",
+        "CPUs that these threads keep to, as in 0-3,8",
+        commands=_NODE,
+        default_text="a quarter of the cores, or all if there are fewer than 8",
     )
     in_place: str = setting(
         "auto",

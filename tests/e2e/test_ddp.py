@@ -50,3 +50,16 @@ def test_static_graph_and_a_fault_before_its_buckets_have_settled(tmp_path, fork
     reference = run_script_unprotected(script, arguments, 3, tmp_path / "reference")
     assert differences(reference, results) == []
     assert not [event for event in stage.events("fault") if "script" in event["reason"]]
+
+
+def test_forward_pass_that_will_be_done_again_is_cut_off(tmp_path, fork_server):
+    """It has no collective that could raise."""
+    script = SCRIPT.with_name("long_forward_script.py")
+    settings = JobConfig(nodes=2, spares=0, **EVERY_STEP).checked()
+    stage = Stage(settings, "ddp", "wait@5:1", tmp_path / "job", fork_server, script, [])
+    results = stage.trial.run(lambda _: stage.kill_trainer_at_gate(5))
+    reference = run_script_unprotected(script, [], 2, tmp_path / "reference")
+    assert differences(reference, results) == []
+    assert stage.trainers()[0] == "n0.0", "the survivor kept its process"
+    calls = (stage.trial.out / "calls-of-rank0").read_text().split().count("5")
+    assert 8 < calls < 16, f"{calls} blocks of 8 ran in step 5, done twice"

@@ -51,6 +51,17 @@ def test_without_steps_beside_no_copy_nothing_is_known():
     assert measure(4, 0.01, 5000, rests=0) is not None
 
 
+def test_steps_for_which_the_script_switched_protection_off_are_compared():
+    rng, meter = random.Random(1), OverheadMeter(Schedule(every=1))
+    for version in range(2000):
+        copies = [number % 12 < 6 for number in (version, version - 1)]
+        if not copies[0]:
+            meter.switched_off(version)
+        meter.on_step(version, 0.4 * (rng.gauss(1.0, 0.003) + 0.01 * copies[0] + 0.005 * copies[1]))
+    found = meter.overhead()
+    assert found.count > 100 and abs(found.share - 0.015) <= found.error < 0.001
+
+
 def test_too_few_comparisons_are_not_reported():
     assert measure(1, 0.01, RESTS * (ENOUGH - 1)) is None
     assert measure(1, 0.01, RESTS * (ENOUGH + 1)).count == ENOUGH

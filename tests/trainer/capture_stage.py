@@ -14,6 +14,7 @@ from deadpool.protocol.topology import Layout, Schedule
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.slot import read_seal, seal_slot
 from deadpool.snapshot.state import ProtectedState
+from deadpool.trainer.forward_stop import ForwardStop
 from deadpool.trainer.injected_fault import InjectionTriggers
 from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
@@ -59,6 +60,7 @@ class SessionTwin:
         self.recording_schedule = Quiet()
         self.groups = PeersThere()
         self.unwind_watch = UnwindWatchdog(lambda _: None)
+        self.forward_stop = ForwardStop(lambda: self.core.is_aborted)
         self.said: list[Any] = []
         self._released: list[int] = []
         self.slots: dict[SlotRef, memoryview] = {}

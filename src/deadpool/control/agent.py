@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.config import JobConfig
-from deadpool.config_values import parse_cpus
+from deadpool.control.bulk_cpus import bulk_cpus
 from deadpool.control.coordinator_client import CoordinatorClient
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.data_plane import DataPlane
@@ -96,7 +96,7 @@ class AgentProcess:
             note=self._report,
             midway=self._injections.midway,
             deadline_s=STREAM_AT_LEAST_S,
-            priority=ThreadPriority(settings.bulk_nice, parse_cpus(settings.bulk_cpus)),
+            priority=ThreadPriority(settings.bulk_nice, bulk_cpus(settings.bulk_cpus)),
             kept=logs / KEPT_FOLDER,
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"

@@ -18,6 +18,7 @@ from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Schedule
 
 NO_SLOT = "no free slot"
+SWITCHED_OFF = "switched off"  # by the script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from deadpool.notes import note
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Declare, Durable, Finished, Missed, Paused, Release, Stepped, Waits
 from deadpool.protocol.seal import Extent, Geometry
-from deadpool.protocol.trainer_core import Capture
+from deadpool.protocol.trainer_core import SWITCHED_OFF, Capture
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import boundary_stop, lost_peer, recovery, rehearsal
@@ -250,6 +250,7 @@ class Job:
         self.session.pending_injections.enter_step(number)
         self._journal.enter_step(number)
         self._kept_gradients.enter_step(number)
+        self.session.forward_stop.enter_step(self.state.modules)
 
     def enter_dry_step(self, number: int) -> None:
         self._journal.enter_step(number)
@@ -269,6 +270,7 @@ class Job:
         fault caused it, and the step will be yielded again."""
         self._journal.leave_step()
         self.waits.end_step()
+        self.session.forward_stop.leave_step()
         self.session.pending_injections.leave_step(completed=error is None)
         if error is None:
             self._block_s = time.monotonic() - self._step_began
@@ -375,7 +377,7 @@ class Job:
         core = self.session.core
         with self.session.changed:
             core.restoring()
-            missed = core.missed(core.live, "switched off") if core.live else None
+            missed = core.missed(core.live, SWITCHED_OFF) if core.live else None
         if missed is not None:
             self.session.send(missed)
 

@@ -87,6 +87,7 @@ def _rest(job: Job) -> None:
     session = job.session
     with session.changed:
         halted = session.walk.rest()
+        session.forward_stop.end()
     session.unwind_watch.end(halted.generation)
     session.send(halted)
 

@@ -52,6 +52,7 @@ from deadpool.snapshot.arena import Segment
 from deadpool.trainer import device
 from deadpool.trainer.collective_recording import RecordingSchedule
 from deadpool.trainer.control_flow import CODE_RESTART, Superseded
+from deadpool.trainer.forward_stop import ForwardStop
 from deadpool.trainer.injected_fault import InjectionTriggers
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.rendezvous import RendezvousStore
@@ -85,6 +86,7 @@ class Session:
         self._cause: str | None = None
         self.credentials = read_credentials()
         self.unwind_watch = UnwindWatchdog(self._stuck)
+        self.forward_stop = ForwardStop(lambda: self.core.is_aborted)
         self.pending_injections = InjectionTriggers(self)
         self.registrar = Registrar(self.emit)
 
@@ -125,6 +127,7 @@ class Session:
             match message:
                 case Halt(generation=generation, cause=cause):
                     self.core.halt(generation)
+                    self.forward_stop.begin()
                     self._cause = cause
                 case Seat(cause=cause):
                     self.role, self._cause = message, cause

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from deadpool.protocol.agent.overhead_meter import OverheadMeter
 from deadpool.protocol.messages import CaptureCostReport, Missed, Stepped
 from deadpool.protocol.topology import Schedule
+from deadpool.protocol.trainer_core import SWITCHED_OFF
 
 WINDOW = 8
 """Measurements whose median is reported."""
@@ -90,7 +91,10 @@ class CaptureCosts:
         return self._meters.setdefault(rank, OverheadMeter(self._schedule))
 
     def on_missed(self, rank: int, news: Missed) -> None:
-        self._meter(rank).interrupt()
+        if news.reason == SWITCHED_OFF:
+            self._meter(rank).switched_off(news.number)
+        else:
+            self._meter(rank).interrupt()
         if news.stall_s is not None and self._schedule.captures(news.number):
             self.ranks.setdefault(rank, RankCosts()).stall_s.append(news.stall_s)
 

@@ -2,7 +2,8 @@
 
 A snapshot is copied while the next step runs, and sent to its holders in that step or the one after it. Steps that are
 further from the last snapshot are bare. With snapshots in every step, or every second one, no step would be: there some
-snapshots are left out now and then (`Schedule.rests`). A run of bare steps is compared with the two usual steps before
+snapshots are left out now and then (`Schedule.rests`). Steps for which the script itself has switched protection off
+are bare too. A run of bare steps is compared with the two usual steps before
 it and the two after it, so that a drift of the step time cancels out.
 
 Differences are small and noisy. Reported is their mean, in which the few largest and smallest count as less, with its
@@ -34,6 +35,7 @@ class OverheadMeter:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self._differences: deque[float] = deque(maxlen=_KEPT)
+        self._off: set[int] = set()
         self.interrupt()
 
     def interrupt(self) -> None:
@@ -49,16 +51,23 @@ class OverheadMeter:
         self._schedule = schedule
         self.interrupt()
 
+    def switched_off(self, version: int) -> None:
+        """The script wants no snapshot of this version."""
+        self._off = {number for number in self._off if number > version - BESIDE} | {version}
+
     def on_step(self, version: int, step_s: float) -> None:
         """A step that began at this version."""
         if self._last is not None and version != self._last + 1:
             self.interrupt()
         self._last = version
-        copies = sum(self._schedule.captures(version - age) for age in range(BESIDE))
+        copies = sum(self._captures(version - age) for age in range(BESIDE))
         if copies == 0:
             self._on_bare(step_s)
         elif copies == max(1, BESIDE // self._schedule.every):  # else it is next to one that was left out
             self._on_beside(step_s)
+
+    def _captures(self, version: int) -> bool:
+        return self._schedule.captures(version) and version not in self._off
 
     def _on_bare(self, step_s: float) -> None:
         if len(self._before) == NEIGHBOURS:

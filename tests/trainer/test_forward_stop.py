@@ -1,0 +1,87 @@
+"""A forward pass that will be done again ends at its next module, and nothing else does."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from deadpool.errors import Unwind
+from deadpool.trainer.forward_stop import ForwardStop
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.aborted = False
+        self.stop = ForwardStop(lambda: self.aborted)
+        self.model, self.transform = nn.Sequential(nn.Linear(1, 1), nn.ReLU()), nn.ReLU()
+
+    def abort(self) -> None:
+        self.aborted = True
+        self.stop.begin()
+
+
+@pytest.fixture
+def scene():
+    scene = Scene()
+    yield scene
+    scene.stop.end()
+    assert not torch_module._global_forward_pre_hooks, "a hook that stays would slow every module down"
+
+
+def test_the_next_module_of_the_model_stops_it(scene):
+    scene.stop.enter_step([scene.model])
+    scene.model(torch.zeros(1))
+    scene.abort()
+    with pytest.raises(Unwind):
+        scene.model(torch.zeros(1))
+    with pytest.raises(Unwind):
+        scene.model[1](torch.zeros(1))
+
+
+def test_other_modules_other_threads_and_other_moments_are_left_alone(scene):
+    scene.stop.enter_step([scene.model])
+    scene.abort()
+    scene.transform(torch.zeros(1))
+    errors = []
+    other = threading.Thread(target=lambda: scene.model(torch.zeros(1)))
+    hook, threading.excepthook = threading.excepthook, errors.append
+    other.start()
+    other.join()
+    threading.excepthook = hook
+    assert errors == []
+    scene.stop.leave_step()
+    scene.model(torch.zeros(1))
+
+
+def test_after_rest_nothing_is_left(scene):
+    scene.stop.enter_step([scene.model])
+    scene.abort()
+    scene.stop.end()
+    assert not torch_module._global_forward_pre_hooks
+    scene.model(torch.zeros(1))
+
+
+def test_a_halt_from_before_the_loop_stops_no_later_step(scene):
+    scene.abort()
+    scene.aborted = False
+    scene.stop.enter_step([scene.model])
+    scene.model(torch.zeros(1))
+    assert not torch_module._global_forward_pre_hooks
+
+
+def test_a_module_that_was_added_after_an_abort_is_known_at_the_next(scene):
+    scene.stop.enter_step([scene.model])
+    scene.abort()
+    with pytest.raises(Unwind):
+        scene.model(torch.zeros(1))
+    scene.stop.end()
+    scene.aborted = False
+    scene.model.append(nn.ReLU())
+    scene.model(torch.zeros(1))
+    scene.abort()
+    with pytest.raises(Unwind):
+        scene.model[2](torch.zeros(1))
