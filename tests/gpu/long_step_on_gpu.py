@@ -4,15 +4,18 @@ or evaluates on its device. Meanwhile the hosts of the other ranks wait for thei
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from small_job import inputs_of, make_model, make_parser, note_step, reduce_over
 
 import deadpool
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
+from small_job import inputs_of, make_model, make_parser, note_step, reduce_over
 
 STEPS, LONG_STEP, SECONDS = 40, 30, 12.0
 
