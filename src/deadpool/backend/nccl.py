@@ -80,30 +80,15 @@ def was_used(backend: Any) -> bool:
 
 
 def connect(backends: Sequence[Any], device: int) -> None:
-    """Runs one tiny collective on each, which sets up everything that the first real one would set up. Each has a
-    thread of its own: most of the time goes into waiting for peers.
+    """Runs one tiny collective on each, which sets up everything that the first real one would set up.
 
     eager_connect_single_device() is not used: it would change how later point-to-point operations are carried out.
     """
-    errors: list[BaseException] = []
-
-    def connect_one(backend: Any) -> None:
-        try:
-            torch.cuda.set_device(device)  # each thread has a current device of its own
-            backend.allreduce([torch.zeros(1, device="cuda")]).wait()
-            torch.cuda.current_stream().synchronize()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [
-        threading.Thread(target=connect_one, args=(each,), name="deadpool-connect", daemon=True) for each in backends
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    torch.cuda.set_device(device)  # each thread has a current device of its own
+    works = [backend.allreduce([torch.zeros(1, device="cuda")]) for backend in backends]
+    for work in works:
+        work.wait()
+    torch.cuda.current_stream().synchronize()
 
 
 def close_group_call(backend: Any) -> None:

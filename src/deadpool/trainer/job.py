@@ -22,7 +22,7 @@ from deadpool.protocol.seal import Extent, Geometry
 from deadpool.protocol.trainer_core import SWITCHED_OFF, Capture
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import boundary_stop, lost_peer, recovery, rehearsal
+from deadpool.trainer import boundary_stop, closures, lost_peer, recovery, rehearsal
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.kept_gradients import KeptGradients
@@ -400,10 +400,18 @@ class Job:
             waited_s=time.monotonic() - began,
         )
 
-    def _before_optimizer(self, *_: Any) -> None:
-        """The optimizer is about to change the state: the copy is decided now, and garbage gradients are kept out."""
+    def _before_optimizer(
+        self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> closures.Arguments | None:
         if self._dry:
-            return
+            return None
+        later = closures.after_closure(args, kwargs, self._before_update)
+        if later is None:
+            self._before_update()
+        return later
+
+    def _before_update(self) -> None:
+        """The optimizer is about to change the state: the copy is decided now, and garbage gradients are kept out."""
         self.capturer.settle()
         with self.session.changed:
             if self.session.core.is_aborted:

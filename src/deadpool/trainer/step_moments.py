@@ -19,6 +19,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from deadpool.trainer.closures import Arguments, after_closure
+
 WATCHED = ("forward", "backward", "reduce", "clip", "optimizer")
 """The moments inside a step's block, in the order in which they come."""
 
@@ -97,7 +99,13 @@ class MomentWatch(TorchDispatchMode):
             return "reduce"
         return "clip" if name in _CLIPPING else None
 
-    def _optimizer_begins(self, *_: Any) -> None:
+    def _optimizer_begins(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        later = after_closure(args, kwargs, self._update_begins)
+        if later is None:
+            self._update_begins()
+        return later
+
+    def _update_begins(self) -> None:
         self._optimizing = True
 
     def _optimizer_ends(self, *_: Any) -> None:

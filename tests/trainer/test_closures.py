@@ -1,0 +1,72 @@
+"""When an optimizer that runs forward and backward itself begins to change the state."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from deadpool.trainer.closures import after_closure
+
+
+class Scene:
+    """Notes in which order things happen in one step of an optimizer."""
+
+    def __init__(self, kind) -> None:
+        self.model = nn.Linear(2, 2)
+        self.optimizer = kind(self.model.parameters())
+        self.before = [each.detach().clone() for each in self.model.parameters()]
+        self.order: list[str] = []
+        self.optimizer.register_step_pre_hook(self.pre_hook)
+
+    def pre_hook(self, optimizer, args, kwargs):
+        self.order.append("pre-hook")
+        return after_closure(args, kwargs, self.act)
+
+    def closure(self):
+        self.order.append("closure")
+        self.optimizer.zero_grad()
+        loss = self.model(torch.ones(1, 2)).square().sum()
+        loss.backward()
+        return loss
+
+    def act(self) -> None:
+        self.order.append("act")
+        now = [each.detach() for each in self.model.parameters()]
+        assert all(torch.equal(one, other) for one, other in zip(self.before, now, strict=True)), "nothing has changed"
+
+
+KINDS = {
+    "adamw": torch.optim.AdamW,
+    "adamw, fused": lambda params: torch.optim.AdamW(params, fused=True),
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    "lbfgs": lambda params: torch.optim.LBFGS(params, max_iter=3),
+    "adagrad": torch.optim.Adagrad,
+    "adafactor": torch.optim.Adafactor,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("by_name", [True, False])
+def test_the_state_is_untouched_when_the_closure_has_returned_once(kind, by_name):
+    scene = Scene(KINDS[kind])
+    loss = scene.optimizer.step(closure=scene.closure) if by_name else scene.optimizer.step(scene.closure)
+    assert scene.order[:3] == ["pre-hook", "closure", "act"] and scene.order.count("act") == 1
+    assert loss.item() > 0
+    assert not torch.equal(scene.before[0], scene.model.weight)
+
+
+def test_without_a_closure_nothing_is_changed():
+    assert after_closure((object(),), {}, lambda: None) is None
+    assert after_closure((object(), None), {"closure": None}, lambda: None) is None
+
+
+def test_closure_keeps_what_a_library_has_put_on_it():
+    class Closure:
+        result = 7
+
+        def __call__(self):
+            return 1
+
+    ((_, wrapped), _) = after_closure((object(), Closure()), {}, lambda: None)
+    assert wrapped() == 1 and wrapped.result == 7
