@@ -96,7 +96,7 @@ class DefaultGroup:
                 )
 
     def _make(self, backend: str, options: dict[str, Any]) -> None:
-        session, is_live = self._session, self._is_live()
+        session, is_live = self._session, self.is_live()
         assert session.settings is not None
         self._options = options
         try:
@@ -111,8 +111,9 @@ class DefaultGroup:
             self._options = None
         self.made_count += 1
 
-    def _is_live(self) -> bool:
-        """The first group of a rehearsal is fake. A later one is fake only while this process is still detached."""
+    def is_live(self) -> bool:
+        """Whether a default group that is made now has peers. The first one of a rehearsal is fake; a later one is fake
+        only while this process is still detached."""
         playing = self._session.playing
         begins_live = isinstance(playing, Seat) and playing.resume is None
         return begins_live or (self.made_count > 0 and not self._session.groups.detached)

@@ -1,0 +1,97 @@
+"""`protect`, and the methods of Lightning's loops through which they call us."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+
+from deadpool.errors import ConfigError
+from deadpool.integrations.lightning.quiet import Quiet
+from deadpool.integrations.lightning.supported import TESTED, require_supported_data, require_supported_trainer
+from deadpool.integrations.lightning.training import Training
+from deadpool.integrations.tested_versions import require_tested
+from deadpool.notes import note
+from deadpool.trainer import current
+
+
+def protect(trainer: Trainer, *, force: bool = False, **objects: object) -> Trainer:
+    """Makes `trainer.fit()` survive the loss of nodes. Call it before `fit`, which can then be called once.
+
+    `objects` are further ones whose state training changes, as for `Pool.protect`. With `force` versions are accepted
+    that were never tested. In a script that DeadPool did not start nothing changes, and a note says so.
+    """
+    if isinstance(trainer.fit_loop, ProtectedFitLoop):
+        raise ConfigError("protect() was called twice for this trainer")
+    if current.session is None:
+        note("this script was not started by DeadPool, so it is not protected: start it with `deadpool run`")
+        return trainer
+    require_tested(TESTED, force=force)
+    require_supported_trainer(trainer)
+    assert current.default_group is not None
+    training = Training(trainer, objects, None if current.default_group.is_live() else Quiet(trainer))
+    for loop, mixin in ((trainer.fit_loop, ProtectedFitLoop), (trainer.fit_loop.epoch_loop, ProtectedEpochLoop)):
+        kind = type(loop)
+        loop.__class__ = type(f"Protected{kind.__name__}", (mixin, kind), {})
+        vars(loop)["_deadpool"] = training
+    return trainer
+
+
+class ProtectedFitLoop(_FitLoop):  # type: ignore[misc]
+    _deadpool: Training
+
+    def run(self) -> None:
+        self.setup_data()
+        if self.skip:
+            return
+        require_supported_data(self)
+        self.reset()
+        self.on_run_start()
+        self._deadpool.run(self)
+        self._restarting = False
+        self.on_run_end()
+
+    def run_epochs(self) -> None:
+        """All that are left, from the start of one."""
+        while not self.done:
+            try:
+                self.on_advance_start()
+                self.advance()
+                self.on_advance_end()
+            except StopIteration:
+                break
+            finally:
+                self.on_iteration_done()
+
+    def finish_epoch(self) -> None:
+        """The one that the restored progress says was under way."""
+        self.epoch_loop.run_batches(self._data_fetcher)
+        self.on_advance_end()
+
+
+class ProtectedEpochLoop(_TrainingEpochLoop):  # type: ignore[misc]
+    _deadpool: Training
+
+    def run_batches(self, data_fetcher: Any) -> None:
+        """All that are left in this epoch."""
+        while not self.done:
+            try:
+                self.advance(data_fetcher)
+                self.on_advance_end(data_fetcher)
+            except StopIteration:
+                break
+            finally:
+                self.on_iteration_done()
+
+    def advance(self, data_fetcher: Any) -> None:
+        if self.batch_progress.current.ready % self.trainer.accumulate_grad_batches == 0:
+            self._deadpool.next_step()
+        super().advance(data_fetcher)
+
+    def on_advance_end(self, data_fetcher: Any) -> None:
+        """A rehearsal neither validates nor saves: it only tries out a step."""
+        if not self._deadpool.is_dry:
+            with self._deadpool.pause_if(self._should_check_val_fx(data_fetcher), "validation"):
+                super().on_advance_end(data_fetcher)

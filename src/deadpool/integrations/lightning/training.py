@@ -1,0 +1,121 @@
+"""One call of `fit`, protected: where its steps begin, and where Lightning's loops are entered again after a fault."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import torch
+
+from deadpool.errors import ConfigError
+from deadpool.integrations.lightning.batches import begin_at
+from deadpool.integrations.lightning.position import Position
+from deadpool.integrations.lightning.quiet import Quiet
+from deadpool.snapshot.rng import capture_rng, restore_rng
+from deadpool.trainer.job import Job
+from deadpool.trainer.loop import Moved, StepLoop
+from deadpool.trainer.pool import Pool, join
+
+_NO_END = 1 << 40
+"""Steps of a training whose length is not known before it has ended."""
+
+
+class Training:
+    def __init__(self, trainer: Any, objects: dict[str, object], quiet: Quiet | None) -> None:
+        self._trainer, self._objects = trainer, dict[str, Any](objects)
+        self._quiet = quiet  # until this process is no spare any more
+        self.job: Job | None = None
+        self._loop: StepLoop
+        self._position: Position
+
+    @property
+    def is_dry(self) -> bool:
+        return self.job is not None and self._loop.step is not None and self._loop.step.dry
+
+    def pause_if(self, applies: bool, reason: str) -> contextlib.AbstractContextManager[None]:
+        return self.job.pause(reason) if applies and self.job is not None else contextlib.nullcontext()
+
+    def next_step(self) -> None:
+        """Called inside of the epoch's loop, before the first batch of a step is fetched. A process that comes later
+        stands at the first batch of all then, and the loops have to be entered elsewhere."""
+        if self.job is None:
+            self._begin()
+            self._loop.enter()
+            if self._position.was_loaded:
+                raise Moved
+        self._loop.next_step()
+
+    def _begin(self) -> None:
+        trainer, pool = self._trainer, join()
+        assert isinstance(pool, Pool)
+        self._position = Position(trainer)
+        if self._quiet is None:
+            self._position.files.begin()
+        objects: dict[str, Any] = {"model": trainer.strategy.model, "position": self._position}
+        objects |= {f"optimizer{index}": each for index, each in enumerate(trainer.optimizers)}
+        objects |= {f"scheduler{index}": each.scheduler for index, each in enumerate(trainer.lr_scheduler_configs)}
+        if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
+            objects["scaler"] = scaler
+        self.job = pool.protect(**objects, **self._objects)
+        first = trainer.global_step
+        self._loop = self.job.loop(lambda: _count_steps(trainer, first))
+
+    def run(self, fit_loop: Any) -> None:
+        if self.job is not None:
+            raise ConfigError("fit() was called a second time: a job has one loop")
+        is_again = False
+        while True:
+            try:
+                if is_again:
+                    self._enter_again(fit_loop)
+                    fit_loop.finish_epoch()
+                fit_loop.run_epochs()
+                if self._has_ended(fit_loop):
+                    return
+            except BaseException as error:
+                if self.job is None or not self._loop.came_back(error) or self._loop.enter() is None:
+                    raise
+            is_again = True
+
+    def _has_ended(self, fit_loop: Any) -> bool:
+        """Lightning has no batch left. If every rank has done all steps, nothing will be redone."""
+        if self.job is None:
+            return True
+        ends_early = not self.is_dry and self._trainer.global_step < _count_steps(self._trainer, 0)
+        if ends_early:
+            self._loop.leave()
+        return ends_early or self._loop.enter() is None
+
+    def _enter_again(self, fit_loop: Any) -> None:
+        """The random numbers are those of the boundary: what is drawn to get there was drawn before it."""
+        trainer = self._trainer
+        trainer.training = True
+        torch.set_grad_enabled(True)
+        fit_loop.epoch_loop.val_loop._results.reset()  # a validation that the fault has cut off begins anew
+        rng = capture_rng()
+        begin_at(fit_loop, fit_loop.epoch_loop.batch_progress.current.ready)
+        self._go_live()
+        restore_rng(rng)
+        self._position.was_loaded = False
+
+    def _go_live(self) -> None:
+        """What callbacks do when training begins, they do now. It does not change what was loaded."""
+        assert self.job is not None
+        if self._quiet is None or self.job.rehearses:
+            return
+        quiet, self._quiet, loaded = self._quiet, None, self._position.loaded
+        quiet.end()
+        self._position.files.begin()
+        if loaded is not None:
+            self._position.load_state_dict(loaded)
+
+
+def _count_steps(trainer: Any, first: int) -> int:
+    """Optimizer steps of the whole training, without those before `first`."""
+    batches, epochs = trainer.num_training_batches, trainer.max_epochs
+    has_length = math.isfinite(batches) and epochs is not None and epochs >= 0
+    by_epochs = epochs * math.ceil(batches / trainer.accumulate_grad_batches) if has_length else _NO_END
+    if not trainer.lightning_module.automatic_optimization and trainer.max_steps > 0:
+        return _NO_END  # how many steps of optimizers a batch takes is up to the script
+    return (min(by_epochs, trainer.max_steps) if trainer.max_steps > 0 else by_epochs) - first

@@ -1,0 +1,175 @@
+"""A small training with lightning.Trainer: accumulation, epochs, validation, checkpoints, early stopping, a callback
+and a module with state of their own, a metric that adds up.
+
+Nothing is downloaded. Each rank notes the loss of every optimizer step, and in the end a digest of all that has to be as
+in an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+import torchmetrics
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from deadpool.integrations.lightning import protect
+
+ROWS, WIDTH = 44, 12
+LOCAL = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+class Rows(Dataset[tuple[Tensor, Tensor]]):
+    def __init__(self, seed: int, rows: int, random_data: bool = False) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self._x, self._random = torch.randn(rows, WIDTH, generator=generator), random_data
+        self._y = torch.randint(3, (rows,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if self._random:
+            torch.rand(1)
+        return self._x[index], self._y[index]
+
+
+class Net(L.LightningModule):
+    def __init__(self, manual: bool) -> None:
+        super().__init__()
+        self.automatic_optimization = not manual
+        self.net = nn.Sequential(nn.Linear(WIDTH, 24), nn.BatchNorm1d(24), nn.Dropout(0.1), nn.Linear(24, 3))
+        self.accuracy = torchmetrics.classification.MulticlassAccuracy(3)
+        self.batches_seen = 0
+        self.outputs: list[Tensor] = []
+
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        x, y = batch
+        logits = self.net(x)
+        loss = nn.functional.cross_entropy(logits, y)
+        self.batches_seen += 1
+        self.outputs.append(loss.detach())
+        self.accuracy(logits, y)
+        self.log("loss", loss, on_step=True, on_epoch=True, prog_bar=True)
+        self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
+        if index % 3 == 2:
+            self.log("seldom", loss, on_step=False, on_epoch=True, sync_dist=True)
+        if not self.automatic_optimization:
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        x, y = batch
+        self.log("validation", nn.functional.cross_entropy(self.net(x), y), sync_dist=True)
+
+    def on_train_epoch_end(self) -> None:
+        self.log("spread", torch.stack(self.outputs).std(), sync_dist=True)
+        self.outputs.clear()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.8), "interval": "step"}]
+
+
+class Notes(L.Callback):
+    def __init__(self, out: Path) -> None:
+        self._out, self.steps, self.epochs = out, 0, 0
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        torch.rand(3)  # neither this nor a counter that begins here may change what a newcomer has loaded
+        self.steps = 0
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.epochs += 1
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, index: int) -> None:
+        if trainer.global_step == self.steps:
+            return
+        self.steps += 1
+        figures = (module.batches_seen, self.epochs, trainer.current_epoch, trainer.optimizers[0].param_groups[0]["lr"])
+        loss = f"{outputs['loss'].item().hex() if isinstance(outputs, dict) else outputs.item().hex()} {figures}"
+        line = {"step": self.steps - 1, "loss": loss, "ended": 0.0, "cpu_s": 0.0}
+        with (self._out / f"rank{trainer.global_rank}.jsonl").open("a") as file:
+            print(json.dumps(line), file=file, flush=True)
+
+
+class Debug(L.Callback):
+    def on_validation_start(self, trainer, module):
+        self._say(trainer, module, "start")
+    def on_validation_end(self, trainer, module):
+        self._say(trainer, module, "end")
+    def _say(self, trainer, module, what):
+        if debug := os.environ.get("DIGEST_PARTS"):
+            with open(f"{debug}-{'dp' if 'DEADPOOL_AGENT' in os.environ else 'plain'}-{trainer.global_rank}.val","a") as f:
+                print(what, trainer.global_step, module.batches_seen, {n: round(b.double().sum().item(),8) for n,b in module.named_buffers()}, round(sum(p.double().sum().item() for p in module.parameters()),8), trainer.callback_metrics.get("validation"), module.training, trainer.fit_loop.epoch_loop.val_loop.batch_progress, file=f)
+
+
+def digest(trainer: L.Trainer, checkpoints: ModelCheckpoint) -> str:
+    hasher = hashlib.sha256()
+    tensors = dict(trainer.lightning_module.state_dict())
+    for index, state in trainer.optimizers[0].state_dict()["state"].items():
+        tensors |= {f"optimizer {index} {name}": each for name, each in state.items()}
+    tensors |= {f"metric {name}": each for name, each in trainer.callback_metrics.items()}
+    for name, tensor in sorted(tensors.items()):
+        hasher.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    if debug := os.environ.get("DIGEST_PARTS"):
+        parts = {n: t.detach().cpu().double().flatten().tolist()[:3] for n, t in tensors.items()}
+        parts |= {Path(p).name: c.item() for p, c in checkpoints.best_k_models.items()}
+        Path(f"{debug}-{'dp' if 'DEADPOOL_AGENT' in os.environ else 'plain'}-{trainer.global_rank}").write_text(json.dumps(parts, indent=1))
+    best = {Path(path).name: score.item() for path, score in checkpoints.best_k_models.items()}
+    hasher.update(json.dumps([best, trainer.global_step, trainer.current_epoch]).encode())
+    return hasher.hexdigest()
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", type=Path, required=True)
+parser.add_argument("--accumulation", type=int, default=2)
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--max-steps", type=int, default=-1)
+parser.add_argument("--patience", type=int, default=100)
+parser.add_argument("--manual", action="store_true")
+parser.add_argument("--random-data", action="store_true")
+args = parser.parse_args()
+args.out.mkdir(parents=True, exist_ok=True)
+
+L.seed_everything(3)
+checkpoints = ModelCheckpoint(args.out / "checkpoints", monitor="validation", save_top_k=2)
+trainer = L.Trainer(
+    accelerator="cpu",
+    devices=LOCAL,
+    num_nodes=int(os.environ["WORLD_SIZE"]) // LOCAL,
+    strategy="ddp",
+    max_epochs=3,
+    max_steps=args.max_steps,
+    accumulate_grad_batches=1 if args.manual else args.accumulation,
+    gradient_clip_val=None if args.manual else 1.0,
+    val_check_interval=5,
+    num_sanity_val_steps=1,
+    log_every_n_steps=2,
+    logger=CSVLogger(args.out, name="logs"),
+    callbacks=[
+        checkpoints,
+        EarlyStopping("validation", patience=args.patience),
+        LearningRateMonitor(),
+        Notes(args.out), Debug(),
+    ],
+    enable_progress_bar=False,
+    enable_model_summary=False,
+)
+protect(trainer)
+loader = DataLoader(Rows(1, ROWS, args.random_data), batch_size=2, shuffle=True, num_workers=args.workers)
+trainer.fit(Net(args.manual), loader, DataLoader(Rows(2, 8), batch_size=2))
+with (args.out / f"rank{trainer.global_rank}.jsonl").open("a") as file:
+    print(json.dumps({"digest": digest(trainer, checkpoints)}), file=file, flush=True)
