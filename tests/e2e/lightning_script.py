@@ -1,8 +1,8 @@
 """A small training with lightning.Trainer: accumulation, epochs, validation, checkpoints, early stopping, a callback
 and a module with state of their own, a metric that adds up.
 
-Nothing is downloaded. Each rank notes the loss of every optimizer step, and in the end a digest of all that has to be as
-in an undisturbed run.
+Nothing is downloaded. Each rank notes the loss of every optimizer step, and in the end a digest of all that has to be
+as in an undisturbed run.
 """
 
 from __future__ import annotations
@@ -105,17 +105,6 @@ class Notes(L.Callback):
             print(json.dumps(line), file=file, flush=True)
 
 
-class Debug(L.Callback):
-    def on_validation_start(self, trainer, module):
-        self._say(trainer, module, "start")
-    def on_validation_end(self, trainer, module):
-        self._say(trainer, module, "end")
-    def _say(self, trainer, module, what):
-        if debug := os.environ.get("DIGEST_PARTS"):
-            with open(f"{debug}-{'dp' if 'DEADPOOL_AGENT' in os.environ else 'plain'}-{trainer.global_rank}.val","a") as f:
-                print(what, trainer.global_step, module.batches_seen, {n: round(b.double().sum().item(),8) for n,b in module.named_buffers()}, round(sum(p.double().sum().item() for p in module.parameters()),8), trainer.callback_metrics.get("validation"), module.training, trainer.fit_loop.epoch_loop.val_loop.batch_progress, file=f)
-
-
 def digest(trainer: L.Trainer, checkpoints: ModelCheckpoint) -> str:
     hasher = hashlib.sha256()
     tensors = dict(trainer.lightning_module.state_dict())
@@ -124,10 +113,6 @@ def digest(trainer: L.Trainer, checkpoints: ModelCheckpoint) -> str:
     tensors |= {f"metric {name}": each for name, each in trainer.callback_metrics.items()}
     for name, tensor in sorted(tensors.items()):
         hasher.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-    if debug := os.environ.get("DIGEST_PARTS"):
-        parts = {n: t.detach().cpu().double().flatten().tolist()[:3] for n, t in tensors.items()}
-        parts |= {Path(p).name: c.item() for p, c in checkpoints.best_k_models.items()}
-        Path(f"{debug}-{'dp' if 'DEADPOOL_AGENT' in os.environ else 'plain'}-{trainer.global_rank}").write_text(json.dumps(parts, indent=1))
     best = {Path(path).name: score.item() for path, score in checkpoints.best_k_models.items()}
     hasher.update(json.dumps([best, trainer.global_step, trainer.current_epoch]).encode())
     return hasher.hexdigest()
@@ -163,7 +148,7 @@ trainer = L.Trainer(
         checkpoints,
         EarlyStopping("validation", patience=args.patience),
         LearningRateMonitor(),
-        Notes(args.out), Debug(),
+        Notes(args.out),
     ],
     enable_progress_bar=False,
     enable_model_summary=False,

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
+from torchrun import torchrun
 
 from deadpool.config import JobConfig
 from deadpool.errors import JobFailed
-from deadpool.workload.results import differences
+from deadpool.workload.results import Results, differences
 
 pytest.importorskip("lightning")
 SCRIPT = Path(__file__).with_name("lightning_script.py")
@@ -37,7 +38,7 @@ CASES = {
     "while a version is sent": ["at=wire step=9 node=n1"],
     "last step of all": [f"at=optimizer step={STEPS - 1} rank=0"],
 }
-QUICK = ("in the middle of an epoch",)
+QUICK = ()
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,59 @@ def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
     assert len(stage.events("fault")) == 1
     assert differences(undisturbed, disturbed) == []
     assert len(disturbed.losses[0]) == STEPS
+
+
+@pytest.mark.thorough
+def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbed):
+    _, disturbed = run(tmp_path, fork_server, "at=backward step=8 node=n1", in_place="never")
+    assert differences(undisturbed, disturbed) == []
+
+
+def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
+    """Although forward and backward run inside of the optimizer's step."""
+    stage, disturbed = run(tmp_path, fork_server, f"at=backward step={2 * PER_EPOCH - 1} node=n1")
+    assert differences(undisturbed, disturbed) == []
+    assert stage.trainers()[0] == "n0.0"
+    assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]
+
+
+VARIANTS = {
+    "no accumulation": ["--accumulation", "1"],
+    "more accumulation": ["--accumulation", "4"],
+    "a number of steps": ["--max-steps", "10"],
+    "stopped early": ["--patience", "1"],
+    "optimized by hand": ["--manual"],
+    "optimized by hand, a number of steps": ["--manual", "--max-steps", "13"],
+    "workers": ["--workers", "2"],
+}
+OF_PLAIN_TORCHRUN = ("workers",)  # processes of the other runner may have no children
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("step", [4, 7])
+def test_other_trainings(tmp_path, fork_server, variant, step):
+    arguments = VARIANTS[variant]
+    if variant in OF_PLAIN_TORCHRUN:
+        (tmp_path / "unprotected").mkdir()
+        torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "unprotected"), *arguments)
+        undisturbed = Results.read(tmp_path / "unprotected")
+    else:
+        undisturbed = run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "unprotected")
+    stage, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n{step % 2}", arguments=arguments)
+    assert differences(undisturbed, disturbed) == []
+    assert len(stage.events("fault")) == 1
+
+
+@pytest.mark.thorough
+def test_several_faults(tmp_path, fork_server, undisturbed):
+    faults = ["at=forward step=2 rank=0", "at=backward step=7 rank=1", "at=optimizer step=13 node=n0"]
+    stage, disturbed = run(tmp_path, fork_server, *faults)
+    assert differences(undisturbed, disturbed) == []
+    assert len(stage.events("fault")) == 3
+
+
+@pytest.mark.thorough
+def test_data_that_draws_random_numbers_is_refused(tmp_path, fork_server):
+    with pytest.raises(JobFailed, match="the training data draws random numbers"):
+        run(tmp_path, fork_server, arguments=["--random-data"])

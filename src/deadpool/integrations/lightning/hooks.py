@@ -41,6 +41,7 @@ def protect(trainer: Trainer, *, force: bool = False, **objects: object) -> Trai
 
 class ProtectedFitLoop(_FitLoop):  # type: ignore[misc]
     _deadpool: Training
+    epoch_loop: ProtectedEpochLoop
 
     def run(self) -> None:
         self.setup_data()

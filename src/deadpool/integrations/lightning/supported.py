@@ -23,7 +23,7 @@ _CALLBACKS = (BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
 
 
 def require_supported_trainer(trainer: Any) -> None:
-    if not isinstance(trainer, Trainer):
+    if Trainer not in type(trainer).__mro__:  # that of pytorch_lightning is another class
         raise ConfigError(f"{type(trainer)} cannot be protected: use Trainer of the package lightning")
     for is_used, what, instead in (
         (type(trainer.strategy) is not DDPStrategy, f"{type(trainer.strategy).__name__}", "use strategy='ddp'"),
