@@ -45,6 +45,24 @@ def test_each_numa_node_gives_its_share(machine):
     assert bulk_cpus("", system) == {6, 7, 14, 15}
 
 
+def test_a_quarter_in_all_where_numa_nodes_are_small_or_uneven(machine):
+    cores = [{cpu} for cpu in range(24)]
+    assert len(bulk_cpus("", machine(cores, [set(range(first, first + 3)) for first in range(0, 24, 3)]))) == 6
+
+
+def test_a_mask_that_leaves_little_of_one_numa_node(machine):
+    cores = [{cpu} for cpu in range(16)]
+    system = machine(cores, [set(range(8)), set(range(8, 16))], usable={0, 1, 2, 3, 4, 5, 8, 9})
+    assert bulk_cpus("", system) == {5, 9}
+
+
+def test_what_the_system_says_may_be_odd(machine):
+    system = machine([], usable=set(range(8)))
+    (system / "node/node0").mkdir(parents=True)
+    (system / "node/node0/cpulist").write_text("all of them\n")
+    assert bulk_cpus("", system) == {6, 7}
+
+
 def test_only_cpus_that_the_agent_may_use(machine):
     system = machine([{core, core + 16} for core in range(16)], usable=set(range(4, 12)))
     assert bulk_cpus("", system) == {10, 11}

@@ -29,3 +29,8 @@ def test_bulk_threads_and_those_they_start_give_way():
         assert pool.submit(manners).result() == (7, cpu)
         assert pool.submit(manners_of_a_child).result() == (7, cpu)
     assert manners() == mine
+
+
+def test_cpus_that_were_taken_away_do_not_stop_the_work():
+    with ThreadPoolExecutor(1, initializer=ThreadPriority(7, frozenset([9999])).apply) as pool:
+        assert pool.submit(manners).result() == (7, frozenset(os.sched_getaffinity(0)))

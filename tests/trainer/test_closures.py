@@ -57,8 +57,24 @@ def test_the_state_is_untouched_when_the_closure_has_returned_once(kind, by_name
 
 
 def test_without_a_closure_nothing_is_changed():
-    assert after_closure((object(),), {}, lambda: None) is None
-    assert after_closure((object(), None), {"closure": None}, lambda: None) is None
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+    assert after_closure((optimizer,), {}, lambda: None) is None
+    assert after_closure((optimizer, None), {"closure": None}, lambda: None) is None
+
+
+class WritesFirst(torch.optim.SGD):
+    """As schedule-free optimizers and SAM do, through `.data`, so that no counter shows it."""
+
+    def step(self, closure=None):
+        for param in self.param_groups[0]["params"]:
+            param.data.add_(1.0)
+        return super().step(closure)
+
+
+def test_optimizer_that_is_not_torchs_may_change_the_state_before_its_closure():
+    scene = Scene(WritesFirst)
+    scene.optimizer.step(scene.closure)
+    assert "act" not in scene.order, "its update begins with its step"
 
 
 def test_closure_keeps_what_a_library_has_put_on_it():
@@ -68,5 +84,6 @@ def test_closure_keeps_what_a_library_has_put_on_it():
         def __call__(self):
             return 1
 
-    ((_, wrapped), _) = after_closure((object(), Closure()), {}, lambda: None)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+    ((_, wrapped), _) = after_closure((optimizer, Closure()), {}, lambda: None)
     assert wrapped() == 1 and wrapped.result == 7

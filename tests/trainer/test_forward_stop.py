@@ -85,3 +85,19 @@ def test_a_module_that_was_added_after_an_abort_is_known_at_the_next(scene):
     scene.abort()
     with pytest.raises(Unwind):
         scene.model[2](torch.zeros(1))
+
+
+def test_nothing_of_it_is_compiled_into_the_model(scene):
+    """Else what a step compiles after an abort would differ from what an undisturbed run compiles."""
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append([node.target for node in graph.graph.nodes if node.op.startswith("call")])
+        return graph.forward
+
+    function = torch.compile(lambda x: scene.model(x).exp(), backend=backend, fullgraph=True)
+    scene.stop.enter_step([scene.model])
+    scene.abort()
+    function(torch.zeros(1))
+    assert len(graphs) == 1
+    torch.compiler.reset()

@@ -8,6 +8,7 @@ other, and leave the rest alone (docs/benchmarks.md has what that changes).
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -33,15 +34,14 @@ def bulk_cpus(given: str, system: Path = SYSTEM) -> frozenset[int]:
 
 
 def _quarter(usable: frozenset[int], system: Path) -> frozenset[int]:
-    """The last cores of each NUMA node, because copies lie in the memory of several."""
-    chosen: list[frozenset[int]] = []
+    """The last cores of each NUMA node in turn, because copies lie in the memory of several."""
     cores = {_siblings(cpu, system) & usable for cpu in usable}
     if len(cores) < _ENOUGH_CORES:
         return frozenset()
-    for node in _numa_nodes(system) or [usable]:
-        here = sorted((core for core in cores if core <= node), key=min)
-        chosen += here[len(here) - len(here) // _SHARE :]
-    return frozenset().union(*chosen)
+    nodes = [frozenset(node) for node in _numa_nodes(system)] or [usable]
+    last_first = [sorted((core for core in cores if core <= node), key=min, reverse=True) for node in nodes]
+    in_turn = [core for together in itertools.zip_longest(*last_first) for core in together if core is not None]
+    return frozenset().union(*in_turn[: len(cores) // _SHARE])
 
 
 def _siblings(cpu: int, system: Path) -> frozenset[int]:
@@ -55,5 +55,5 @@ def _numa_nodes(system: Path) -> list[frozenset[int]]:
 def _read_cpus(path: Path) -> frozenset[int]:
     try:
         return parse_cpus(path.read_text().strip())
-    except OSError:
-        return frozenset()  # a container may hide it
+    except (OSError, ConfigError):
+        return frozenset()  # a container may hide it, or show something else

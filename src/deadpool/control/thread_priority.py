@@ -6,6 +6,7 @@ with the same priority. A thread passes both on to the threads that it starts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from dataclasses import dataclass
@@ -21,4 +22,5 @@ class ThreadPriority:
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, self.nice)
         if self.cpus:
-            os.sched_setaffinity(thread, self.cpus)
+            with contextlib.suppress(OSError):  # they were taken away since: any other will do
+                os.sched_setaffinity(thread, self.cpus)

@@ -81,13 +81,6 @@ class Runtime:
         )
         self._check(code, "cudaHostRegister")
 
-    def exchange_capture_mode(self, mode: int) -> None:
-        """Of the calling thread: which of its calls are refused while a stream captures a graph."""
-        self._check(
-            self._library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(mode))),
-            "cudaThreadExchangeStreamCaptureMode",
-        )
-
     def unregister(self, address: int) -> None:
         self._check(self._library.cudaHostUnregister(ctypes.c_void_p(address)), "cudaHostUnregister")
 

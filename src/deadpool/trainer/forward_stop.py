@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -21,7 +22,8 @@ from deadpool.errors import Unwind
 
 
 class ForwardStop:
-    """begin() may be called from any thread, everything else from the main thread."""
+    """begin() may be called from any thread, everything else from the main thread. begin(), end() and enter_step() are
+    called with the lock of the session, under which the abort flag is raised too."""
 
     def __init__(self, is_aborted: Callable[[], bool]) -> None:
         self._is_aborted = is_aborted
@@ -49,8 +51,12 @@ class ForwardStop:
         self._hook = self._known = None
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
+        if torch.compiler.is_compiling():
+            return  # what is compiled now is used in later steps too, and must not have this in it
         if not self._models or not self._is_aborted() or threading.current_thread() is not threading.main_thread():
             return
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            return  # a graph that is captured half would be replayed later
         if self._known is None:
             self._known = {id(each) for model in self._models for each in model.modules()}
         if id(module) in self._known:

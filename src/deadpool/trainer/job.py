@@ -250,7 +250,8 @@ class Job:
         self.session.pending_injections.enter_step(number)
         self._journal.enter_step(number)
         self._kept_gradients.enter_step(number)
-        self.session.forward_stop.enter_step(self.state.modules)
+        with self.session.changed:
+            self.session.forward_stop.enter_step(self.state.modules)
 
     def enter_dry_step(self, number: int) -> None:
         self._journal.enter_step(number)

@@ -8,9 +8,8 @@ CPU.
 A wait that lasts is also told to the agent, and whether it is one for other ranks or for data: if the job comes to a
 standstill, that tells the rank that is waited for from those that wait.
 
-With a GPU the host waits for its device, mostly without sleeping (`device_wait.py`). This cannot tell apart a slow GPU
-and a GPU that waits for its peers, because their hosts wait in the same calls. It does show a host that is late, since
-the other hosts then wait for their devices (`waiting`).
+This cannot tell apart a slow GPU and a GPU that waits for its peers, because their hosts wait in the same calls. It
+does show a host that is late, since the other hosts then wait for their devices (`waiting`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from types import FrameType
 import torch
 
 from deadpool.protocol.messages import WAITS_FOR_DATA, WAITS_FOR_PEERS
-from deadpool.trainer.device_wait import DeviceWait
 from deadpool.trainer.unwind_watchdog import is_inside_torch
 
 PERIOD_S = 0.1
@@ -46,7 +44,6 @@ class WaitMeter:
 
     def __init__(self, tell: Callable[[str], None] = lambda what: None) -> None:
         self._long_wait = _LongWait(tell)
-        self._device_wait = DeviceWait()
         self._in_known_wait = False
         self._lock = threading.Lock()
         self._waited_s = 0.0
@@ -56,7 +53,6 @@ class WaitMeter:
 
     def begin_step(self) -> None:
         self._in_step = True
-        self._device_wait.begin_step()
         if self._thread is None:
             self._ended.clear()
             self._thread = threading.Thread(target=self._run, name="deadpool-waits", daemon=True)
@@ -102,13 +98,9 @@ class WaitMeter:
             waits = _waits(main)
             if self._in_step and waits:
                 self._add(began - sampled)  # counts for all of the time since the last sample
-            self._long_wait.on_sample(self._waits_for(main, waits), began)
+            what = WAITS_FOR_PEERS if waits or self._in_known_wait else WAITS_FOR_DATA if _reads(main) else ""
+            self._long_wait.on_sample(what, began)
             sampled = began
-
-    def _waits_for(self, main: int, waits: bool) -> str:
-        if waits or self._in_known_wait or self._device_wait.stands_still(main):
-            return WAITS_FOR_PEERS
-        return WAITS_FOR_DATA if _reads(main) else ""
 
 
 class _LongWait:

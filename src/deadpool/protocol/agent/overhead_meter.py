@@ -59,6 +59,7 @@ class OverheadMeter:
         """A step that began at this version."""
         if self._last is not None and version != self._last + 1:
             self.interrupt()
+            self._off = {number for number in self._off if number <= version}  # a later one may be captured now
         self._last = version
         copies = sum(self._captures(version - age) for age in range(BESIDE))
         if copies == 0:

@@ -1,0 +1,119 @@
+"""A small training with TRL, whose trainers are transformers.Trainer underneath.
+
+Nothing is downloaded: a tokenizer of eleven words, and text of them. Each rank notes the sum of losses after every
+update, and in the end a digest of its model and of the logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, Trainer, TrainerCallback
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+from deadpool.integrations.transformers import protect
+
+WORDS = ["the", "spare", "node", "takes", "over", "and", "no", "step", "is", "lost"]
+SPECIAL = {"unk_token": "[UNK]", "pad_token": "[PAD]", "eos_token": "[EOS]"}
+ROWS = 40
+
+
+class Notes(TrainerCallback):
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self.trainer: Trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        loss = self.trainer._tr_loss.item().hex()
+        line = {"step": state.global_step - 1, "loss": loss, "ended": 0.0, "cpu_s": 0.0}
+        with (self._out / f"rank{args.process_index}.jsonl").open("a") as file:
+            print(json.dumps(line), file=file, flush=True)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    known = {word: index for index, word in enumerate([*SPECIAL.values(), *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(known, unk_token=SPECIAL["unk_token"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)
+
+
+def make_rows(fields: tuple[str, ...]) -> Dataset:
+    generator = torch.Generator().manual_seed(1)
+
+    def text() -> str:
+        return " ".join(WORDS[word] for word in torch.randint(len(WORDS), (8,), generator=generator))
+
+    return Dataset.from_list([{field: text() for field in fields} for _ in range(ROWS)])
+
+
+def make_trainer(args: argparse.Namespace, notes: Notes) -> Trainer:
+    settings: dict[str, Any] = {
+        "output_dir": str(args.out / "checkpoints"),
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-3,
+        "logging_steps": 2,
+        "save_steps": 4,
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "ddp_backend": "gloo",
+        "seed": 3,
+        "max_length": 32,
+        "gradient_checkpointing": False,
+        "bf16": args.bf16,
+    }
+    more: dict[str, Any] = {"processing_class": make_tokenizer(), "callbacks": [notes]}
+    if args.lora:
+        more["peft_config"] = LoraConfig(r=4, target_modules=["c_attn"], task_type="CAUSAL_LM")
+    torch.manual_seed(3)
+    size = {"vocab_size": 16, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(**size, bos_token_id=2, eos_token_id=2, pad_token_id=1))
+    if args.kind == "sft":
+        return SFTTrainer(model=model, args=SFTConfig(**settings), train_dataset=make_rows(("text",)), **more)
+    reference = None if args.lora else copy.deepcopy(model)
+    rows = make_rows(("prompt", "chosen", "rejected"))
+    return DPOTrainer(model=model, ref_model=reference, args=DPOConfig(**settings), train_dataset=rows, **more)
+
+
+def digest(trainer: Trainer) -> str:
+    hasher = hashlib.sha256()
+    for name, tensor in sorted(trainer.model.state_dict().items()):
+        hasher.update(name.encode() + tensor.detach().float().contiguous().numpy().tobytes())
+    history = [
+        {key: value for key, value in logs.items() if "runtime" not in key and "per_second" not in key}
+        for logs in trainer.state.log_history
+    ]
+    hasher.update(json.dumps(history).encode())
+    return hasher.hexdigest()
+
+
+def main() -> None:
+    """Inside of a function, because datasets hashes the script's globals."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--kind", choices=["sft", "dpo"], default="sft")
+    for flag in ("--bf16", "--lora"):
+        parser.add_argument(flag, action="store_true")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    notes = Notes(args.out)
+    trainer = notes.trainer = make_trainer(args, notes)
+    protect(trainer)
+    trainer.train()
+    with (args.out / f"rank{trainer.args.process_index}.jsonl").open("a") as file:
+        print(json.dumps({"digest": digest(trainer)}), file=file, flush=True)
+
+
+if __name__ == "__main__":
+    main()
