@@ -65,9 +65,10 @@ class Net(L.LightningModule):
             self.log("seldom", loss, on_step=False, on_epoch=True, sync_dist=True)
         if not self.automatic_optimization:
             optimizer = self.optimizers()
-            optimizer.zero_grad()
             self.manual_backward(loss)
-            optimizer.step()
+            if index % args.by_hand_over == 0:
+                optimizer.step()
+                optimizer.zero_grad()
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
@@ -81,6 +82,24 @@ class Net(L.LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
         return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.8), "interval": "step"}]
+
+
+class Data(L.LightningDataModule):
+    """Counts what was fetched, which is part of what has to come back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched = 0
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(Rows(1, ROWS, args.random_data), batch_size=2, shuffle=True, num_workers=args.workers)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(Rows(2, 8), batch_size=2)
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        self.fetched += 1
+        return batch
 
 
 class Notes(L.Callback):
@@ -98,7 +117,8 @@ class Notes(L.Callback):
         if trainer.global_step == self.steps:
             return
         self.steps += 1
-        figures = (module.batches_seen, self.epochs, trainer.current_epoch, trainer.optimizers[0].param_groups[0]["lr"])
+        seen = (module.batches_seen, trainer.datamodule.fetched, self.epochs)
+        figures = (*seen, trainer.current_epoch, trainer.optimizers[0].param_groups[0]["lr"])
         loss = f"{outputs['loss'].item().hex() if isinstance(outputs, dict) else outputs.item().hex()} {figures}"
         line = {"step": self.steps - 1, "loss": loss, "ended": 0.0, "cpu_s": 0.0}
         with (self._out / f"rank{trainer.global_rank}.jsonl").open("a") as file:
@@ -126,6 +146,8 @@ parser.add_argument("--max-steps", type=int, default=-1)
 parser.add_argument("--patience", type=int, default=100)
 parser.add_argument("--manual", action="store_true")
 parser.add_argument("--random-data", action="store_true")
+parser.add_argument("--by-hand-over", type=int, default=1, help="batches whose gradients --manual adds up")
+parser.add_argument("--bar", action="store_true", help="draw a progress bar")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -150,11 +172,10 @@ trainer = L.Trainer(
         LearningRateMonitor(),
         Notes(args.out),
     ],
-    enable_progress_bar=False,
+    enable_progress_bar=args.bar,
     enable_model_summary=False,
 )
 protect(trainer)
-loader = DataLoader(Rows(1, ROWS, args.random_data), batch_size=2, shuffle=True, num_workers=args.workers)
-trainer.fit(Net(args.manual), loader, DataLoader(Rows(2, 8), batch_size=2))
+trainer.fit(Net(args.manual), datamodule=Data())
 with (args.out / f"rank{trainer.global_rank}.jsonl").open("a") as file:
     print(json.dumps({"digest": digest(trainer, checkpoints)}), file=file, flush=True)

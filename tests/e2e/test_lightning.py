@@ -72,6 +72,7 @@ VARIANTS = {
     "stopped early": ["--patience", "1"],
     "optimized by hand": ["--manual"],
     "optimized by hand, a number of steps": ["--manual", "--max-steps", "13"],
+    "a progress bar": ["--bar"],
     "workers": ["--workers", "2"],
 }
 OF_PLAIN_TORCHRUN = ("workers",)  # processes of the other runner may have no children
@@ -102,6 +103,13 @@ def test_several_faults(tmp_path, fork_server, undisturbed):
 
 
 @pytest.mark.thorough
-def test_data_that_draws_random_numbers_is_refused(tmp_path, fork_server):
-    with pytest.raises(JobFailed, match="the training data draws random numbers"):
-        run(tmp_path, fork_server, arguments=["--random-data"])
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--random-data"], "the training data draws random numbers"),
+        (["--manual", "--by-hand-over", "3"], "no optimizer has stepped"),
+    ],
+)
+def test_what_could_not_be_redone_is_refused(tmp_path, fork_server, arguments, reason):
+    with pytest.raises(JobFailed, match=reason):
+        run(tmp_path, fork_server, arguments=arguments)

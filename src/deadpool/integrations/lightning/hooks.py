@@ -10,7 +10,12 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.lightning.quiet import Quiet
-from deadpool.integrations.lightning.supported import TESTED, require_supported_data, require_supported_trainer
+from deadpool.integrations.lightning.supported import (
+    TESTED,
+    require_supported_data,
+    require_supported_fit,
+    require_supported_trainer,
+)
 from deadpool.integrations.lightning.training import Training
 from deadpool.integrations.tested_versions import require_tested
 from deadpool.notes import note
@@ -47,6 +52,7 @@ class ProtectedFitLoop(_FitLoop):  # type: ignore[misc]
         self.setup_data()
         if self.skip:
             return
+        require_supported_fit(self.trainer, self._deadpool.objects)
         require_supported_data(self)
         self.reset()
         self.on_run_start()
@@ -89,7 +95,23 @@ class ProtectedEpochLoop(_TrainingEpochLoop):  # type: ignore[misc]
     def advance(self, data_fetcher: Any) -> None:
         if self.batch_progress.current.ready % self.trainer.accumulate_grad_batches == 0:
             self._deadpool.next_step()
-        super().advance(data_fetcher)
+        steps = self.global_step
+        try:
+            super().advance(data_fetcher)
+        except StopIteration:
+            raise ConfigError("on_train_batch_start returned -1: epochs that end early cannot be protected") from None
+        self._require_no_gradients_kept(steps)
+
+    def _require_no_gradients_kept(self, steps_before: int) -> None:
+        """With optimization by hand each batch is a step. What it leaves in gradients is lost if the next is redone."""
+        module = self.trainer.lightning_module
+        if module.automatic_optimization or self.global_step > steps_before:
+            return
+        if any(parameter.grad is not None for parameter in module.parameters()):
+            raise ConfigError(
+                "training_step has computed gradients and no optimizer has stepped: gradients that are added up over "
+                "batches by hand cannot be protected; use automatic optimization with accumulate_grad_batches"
+            )
 
     def on_advance_end(self, data_fetcher: Any) -> None:
         """A rehearsal neither validates nor saves: it only tries out a step."""

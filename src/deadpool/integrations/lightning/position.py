@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _BaseProgress
 from torchmetrics import Metric
 
 from deadpool.integrations.lightning.checkpoint_files import CheckpointFiles
+from deadpool.integrations.lightning.held_tensors import held_attributes, set_held_attributes
 from deadpool.integrations.lightning.logged import load_logged, logged_state
-from deadpool.integrations.plain_state import plain_attributes, set_plain_attributes
 
 _OF_LIGHTNING = frozenset(vars(LightningModule()))
-"""Attributes of a module that are not the user's."""
-_OF_METRICS = frozenset({"_defaults", "_parameters", "_buffers", "_modules", "_persistent", "_reductions"})
+_OF_DATA_MODULE = frozenset(vars(LightningDataModule()))
+"""Attributes that are not the user's."""
+_OF_METRICS = frozenset({"_defaults", "_parameters", "_buffers", "_modules", "_persistent", "_reductions", "_device"})
 
 
 class Position:
-    """Where the loops stand, flags, what was logged in this epoch, and the plain data of module and callbacks."""
+    """Where the loops stand, flags, what was logged in this epoch, and the data that module, data module, metrics and
+    callbacks hold."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self.files = trainer, CheckpointFiles(trainer)
@@ -29,16 +32,14 @@ class Position:
 
     def state_dict(self) -> dict[str, Any]:
         trainer = self._trainer
-        epoch_loop = trainer.fit_loop.epoch_loop
         return {
             "progress": {name: each.state_dict() for name, each in _progress("fit", trainer.fit_loop)},
-            "stepped": epoch_loop._batches_that_stepped,
+            "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
             "stop": trainer.should_stop,
             "logged": logged_state(trainer),
             "files": self.files.state_dict(),
-            "parts": {name: plain_attributes(part, but=but) for name, part, but in self._parts()},
-            "metrics": {name: plain_attributes(each, but=_OF_METRICS) for name, each in self._metrics()},
-            "callbacks": {name: each.state_dict() for name, each in self._callbacks()},
+            "parts": {name: held_attributes(part, but=but) for name, part, but in self._parts()},
+            "stateful": {name: each.state_dict() for name, each in self._stateful()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -51,27 +52,32 @@ class Position:
         self.files.load_state_dict(state["files"])
         for name, part, _ in self._parts():
             if name in state["parts"]:
-                set_plain_attributes(part, state["parts"][name])
-        for name, metric in self._metrics():
-            set_plain_attributes(metric, state["metrics"][name])
-        for name, callback in self._callbacks():
-            if name in state["callbacks"]:
-                callback.load_state_dict(state["callbacks"][name])
+                set_held_attributes(part, state["parts"][name], trainer.strategy.root_device)
+        for name, each in self._stateful():
+            if name in state["stateful"]:
+                each.load_state_dict(state["stateful"][name])
 
     def _parts(self) -> Iterator[tuple[str, Any, frozenset[str]]]:
-        yield "module", self._trainer.lightning_module, _OF_LIGHTNING
+        module = self._trainer.lightning_module
+        yield "module", module, _OF_LIGHTNING
+        if self._trainer.datamodule is not None:
+            yield "data module", self._trainer.datamodule, _OF_DATA_MODULE
+        for name, each in module.named_modules():
+            if isinstance(each, Metric):
+                yield f"metric {name}", each, _OF_METRICS
         for name, callback in self._callbacks():
             yield name, callback, frozenset()
 
-    def _metrics(self) -> Iterator[tuple[str, Metric]]:
-        for name, module in self._trainer.lightning_module.named_modules():
-            if isinstance(module, Metric):
-                yield name, module
+    def _stateful(self) -> Iterator[tuple[str, Any]]:
+        if self._trainer.datamodule is not None:
+            yield "data module", self._trainer.datamodule
+        yield from self._callbacks()
 
     def _callbacks(self) -> Iterator[tuple[str, Any]]:
-        """In a rehearsal there are none."""
+        """Those of a rehearsal have other names. A progress bar is drawn anew by a fresh process."""
         for index, callback in enumerate(self._trainer.callbacks):
-            yield f"callback {index} {type(callback).__name__}", callback
+            if not isinstance(callback, ProgressBar):
+                yield f"callback {index} {type(callback).__name__}", callback
 
 
 def _progress(name: str, loop: Any) -> Iterator[tuple[str, _BaseProgress]]:
@@ -83,7 +89,7 @@ def _progress(name: str, loop: Any) -> Iterator[tuple[str, _BaseProgress]]:
 
 
 def _load_progress(progress: _BaseProgress, state: dict[str, Any]) -> None:
-    """Lightning's own load_state_dict puts plain dictionaries where trackers were, in some versions."""
+    """Trackers keep their identity: Lightning's own load_state_dict would put dictionaries in their places."""
     for key, value in state.items():
         held = getattr(progress, key)
         if isinstance(held, _BaseProgress):

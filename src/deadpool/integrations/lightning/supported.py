@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
-from lightning.pytorch import Trainer
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import (
+    BaseFinetuning,
     BatchSizeFinder,
     GradientAccumulationScheduler,
     LearningRateFinder,
     StochasticWeightAveraging,
+    Timer,
 )
+from lightning.pytorch.callbacks.weight_averaging import WeightAveraging
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.strategies import DDPStrategy
-from torch.utils.data import DistributedSampler, SequentialSampler
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import nn
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.random_data import require_repeatable
 
 TESTED = {"lightning": ("2.6",)}
-_CALLBACKS = (BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder, StochasticWeightAveraging)
+_CALLBACKS = (
+    *(BaseFinetuning, BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder),
+    *(StochasticWeightAveraging, Timer, WeightAveraging),
+)
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 
 def require_supported_trainer(trainer: Any) -> None:
@@ -36,7 +48,38 @@ def require_supported_trainer(trainer: Any) -> None:
             raise ConfigError(f"{what} cannot be protected with lightning.Trainer: {instead}")
     for callback in trainer.callbacks:
         if isinstance(callback, _CALLBACKS):
-            raise ConfigError(f"the callback {type(callback).__name__} cannot be protected: it changes the loop itself")
+            name = type(callback).__name__
+            raise ConfigError(f"the callback {name} cannot be protected: it changes the loop, the model or the time")
+
+
+def require_supported_fit(trainer: Any, objects: dict[str, Any]) -> None:
+    """Called when everything is set up, before the first step. `objects` are those that the user protects himself."""
+    module = trainer.lightning_module
+    if trainer.ckpt_path:
+        raise ConfigError(
+            "fit(ckpt_path=...) cannot be protected: Lightning reads the data from its first batch after that, and a "
+            "process that starts later would find another checkpoint; load the weights in the script instead"
+        )
+    if is_overridden("configure_callbacks", module):
+        raise ConfigError("configure_callbacks cannot be protected: give the callbacks to Trainer")
+    known = {id(each) for each in objects.values()}
+    holders = {"the module": module, "the data module": trainer.datamodule}
+    holders |= {f"the callback {type(each).__name__}": each for each in trainer.callbacks}
+    for what, holder in holders.items():
+        for name, value in vars(holder).items() if holder is not None else ():
+            if id(value) not in known:
+                _require_known_attribute(what, name, value, is_callback=what.startswith("the callback"))
+
+
+def _require_known_attribute(what: str, name: str, value: Any, *, is_callback: bool) -> None:
+    if isinstance(value, _GENERATORS):
+        raise ConfigError(
+            f"{what} has a generator of its own ({name}): protect(trainer, {name}=...) takes it, or use torch's"
+        )
+    if is_callback and isinstance(value, nn.Module) and not isinstance(value, LightningModule):
+        raise ConfigError(
+            f"{what} holds a model ({name}): protect(trainer, {name}=...) takes it, if all ranks have the same"
+        )
 
 
 def require_supported_data(fit_loop: Any) -> None:
@@ -48,9 +91,14 @@ def require_supported_data(fit_loop: Any) -> None:
         raise ConfigError("a training_step that takes dataloader_iter cannot be protected: let it take batches")
     [loader] = loaders
     require_repeatable(loader)
-    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    if not isinstance(sampler, DistributedSampler | SequentialSampler):
+    if loader.persistent_workers:
+        raise ConfigError("persistent_workers of the training loader cannot be protected: leave it out")
+    batches = loader.batch_sampler
+    sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
+    # Lightning wraps samplers of other kinds in a subclass of DistributedSampler.
+    if type(batches) not in (BatchSampler, type(None)) or type(sampler) not in (DistributedSampler, SequentialSampler):
+        found = type(batches if type(batches) is not BatchSampler and batches is not None else sampler).__name__
         raise ConfigError(
-            f"the order of the training data ({type(sampler).__name__}) cannot be drawn again after a fault: use "
-            "Lightning's own shuffling, a DistributedSampler or a SequentialSampler"
+            f"the order of the training data ({found}) cannot be drawn again after a fault: use Lightning's own "
+            "shuffling, a DistributedSampler or a SequentialSampler, without a batch sampler of your own"
         )

@@ -23,7 +23,7 @@ _NO_END = 1 << 40
 
 class Training:
     def __init__(self, trainer: Any, objects: dict[str, object], quiet: Quiet | None) -> None:
-        self._trainer, self._objects = trainer, dict[str, Any](objects)
+        self._trainer, self.objects = trainer, dict[str, Any](objects)
         self._quiet = quiet  # until this process is no spare any more
         self.job: Job | None = None
         self._loop: StepLoop
@@ -57,7 +57,7 @@ class Training:
         objects |= {f"scheduler{index}": each.scheduler for index, each in enumerate(trainer.lr_scheduler_configs)}
         if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
             objects["scaler"] = scaler
-        self.job = pool.protect(**objects, **self._objects)
+        self.job = pool.protect(**objects, **self.objects)
         first = trainer.global_step
         self._loop = self.job.loop(lambda: _count_steps(trainer, first))
 
