@@ -47,12 +47,14 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_rows(fields: tuple[str, ...]) -> Dataset:
+    """The texts of a row begin alike."""
     generator = torch.Generator().manual_seed(1)
 
     def text() -> str:
         return " ".join(WORDS[word] for word in torch.randint(len(WORDS), (8,), generator=generator))
 
-    return Dataset.from_list([{field: text() for field in fields} for _ in range(ROWS)])
+    begins = [text() for _ in range(ROWS)]
+    return Dataset.from_list([{field: f"{begin} {text()}" for field in fields} for begin in begins])
 
 
 def make_trainer(args: argparse.Namespace, notes: Notes) -> Trainer:
@@ -82,7 +84,7 @@ def make_trainer(args: argparse.Namespace, notes: Notes) -> Trainer:
     if args.kind == "sft":
         return SFTTrainer(model=model, args=SFTConfig(**settings), train_dataset=make_rows(("text",)), **more)
     reference = None if args.lora else copy.deepcopy(model)
-    rows = make_rows(("prompt", "chosen", "rejected"))
+    rows = make_rows(("chosen", "rejected"))
     return DPOTrainer(model=model, ref_model=reference, args=DPOConfig(**settings), train_dataset=rows, **more)
 
 
