@@ -8,9 +8,9 @@ import sys
 import pytest
 from test_layers import modules
 
-OF_LIBRARIES = ("integrations.transformers",)
+OF_LIBRARIES = ("integrations.lightning", "integrations.transformers")
 """A script that imports one of these rooms uses the library itself."""
-OPTIONAL = ("cryptography", "hypothesis", "atheris", "torchdata", "transformers", "tensorboard", "wandb")
+OPTIONAL = ("cryptography", "hypothesis", "atheris", "torchdata", "transformers", "lightning", "tensorboard", "wandb")
 
 
 def imported_without(packages: tuple[str, ...], names: list[str]) -> subprocess.CompletedProcess[str]:

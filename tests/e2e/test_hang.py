@@ -81,9 +81,8 @@ def test_rank_that_waits_for_ever_is_found_by_its_idleness(long_step):
     assert_only_rank_1_was_replaced(stage)
 
 
-@pytest.mark.parametrize(
-    "doing", ["compile", *(pytest.param(d, marks=pytest.mark.thorough) for d in ("evaluate", "save"))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("doing", ["compile", "evaluate", "save"])
 def test_rank_that_works_for_long_is_waited_for(long_step, doing):
     stage = long_step(doing)
     assert stage.events("fault") == []

@@ -53,7 +53,8 @@ def test_trainer_killed_its_workers_live_on_for_a_moment(play):
     play("workers", lambda stage: stage.kill_trainer_at_gate(6), spares=0)
 
 
-@pytest.mark.parametrize("kind", ["cycle", pytest.param("cycle, workers", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["cycle", "cycle, workers"])
 def test_trainer_killed_in_step_0_in_which_the_other_has_begun_to_read(play, kind):
     """The survivor keeps its process, and the generator in it that is in the midst of its first epoch."""
 

@@ -22,7 +22,8 @@ def assert_figures(stage, layout):
 
 
 @pytest.mark.parametrize(
-    ("layout", "victim"), [("fsdp2", 1), ("ddp", 0), pytest.param("plain", 1, marks=pytest.mark.thorough)]
+    ("layout", "victim"),
+    [("ddp", 0), *(pytest.param(layout, 1, marks=pytest.mark.thorough) for layout in ("fsdp2", "plain"))],
 )
 def test_node_killed_in_mid_step(make_stage, play, layout, victim):
     stage = make_stage(layout, scene=f"wait@4:{victim}")
@@ -54,7 +55,8 @@ def test_two_nodes_killed_one_after_the_other(make_stage, play):
     assert sorted(stage.seats()) == ["n2", "n3"]
 
 
-@pytest.mark.parametrize(("layout", "per_node"), [("fsdp2", 1), pytest.param("3d", 2, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("layout", "per_node"), [("fsdp2", 1), ("3d", 2)])
 def test_two_nodes_killed_at_once(make_stage, play, layout, per_node):
     """Neighbours hold each other's copies; these two are none."""
     stage = make_stage(layout, scene="wait@4:1", nodes=4, nproc_per_node=per_node, spares=2)

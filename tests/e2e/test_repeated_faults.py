@@ -26,6 +26,7 @@ def test_node_whose_trainer_dies_again_is_quarantined(make_stage, play):
     assert stage.seats() == ["n0", "n2"]
 
 
+@pytest.mark.thorough
 def test_two_neighbours_killed_at_once_with_two_holders(make_stage, play):
     """A node and the one that holds its copies: there is a second holder."""
     stage = make_stage("plain", scene="wait@4:1", nodes=3, spares=2, holders=2)

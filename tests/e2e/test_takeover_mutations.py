@@ -159,6 +159,7 @@ def test_coordinator_killed_in_the_middle_of_a_recovery(make_stage, play, moment
     assert stage.seats() == ["n0", "n2"]
 
 
+@pytest.mark.thorough
 def test_nodes_without_any_coordinator_end_their_trainers(make_stage, play):
     """What they left is kept: a coordinator that comes after that goes on from it."""
     stage = make_stage(scene="wait@4:1", node_timeout_s=2.0, isolation_timeout_s=8.0)

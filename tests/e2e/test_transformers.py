@@ -118,7 +118,8 @@ def test_what_could_not_be_redone_is_refused(tmp_path, fork_server, arguments, r
         run(tmp_path, fork_server, arguments=arguments)
 
 
-@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("workers", ["0", "2"])
 def test_data_that_draws_random_numbers_is_refused(tmp_path, fork_server, workers):
     with pytest.raises(JobFailed, match="the training data draws random numbers"):
         run(tmp_path, fork_server, arguments=["--random-data", "--workers", workers])

@@ -11,7 +11,7 @@ from torch import Tensor
 from deadpool.integrations.plain_state import is_plain, plain_attributes, set_plain_attributes
 
 
-class _Stand:
+class _OnHost:
     """Has the same attributes as `owner`, with its tensors on the host."""
 
     def __init__(self, owner: object, but: frozenset[str]) -> None:
@@ -20,7 +20,7 @@ class _Stand:
 
 def held_attributes(owner: object, *, but: frozenset[str]) -> dict[str, Any]:
     on_device = [name for name, value in vars(owner).items() if name not in but and _has_device_tensor(value)]
-    state = plain_attributes(_Stand(owner, but) if on_device else owner, but=but)
+    state = plain_attributes(_OnHost(owner, but) if on_device else owner, but=but)
     return {**state, "names": list(vars(owner)), "on_device": on_device}
 
 

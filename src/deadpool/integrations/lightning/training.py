@@ -74,8 +74,10 @@ class Training:
                 if self._has_ended(fit_loop):
                     return
             except BaseException as error:
-                if self.job is None or not self._loop.came_back(error) or self._loop.enter() is None:
+                if self.job is None or not self._loop.came_back(error):
                     raise
+                if self._loop.enter() is None:
+                    return
             is_again = True
 
     def _has_ended(self, fit_loop: Any) -> bool:
