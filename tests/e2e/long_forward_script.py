@@ -1,5 +1,5 @@
-"""DistributedDataParallel, whose forward pass has no collective. In one step it takes rank 0 seconds; each block of the
-model notes its calls."""
+"""DistributedDataParallel, whose forward pass has no collective. In one step the first block of rank 0 lasts until the
+step was aborted; each block of the model notes its calls."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import deadpool
+from deadpool.trainer import current
 
 SLOW_STEP = 5
 BLOCKS = 8
-BLOCK_S = 0.5 if "E2E_GATES" in os.environ else 0.0
+DEADLINE_S = 30.0
 
 present = -1
+is_waiting_due = "E2E_GATES" in os.environ
 
 
 class NotedBlock(small_job.Block):
@@ -25,8 +27,18 @@ class NotedBlock(small_job.Block):
         with (args.out / f"calls-of-rank{pool.rank}").open("a") as file:
             print(present, file=file)
         if present == SLOW_STEP and pool.rank == 0:
-            time.sleep(BLOCK_S)
+            await_abort()
         return super().forward(x)
+
+
+def await_abort() -> None:
+    """The first time only."""
+    global is_waiting_due
+    deadline = time.monotonic() + DEADLINE_S
+    while is_waiting_due and not current.session.core.is_aborted:
+        assert time.monotonic() < deadline, "no abort came"
+        time.sleep(0.005)
+    is_waiting_due = False
 
 
 def following(step: int) -> Tensor:

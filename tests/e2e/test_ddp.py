@@ -65,4 +65,4 @@ def test_forward_pass_that_will_be_done_again_is_cut_off(tmp_path, fork_server):
     assert differences(reference, results) == []
     assert stage.trainers()[0] == "n0.0", "the survivor kept its process"
     calls = (stage.trial.out / "calls-of-rank0").read_text().split().count("5")
-    assert 8 < calls < 16, f"{calls} blocks of 8 ran in step 5, done twice"
+    assert calls == 1 + 8, "the block in which the abort came, and all of them when the step was redone"

@@ -6,6 +6,7 @@ from deadpool.protocol.agent.capture_costs import ENOUGH, PENDING_AT_MOST, WINDO
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Missed, Stepped
 from deadpool.protocol.topology import Schedule
+from deadpool.protocol.trainer_core import NO_SLOT, SWITCHED_OFF
 
 FIRST = Generation(1, 1)
 
@@ -91,3 +92,22 @@ def test_steps_beside_a_copy_are_compared_with_steps_beside_none() -> None:
         costs.on_stepped(0, Stepped(generation=FIRST, number=number, step_s=0.5, cycle_s=1.0), 0.0)
     overhead = costs.of_ranks()[0].overhead
     assert overhead is not None and overhead.count == count
+
+
+def overhead_with_misses(reason: str) -> object:
+    """Six captured steps of 0.5 s and six of 0.4 s that have missed their captures for this reason, in turn."""
+    costs = CaptureCosts()
+    for number in range(600):
+        is_missed = number % 12 >= 6
+        if is_missed:
+            costs.on_missed(0, Missed(generation=FIRST, rank=0, number=number, reason=reason))
+        cycle_s = 0.4 if is_missed else 0.5
+        costs.on_stepped(0, Stepped(generation=FIRST, number=number + 1, step_s=cycle_s, cycle_s=cycle_s), 0.0)
+    return costs.of_ranks()[0].overhead
+
+
+def test_steps_without_a_capture_are_compared_only_if_the_script_wanted_none() -> None:
+    """A capture that failed may have failed because the step was slow."""
+    found = overhead_with_misses(SWITCHED_OFF)
+    assert abs(found.share - 0.25) < 0.01  # type: ignore[attr-defined]
+    assert overhead_with_misses(NO_SLOT) is None

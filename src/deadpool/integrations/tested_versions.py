@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 from deadpool.errors import ConfigError
+from deadpool.notes import note
+from deadpool.trainer import current
 
 
 def require_tested(tested: Mapping[str, tuple[str, ...]], *, force: bool) -> None:
@@ -18,3 +20,12 @@ def require_tested(tested: Mapping[str, tuple[str, ...]], *, force: bool) -> Non
                 f"{package} {found} was never tested with this integration, which enters its training loop; use "
                 f"{package} {', '.join(known)}, or force=True, and compare the losses with those of an unprotected run"
             )
+
+
+def is_protected_job(tested: Mapping[str, tuple[str, ...]], *, force: bool) -> bool:
+    """Whether DeadPool has started this script. If not, a note says so; if so, versions must be known ones."""
+    if current.session is None:
+        note("this script was not started by DeadPool, so it is not protected: start it with `deadpool run`")
+        return False
+    require_tested(tested, force=force)
+    return True

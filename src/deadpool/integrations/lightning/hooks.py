@@ -17,8 +17,7 @@ from deadpool.integrations.lightning.supported import (
     require_supported_trainer,
 )
 from deadpool.integrations.lightning.training import Training
-from deadpool.integrations.tested_versions import require_tested
-from deadpool.notes import note
+from deadpool.integrations.tested_versions import is_protected_job
 from deadpool.trainer import current
 
 
@@ -30,10 +29,8 @@ def protect(trainer: Trainer, *, force: bool = False, **objects: object) -> Trai
     """
     if isinstance(trainer.fit_loop, ProtectedFitLoop):
         raise ConfigError("protect() was called twice for this trainer")
-    if current.session is None:
-        note("this script was not started by DeadPool, so it is not protected: start it with `deadpool run`")
+    if not is_protected_job(TESTED, force=force):
         return trainer
-    require_tested(TESTED, force=force)
     require_supported_trainer(trainer)
     assert current.default_group is not None
     training = Training(trainer, objects, None if current.default_group.is_live() else Quiet(trainer))

@@ -71,7 +71,7 @@ class Training:
                     self._enter_again(fit_loop)
                     fit_loop.finish_epoch()
                 fit_loop.run_epochs()
-                if self._has_ended(fit_loop):
+                if self._has_ended():
                     return
             except BaseException as error:
                 if self.job is None or not self._loop.came_back(error):
@@ -80,7 +80,7 @@ class Training:
                     return
             is_again = True
 
-    def _has_ended(self, fit_loop: Any) -> bool:
+    def _has_ended(self) -> bool:
         """Lightning has no batch left. If every rank has done all steps, nothing will be redone."""
         if self.job is None:
             return True

@@ -11,11 +11,10 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.random_data import require_repeatable
-from deadpool.integrations.tested_versions import require_tested
+from deadpool.integrations.tested_versions import is_protected_job
 from deadpool.integrations.transformers.quiet_callbacks import QuietCallbacks
 from deadpool.integrations.transformers.supported import TESTED, require_known_order, require_supported
 from deadpool.integrations.transformers.training import RESUMED, Training
-from deadpool.notes import note
 from deadpool.trainer import current
 
 T = TypeVar("T", bound=Trainer)
@@ -29,11 +28,10 @@ def protect(trainer: T, *, force: bool = False, **objects: object) -> T:
     """
     if isinstance(trainer, ProtectedTrainer):
         raise ConfigError("protect() was called twice for this trainer")
-    if current.session is None:
-        note("this script was not started by DeadPool, so it is not protected: start it with `deadpool run`")
+    if not is_protected_job(TESTED, force=force):
         return trainer
-    require_tested(TESTED, force=force)
     require_supported(trainer)
+    assert current.session is not None
     quiet = QuietCallbacks(trainer.callback_handler) if current.session.groups.detached else None
     kind = type(trainer)
     trainer.__class__ = type(f"Protected{kind.__name__}", (ProtectedTrainer, kind), {})
