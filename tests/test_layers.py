@@ -19,7 +19,7 @@ ROOT = Path(deadpool.__file__).parent
 DOCS = Path(__file__).parent.parent / "docs"
 
 PUBLIC: dict[str, list[str]] = {
-    "deadpool": ["ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "join"],
+    "deadpool": ["Adapter", "ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "join"],
     "deadpool.integrations.lightning": ["protect"],
     "deadpool.integrations.transformers": ["protect"],
     "deadpool.journal": ["Entry", "Jsonl", "Run", "Sink", "TensorBoard", "WandB"],

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from deadpool.errors import ConfigError, DeadPoolError, JobFailed, StateError
 
 if TYPE_CHECKING:
+    from deadpool.trainer.adapters import Adapter
     from deadpool.trainer.job import Job
     from deadpool.trainer.pool import Pool, join
 
 __version__ = "0.1.0"
-__all__ = ["ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "join"]
+__all__ = ["Adapter", "ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "join"]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,4 +33,8 @@ def __getattr__(name: str) -> Any:
         from deadpool.trainer.job import Job
 
         return Job
+    if name == "Adapter":
+        from deadpool.trainer.adapters import Adapter
+
+        return Adapter
     raise AttributeError(f"module 'deadpool' has no attribute {name!r}")

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from deadpool.errors import ConfigError
 from deadpool.snapshot.loaders import with_position
 from deadpool.snapshot.optimizers import optimizers_in, require_nothing_beside, scalers_of
+from deadpool.snapshot.tensor_dict import TensorDict, is_tensor_dict
 
 Key = tuple[str, str, str | int, Any]
 """("param", keyword, name, ""), ("state", keyword, index of the parameter, key in optimizer.state) or
@@ -72,6 +73,8 @@ def sort_objects(objects: Mapping[str, object]) -> Objects:
     for name, value in objects.items():
         if isinstance(value, nn.Module):
             modules[name] = value
+        elif is_tensor_dict(value):
+            modules[name] = TensorDict(value)
         elif found := optimizers_in(value):
             require_nothing_beside(name, value, next(iter(found.values())))
             optimizers |= _new_ones(name, found, optimizers)
@@ -136,7 +139,10 @@ def _article(noun: str) -> str:
 
 
 def _hint(value: object) -> str:
-    accepted = "pass an nn.Module, a torch.optim.Optimizer or an object with state_dict() and load_state_dict()"
+    accepted = (
+        "pass an nn.Module, a torch.optim.Optimizer, a dict of tensors or an object with state_dict() and "
+        "load_state_dict()"
+    )
     if isinstance(value, (list, tuple, dict)):
         return f"{accepted}; pass several objects under a keyword each"
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch.distributed as dist
 from torch import nn
 
@@ -9,7 +11,7 @@ from deadpool.errors import ConfigError
 from deadpool.notes import note
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import current
-from deadpool.trainer.adapters import adapters_for
+from deadpool.trainer.adapters import Adapter, adapters_for
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.ddp_state import ddp_states
 from deadpool.trainer.adapters.wrappers import require_wrappers
@@ -33,17 +35,19 @@ class Pool:
         self.world_size = self._layout.world_size
         self.local_rank = self._layout.local_rank(self.rank)
 
-    def protect(self, *, replicated: Claims | None = None, **objects: object) -> Job:
+    def protect(self, *, replicated: Claims | None = None, adapters: Iterable[Adapter] = (), **objects: object) -> Job:
         """Protects the given objects and returns the job, whose `steps` is the training loop. Call it once.
 
         Pass every object whose state the loop changes, under any keywords: model=, optimizer=, scheduler=, data=, and
-        so on. Modules, optimizers and all objects with `state_dict` and `load_state_dict` are accepted. The state of
-        random number generators is captured without being passed.
+        so on. Modules, optimizers, dicts of tensors and all objects with `state_dict` and `load_state_dict` are
+        accepted. The state of random number generators is captured without being passed.
 
         State that several ranks hold identically (DDP, HSDP, replicated DTensors) is recognised and not sent.
         `replicated` overrides that per object, as in `replicated={"ema": group}`: the object's parameters, with their
         optimizer state, are identical on all ranks of that process group. None instead of a group means that no other
         rank holds them, so they are always sent.
+
+        `adapters` know libraries that keep more than state, such as caches of one step (docs/howto/adapter.md).
 
         ConfigError: the objects cannot be protected; the message names the object and says what would be accepted.
         """
@@ -52,7 +56,7 @@ class Pool:
         modules = _modules(objects)
         require_current_device(param.device for module in modules for param in module.parameters())
         require_wrappers(modules)
-        adapters = adapters_for(modules)
+        adapters = [*adapters_for(modules), *adapters]
         derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
         journal = JobJournal(self._session)
         assert current.default_group is not None

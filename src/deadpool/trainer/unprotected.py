@@ -115,6 +115,6 @@ class UnprotectedPool:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         return cls()
 
-    def protect(self, *, replicated: object = None, **objects: object) -> UnprotectedJob:
-        """Returns a job that trains the objects unprotected. `replicated` is ignored, because no state is sent."""
+    def protect(self, *, replicated: object = None, adapters: object = (), **objects: object) -> UnprotectedJob:
+        """Returns a job that trains the objects unprotected. The rest is ignored: nothing is sent or recovers."""
         return UnprotectedJob(objects, self.rank)

@@ -45,10 +45,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from deadpool.backend.null_group import NullGroup
 from deadpool.errors import NotInPlace, StateError
+from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.ddp_state import averages_gradients
 
 
-class DdpAdapter:
+class DdpAdapter(Adapter):
     """One DistributedDataParallel module."""
 
     name = "ddp"

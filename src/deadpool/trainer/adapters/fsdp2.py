@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.dtensor import replicas_of
 
 
-class Fsdp2Adapter:
-    """Resets all fully sharded modules among the given ones."""
+class Fsdp2Adapter(Adapter):
+    """Resets all fully sharded modules among the given ones. They have no state that depends on the step."""
 
     name = "fsdp2"
-    dry_steps_change_numerics = False
-    dry_steps = 1
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._sharded = _sharded_modules(modules)
@@ -37,15 +35,6 @@ class Fsdp2Adapter:
                 _reset_iteration(module)
         for group in self._param_groups():
             _drop_gradients(group)
-
-    def rehearsing(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def seated(self, resume_step: int) -> None:
-        """Does nothing: FSDP2 has no state that depends on the step."""
-
-    def resumed(self) -> None:
-        pass
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
         return replicas_of(parameter for module in self._sharded for parameter in module.parameters())

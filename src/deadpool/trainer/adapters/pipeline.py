@@ -20,12 +20,12 @@ redone step. When work resumes at step 0, the undisturbed run has not initialise
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
 
+from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.pipeline_schedules import infers_shapes, schedules, stages_of
 
 # Since torch 2.9 there is a pair for each kind of schedule, before that a single flag.
@@ -43,7 +43,7 @@ _INFERENCE_LEFTOVERS = (*("_fwd_outputs_for_bwd_meta", "_fwd_inputs_for_bwd_meta
 _INFERRED = ("inputs_meta", "_outputs_meta")
 
 
-class PipelineAdapter:
+class PipelineAdapter(Adapter):
     """Resets all schedules of this process, also those made after protect()."""
 
     name = "pipeline"
@@ -59,19 +59,10 @@ class PipelineAdapter:
             for stage in stages_of(schedule):
                 _reset_stage(stage)
 
-    def rehearsing(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
     def seated(self, resume_step: int) -> None:
         if resume_step == 0:
             for schedule in schedules():
                 _forget_agreement(schedule)
-
-    def resumed(self) -> None:
-        pass
-
-    def replicas(self) -> dict[int, tuple[int, ...]]:
-        return {}
 
     def agreement(self) -> str:
         """One word for each schedule, in order of creation, with one digit for each flag."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn
 
+from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.dtensor import replicas_of
 
 
-class PlainAdapter:
+class PlainAdapter(Adapter):
     """Clears the gradients of all modules."""
 
     name = "plain"
-    dry_steps_change_numerics = False
-    dry_steps = 1
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._modules = list(modules)
@@ -24,14 +22,8 @@ class PlainAdapter:
         for module in self._modules:
             module.zero_grad(set_to_none=True)
 
-    def rehearsing(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
     def seated(self, resume_step: int) -> None:
         self.reset()
-
-    def resumed(self) -> None:
-        pass
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
         return replicas_of(parameter for module in self._modules for parameter in module.parameters())
