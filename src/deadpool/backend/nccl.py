@@ -35,12 +35,16 @@ _ENVIRONMENT = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
 }
 
+_TIMING = ("TORCH_NCCL_ENABLE_TIMING", "1")
+"""Then it is known which collective the device is in (nccl_trace.py). Costs one more event for each."""
+
 
 def prepare_environment() -> None:
     """Has to be called before the first group is made. ConfigError: a variable of the user would defeat recovery."""
     if ProcessGroupNCCL is None or not torch.cuda.is_available():
         missing = "has no NCCL" if ProcessGroupNCCL is None else "finds no GPU"
         raise ConfigError(f"backend='nccl' cannot be used: torch {torch.__version__} {missing} here; 'gloo' would work")
+    os.environ.setdefault(*_TIMING)
     for name, needed in _ENVIRONMENT.items():
         given = os.environ.setdefault(name, needed)
         if given != needed:

@@ -20,6 +20,7 @@ _MEMCPY_DEFAULT = 4  # the runtime finds the direction from the addresses
 _BATCH_SINCE = 13000  # older versions of cudaMemcpyBatchAsync took other arguments
 _ORDER_STREAM = 1
 _PREFER_OVERLAP_WITH_COMPUTE = 1
+_CAPTURE_MODE_RELAXED = 2
 
 
 class _Location(ctypes.Structure):
@@ -83,6 +84,12 @@ class Runtime:
 
     def unregister(self, address: int) -> None:
         self._check(self._library.cudaHostUnregister(ctypes.c_void_p(address)), "cudaHostUnregister")
+
+    def relax_capture_mode(self) -> None:
+        """From here on calls of this thread do not spoil a graph that another thread captures."""
+        mode = ctypes.c_int(_CAPTURE_MODE_RELAXED)
+        code = self._library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        self._check(code, "cudaThreadExchangeStreamCaptureMode")
 
     def issue(self, addresses: Addresses, stream: int, *, to_host: bool) -> None:
         """Enqueues all copies on a stream of the current device, in any order; it must not be the default stream. If

@@ -8,8 +8,8 @@ CPU.
 A wait that lasts is also told to the agent, and whether it is one for other ranks or for data: if the job comes to a
 standstill, that tells the rank that is waited for from those that wait.
 
-This cannot tell apart a slow GPU and a GPU that waits for its peers, because their hosts wait in the same calls. It
-does show a host that is late, since the other hosts then wait for their devices (`waiting`).
+Hosts of slow GPUs and of GPUs that wait for them wait in the same calls: what NCCL tells of the devices is asked there
+(device_meter.py).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from types import FrameType
 import torch
 
 from deadpool.protocol.messages import WAITS_FOR_DATA, WAITS_FOR_PEERS
+from deadpool.trainer.device_meter import DeviceMeter
 from deadpool.trainer.unwind_watchdog import is_inside_torch
 
 PERIOD_S = 0.1
@@ -44,6 +45,7 @@ class WaitMeter:
 
     def __init__(self, tell: Callable[[str], None] = lambda what: None) -> None:
         self._long_wait = _LongWait(tell)
+        self._device = DeviceMeter()
         self._in_known_wait = False
         self._lock = threading.Lock()
         self._waited_s = 0.0
@@ -53,6 +55,7 @@ class WaitMeter:
 
     def begin_step(self) -> None:
         self._in_step = True
+        self._device.begin_step()
         if self._thread is None:
             self._ended.clear()
             self._thread = threading.Thread(target=self._run, name="deadpool-waits", daemon=True)
@@ -73,10 +76,12 @@ class WaitMeter:
             self._add(time.monotonic() - began)
 
     def take(self) -> float:
-        """The seconds waited since the last call: a rough estimate over few steps, a good one over many."""
+        """The seconds waited since the last call, once per step: a rough estimate over few steps, a good one over
+        many. Where it is known how long the device waits in a step, that counts."""
         with self._lock:
             waited_s, self._waited_s = self._waited_s, 0.0
-        return waited_s
+        on_device_s = self._device.wait_s_per_step
+        return waited_s if on_device_s is None else on_device_s
 
     def close(self) -> None:
         self._ended.set()
@@ -95,7 +100,7 @@ class WaitMeter:
         chance = random.Random()  # the global generator belongs to the script
         while not self._ended.wait(PERIOD_S * chance.uniform(0.5, 1.5)):
             began = time.monotonic()
-            waits = _waits(main)
+            waits = _waits(main) or self._device.look(main, began)
             if self._in_step and waits:
                 self._add(began - sampled)  # counts for all of the time since the last sample
             what = WAITS_FOR_PEERS if waits or self._in_known_wait else WAITS_FOR_DATA if _reads(main) else ""

@@ -1,0 +1,53 @@
+"""Ranks that keep the others waiting on their devices, whose hosts spin meanwhile. With default settings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from stage import EVERY_STEP, Stage
+
+from deadpool.config import JobConfig
+from deadpool.protocol.coordinator.hang import HANG_AT_LEAST_S
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1", reason="three ranks of NCCL have to share a GPU"
+    ),
+]
+
+SCRIPT = Path(__file__).with_name("waits_script.py")
+
+
+@pytest.fixture
+def run(tmp_path, fork_server):
+    def run(doing: str, steps: int) -> Stage:
+        settings = JobConfig(nodes=3, spares=0, node_timeout_s=2.0, **EVERY_STEP).checked()
+        arguments = ["--doing", doing, "--steps", str(steps)]
+        stage = Stage(settings, "", "", tmp_path / "job", fork_server, SCRIPT, arguments)
+        stage.trial.run(lambda _: None)
+        return stage
+
+    return run
+
+
+def test_rank_that_waits_for_ever_is_found_although_the_others_spin(run):
+    stage = run("wait", 40)
+    (fault,) = stage.events("fault")
+    assert fault["ranks"] == [] and "and no rank does anything; behind: ranks 1" in fault["reason"]
+    assert float(fault["reason"].split()[3]) < HANG_AT_LEAST_S / 3, "found long before a busy rank would be"
+    ((rank, found),) = [(event["rank"], event["found"]) for event in stage.events("hung")]
+    assert rank == 1 and found.startswith("was idle for")
+    trainers = stage.trainers()
+    assert (trainers[0], trainers[2]) == ("n0.0", "n2.0"), "the others kept their processes"
+
+
+def test_rank_that_evaluates_on_its_device_is_waited_for(run):
+    assert run("evaluate", 40).events("fault") == []
+
+
+def test_slow_device_is_told_from_those_that_wait_for_it(run):
+    found = run("be slow", 400).events("straggler")
+    assert [event["rank"] for event in found] == [1], found
