@@ -5,7 +5,8 @@
 
 The job has 4 nodes with one trainer each (two with --layout 3d) and one warm spare node; a new spare joins after each
 kill. `first_step_s` is the time from a kill until every rank has done a step that began after it. `net_recovery_s` is
-the same minus one median step of the undisturbed run, which comes last and does as many steps. With --rehearsals 4 the
+the same minus one median step of the undisturbed run, which comes last and does as many steps. Before it comes, what is
+known without it is reported: minus one median step of the disturbed run itself, and nothing compared. With --rehearsals 4 the
 spare has rehearsed all four ranks, with --rehearsals 1 only one of them: if another rank is lost, a fresh process is
 forked and runs the script.
 
@@ -68,11 +69,11 @@ def disturb(trial: WorkloadTrial, faults: int, seed: int, stop: Path) -> list[tu
     return kills
 
 
-def report(kills: list[NodeKill], undisturbed: Results, disturbed: Results, rehearsals: int) -> dict[str, Any]:
-    step_s = undisturbed.median_step_s()
+def report(kills: list[NodeKill], undisturbed: Results | None, disturbed: Results, rehearsals: int) -> dict[str, Any]:
+    step_s = (undisturbed or disturbed).median_step_s()
     phases = kills[0].phases_s()
     return {
-        "bit_identical": not differences(undisturbed, disturbed),
+        "bit_identical": not differences(undisturbed, disturbed) if undisturbed is not None else None,
         "faults": len(kills),
         "rehearsals": rehearsals,
         "median_step_s": step_s,
@@ -120,6 +121,7 @@ def main() -> None:
             NodeKill(victim=victim, killed_at=at, recovery=recovery)
             for (victim, at), recovery in zip(kills, trial.recoveries(), strict=True)
         ]
+        give_out(report(measured, None, disturbed, args.rehearsals), args.json)
         print(f"running the same {stop.read_text()} steps undisturbed", flush=True)
         calm = dataclasses.replace(config, spares=0)
         undisturbed = WorkloadTrial(calm, arguments + further, folder / "undisturbed", deadline_s=DEADLINE_S).run()

@@ -49,5 +49,5 @@ def test_rank_that_evaluates_on_its_device_is_waited_for(run):
 
 
 def test_slow_device_is_told_from_those_that_wait_for_it(run):
-    found = run("be slow", 400).events("straggler")
+    found = run("be slow", 140).events("straggler")
     assert [event["rank"] for event in found] == [1], found

@@ -58,7 +58,7 @@ with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
             if step.number == LONG_STEP and pool.rank == 1 and not step.dry and not mark.exists():
                 mark.touch()
                 DOING[args.doing]()
-            for _ in range(200 if args.doing == "be slow" and pool.rank == 1 else 5):
+            for _ in range(40 if args.doing == "be slow" and pool.rank == 1 else 5):
                 ballast = ballast @ ballast / 64
             reduce_over(None, model)
             optimizer.step()
