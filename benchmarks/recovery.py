@@ -5,10 +5,11 @@
 
 The job has 4 nodes with one trainer each (two with --layout 3d) and one warm spare node; a new spare joins after each
 kill. `first_step_s` is the time from a kill until every rank has done a step that began after it. `net_recovery_s` is
-the same minus one median step of the undisturbed run, which comes last and does as many steps. Before it comes, what is
-known without it is reported: minus one median step of the disturbed run itself, and nothing compared. With --rehearsals 4 the
-spare has rehearsed all four ranks, with --rehearsals 1 only one of them: if another rank is lost, a fresh process is
-forked and runs the script.
+the same minus one median step of the undisturbed run, which comes last and does as many steps. What is known without
+that run is reported before it: minus one median step of the disturbed run itself, with nothing compared.
+
+With --rehearsals 4 the spare has rehearsed all four ranks, with --rehearsals 1 only one of them: if another rank is
+lost, a fresh process is forked and runs the script.
 
 With --device cuda ranks and rehearsals share the GPUs of this machine; if there are fewer GPUs than ranks, NCCL must be
 told that they may be shared. Trainers get the environment of this command. Unknown options go to the workload, for
