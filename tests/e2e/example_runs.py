@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,11 @@ class ExampleJob:
         logs = sorted(path for path in self.job.run_dir.logs.iterdir() if path.is_file())
         return "\n".join(path.read_text(errors="replace") for path in logs)
 
-    def run(self, timeout_s: float = 90) -> dict[str, str]:
+    def run(self, during: Callable[[], None] | None = None, timeout_s: float = 90) -> dict[str, str]:
+        """To its end; `during` acts on the running job. Returns what `said` reads of all that was printed."""
         with running(self.job):
+            if during is not None:
+                during()
             code = self.job.wait(timeout_s)
         if code:
             raise JobFailed(f"the job ended with code {code}:\n{self.logged()}")
