@@ -45,7 +45,7 @@ class Framework:
 FRAMEWORKS = {
     "own loop": Framework("torch", SCRIPT, ("--layout", "ddp", "--steps", "40")),
     "transformers": Framework("transformers", SCRIPTS / "trainer_script.py", ("--scale", "16")),
-    "lightning": Framework("lightning", SCRIPTS / "lightning_script.py", ("--scale", "50000")),
+    "lightning": Framework("lightning", SCRIPTS / "lightning_script.py", ("--scale", "2000")),
     # one line per framework whose script is in tests/e2e
 }
 

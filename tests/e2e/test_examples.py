@@ -42,7 +42,7 @@ def run_with_a_loss(folder, fork_server, rank, *script):
         "train_muon.py --width 16 --layers 1 --context 16 --batch 2",
         "train_fabric.py",
         "train_nanogpt.py --data DATA",
-        "train_nanogpt.py --data DATA --dtype float16 --width 16 --layers 1 --context 8 --batch 2 --accumulation 2",
+        "train_nanogpt.py --data DATA --dtype float16 --width 16 --layers 1 --context 8 --batch 2",
     ],
 )
 def test_example_survives_the_loss_of_a_node(tmp_path, fork_server, script):
