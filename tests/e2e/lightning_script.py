@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ class Net(L.LightningModule):
     def __init__(self, manual: bool) -> None:
         super().__init__()
         self.automatic_optimization = not manual
-        self.net = nn.Sequential(nn.Linear(WIDTH, 24), nn.BatchNorm1d(24), nn.Dropout(0.1), nn.Linear(24, 3))
+        more = [nn.Linear(24, 24 * args.scale), nn.Linear(24 * args.scale, 24)] if args.scale else []
+        self.net = nn.Sequential(nn.Linear(WIDTH, 24), nn.BatchNorm1d(24), *more, nn.Dropout(0.1), nn.Linear(24, 3))
         self.accuracy = torchmetrics.classification.MulticlassAccuracy(3)
         self.batches_seen = 0
         self.outputs: list[Tensor] = []
@@ -120,7 +122,7 @@ class Notes(L.Callback):
         seen = (module.batches_seen, trainer.datamodule.fetched, self.epochs)
         figures = (*seen, trainer.current_epoch, trainer.optimizers[0].param_groups[0]["lr"])
         loss = f"{outputs['loss'].item().hex() if isinstance(outputs, dict) else outputs.item().hex()} {figures}"
-        line = {"step": self.steps - 1, "loss": loss, "ended": 0.0, "cpu_s": 0.0}
+        line = {"step": self.steps - 1, "loss": loss, "ended": time.time(), "cpu_s": time.process_time()}
         with (self._out / f"rank{trainer.global_rank}.jsonl").open("a") as file:
             print(json.dumps(line), file=file, flush=True)
 
@@ -142,6 +144,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--accumulation", type=int, default=2)
 parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--scale", type=int, default=0, help="adds a layer of this width times 24, for measurements")
 parser.add_argument("--max-steps", type=int, default=-1)
 parser.add_argument("--patience", type=int, default=100)
 parser.add_argument("--manual", action="store_true")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class Notes(TrainerCallback):
         self.updates += 1
         loss = f"{' '.join(trainer.noted)} {self.updates} {trainer.losses_seen} {state.epoch} {self.seen['epochs']}"
         trainer.noted.clear()
-        line = {"step": state.global_step - 1, "loss": loss, "ended": 0.0, "cpu_s": 0.0}
+        line = {"step": state.global_step - 1, "loss": loss, "ended": time.time(), "cpu_s": time.process_time()}
         with (self._out / f"rank{args.process_index}.jsonl").open("a") as file:
             print(json.dumps(line), file=file, flush=True)
 
@@ -91,6 +92,7 @@ parser.add_argument("--accumulation", type=int, default=2)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--random-data", action="store_true")
 parser.add_argument("--stop-at", type=int, default=0)
+parser.add_argument("--scale", type=int, default=1, help="of the model's width, for measurements")
 parser.add_argument("--sampling", default="random")
 parser.add_argument("--epoch-stop", action="store_true")
 parser.add_argument("--resume-last", action="store_true", help="from the newest checkpoint that this process finds")
@@ -131,7 +133,13 @@ arguments = TrainingArguments(
 torch.manual_seed(3)
 model = GPT2LMHeadModel(
     GPT2Config(
-        vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+        vocab_size=VOCABULARY,
+        n_positions=LENGTH,
+        n_embd=32 * parsed.scale,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
     )
 )
 trainer = Noting(

@@ -386,3 +386,11 @@ def test_scaler_that_was_cut_off_after_it_had_unscaled_gradients():
         assert weight.grad is not None and weight.grad.tolist() == [2.0] * 3
         weight.grad = None
         state.restore_record(record)
+
+
+def test_gradient_scaler_that_is_not_enabled():
+    """Scripts make one in any case, and enable it for fp16 only."""
+    model, scaler = Net(), torch.amp.GradScaler("cpu", enabled=False)
+    state = ProtectedState({"model": model, "scaler": scaler}, replicas={}, rank=0, node_of=lambda rank: rank)
+    Snapshot(state).restore(state)
+    assert scaler.state_dict() == {}

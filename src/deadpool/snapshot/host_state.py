@@ -83,7 +83,7 @@ def _state_dict(name: str, value: Any) -> bytes:
 def _load_state_dict(name: str, value: Any, state: Any) -> None:
     try:
         value.load_state_dict(state)
-        if isinstance(value, torch.amp.GradScaler):
+        if isinstance(value, torch.amp.GradScaler) and value.is_enabled():  # one that is not has none
             value._per_optimizer_states.clear()  # that gradients were unscaled in the step that was cut off
     except DeadPoolError:
         raise

@@ -204,7 +204,8 @@ class Job:
             self.session.send(Durable(step=int(step), path=os.fspath(path)))
 
     def digest(self) -> str:
-        """A digest of the protected state as it is now: equal digests mean bit-identical state."""
+        """A digest of parameters, buffers and optimizer state of the protected objects, as they are now: equal digests
+        mean that these are bit-identical. Other state, such as the position of a loader, is not in it."""
         return self.state.digest()
 
     def _done(self, count: int | Callable[[], int]) -> bool:

@@ -95,7 +95,7 @@ class UnprotectedJob:
         """Does nothing: there is no job that could name the checkpoint."""
 
     def digest(self) -> str:
-        """A digest of the protected objects' state: equal digests mean bit-identical state."""
+        """A digest of parameters, buffers and optimizer state of the protected objects, as they are now."""
         return self._state.digest()
 
 

@@ -1,0 +1,71 @@
+"""Metrics of torchmetrics: what they have added up comes back, wherever in a protected module they are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from state_job import Snapshot
+from torch import nn
+
+from deadpool.snapshot.state import ProtectedState
+
+torchmetrics = pytest.importorskip("torchmetrics")
+CLASSES = 3
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, CLASSES)
+        self.accuracy = torchmetrics.classification.MulticlassAccuracy(CLASSES)
+
+
+METRICS = {
+    "sums": lambda: torchmetrics.classification.MulticlassAccuracy(CLASSES),
+    "lists": lambda: torchmetrics.classification.MulticlassAUROC(CLASSES),
+    "a collection": lambda: torchmetrics.MetricCollection(
+        [
+            torchmetrics.classification.MulticlassPrecision(CLASSES),
+            torchmetrics.classification.MulticlassRecall(CLASSES),
+        ]
+    ),
+}
+
+
+def update(net, metric, seed):
+    generator = torch.Generator().manual_seed(seed)
+    batch = torch.randn(8, CLASSES, generator=generator).softmax(-1), torch.randint(CLASSES, (8,), generator=generator)
+    net.accuracy.update(*batch)
+    metric.update(*batch)
+
+
+def results(net, metric):
+    found = metric.compute()
+    return [net.accuracy.compute().item(), found if isinstance(found, dict) else found.item()]
+
+
+def state_of(net, metric):
+    return ProtectedState({"model": net, "metric": metric}, replicas={}, rank=0, node_of=lambda _: 0)
+
+
+@pytest.mark.parametrize("kind", METRICS)
+@pytest.mark.parametrize("rehearsed", [False, True])
+def test_newcomer_and_survivor_go_on_with_the_same_sums(kind, rehearsed):
+    expected_net, expected = Net(), METRICS[kind]()
+    net, metric = Net(), METRICS[kind]()
+    for seed in (1, 2):
+        update(expected_net, expected, seed)
+        update(net, metric, seed)
+    state = state_of(net, metric)
+    snapshot = Snapshot(state)
+    update(net, metric, 9)
+    results(net, metric)  # it keeps what it has computed
+    newcomer_net, newcomer = Net(), METRICS[kind]()
+    if rehearsed:
+        update(newcomer_net, newcomer, 10)
+    snapshot.restore(state)
+    snapshot.restore(state_of(newcomer_net, newcomer))
+    update(expected_net, expected, 3)
+    for each_net, each in ((net, metric), (newcomer_net, newcomer)):
+        update(each_net, each, 3)
+        assert results(each_net, each) == results(expected_net, expected)
