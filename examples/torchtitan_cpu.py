@@ -1,8 +1,8 @@
 """Lets torchtitan 0.3 train on CPUs, over Gloo, for this example and the tests. Import it before torchtitan's trainer.
 
 torchtitan takes "cuda" where torch finds no accelerator, and asks the module of its device for names and memory. On a
-machine with a GPU nothing of that is changed. torchtitan 0.3 is made for a torch that is newer than 2.13: what it misses
-there is added.
+machine with a GPU nothing of that is changed. torchtitan 0.3 is made for a newer torch than 2.13, and what it does not
+find there is added.
 """
 
 from __future__ import annotations

@@ -95,7 +95,9 @@ def test_without_a_spare(tmp_path, fork_server, undisturbed):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kill", ["saving:3:0", "saved:3:1", "saving:6:1", "saving:8:0", "validation:3:1", "validation:6:0"])
+@pytest.mark.parametrize(
+    "kill", ["saving:3:0", "saved:3:1", "saving:6:1", "saving:8:0", "validation:3:1", "validation:6:0"]
+)
 def test_killed_in_a_checkpoint_or_a_validation(tmp_path, fork_server, undisturbed, kill):
     stage, disturbed = run(tmp_path, fork_server, arguments=[*USUAL, "--kill", kill])
     assert len(stage.events("fault")) == 1

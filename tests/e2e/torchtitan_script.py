@@ -89,7 +89,9 @@ class TokensLoader(ParallelAwareDataloader):
 
     def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, local_batch_size: int, **more: Any) -> None:
         tokens = Tokens(dp_rank, config.rows, config.infinite)
-        settings = {"snapshot_every_n_steps": more["snapshot_every_n_steps"]} if "snapshot_every_n_steps" in more else {}
+        settings = (
+            {"snapshot_every_n_steps": more["snapshot_every_n_steps"]} if "snapshot_every_n_steps" in more else {}
+        )
         super().__init__(
             tokens, dp_rank, dp_world_size, batch_size=local_batch_size, num_workers=config.num_workers, **settings
         )
@@ -168,9 +170,7 @@ def tiny() -> Trainer.Config:
     model = Llama3Model.Config(
         dim=WIDTH,
         vocab_size=VOCABULARY,
-        tok_embeddings=Embedding.Config(
-            num_embeddings=VOCABULARY, embedding_dim=WIDTH, param_init=_EMBEDDING_INIT
-        ),
+        tok_embeddings=Embedding.Config(num_embeddings=VOCABULARY, embedding_dim=WIDTH, param_init=_EMBEDDING_INIT),
         norm=RMSNorm.Config(normalized_shape=WIDTH, param_init=_NORM_INIT),
         lm_head=Linear.Config(in_features=WIDTH, out_features=VOCABULARY, param_init=_output_linear_init(WIDTH)),
         layers=_build_llama3_layers(
@@ -204,9 +204,7 @@ def tiny() -> Trainer.Config:
             gc_freq=3,
         ),
         dataloader=TokensLoader.Config(rows=args.rows, infinite=not args.finite, num_workers=args.workers),
-        metrics=Notes.Config(
-            log_freq=args.log_every, enable_tensorboard=args.tensorboard, disable_color_printing=True
-        ),
+        metrics=Notes.Config(log_freq=args.log_every, enable_tensorboard=args.tensorboard, disable_color_printing=True),
         parallelism=ParallelismConfig(
             data_parallel_replicate_degree=args.replicate,
             data_parallel_shard_degree=ranks,
