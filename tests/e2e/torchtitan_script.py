@@ -202,6 +202,7 @@ def tiny() -> Trainer.Config:
             steps=args.steps,
             mixed_precision_param="float32",
             gc_freq=3,
+            disable_cuda_graphs=args.pp > 1,  # with it gradients are None between steps, without it zeros
         ),
         dataloader=TokensLoader.Config(rows=args.rows, infinite=not args.finite, num_workers=args.workers),
         metrics=Notes.Config(log_freq=args.log_every, enable_tensorboard=args.tensorboard, disable_color_printing=True),

@@ -40,7 +40,7 @@ def require_supported(trainer: Any, objects: dict[str, Any]) -> None:
     for name, value in vars(trainer).items():
         if isinstance(value, _GENERATORS) and id(value) not in known:
             raise ConfigError(
-                f"the trainer has a generator of its own ({name}): pass it as protect(trainer, {name}=...), or use torch's"
+                f"the trainer has a generator of its own ({name}): use protect(trainer, {name}=...), or torch's"
             )
 
 
