@@ -162,6 +162,17 @@ def test_other_trainings(tmp_path, fork_server, undisturbed, variant, step):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("in_place", ["auto", "never"])
+@pytest.mark.parametrize("fault", ["at=backward step=4 node=n0", "at=backward step=0 node=n1"])
+def test_cut_off_in_a_loss_of_chunks(tmp_path, fork_server, undisturbed, fault, in_place):
+    """The output layer is gathered at other times then; a second fault would be the hang that follows from it."""
+    arguments = ["--chunked", "--ac", "none", "--steps", "6"]
+    stage, disturbed = run(tmp_path, fork_server, fault, arguments=arguments, in_place=in_place)
+    assert differences(undisturbed(*arguments), disturbed) == []
+    assert len(stage.events("fault")) == 1
+
+
+@pytest.mark.thorough
 def test_workers(tmp_path, fork_server):
     """Processes of the other runner may have no children."""
     arguments = ["--workers", "2", "--checkpoints", "3"]

@@ -10,6 +10,7 @@ from torchtitan.tools.utils import GarbageCollection
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.torchtitan.batches import Batches
+from deadpool.integrations.torchtitan.chunked_loss import adapters_of
 from deadpool.integrations.torchtitan.outside import watch_checkpoints, watch_metrics, watch_validation
 from deadpool.integrations.torchtitan.position import Position
 from deadpool.integrations.torchtitan.quiet import Quiet
@@ -100,7 +101,7 @@ class Training:
             ("scheduler", trainer.lr_schedulers.schedulers),
         ):
             objects |= {f"{name}{index}": part for index, part in enumerate(parts)}
-        self.job = pool.protect(**objects, **self._objects)
+        self.job = pool.protect(adapters=adapters_of(trainer), **objects, **self._objects)
         self._loop = self.job.loop(lambda: 0 if self._position.ended else _NO_END)
         self._loop.enter()
         if self._position.was_loaded:
