@@ -145,7 +145,7 @@ VARIANTS = {
     "data that ends": ["--finite", "--rows", "22"],
     "data that begins again": ["--rows", "10"],
     "random data": ["--random-data"],
-    "no seed of its own": ["--seed", "0"],
+    "another seed": ["--seed", "0"],
     "profiler and TensorBoard": ["--profile", "--tensorboard"],
 }
 
