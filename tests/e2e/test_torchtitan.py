@@ -118,12 +118,7 @@ LAYOUTS = {
     "HSDP": ["--replicate", "2"],
     "FSDP2 x TP": ["--tp", "2"],
     "FSDP2 x TP of full DTensors": ["--tp", "2", "--spmd", "full_dtensor"],
-    "PP": ["--pp", "4", "--layers", "6", "--batch", "4", "--accumulation", "1"],
-    "FSDP2 x PP": ["--pp", "2", "--layers", "4", "--batch", "4"],
-    "FSDP2 x PP, interleaved": ["--pp", "2", "--layers", "6", "--batch", "4", "--schedule", "Interleaved1F1B"],
-    "PP x TP, with validation": ["--pp", "2", "--tp", "2", "--layers", "4", "--batch", "4", *USUAL],
     "DDP": ["--replicate", "4"],
-    "FSDP2 x CP": ["--cp", "2"],
 }
 
 

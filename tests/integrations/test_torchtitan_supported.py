@@ -77,6 +77,7 @@ def test_refused(case):
         ("training", "enable_cpu_offload", True),
         ("compile", "enable_async_tensor_parallel", True),
         ("parallelism", "enable_fsdp_symm_mem", True),
+        ("parallelism", "pipeline_parallel_degree", 2),
         ("comm", "mode", "fake_backend"),
     ],
 )

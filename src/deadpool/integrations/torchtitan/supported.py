@@ -28,6 +28,7 @@ def require_supported(trainer: Any, objects: dict[str, Any]) -> None:
         (trainer.parallel_dims.world_size == 1, "a job of one rank", "start it with `deadpool run --nodes 2`"),
         (config.comm.mode != "default", f"--comm.mode {config.comm.mode}", "leave it out"),
         (_uses_cuda_graphs(trainer), "CUDA graphs that hold collectives", "add --training.disable_cuda_graphs"),
+        (config.parallelism.pipeline_parallel_degree > 1, "--parallelism.pipeline_parallel_degree", _NO_PIPELINES),
         (config.training.enable_cpu_offload, "--training.enable_cpu_offload", "leave it out: it was never tried"),
         (config.parallelism.enable_fsdp_symm_mem, "--parallelism.enable_fsdp_symm_mem", _OWN_MEMORY),
         (config.compile.enable_async_tensor_parallel, "--compile.enable_async_tensor_parallel", _OWN_MEMORY),
@@ -44,6 +45,7 @@ def require_supported(trainer: Any, objects: dict[str, Any]) -> None:
             )
 
 
+_NO_PIPELINES = "it was never tried, because torchtitan's pipelines need a newer torch than this was tested with"
 _OWN_MEMORY = "leave it out: memory that ranks share is lost with one of them"
 
 
