@@ -8,7 +8,7 @@ import sys
 import pytest
 from test_layers import modules
 
-OF_LIBRARIES = ("integrations.lightning", "integrations.transformers")
+OF_LIBRARIES = ("integrations.lightning", "integrations.torchtitan", "integrations.transformers")
 """A script that imports one of these rooms uses the library itself."""
 OPTIONAL = ("cryptography", "hypothesis", "atheris", "torchdata", "transformers", "lightning", "tensorboard", "wandb")
 

@@ -1,0 +1,52 @@
+"""`protect`, and the methods of Trainer through which it calls us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torchtitan.trainer import Trainer
+
+from deadpool.errors import ConfigError
+from deadpool.integrations.tested_versions import is_protected_job
+from deadpool.integrations.torchtitan.quiet import Quiet, open_loggers_later
+from deadpool.integrations.torchtitan.supported import TESTED, require_supported
+from deadpool.integrations.torchtitan.training import Training
+from deadpool.trainer import current
+
+open_loggers_later()  # a trainer is built before it is protected
+
+
+def protect(trainer: Trainer, *, force: bool = False, **objects: object) -> Trainer:
+    """Makes `trainer.train()` survive the loss of nodes. Call it before `train`, which can then be called once.
+
+    `objects` are further ones whose state training changes, as for `Pool.protect`. With `force` versions are accepted
+    that were never tested. In a script that DeadPool did not start nothing changes, and a note says so.
+    """
+    if isinstance(trainer, ProtectedTrainer):
+        raise ConfigError("protect() was called twice for this trainer")
+    if not is_protected_job(TESTED, force=force):
+        return trainer
+    require_supported(trainer, objects)
+    assert current.session is not None
+    kind = type(trainer)
+    trainer.__class__ = type(f"Protected{kind.__name__}", (ProtectedTrainer, kind), {})
+    vars(trainer)["_deadpool"] = Training(trainer, objects, Quiet(trainer) if current.session.groups.detached else None)
+    return trainer
+
+
+class ProtectedTrainer(Trainer):  # type: ignore[misc]
+    _deadpool: Training
+
+    def train(self) -> None:
+        self._deadpool.run(super().train)
+
+    def should_continue_training(self) -> bool:
+        return self._deadpool.next_step(super().should_continue_training())
+
+    def batch_generator(self, data_iterable: Any) -> Iterator[Any]:
+        return super().batch_generator(self._deadpool.batches.begin(data_iterable))  # type: ignore[no-any-return]
+
+    def train_step(self, data_iterator: Any) -> Any:
+        self._deadpool.require_open_step()
+        return super().train_step(data_iterator)
