@@ -47,6 +47,8 @@ MOMENTS = {
     "while a version is sent": "at=wire step=5 node=n1",
     "last step": f"at=optimizer step={STEPS - 1} rank=0",
 }
+THRESHOLDS = """{"stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 2000,
+    "stage3_max_live_parameters": 5000, "stage3_max_reuse_distance": 1000, "sub_group_size": 3000}"""
 KINDS = {
     "0 fp32": ["--stage", "0", "--dtype", "fp32"],
     "0 bf16": ["--stage", "0", "--dtype", "bf16"],
@@ -55,6 +57,9 @@ KINDS = {
     "1 fp16": ["--stage", "1", "--dtype", "fp16", "--overflow", "3", "4", "8"],
     "2 bf16": ["--stage", "2"],
     "2 fp16": ["--stage", "2", "--dtype", "fp16", "--overflow", "3", "4", "8"],
+    "3 bf16": ["--stage", "3", "--zero", '{"stage3_param_persistence_threshold": 100}'],
+    "3 fp16": ["--stage", "3", "--dtype", "fp16", "--overflow", "3", "4", "8", "--zero", THRESHOLDS],
+    "3 fp32": ["--stage", "3", "--dtype", "fp32", "--zero", '{"sub_group_size": 2000}'],
 }
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
-from deadpool.integrations.deepspeed.leftovers import Leftovers, data_parallel_ranks
+import torch.distributed as dist
+
+from deadpool.integrations.deepspeed.leftovers import Leftovers
 from deadpool.trainer.adapters.adapter import Adapter
 
 
@@ -23,9 +26,12 @@ class EngineAdapter(Adapter):
         engine.tput_timer.started = False
         self._leftovers.drop()
 
+    def rehearsing(self) -> AbstractContextManager[None]:
+        return self._leftovers.rehearsing()
+
     def seated(self, resume_step: int) -> None:
         self._leftovers.seated()
 
     def replicas(self) -> dict[int, tuple[int, ...]]:
-        ranks = data_parallel_ranks(self._engine)
+        ranks = tuple(sorted(dist.get_process_group_ranks(self._engine.seq_data_parallel_group)))
         return {id(each): ranks for each in self._leftovers.replicated()} if len(ranks) > 1 else {}

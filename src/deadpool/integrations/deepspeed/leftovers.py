@@ -1,19 +1,15 @@
-"""What each of DeepSpeed's optimizers keeps while a step runs, and where it keeps its state. Chosen by its class."""
+"""What each of DeepSpeed's optimizers keeps while a step runs, and where it keeps its state. Stage 3 is in zero3.py."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
-import torch.distributed as dist
-from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
-from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
-from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
-from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from deadpool.errors import ConfigError
 
 
 class Leftovers:
@@ -22,15 +18,22 @@ class Leftovers:
     def __init__(self, engine: Any) -> None:
         self.engine = engine
         self.torch_optimizer: Optimizer = self._find_torch_optimizer()
-        self._groups = self.torch_optimizer.param_groups  # ZeRO puts another list there while one group is stepped
+        self._groups: list[Any] = []
+        self.reach_boundary()
 
     def _find_torch_optimizer(self) -> Optimizer:
         found: Optimizer = self.engine.optimizer
         return found
 
-    def more_state(self) -> dict[str, Any]:
-        """Tensors that belong to the state and are in neither module nor optimizer, as objects for protect()."""
-        return {}
+    @property
+    def model(self) -> nn.Module:
+        """What protect() should see as the model."""
+        found: nn.Module = self.engine.module
+        return found
+
+    def reach_boundary(self) -> None:
+        """ZeRO puts another list there while one group is stepped, and so does a checkpoint that is loaded."""
+        self._groups = self.torch_optimizer.param_groups
 
     def has_gradients(self) -> bool:
         return any(each.grad is not None for each in self._model_parameters())
@@ -45,6 +48,9 @@ class Leftovers:
 
     def seated(self) -> None:
         """The state is that of a version. Compute anew what follows from it."""
+
+    def rehearsing(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def replicated(self) -> Iterable[Tensor]:
         """Parameters that are the same on all ranks, together with their optimizer state."""
@@ -86,7 +92,7 @@ class Partitioned(_Wrapped):
 
     def drop(self) -> None:
         super().drop()
-        _forget_backward(self.engine.optimizer._backward_hook_state)
+        forget_backward(self.engine.optimizer._backward_hook_state)
 
     def seated(self) -> None:
         """Every parameter holds views of its moments, for the user's reading. A load may have put other tensors there;
@@ -156,25 +162,6 @@ class Zero12(Partitioned):
         optimizer._coalesce_grad_reduction = False
 
 
-def _forget_backward(hooks: Any) -> None:
+def forget_backward(hooks: Any) -> None:
     hooks.reset_for_new_step()
     hooks.backward_active_depth = hooks.remaining_grad_acc_hooks = 0
-
-
-def leftovers_of(engine: Any) -> Leftovers:
-    kinds: dict[type, type[Leftovers]] = {
-        FP16_UnfusedOptimizer: Unfused,
-        FP16_Optimizer: Fused,
-        BF16_Optimizer: Bf16,
-        DeepSpeedZeroOptimizer: Zero12,
-    }
-    kind = type(engine.optimizer)
-    if kind in kinds:
-        return kinds[kind](engine)
-    if isinstance(engine.optimizer, Optimizer):
-        return Leftovers(engine)
-    raise ConfigError(f"an engine whose optimizer is a {kind.__name__} cannot be protected: it was never tried")
-
-
-def data_parallel_ranks(engine: Any) -> tuple[int, ...]:
-    return tuple(sorted(dist.get_process_group_ranks(engine.seq_data_parallel_group)))

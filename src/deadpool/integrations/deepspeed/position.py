@@ -41,6 +41,7 @@ class Position:
         assert current.session is not None
         if not current.session.groups.detached:  # a rehearsal that failed in a step has half of one behind it
             self._require_boundary()
+        self._leftovers.reach_boundary()
         engine = self._engine
         return {
             "engine": _values(engine, _OF_ENGINE),

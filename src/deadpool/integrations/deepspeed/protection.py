@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.deepspeed.adapter import EngineAdapter
-from deadpool.integrations.deepspeed.leftovers import leftovers_of
+from deadpool.integrations.deepspeed.kinds import leftovers_of
 from deadpool.integrations.deepspeed.position import Position
 from deadpool.integrations.deepspeed.supported import TESTED, require_supported
 from deadpool.integrations.tested_versions import require_tested
@@ -31,8 +31,8 @@ def protect(engine: DeepSpeedEngine, *, force: bool = False, **objects: object) 
         require_supported(engine)
     _require_no_part_of(engine, objects)
     leftovers = leftovers_of(engine)
-    found: dict[str, Any] = {"model": engine.module, "optimizer": leftovers.torch_optimizer}
-    found |= {"engine": Position(engine, leftovers)} | leftovers.more_state()
+    found: dict[str, Any] = {"model": leftovers.model, "optimizer": leftovers.torch_optimizer}
+    found["engine"] = Position(engine, leftovers)
     if isinstance(engine.lr_scheduler, LRScheduler):  # DeepSpeed's own leave half of it out of their state_dict
         found["scheduler"] = engine.lr_scheduler
     for name in found.keys() & objects.keys():
