@@ -1,8 +1,8 @@
-"""A small training with DeepSpeed, whose loop is the script's: accumulation, clipping, dropout, a scheduler of DeepSpeed,
-overflows on request. Nothing is downloaded.
+"""A small training with DeepSpeed, whose loop is the script's: accumulation, clipping, dropout, a scheduler of
+DeepSpeed, overflows on request. Nothing is downloaded.
 
-Each rank notes the losses and counters of every step, and in the end a digest of parameters, master partitions, moments,
-loss scaler and scheduler.
+Each rank notes the losses and counters of every step, and in the end a digest of parameters, master partitions,
+moments, loss scaler and scheduler.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ class Net(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(3))
         self.head = nn.Linear(WIDTH, 32)
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.skips = False
         if args.frozen:
             self.blocks[0].inner[0].weight.requires_grad = False
 
     def forward(self, tokens: Tensor) -> Tensor:
         self.seen += tokens.numel()
         x = self.embedding(tokens[:, :-1])
-        for block in self.blocks:
+        for block in self.blocks[: 2 if self.skips else 3]:
             x = checkpoint(block, x, use_reentrant=False) if args.recompute else block(x)
         return nn.functional.cross_entropy(self.head(x).float().flatten(0, 1), tokens[:, 1:].flatten())
 
@@ -165,6 +166,8 @@ parser.add_argument("--save-at", type=int, default=-1)
 parser.add_argument("--zero", default="{}", help="more settings of zero_optimization")
 parser.add_argument("--more", default="{}", help="more settings")
 parser.add_argument("--wrong-end", action="store_true", help="a step that ends in the middle of an accumulation")
+parser.add_argument("--skip-block", type=int, default=-1, help="from this step on one block is not used")
+parser.add_argument("--load", type=Path, help="begin with this checkpoint")
 parser.add_argument("--kind", default="AdamW")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
@@ -179,12 +182,14 @@ engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=confi
 rank = deepspeed.comm.get_rank()
 torch.manual_seed(1000 + rank)
 batches = Batches(rank)
+if args.load is not None:
+    engine.load_checkpoint(str(args.load), tag="saved")
 job = protect(engine, data=batches)
 
 with (args.out / f"rank{rank}.jsonl").open("a") as file:
     for step in job.steps(args.steps):
         with step, overflow(model, step.number):
-            losses = []
+            losses, model.skips = [], 0 <= args.skip_block <= step.number
             for _ in range(args.accumulation):
                 loss = engine(next(batches))
                 engine.backward(loss)

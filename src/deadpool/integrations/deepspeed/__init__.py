@@ -12,9 +12,9 @@
                 engine.backward(loss)
                 engine.step()
 
-A step is one update with all of its micro batches. The engine's counters, its loss scaler and its scheduler are captured
-beside parameters, master weights and moments (position.py). What a step that was cut off leaves in DeepSpeed's buckets,
-hooks and gradients is dropped (adapter.py, and one file for each kind of optimizer).
+A step is one update with all of its micro batches. The engine's counters, its loss scaler and its scheduler are
+captured beside parameters, master weights and moments (position.py). What a step that was cut off leaves in DeepSpeed's
+buckets, hooks and gradients is dropped (leftovers.py, zero3.py).
 """
 
 from __future__ import annotations

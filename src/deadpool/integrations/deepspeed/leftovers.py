@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
-
 class Leftovers:
     """Of a plain torch optimizer, which ZeRO stage 0 uses in fp32: all of it is the same on all ranks."""
 

@@ -1,4 +1,4 @@
-"""What an engine keeps beside parameters and optimizer state, and changes in a step: counters, loss scaler, scheduler."""
+"""What an engine changes in a step beside parameters and optimizer state: counters, loss scaler, scheduler."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class Position:
         """Gradients that a step leaves to the next one would be lost if that one is redone."""
         if self._leftovers.has_gradients():
             raise ConfigError(
-                "a step has ended between two updates: gradients are left that no engine.step() has used. Put all micro "
-                "batches of an update (gradient_accumulation_steps of them) into one `with step:`, each with "
+                "a step has ended between two updates: gradients are left that no engine.step() has used. Put all "
+                "micro batches of an update (gradient_accumulation_steps of them) into one `with step:`, each with "
                 "engine.backward(loss) and engine.step()"
             )
 
 
 def _values(owner: object, names: tuple[str, ...]) -> dict[str, Any]:
-    """A norm that lies on a device is left out: to read it would wait for the device. The next step computes its own."""
+    """A norm that lies on a device is left out: to read it would wait for the device. The next step computes another."""
     found = {name: getattr(owner, name) for name in names if hasattr(owner, name)}
     return {name: value if is_plain(value) else None for name, value in found.items()}

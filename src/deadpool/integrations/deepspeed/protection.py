@@ -37,7 +37,8 @@ def protect(engine: DeepSpeedEngine, *, force: bool = False, **objects: object) 
         found["scheduler"] = engine.lr_scheduler
     for name in found.keys() & objects.keys():
         raise ConfigError(f"protect({name}=...): the engine's own is protected under this name, use another one")
-    return join().protect(adapters=[EngineAdapter(engine, leftovers)], **found, **objects)
+    found |= objects
+    return join().protect(adapters=[EngineAdapter(engine, leftovers)], **found)
 
 
 def _require_no_part_of(engine: DeepSpeedEngine, objects: dict[str, object]) -> None:

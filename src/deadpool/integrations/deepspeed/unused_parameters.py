@@ -1,8 +1,8 @@
 """Refuses steps of ZeRO stage 3 in which a parameter gets no gradient.
 
-Stage 3 writes a gradient over that of the step before, and only where there is one. A parameter that a step does not use
-is therefore updated by a gradient of an earlier step. That gradient is no part of what is protected, so a redone step
-would differ.
+Stage 3 writes a gradient over that of the step before, and only where there is one. A parameter that a step does not
+use is therefore updated by a gradient of an earlier step. That gradient is no part of what is protected, so a redone
+step would differ.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The state of a rank is its part of every parameter (`ds_tensor`) and of the masters. What module.parameters() holds at a
 boundary is either empty or a gathered copy of small parameters. So all ranks drop gathered parameters when they are
 seated, and gather them again. The coordinator learns in its first two steps in which order modules run, and then
-prefetches and releases by it. Ranks that have learnt differently would run different collectives. So all ranks get a new
-one, as after deepspeed.initialize. Neither changes a number: gathering copies.
+prefetches and releases by it. Ranks that have learnt differently would run different collectives. So all ranks get a
+new one, as after deepspeed.initialize. Neither changes a number: gathering copies.
 """
 
 from __future__ import annotations
