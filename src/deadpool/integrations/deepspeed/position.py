@@ -79,6 +79,6 @@ class Position:
 
 
 def _values(owner: object, names: tuple[str, ...]) -> dict[str, Any]:
-    """A norm that lies on a device is left out: to read it would wait for the device. The next step computes another."""
+    """A norm on a device is left out: to read it would wait for the device. The next step computes another."""
     found = {name: getattr(owner, name) for name in names if hasattr(owner, name)}
     return {name: value if is_plain(value) else None for name, value in found.items()}
