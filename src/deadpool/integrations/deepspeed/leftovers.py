@@ -77,15 +77,6 @@ class Unfused(_Wrapped):
             yield from group
 
 
-class Fused(Unfused):
-    """The same with DeepSpeed's FusedAdam: one flat master copy per group."""
-
-    def seated(self) -> None:
-        """What it learns in the first step that it executes is learnt again, by all ranks alike."""
-        self.engine.optimizer.has_executed_step = False
-        self.engine.optimizer.flatten_grad_norm_mask_list.clear()
-
-
 class Partitioned(_Wrapped):
     """Masters and moments are split among ranks, and parameters are the same on all."""
 

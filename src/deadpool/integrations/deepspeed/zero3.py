@@ -115,8 +115,9 @@ class Zero3(Leftovers):
         del parameter_offload.FWD_MODULE_STACK[self._stack_depth :]
         for module in self._modules():
             module._external_params.clear()
-            module._external_params.update(self._external[module])
-            module._parameters._in_forward = False
+            module._external_params.update(self._external.get(module, {}))
+            if hasattr(module._parameters, "_in_forward"):
+                module._parameters._in_forward = False
             module.ds_recompute_parameters.clear()
             for counter in ("applied_pre_backward_ref_cnt", "ds_grads_remaining"):
                 if counter in vars(module):
