@@ -29,6 +29,6 @@ def leftovers_of(engine: Any) -> Leftovers:
     if isinstance(engine.optimizer, Optimizer):
         return Leftovers(engine)
     raise ConfigError(
-        f"an engine whose optimizer is a {kind.__name__} cannot be protected, because it was never tried: ZeRO stages 1 "
-        "to 3 are accepted, and stage 0 with optimizers of torch"
+        f"an engine whose optimizer is a {kind.__name__} cannot be protected, because it was never tried: ZeRO stages "
+        "1 to 3 are accepted, and stage 0 with optimizers of torch"
     )
