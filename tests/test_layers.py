@@ -20,6 +20,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 PUBLIC: dict[str, list[str]] = {
     "deadpool": ["Adapter", "ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "join"],
+    "deadpool.integrations.deepspeed": ["protect"],
     "deadpool.integrations.lightning": ["protect"],
     "deadpool.integrations.torchtitan": ["protect"],
     "deadpool.integrations.transformers": ["protect"],

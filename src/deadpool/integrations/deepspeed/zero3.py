@@ -1,0 +1,148 @@
+"""ZeRO stage 3: parameters are split among ranks too, and gathered while they are needed.
+
+The state of a rank is its part of every parameter (`ds_tensor`) and of the masters. What module.parameters() holds at a
+boundary is either empty or a gathered copy of small parameters. So all ranks drop gathered parameters when they are
+seated, and gather them again. The coordinator learns in its first two steps in which order modules run, and then
+prefetches and releases by it. Ranks that have learnt differently would run different collectives. So all ranks get a
+new one, as after deepspeed.initialize. Neither changes a number: gathering copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
+from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus, free_param
+from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from deadpool.integrations.deepspeed.emptied_groups import WithMasters
+from deadpool.integrations.deepspeed.leftovers import Leftovers, forget_backward
+from deadpool.integrations.deepspeed.unused_parameters import UnusedParameters
+
+
+class Parts(nn.Module):
+    """The model as protect() should see it: with the parts of this rank for its parameters."""
+
+    def __init__(self, model: nn.Module, parts: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self._parts = parts
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, Any]]:
+        yield from self._parts.items()
+
+
+class Zero3(Leftovers):
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine)
+        self._offload = engine.optimizer.parameter_offload
+        self._stack_depth = len(parameter_offload.FWD_MODULE_STACK)
+        self._external = {module: dict(module._external_params) for module in self._modules()}
+        self._unused = UnusedParameters(engine.optimizer)
+
+    def _find_torch_optimizer(self) -> Optimizer:
+        return WithMasters(self.engine.optimizer)
+
+    @property
+    def model(self) -> nn.Module:
+        optimizer = self.engine.optimizer
+        flat = {f"flat {index}": each for index, each in enumerate(optimizer.fp16_partitioned_groups_flat)}
+        trained = {id(each) for group in optimizer.fp16_groups for each in group}
+        frozen = {name: each.ds_tensor for name, each in self._named() if id(each) not in trained}
+        return Parts(self.engine.module, flat | frozen)
+
+    def has_gradients(self) -> bool:
+        optimizer = self.engine.optimizer
+        kept = any(each is not None for each in optimizer.averaged_gradients.values())
+        return kept or any(bucket.params for bucket in optimizer.ipg_buckets.values()) or super().has_gradients()
+
+    def drop(self) -> None:
+        for each in self._model_parameters():
+            each.grad = None
+        optimizer = self.engine.optimizer
+        for group in optimizer.optimizer.param_groups:
+            group["params"] = []
+        for master in optimizer.fp32_partitioned_groups_flat:
+            master.grad = None
+        for bucket in optimizer.ipg_buckets.values():
+            bucket.clear_params()
+        for identity in optimizer.params_already_reduced:
+            optimizer.params_already_reduced[identity] = False
+        optimizer.averaged_gradients = {}
+        optimizer.param_reduce_events.clear()
+        optimizer.inf_or_nan_tracker.zero_()
+        optimizer.micro_step_id = 0
+        optimizer._offload_boundary_param_ids = set()
+        optimizer._coalesce_grad_reduction = False
+        self._unused.forget()
+        forget_backward(optimizer._backward_hook_state)
+        self._forget_gathered()
+
+    def seated(self) -> None:
+        self._forget_gathered()
+        # Zeros for a fresh process and for one that has computed before. Every gradient is written anew in each step:
+        # UnusedParameters has made sure of that.
+        self.engine.optimizer.grad_partitions_flat_buffer.zero_()
+
+    def replicated(self) -> list[Tensor]:
+        return []
+
+    @contextlib.contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """Ranks compare the order in which modules run. In a rehearsal there is nobody to compare it with."""
+        name = "assert_ints_same_as_other_ranks"
+        original = getattr(partitioned_param_coordinator, name)
+        setattr(partitioned_param_coordinator, name, lambda _: None)
+        self._unused.is_watching = False
+        try:
+            yield
+        finally:
+            setattr(partitioned_param_coordinator, name, original)
+            self._unused.is_watching = True
+
+    def _forget_gathered(self) -> None:
+        self.engine.module.ds_inflight_param_registry.clear()  # never waited for: their groups were aborted
+        AllGatherCoalescedHandle.free_buffer()
+        for _, each in self._named():
+            each.ds_active_sub_modules.clear()
+            each.is_external_param = False
+            if each.ds_status is not ZeroParamStatus.NOT_AVAILABLE:
+                free_param(each)
+        del parameter_offload.FWD_MODULE_STACK[self._stack_depth :]
+        for module in self._modules():
+            module._external_params.clear()
+            module._external_params.update(self._external.get(module, {}))
+            if hasattr(module._parameters, "_in_forward"):
+                module._parameters._in_forward = False
+            module.ds_recompute_parameters.clear()
+            for counter in ("applied_pre_backward_ref_cnt", "ds_grads_remaining"):
+                if counter in vars(module):
+                    setattr(module, counter, 0)
+        self._offload.param_coordinator = _new_coordinator(self._offload)
+
+    def _modules(self) -> Iterator[Any]:
+        return (each for each in self.engine.module.modules() if hasattr(each, "_external_params"))
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        return iter(self.engine.module.named_parameters())
+
+
+def _new_coordinator(offload: Any) -> PartitionedParameterCoordinator:
+    """As in the constructor of DeepSpeedZeRoOffload."""
+    return PartitionedParameterCoordinator(
+        prefetch_bucket_sz=offload._prefetch_bucket_sz,
+        max_reuse_distance_in_numel=offload._max_reuse_distance_in_numel,
+        max_available_parameters_in_numel=offload._max_available_parameters_in_numel,
+        allgather_stream=offload._DeepSpeedZeRoOffload__allgather_stream,
+        inflight_param_registry=offload.module.ds_inflight_param_registry,
+        prefetch_nvme=False,
+        timers=offload.timers,
+        zero_quantized_weights=offload.zero_quantized_weights,
+        zero_quantized_nontrainable_weights=offload.zero_quantized_nontrainable_weights,
+        fast_sharding_for_leaf_module=offload.fast_sharding_for_leaf_module,
+        log_trace_cache_warnings=offload.log_trace_cache_warnings,
+    )
