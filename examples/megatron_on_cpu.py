@@ -1,4 +1,4 @@
-"""Lets megatron-core, which names "cuda" in hundreds of places, run on the CPU with Gloo: for tests and for a first try.
+"""Lets megatron-core, which names "cuda" in hundreds of places, run on the CPU with Gloo: for tests and a first try.
 
 Call `use_cpu()` before anything of megatron is imported. All that asks for a CUDA device gets the CPU, streams and
 events do nothing, and what Megatron draws from CUDA's generator is drawn from torch's one of the CPU. Nothing here is

@@ -21,6 +21,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 PUBLIC: dict[str, list[str]] = {
     "deadpool": ["Adapter", "ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "join"],
     "deadpool.integrations.lightning": ["protect"],
+    "deadpool.integrations.megatron": ["protect"],
     "deadpool.integrations.transformers": ["protect"],
     "deadpool.journal": ["Entry", "Jsonl", "Run", "Sink", "TensorBoard", "WandB"],
 }
@@ -172,6 +173,8 @@ def test_cores_know_each_other_by_messages_only(module):
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_public_names_are_those_listed(module):
+    if module.endswith(".megatron"):
+        pytest.importorskip("megatron.core")  # scripts/frameworks installs it, the check does not
     exported = importlib.import_module(module)
     assert sorted(exported.__all__) == PUBLIC[module]
     assert [name for name in PUBLIC[module] if not hasattr(exported, name)] == []

@@ -8,9 +8,12 @@ import sys
 import pytest
 from test_layers import modules
 
-OF_LIBRARIES = ("integrations.lightning", "integrations.transformers")
+OF_LIBRARIES = ("integrations.lightning", "integrations.megatron", "integrations.transformers")
 """A script that imports one of these rooms uses the library itself."""
-OPTIONAL = ("cryptography", "hypothesis", "atheris", "torchdata", "transformers", "lightning", "tensorboard", "wandb")
+OPTIONAL = (
+    *("cryptography", "hypothesis", "atheris", "torchdata", "tensorboard", "wandb"),
+    *("transformers", "lightning", "megatron"),
+)
 
 
 def imported_without(packages: tuple[str, ...], names: list[str]) -> subprocess.CompletedProcess[str]:

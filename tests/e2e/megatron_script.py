@@ -7,10 +7,8 @@ Without a GPU, `--device cpu` puts Megatron on the CPU (examples/megatron_on_cpu
 from __future__ import annotations
 
 import argparse
-import functools
 import hashlib
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -38,6 +36,7 @@ parser.add_argument("--microbatches", type=int, default=2)
 parser.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="fp32")
 parser.add_argument("--distributed-optimizer", action="store_true")
 parser.add_argument("--overlap", action="store_true", help="reduce gradients, and gather parameters, meanwhile")
+parser.add_argument("--align", action="store_true", help="let the schedule begin what overlaps")
 parser.add_argument("--sequence-parallel", action="store_true")
 parser.add_argument("--recompute", choices=["full", "selective"], default=None)
 parser.add_argument("--rampup", action="store_true", help="the batch grows, microbatch by microbatch")
@@ -76,9 +75,8 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler  # n
 from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
 from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine  # noqa: E402
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker  # noqa: E402
-from megatron.core.transformer import TransformerConfig  # noqa: E402
+from megatron.core.transformer import TransformerConfig, transformer_block  # noqa: E402
 from megatron.core.transformer.module import Float16Module  # noqa: E402
-from megatron.core.transformer import transformer_block  # noqa: E402
 from megatron.core.transformer.moe import moe_utils  # noqa: E402
 from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker, track_moe_metrics  # noqa: E402
 
@@ -183,6 +181,7 @@ def make_chunk(config: TransformerConfig, index: int | None) -> DistributedDataP
         use_distributed_optimizer=args.distributed_optimizer,
         overlap_grad_reduce=args.overlap,
         overlap_param_gather=args.overlap and args.distributed_optimizer,
+        align_param_gather=args.align,
         grad_reduce_in_fp32=IS_HALF,
         check_for_nan_in_grad=args.precision != "fp16",
         bucket_size=6000,
@@ -288,6 +287,10 @@ def digest() -> str:
     return hasher.hexdigest()
 
 
+def one_or_all(functions: list[Any]) -> Any:
+    return functions if len(functions) > 1 else functions[0]
+
+
 def note(**line: Any) -> None:
     with (args.out / f"rank{dist.get_rank()}.jsonl").open("a") as file:
         print(json.dumps(line), file=file, flush=True)
@@ -335,9 +338,11 @@ optimizer = get_megatron_optimizer(optimizer_config, chunks, use_gloo_process_gr
 scheduler = OptimizerParamScheduler(optimizer, 0.0, 1e-2, 1e-3, 20, 200, "cosine", 0.01, 0.1, 200, "linear")
 config.grad_scale_func = optimizer.scale_loss
 config.finalize_model_grads_func = finalize_model_grads
-single = functools.partial(lambda functions: functions if len(functions) > 1 else functions[0])
 if args.overlap:
-    config.no_sync_func = single([chunk.no_sync for chunk in chunks])
+    config.no_sync_func = one_or_all([chunk.no_sync for chunk in chunks])
+if args.align:
+    config.grad_sync_func = one_or_all([chunk.start_grad_sync for chunk in chunks])
+    config.param_sync_func = one_or_all([chunk.start_param_sync for chunk in chunks])
 batches = [Tokens(parallel_state.get_data_parallel_rank()) for _ in chunks]
 counters = SimpleNamespace(consumed_samples=0, skipped=0)
 metrics: dict[str, torch.Tensor] = {}
@@ -357,6 +362,4 @@ for step in job.steps(args.steps):
         if not step.dry:
             note(step=step.number, loss=loss, ended=time.time(), cpu_s=time.process_time())
 config.timers("interval").stop()
-if os.environ.get("E2E_STATE"):
-    print(json.dumps({"parameters": sum(each.numel() for chunk in chunks for each in chunk.parameters())}))
 note(digest=digest())

@@ -33,6 +33,7 @@ LAYOUTS = {
     "ep, distributed optimizer": (2, ["--expert", "2", "--experts", "4", *OVERLAP]),
     "tp x pp": (4, ["--tensor", "2", "--pipeline", "2"]),
     "tp x dp, distributed optimizer": (4, ["--tensor", "2", "--distributed-optimizer"]),
+    "pp x dp, interleaved, all overlaps": (4, ["--pipeline", "2", "--chunks", "2", *OVERLAP, "--align"]),
     "ep x dp": (4, ["--expert", "2", "--experts", "4", "--distributed-optimizer"]),
 }
 FAULTS = {
@@ -76,7 +77,7 @@ def cells():
             yield pytest.param(layout, moment, marks=marks)
 
 
-@pytest.mark.parametrize(("layout", "moment"), cells())
+@pytest.mark.parametrize(("layout", "moment"), list(cells()))
 def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, layout, moment):
     stage, disturbed = run(tmp_path, fork_server, layout, FAULTS[moment])
     assert len(stage.events("fault")) == 1

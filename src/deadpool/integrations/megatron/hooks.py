@@ -11,7 +11,13 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from deadpool.integrations.megatron.buckets import BucketState
 from deadpool.integrations.megatron.leftovers import MegatronAdapter
 from deadpool.integrations.megatron.parts import chained
-from deadpool.integrations.megatron.state import AuxiliaryLosses, Microbatches, PlainAttributes, RerunPosition, RngTracker
+from deadpool.integrations.megatron.state import (
+    AuxiliaryLosses,
+    Microbatches,
+    PlainAttributes,
+    RerunPosition,
+    RngTracker,
+)
 from deadpool.integrations.megatron.supported import TESTED, require_supported
 from deadpool.integrations.tested_versions import is_protected_job
 from deadpool.trainer.job import Job
@@ -50,7 +56,8 @@ def _objects(chunks: list[Any], optimizers: list[Any], scheduler: Any, data: Any
     if scheduler is not None:
         found["scheduler"] = PlainAttributes(scheduler) if _adds_steps(scheduler) else scheduler
     several = data if isinstance(data, list | tuple) else [data]
-    found |= {f"data{index}": each for index, each in enumerate(several) if each is not None}
+    distinct = {id(each): each for each in several if each is not None}
+    found |= {f"data{index}": each for index, each in enumerate(distinct.values())}
     found |= {
         "buckets": BucketState(chunks),
         "rng_tracker": RngTracker(),

@@ -28,7 +28,7 @@ class MegatronAdapter(Adapter):
         self._configs = list({id(chunk.config): chunk.config for chunk in chunks}.values())
         self._functions: list[list[Any]] = []
         self._running: set[str] = set()
-        self._stepped, self._zeroed = False, {index: False for index in range(len(chunks))}
+        self._stepped, self._zeroed = False, dict.fromkeys(range(len(chunks)), False)
         for index, chunk in enumerate(chunks):
             self._watch_zeroing(index, chunk)
         for optimizer in optimizers:

@@ -55,7 +55,5 @@ def _main_params(optimizers: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     """Each parameter in half precision, and the copy in full precision that every data parallel rank updates."""
     for optimizer in optimizers:
         if isinstance(optimizer, Float16OptimizerWithFloat16Params):
-            for params, main_params in zip(
-                optimizer.float16_groups, optimizer.fp32_from_float16_groups, strict=True
-            ):
+            for params, main_params in zip(optimizer.float16_groups, optimizer.fp32_from_float16_groups, strict=True):
                 yield from zip(params, main_params, strict=True)

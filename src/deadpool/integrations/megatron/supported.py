@@ -47,7 +47,9 @@ def require_supported(chunks: list[Any], optimizer: Any, *, force: bool) -> None
 def _inexact(chunks: list[Any], optimizers: list[Any]) -> list[tuple[str, str]]:
     model, ddp, update = chunks[0].config, chunks[0].ddp_config, optimizers[0].config
     tracker = random._CUDA_RNG_STATE_TRACKER
-    states = tracker.states_.values() if type(tracker) is random.CudaRNGStatesTracker else ()
+    has_plain_tracker = tracker is None or (
+        type(tracker) is random.CudaRNGStatesTracker and not tracker.use_cudagraphable_rng
+    )
     return [
         (what, why)
         for is_used, what, why in (
@@ -59,7 +61,7 @@ def _inexact(chunks: list[Any], optimizers: list[Any]) -> list[tuple[str, str]]:
                 "they hold collectives of groups that are rebuilt after a fault",
             ),
             (
-                getattr(tracker, "use_cudagraphable_rng", False) or (tracker is not None and not states),
+                not has_plain_tracker,
                 "a tracker of random numbers for CUDA graphs or of Transformer Engine",
                 "its states are not captured; use Megatron's own",
             ),
