@@ -55,6 +55,7 @@ if args.device == "cpu":
     use_cpu()
 else:
     torch.cuda.set_device(0)
+    torch.use_deterministic_algorithms(True, warn_only=True)
 
 from megatron.core import parallel_state, tensor_parallel, timers  # noqa: E402
 from megatron.core.distributed import (  # noqa: E402
