@@ -47,7 +47,7 @@ LAYOUTS = {
 FAULTS = {
     "forward": "at=forward step=2 node=n1",
     "backward": "at=backward step=3 node=n0",
-    "optimizer": "at=optimizer step=4 node=n1",
+    "update": "at=optimizer step=4 node=n1",
     "wire": "at=wire step=3 node=n1",
     "first step": "at=backward step=0 node=n0",
     "second step": "at=forward step=1 rank=1",

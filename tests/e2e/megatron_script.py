@@ -34,6 +34,7 @@ parser.add_argument("--expert", type=int, default=1)
 parser.add_argument("--experts", type=int, default=None)
 parser.add_argument("--microbatches", type=int, default=2)
 parser.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="fp32")
+parser.add_argument("--scale", type=int, default=16, help="of the loss in fp16 at the start, as a power of 2")
 parser.add_argument("--distributed-optimizer", action="store_true")
 parser.add_argument("--overlap", action="store_true", help="reduce gradients, and gather parameters, meanwhile")
 parser.add_argument("--align", action="store_true", help="let the schedule begin what overlaps")
@@ -330,8 +331,8 @@ optimizer_config = OptimizerConfig(
     use_distributed_optimizer=args.distributed_optimizer,
     overlap_param_gather=overlaps_params,
     clip_grad=1.0,
-    initial_loss_scale=2.0**24,
-    loss_scale_window=3,
+    initial_loss_scale=2.0**args.scale,
+    loss_scale_window=2,
     hysteresis=1,
     timers=config.timers,
 )
