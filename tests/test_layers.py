@@ -22,6 +22,7 @@ PUBLIC: dict[str, list[str]] = {
     "deadpool": ["Adapter", "ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "join"],
     "deadpool.integrations.deepspeed": ["protect"],
     "deadpool.integrations.lightning": ["protect"],
+    "deadpool.integrations.megatron": ["protect"],
     "deadpool.integrations.torchtitan": ["protect"],
     "deadpool.integrations.transformers": ["protect"],
     "deadpool.journal": ["Entry", "Jsonl", "Run", "Sink", "TensorBoard", "WandB"],
@@ -174,6 +175,10 @@ def test_cores_know_each_other_by_messages_only(module):
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_public_names_are_those_listed(module):
+    if module.endswith(".megatron"):
+        pytest.importorskip("megatron.core")  # scripts/frameworks installs it, the check does not
+    if ".integrations." in module:
+        pytest.importorskip(module.rpartition(".")[2], reason="the library is not installed")
     exported = importlib.import_module(module)
     assert sorted(exported.__all__) == PUBLIC[module]
     assert [name for name in PUBLIC[module] if not hasattr(exported, name)] == []

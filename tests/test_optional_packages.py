@@ -8,12 +8,10 @@ import sys
 import pytest
 from test_layers import modules
 
-OF_LIBRARIES = tuple(f"integrations.{name}" for name in ("deepspeed", "lightning", "torchtitan", "transformers"))
+LIBRARIES = ("deepspeed", "lightning", "megatron", "torchtitan", "transformers")
+OF_LIBRARIES = tuple(f"integrations.{name}" for name in LIBRARIES)
 """A script that imports one of these rooms uses the library itself."""
-OPTIONAL = (
-    *("cryptography", "hypothesis", "atheris", "torchdata", "tensorboard", "wandb"),
-    *("transformers", "lightning", "torchtitan", "deepspeed"),
-)
+OPTIONAL = ("cryptography", "hypothesis", "atheris", "torchdata", "tensorboard", "wandb", *LIBRARIES)
 
 
 def imported_without(packages: tuple[str, ...], names: list[str]) -> subprocess.CompletedProcess[str]:

@@ -75,7 +75,7 @@ def _dry_steps(job: Job, count: int) -> Iterator[DryStep]:
                 raise _DryStepFailed  # so that adapters see that the step failed
         if step.error is not None:
             job.session.leave_if_device_broke()
-            job.session.emit("dry_step_failed", reason=f"{type(step.error).__name__}: {step.error}")
+            job.session.emit("dry_step_failed", reason=step.error)
             break
     for adapter in job.adapters:
         adapter.reset()

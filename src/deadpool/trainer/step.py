@@ -48,7 +48,7 @@ class DryStep(Step):
     def __init__(self, job: Job, number: int) -> None:
         super().__init__(job, number)
         self.dry = True
-        self.error: Exception | None = None
+        self.error: str | None = None  # not the exception: its frames would keep what the step has left open
 
     def __enter__(self) -> DryStep:
         self.entered = True
@@ -60,6 +60,6 @@ class DryStep(Step):
     ) -> bool:
         self._job.leave_dry_step()
         if isinstance(error, Exception):
-            self.error = error
+            self.error = f"{type(error).__name__}: {error}"
             return True
         return False

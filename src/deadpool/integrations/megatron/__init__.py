@@ -1,0 +1,20 @@
+"""Protected steps for training loops with Megatron-Core.
+
+    from deadpool.integrations.megatron import protect
+
+    job = protect(model_chunks, optimizer, scheduler, data=batches)
+    for step in job.steps(count):
+        with step:
+            ...  # zero_grad_buffer, the forward and backward function, optimizer.step, scheduler.step
+
+The loop is yours, so nothing of Megatron's is entered again. What it keeps beside model and optimizer is either state
+(state.py: random numbers, loss scale, counters of microbatches, sums of auxiliary losses, what bucket groups have
+learnt in their first batch) or left over from a step that was cut off (leftovers.py: gradient buffers, handles, running
+timers).
+"""
+
+from __future__ import annotations
+
+from deadpool.integrations.megatron.hooks import protect
+
+__all__ = ["protect"]

@@ -1,0 +1,76 @@
+"""`protect`, which gives a loop its steps."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from types import SimpleNamespace
+from typing import Any
+
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+from deadpool.integrations.megatron.buckets import BucketState
+from deadpool.integrations.megatron.leftovers import MegatronAdapter
+from deadpool.integrations.megatron.parts import chained
+from deadpool.integrations.megatron.state import (
+    AuxiliaryLosses,
+    Microbatches,
+    PlainAttributes,
+    RerunPosition,
+    RngTracker,
+)
+from deadpool.integrations.megatron.supported import TESTED, require_supported
+from deadpool.integrations.tested_versions import is_protected_job
+from deadpool.trainer.job import Job
+from deadpool.trainer.pool import join
+from deadpool.trainer.unprotected import UnprotectedJob, UnprotectedPool
+
+
+def protect(
+    model: Any, optimizer: Any, scheduler: Any = None, *, data: Any = None, force: bool = False, **objects: object
+) -> Job | UnprotectedJob:
+    """Protects a loop over model chunks of Megatron-Core and their optimizer. Write it as `for step in job.steps(n)`.
+
+    `model` is a DistributedDataParallel of megatron.core, or the list of them that interleaved schedules take. `data`
+    is what the loop draws batches from, as for `Pool.protect`, or a list of these. `objects` are further ones whose
+    state training changes; of an argparse.Namespace or a SimpleNamespace all plain values are captured, such as
+    consumed samples. With `force` versions and features are accepted that were never tried. In a script that DeadPool
+    did not start, the steps are run unprotected, and a note says so.
+    """
+    chunks = list(model) if isinstance(model, list | tuple) else [model]
+    optimizers = chained(optimizer)
+    found = _objects(chunks, optimizers, scheduler, data) | {name: _stateful(each) for name, each in objects.items()}
+    if not is_protected_job(TESTED, force=force):
+        return UnprotectedPool().protect(**found)
+    require_supported(chunks, optimizer, force=force)
+    adapter = MegatronAdapter(chunks, optimizers)
+    return join().protect(adapters=[adapter], **found, leftovers=adapter)  # type: ignore[return-value]
+
+
+def _objects(chunks: list[Any], optimizers: list[Any], scheduler: Any, data: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {f"model{index}": chunk for index, chunk in enumerate(chunks)}
+    for index, each in enumerate(optimizers):
+        if each.optimizer is not None:
+            found[f"optimizer{index}"] = each.optimizer
+        if getattr(each, "grad_scaler", None):
+            found[f"scaler{index}"] = each.grad_scaler
+    if scheduler is not None:
+        found["scheduler"] = PlainAttributes(scheduler) if _adds_steps(scheduler) else scheduler
+    several = data if isinstance(data, list | tuple) else [data]
+    distinct = {id(each): each for each in several if each is not None}
+    found |= {f"data{index}": each for index, each in enumerate(distinct.values())}
+    found |= {
+        "buckets": BucketState(chunks),
+        "rng_tracker": RngTracker(),
+        "auxiliary_losses": AuxiliaryLosses(),
+        "microbatches": Microbatches(),
+        "rerun": RerunPosition(),
+    }
+    return found
+
+
+def _adds_steps(scheduler: Any) -> bool:
+    return isinstance(scheduler, OptimizerParamScheduler)
+
+
+def _stateful(value: object) -> object:
+    return PlainAttributes(value) if isinstance(value, Namespace | SimpleNamespace) else value
