@@ -59,7 +59,7 @@ class Letters(nn.Module):
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=60)
 parser.add_argument("--stage", type=int, default=2, help="of ZeRO")
-parser.add_argument("--width", type=int, default=128)
+parser.add_argument("--width", type=int, default=64)
 args = parser.parse_args()
 
 torch.manual_seed(1)
@@ -68,7 +68,7 @@ config = {
     "train_micro_batch_size_per_gpu": 8,
     "gradient_accumulation_steps": 2,
     "gradient_clipping": 1.0,
-    "bf16": {"enabled": True},
+    "bf16": {"enabled": torch.cuda.is_available()},  # many CPUs compute it very slowly
     "zero_optimization": {"stage": args.stage, "overlap_comm": False},
     "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 10}},
     "zero_allow_untested_optimizer": True,
