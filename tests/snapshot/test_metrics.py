@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict, deque
+
+import numpy as np
 import pytest
 import torch
 from state_job import Snapshot
 from torch import nn
 
+from deadpool.errors import StateError
 from deadpool.snapshot.state import ProtectedState
 
 torchmetrics = pytest.importorskip("torchmetrics")
@@ -69,3 +73,53 @@ def test_newcomer_and_survivor_go_on_with_the_same_sums(kind, rehearsed):
     for each_net, each in ((net, metric), (newcomer_net, newcomer)):
         update(each_net, each, 3)
         assert results(each_net, each) == results(expected_net, expected)
+
+
+class Odd(torchmetrics.Metric):
+    """Keeps what it has seen in containers of many kinds, none of them declared."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.counts, self.last = set(), Counter(), deque(maxlen=2)
+        self.by_class, self.array = defaultdict(lambda: 0), np.zeros(3)
+
+    def update(self, value):
+        self.seen.add(value)
+        self.counts[value] += 1
+        self.last.append(value)
+        self.by_class[value] += 1
+        self.array[value] += 1
+
+    def compute(self):
+        return [self.seen, self.counts, self.last, dict(self.by_class), self.array.tolist()]
+
+
+def test_containers_of_all_kinds_come_back():
+    metric, newcomer = Odd(), Odd()
+    metric.update(1)
+    state = state_of(Net(), metric)
+    snapshot = Snapshot(state)
+    metric.update(2)
+    snapshot.restore(state)
+    snapshot.restore(state_of(Net(), newcomer))
+    for each in (metric, newcomer):
+        each.update(0)
+        assert each.compute() == [{0, 1}, Counter({1: 1, 0: 1}), deque([1, 0]), {1: 1, 0: 1}, [1.0, 1.0, 0.0]]
+
+
+def test_metric_that_was_made_later_is_captured_and_missed_loudly():
+    def make():
+        tracker = torchmetrics.wrappers.MetricTracker(torchmetrics.classification.MulticlassAccuracy(CLASSES))
+        tracker.increment()
+        return tracker
+
+    tracker = make()
+    state = state_of(Net(), tracker)
+    tracker.increment()
+    tracker.update(torch.tensor([0, 1]), torch.tensor([0, 1]))
+    snapshot = Snapshot(state)
+    tracker.update(torch.tensor([0, 1]), torch.tensor([1, 2]))
+    snapshot.restore(state)
+    assert tracker.compute().item() == 1.0
+    with pytest.raises(StateError, match="make all metrics before protect"):
+        snapshot.restore(state_of(Net(), make()))

@@ -2,126 +2,182 @@
 
 from __future__ import annotations
 
-import threading
 import types
 
 import pytest
 import torch
 
-from deadpool.backend.nccl_trace import EndedCollective
+from deadpool.backend.nccl_trace import Collective
 from deadpool.trainer import device_meter
 from deadpool.trainer.device_meter import LOOK_EVERY_S, MEASURE_EVERY_S, DeviceMeter, seconds_per_step
 
 
-class TraceTwin:
-    """What the recorder would say; `in_collectives` are those that have begun and not ended."""
+def collective(number, *, started=True, pair=False, enqueued_ns=0, seconds=None, group=0):
+    return Collective(number, group, enqueued_ns, started, pair, seconds)
 
+
+class TraceTwin:
     def __init__(self) -> None:
-        self.in_collectives: frozenset[int] = frozenset()
-        self.past: list[EndedCollective] = []
-        self.is_broken = False
+        self.now: list[Collective] = []
+        self.past: list[Collective] = []
+        self.error: Exception | None = None
 
     def is_available(self) -> bool:
         return True
 
-    def started(self) -> frozenset[int]:
-        if self.is_broken:
-            raise RuntimeError("CUDA error: device-side assert triggered")
-        return self.in_collectives
+    def pending(self, since_ns: int) -> list[Collective]:
+        if self.error is not None:
+            raise self.error
+        return [each for each in self.now if each.enqueued_ns >= since_ns]
 
-    def ended(self) -> list[EndedCollective]:
-        return self.past
+    def ended(self, since_ns: int) -> list[Collective]:
+        return [each for each in self.past if each.enqueued_ns >= since_ns]
+
+
+class Clock:
+    """Seconds, as the meter gets them; time_ns() is the same clock."""
+
+    now = 1000.0
+
+    def time_ns(self) -> int:
+        return int(self.now * 1e9)
 
 
 @pytest.fixture
-def trace(monkeypatch):
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(device_meter, "time", clock)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(device_meter, "runtime", lambda: types.SimpleNamespace(relax_capture_mode=lambda: None))
+    return clock
+
+
+@pytest.fixture
+def trace():
     return TraceTwin()
 
 
-@pytest.fixture
-def still():
-    """The identity of a thread that stands still."""
-    begun, over = threading.Event(), threading.Event()
-
-    def stand() -> None:
-        begun.set()
-        over.wait()
-
-    thread = threading.Thread(target=stand)
-    thread.start()
-    begun.wait()
-    yield thread.ident
-    over.set()
-    thread.join()
+def looks(meter, clock, count=5):
+    found = []
+    for _ in range(count):
+        clock.now += LOOK_EVERY_S
+        found.append(meter.look(clock.now))
+    return found
 
 
-def looks(meter, thread, count=4):
-    return [meter.look(thread, number * LOOK_EVERY_S) for number in range(count)]
-
-
-def test_collective_that_does_not_end(trace, still):
-    trace.in_collectives = frozenset({7})
-    assert looks(DeviceMeter(trace), still) == [False, False, True, True]
-
-
-def test_device_that_computes_before_its_collective_does_not_wait(trace, still):
-    assert not any(looks(DeviceMeter(trace), still))
-
-
-def test_one_collective_after_another_is_no_wait(trace, still):
+def begun(trace):
     meter = DeviceMeter(trace)
+    meter.begin_step()
+    return meter
+
+
+def test_collective_that_does_not_end(trace, clock):
+    meter = begun(trace)
+    trace.now = [collective(7, enqueued_ns=clock.time_ns()), collective(8, started=False, enqueued_ns=clock.time_ns())]
+    assert looks(meter, clock) == [False, True, True, True, True]
+    meter.begin_step()
+    assert not any(looks(meter, clock, 1)), "another step has begun"
+
+
+def test_device_that_computes_before_its_collective_does_not_wait(trace, clock):
+    trace.now = [collective(7, started=False)]
+    assert not any(looks(begun(trace), clock))
+
+
+def test_one_collective_after_another_is_no_wait(trace, clock):
+    meter = begun(trace)
     for number in range(4):
-        trace.in_collectives = frozenset({number})
-        assert not meter.look(still, number * LOOK_EVERY_S)
+        trace.now = [collective(number)]
+        assert looks(meter, clock, 1) == [False]
 
 
-def test_main_thread_that_moves_does_not_wait(trace):
-    trace.in_collectives = frozenset({7})
-    meter, me = DeviceMeter(trace), threading.get_ident()
-    assert not meter.look(me, 0)
-    assert not meter.look(me, LOOK_EVERY_S)
-    assert not meter.look(me, 2 * LOOK_EVERY_S)
-    assert not meter.look(me, 3 * LOOK_EVERY_S)
+def test_host_that_enqueues_more_does_not_wait(trace, clock):
+    """As one that evaluates, while a collective waits for its peers."""
+    meter = begun(trace)
+    for number in range(4):
+        trace.now.append(collective(number))
+        assert looks(meter, clock, 1) == [False]
 
 
-def test_broken_device_is_no_wait(trace, still):
-    trace.is_broken = True
-    assert not any(looks(DeviceMeter(trace), still))
+def test_receive_that_a_pipeline_has_enqueued_early_is_no_wait(trace, clock):
+    trace.now = [collective(1, pair=True), collective(2, started=False)]
+    assert not any(looks(begun(trace), clock))
+    trace.now = [collective(1, pair=True)]
+    assert looks(begun(trace), clock)[-1], "nothing else is to be done"
 
 
-def test_without_nccl_nothing_is_looked_at(still):
-    assert not any(looks(DeviceMeter(), still))
+def test_aborted_communicators_do_not_count(trace, clock):
+    trace.now = [collective(1, enqueued_ns=clock.time_ns() - 1)]
+    meter = DeviceMeter(trace)
+    meter.restart()
+    meter.begin_step()
+    assert not any(looks(meter, clock))
 
 
-def collectives(*starts_ns, group=0, seconds=0.1):
-    return [EndedCollective(group, start, seconds) for start in starts_ns]
+@pytest.mark.parametrize("error", [RuntimeError("CUDA error"), KeyError("record_id")])
+def test_recorder_that_cannot_be_read_is_left_alone(trace, clock, error, capsys):
+    meter, trace.error = begun(trace), error
+    assert not any(looks(meter, clock))
+    assert capsys.readouterr().err.count("flight recorder cannot be read") == 1
+    assert meter.wait_s(0.5) == 0.5
+
+
+def test_without_nccl_nothing_is_looked_at():
+    meter = DeviceMeter()
+    meter.begin_step()
+    assert not meter.look(0.0) and meter.wait_s(0.5) == 0.5
+
+
+S = 1_000_000_000
+
+
+def past(*starts, group=0, seconds=0.1):
+    return [collective(0, enqueued_ns=int(start * S), seconds=seconds, group=group) for start in starts]
+
+
+def steps(*begins):
+    return [int(begin * S) for begin in begins]
 
 
 def test_time_in_collectives_of_whole_steps():
-    ended = collectives(5, 15, 16, 25, 35, 45)  # the first one belongs to a step whose begin is not known
-    assert seconds_per_step(ended, [10, 20, 30, 40]) == pytest.approx(0.3 / 2)  # the step from 30 may not have ended
+    ended = past(0.5, 1.5, 1.6, 2.5, 3.5, 4.5)  # the first one belongs to a step whose begin is not known
+    assert seconds_per_step(ended, steps(1, 2, 3, 4)) == pytest.approx((0.2 + 0.1) / 2)  # step 3 may not have ended
 
 
 def test_step_of_which_collectives_were_dropped_does_not_count():
-    assert seconds_per_step(collectives(15, 16, 25, 35), [10, 20, 30, 40]) == pytest.approx(0.1)
-    assert seconds_per_step(collectives(25, 35), [10, 20, 30, 40]) is None
-    assert seconds_per_step([], [10, 20, 30, 40]) is None
+    assert seconds_per_step(past(1.5, 1.6, 2.5, 3.5), steps(1, 2, 3, 4)) == pytest.approx(0.1)
+    assert seconds_per_step(past(2.5, 3.5), steps(1, 2, 3, 4)) is None
+    assert seconds_per_step([], steps(1, 2, 3, 4)) is None
 
 
 def test_groups_run_at_once_so_the_busiest_counts():
-    ended = [*collectives(9, 15, group=1), *collectives(16, seconds=0.4, group=2)]
-    assert seconds_per_step(ended, [10, 20, 30]) == pytest.approx(0.4)
+    ended = [*past(0.9, 1.5, group=1), *past(1.6, seconds=0.4, group=2)]
+    assert seconds_per_step(ended, steps(1, 2, 3)) == pytest.approx(0.4)
 
 
-def test_past_steps_are_measured_now_and_then(trace, still, monkeypatch):
-    meter, now_ns = DeviceMeter(trace), iter(range(10, 60, 10))
-    monkeypatch.setattr(device_meter.time, "time_ns", lambda: next(now_ns))
-    for _ in range(4):
+def test_one_long_wait_does_not_move_the_figure():
+    """An evaluation of rank 0, for which all others wait."""
+    ended = [*past(0.5, 1.5, 2.5), *past(3.5, seconds=60.0), *past(64.5, 65.5, 66.5)]
+    assert seconds_per_step(ended, steps(1, 2, 3, 64, 65, 66, 67)) == pytest.approx(0.1)
+
+
+def test_host_and_device_are_not_compared(trace, clock):
+    meter = DeviceMeter(trace)
+    assert meter.wait_s(0.5) is None, "not measured yet"
+    trace.past = past(*(clock.now - 0.5 + number for number in range(9)))
+    for _ in range(9):
         meter.begin_step()
-    trace.past = collectives(5, 15, 25, 35)
-    meter.look(still, 0.0)
-    assert meter.wait_s_per_step is None
-    meter.look(still, MEASURE_EVERY_S)
-    assert meter.wait_s_per_step == pytest.approx(0.1)
+        clock.now += 1.0
+    meter.look(clock.now)
+    assert meter.wait_s(0.5) is None
+    meter.look(clock.now + MEASURE_EVERY_S)
+    assert meter.wait_s(0.5) == pytest.approx(0.1)
+    meter.restart()
+    assert meter.wait_s(0.5) is None, "after a recovery, as in a fresh process"
+
+
+def test_job_without_nccl_is_measured_by_its_host(trace, clock):
+    meter = begun(trace)
+    meter.look(clock.now)
+    meter.look(clock.now + MEASURE_EVERY_S)
+    assert meter.wait_s(0.5) == 0.5

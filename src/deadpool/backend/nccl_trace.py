@@ -2,11 +2,13 @@
 
 It tells whether a collective has started only if collectives are timed (nccl.prepare_environment sees to that). Reading
 it asks the device about events, which would spoil a CUDA graph that another thread captures meanwhile: so a thread that
-reads has to relax its capture mode first. It raises a RuntimeError if the device is broken.
+reads has to relax its capture mode first. Entries of communicators that were aborted stay in it for a while, and may
+look as if they ran: so only those that were enqueued since a given time are read.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 from dataclasses import dataclass
 from typing import Any
@@ -17,33 +19,44 @@ _dump = getattr(_distributed_c10d, "_dump_nccl_trace", None)  # None: this torch
 
 
 @dataclass(frozen=True, slots=True)
-class EndedCollective:
+class Collective:
+    number: int
     group: int
     enqueued_ns: int  # since 1970
-    seconds: float  # on the device, with the time in which it waited for peers
+    has_started: bool
+    is_pair: bool  # sent to or received from one rank: a pipeline may enqueue it long before it is due
+    seconds: float | None  # on the device, with the time in which it waited for peers; None: not ended
 
 
 def is_available() -> bool:
-    return _dump is not None
+    """Without torch's cache of events the recorder would read events that are gone."""
+    return _dump is not None and os.environ.get("TORCH_NCCL_CUDA_EVENT_CACHE", "1").lower() not in ("0", "false", "n")
 
 
-def started() -> frozenset[int]:
-    """The numbers of the collectives that have begun on the device and not ended."""
-    entries = _entries(only_active=True)
-    return frozenset(int(each["record_id"]) for each in entries if each["state"] == "started")
+def pending(since_ns: int) -> list[Collective]:
+    """Those that have not ended, in the order in which they were enqueued."""
+    return _read(since_ns, only_active=True)
 
 
-def ended() -> list[EndedCollective]:
-    """The last ones, in the order in which they were enqueued. Takes tens of milliseconds if there are thousands."""
-    return [
-        EndedCollective(int(each["pg_id"]), int(each["time_created_ns"]), float(each["duration_ms"]) / 1000)
-        for each in _entries(only_active=False)
-        if each.get("duration_ms") is not None
-    ]
+def ended(since_ns: int) -> list[Collective]:
+    """The last ones that have. Takes tens of milliseconds if there are thousands."""
+    return [each for each in _read(since_ns, only_active=False) if each.seconds is not None]
 
 
-def _entries(*, only_active: bool) -> list[dict[str, Any]]:
+def _read(since_ns: int, *, only_active: bool) -> list[Collective]:
     assert _dump is not None
     raw = _dump(includeCollectives=True, includeStackTraces=False, onlyActive=only_active)
     entries: list[dict[str, Any]] = pickle.loads(raw).get("entries", [])
-    return entries
+    return [_collective(each) for each in entries if int(each["time_created_ns"]) >= since_ns]
+
+
+def _collective(entry: dict[str, Any]) -> Collective:
+    duration_ms = entry.get("duration_ms")
+    return Collective(
+        number=int(entry["record_id"]),
+        group=int(entry["pg_id"]),
+        enqueued_ns=int(entry["time_created_ns"]),
+        has_started=entry["state"] == "started",
+        is_pair=bool(entry["is_p2p"]),
+        seconds=float(duration_ms) / 1000 if duration_ms is not None else None,
+    )

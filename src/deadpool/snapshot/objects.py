@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from deadpool.errors import ConfigError
 from deadpool.snapshot.loaders import with_position
 from deadpool.snapshot.optimizers import optimizers_in, require_nothing_beside, scalers_of
-from deadpool.snapshot.tensor_dict import TensorDict, is_tensor_dict
+from deadpool.snapshot.tensor_dict import Entries, TensorDict, is_tensor_dict
 
 Key = tuple[str, str, str | int, Any]
 """("param", keyword, name, ""), ("state", keyword, index of the parameter, key in optimizer.state) or
@@ -67,14 +67,16 @@ def sort_objects(objects: Mapping[str, object]) -> Objects:
     """Sorts objects by kind. Raises a ConfigError for an object that cannot be protected."""
     if not objects:
         raise ConfigError("protect() got nothing to protect: pass model=..., optimizer=..., scheduler=..., data=...")
-    modules, stateful = {}, {}
+    modules: dict[str, nn.Module] = {}
+    stateful: dict[str, Any] = {}
     optimizers: dict[str, ProtectedOptimizer] = {}
     scalers: dict[str, Any] = {}
     for name, value in objects.items():
         if isinstance(value, nn.Module):
             modules[name] = value
         elif is_tensor_dict(value):
-            modules[name] = TensorDict(value)
+            modules[name] = TensorDict(name, value)
+            stateful[f"entries of {name}"] = Entries(name, value)
         elif found := optimizers_in(value):
             require_nothing_beside(name, value, next(iter(found.values())))
             optimizers |= _new_ones(name, found, optimizers)

@@ -23,7 +23,7 @@ from deadpool.snapshot.checksums import StateHasher
 from deadpool.snapshot.copying import Boundary, BulkCopier, MakeLane, make_lane
 from deadpool.snapshot.host_state import HostState
 from deadpool.snapshot.layout import decode_layout, join_record, split_record
-from deadpool.snapshot.metrics import metric_states
+from deadpool.snapshot.metrics import find_metrics
 from deadpool.snapshot.objects import Key, ModuleTrees, describe, sort_objects
 from deadpool.snapshot.progress import Progress
 from deadpool.snapshot.rebuild import announce_write, prepare_targets, require_complete
@@ -64,7 +64,7 @@ class ProtectedState:
         Buffers on a device are cloned at the boundary; with `clone_host_buffers` those in host memory are cloned too.
         """
         self._objects = sort_objects(objects)
-        self._objects.stateful.update(metric_states(self._objects.modules))
+        self._objects.stateful.update(find_metrics(self._objects.modules))
         self._objects.stateful.update(companions or {})
         self._peers, in_replica_region = choose_peers(
             self._objects.params.values(), replicas, rank=rank, node_of=node_of

@@ -453,6 +453,7 @@ class Job:
         self._journal.resume(number)
         self._resumed_from, self._told_at = number, None
         self.step_log.resumed()
+        self.waits.restart()
 
     def set_dry(self, dry: bool) -> None:
         self._dry = dry

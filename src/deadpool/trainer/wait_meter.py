@@ -75,13 +75,16 @@ class WaitMeter:
             self._in_step, self._in_known_wait = in_step, False
             self._add(time.monotonic() - began)
 
-    def take(self) -> float:
+    def take(self) -> float | None:
         """The seconds waited since the last call, once per step: a rough estimate over few steps, a good one over
-        many. Where it is known how long the device waits in a step, that counts."""
+        many. None: not measured yet."""
         with self._lock:
             waited_s, self._waited_s = self._waited_s, 0.0
-        on_device_s = self._device.wait_s_per_step
-        return waited_s if on_device_s is None else on_device_s
+        return self._device.wait_s(waited_s)
+
+    def restart(self) -> None:
+        """The process groups were built anew."""
+        self._device.restart()
 
     def close(self) -> None:
         self._ended.set()
@@ -100,7 +103,7 @@ class WaitMeter:
         chance = random.Random()  # the global generator belongs to the script
         while not self._ended.wait(PERIOD_S * chance.uniform(0.5, 1.5)):
             began = time.monotonic()
-            waits = _waits(main) or self._device.look(main, began)
+            waits = _waits(main) or self._device.look(began)
             if self._in_step and waits:
                 self._add(began - sampled)  # counts for all of the time since the last sample
             what = WAITS_FOR_PEERS if waits or self._in_known_wait else WAITS_FOR_DATA if _reads(main) else ""
