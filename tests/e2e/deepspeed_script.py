@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,8 @@ with (args.out / f"rank{rank}.jsonl").open("a") as file:
                 engine.backward(engine(next(batches)))
             if step.number == args.save_at and not step.dry:
                 engine.save_checkpoint(str(args.out / "checkpoint"), tag="saved")
-            line = {"step": step.number, "loss": f"{losses} {figures(engine)}", "ended": 0.0, "cpu_s": 0.0}
+            times = {"ended": time.time(), "cpu_s": time.process_time()}
+            line = {"step": step.number, "loss": f"{losses} {figures(engine)}", **times}
             if not step.dry:
                 print(json.dumps(line), file=file, flush=True)
     print(json.dumps({"digest": digest(engine)}), file=file, flush=True)

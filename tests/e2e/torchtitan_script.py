@@ -135,7 +135,7 @@ class Notes(MetricsProcessor):
         counted = (self.ntokens_since_last_log, len(self.data_loading_times), self.validated)
         figures = (loss.hex(), most.hex(), norm.hex(), extra_metrics, counted)
         super().log(step, loss, most, norm, extra_metrics)
-        note({"step": step - 1, "loss": str(figures), "ended": time.time(), "cpu_s": 0.0})
+        note({"step": step - 1, "loss": str(figures), "ended": time.time(), "cpu_s": time.process_time()})
 
     def log_validation(self, loss: float, step: int, extra_metrics: Any = None) -> None:
         kill_if_asked("validation", step)
