@@ -4,8 +4,8 @@
     python benchmarks/adapters.py --framework lightning --framework "own loop"
 
 Runs the same script under torchrun and under DeadPool, alternately. A run's step is the median over its steps, from the
-end of one to the end of the next: wall time, and CPU time of the trainer's process. A ratio is the median, over pairs of
-runs, of protected divided by plain, with the lowest and the highest pair. Validation and checkpoints are in the scripts
+end of one to the end of the next: wall time, and CPU time of the trainer's process. A ratio is the median over pairs of
+runs, protected divided by plain, with the lowest and the highest pair. Validation and checkpoints are in the scripts
 too, but a median does not see them. On a machine whose cores are all busy the agents' work shows in the wall time.
 """
 
