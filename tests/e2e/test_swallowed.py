@@ -22,7 +22,8 @@ GATE = 4
 @pytest.fixture
 def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[[str], Stage]:
     def make(way: str) -> Stage:
-        config = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP}).checked()
+        # Steps are so short that a busy machine has no slot free for the version that is waited for.
+        config = JobConfig(**{"nodes": 2, "spares": 1, "slots": 8, **EVERY_STEP}).checked()
         return Stage(config, "plain", f"wait@{GATE}:0", tmp_path / "job", fork_server, SCRIPT, ["--way", way])
 
     return make
