@@ -17,10 +17,7 @@ CODE_CARRYING = {
 }  # fmt: skip
 EVALUATING = {"eval", "exec", "compile", "__import__"}
 UNPICKLING = {"torch.load", "np.load", "numpy.load", "pd.read_pickle", "pandas.read_pickle"}
-ALLOWED = {
-    "trainer.run_main": {"compile", "exec"},  # runs the user's script, as python would
-    "backend.nccl_trace": {"pickle"},  # reads what torch has written in this very process, a call before
-}
+ALLOWED = {"trainer.run_main": {"compile", "exec"}}  # runs the user's script, as python would
 
 
 def findings(source: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""An adapter of a library that DeadPool does not know, written from docs/howto/adapter.md alone.
+"""An adapter of a library that DeadPool does not know, written after docs/howto/adapter.md.
 
 Every rank prints the loss, the number of updates and the loss scale of every step. In step 9 a gradient is too large,
 so that no optimizer steps.
@@ -54,11 +54,12 @@ def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
 
 @pytest.mark.thorough
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
-    job, disturbed = run(tmp_path, fork_server, "at=backward step=5 node=n1")
+    job, disturbed = run(
+        tmp_path, fork_server, "at=backward step=5 rank=1"
+    )  # its node has its copy, so no step is lost
     assert disturbed == undisturbed
-    (restored,) = [event for event in job.events("restored") if event["rank"] == 0]
-    no_step_lost = job.events("planned")[-1]["lost_steps"] == 0  # the steps are so short that a copy may come too late
-    assert restored["trainer"] == "n0.0" and restored["kept"] is no_step_lost
+    restored = [(event["trainer"], event["kept"]) for event in job.events("restored") if event["rank"] == 0]
+    assert restored == [("n0.0", True)]
 
 
 @pytest.mark.thorough

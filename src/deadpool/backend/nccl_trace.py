@@ -8,14 +8,14 @@ look as if they ran: so only those that were enqueued since a given time are rea
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 from dataclasses import dataclass
 from typing import Any
 
 from torch._C import _distributed_c10d
 
-_dump = getattr(_distributed_c10d, "_dump_nccl_trace", None)  # None: this torch was built without NCCL
+_dump = getattr(_distributed_c10d, "_dump_nccl_trace_json", None)  # None: this torch was built without NCCL
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,9 @@ def ended(since_ns: int) -> list[Collective]:
 
 def _read(since_ns: int, *, only_active: bool) -> list[Collective]:
     assert _dump is not None
-    raw = _dump(includeCollectives=True, includeStackTraces=False, onlyActive=only_active)
-    entries: list[dict[str, Any]] = pickle.loads(raw).get("entries", [])
+    entries: list[dict[str, Any]] = json.loads(_dump(includeCollectives=True, onlyActive=only_active)).get(
+        "entries", []
+    )
     return [_collective(each) for each in entries if int(each["time_created_ns"]) >= since_ns]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -100,8 +101,9 @@ class Partitioned(_Wrapped):
         for group in self._lp_groups():
             yield from group
 
+    @abstractmethod
     def _lp_groups(self) -> list[list[Any]]:
-        raise NotImplementedError
+        """The parameters of the model, in the precision that it computes in."""
 
 
 class Bf16(Partitioned):
