@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
-SEQUENCE, VOCABULARY, LAYERS = 16, 64, 4
+VOCABULARY, LAYERS = 64, 4
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
@@ -27,6 +27,8 @@ parser.add_argument("--device", default="cpu")
 parser.add_argument("--backend", default="gloo")
 parser.add_argument("--steps", type=int, default=6)
 parser.add_argument("--width", type=int, default=32)
+parser.add_argument("--sequence", type=int, default=16)
+parser.add_argument("--micro-batch", type=int, default=2)
 parser.add_argument("--tensor", type=int, default=1)
 parser.add_argument("--pipeline", type=int, default=1)
 parser.add_argument("--chunks", type=int, default=None, help="model chunks per pipeline rank")
@@ -115,8 +117,8 @@ class Tokens:
     def __next__(self) -> torch.Tensor:
         generator = torch.Generator().manual_seed(1000 * self._seed + self.position)
         self.position += 1
-        start, stride = torch.randint(VOCABULARY, (2, 2, 1), generator=generator)
-        tokens = (start + stride * torch.arange(SEQUENCE + 1)) % VOCABULARY
+        start, stride = torch.randint(VOCABULARY, (2, args.micro_batch, 1), generator=generator)
+        tokens = (start + stride * torch.arange(args.sequence + 1)) % VOCABULARY
         return tokens.to(args.device)
 
     def state_dict(self) -> dict[str, int]:
@@ -171,7 +173,7 @@ def make_chunk(config: TransformerConfig, index: int | None) -> DistributedDataP
         config,
         layer_spec(),
         VOCABULARY,
-        SEQUENCE,
+        args.sequence,
         pre_process=parallel_state.is_pipeline_first_stage(**stage),
         post_process=parallel_state.is_pipeline_last_stage(**stage),
         share_embeddings_and_output_weights=args.pipeline > 1,
@@ -193,7 +195,7 @@ def make_chunk(config: TransformerConfig, index: int | None) -> DistributedDataP
 
 def forward_step(batches: Tokens, model: Any) -> tuple[torch.Tensor, Any]:
     tokens = next(batches)
-    positions = torch.arange(SEQUENCE, device=args.device).expand(2, -1)
+    positions = torch.arange(args.sequence, device=args.device).expand(args.micro_batch, -1)
     losses = model(tokens[:, :-1], positions, None, labels=tokens[:, 1:])
     return losses, loss_of
 
@@ -210,8 +212,8 @@ def run_schedule(forward_only: bool = False) -> list[dict[str, torch.Tensor]]:
         data_iterator=batches if len(chunks) > 1 else batches[0],
         model=chunks,
         num_microbatches=get_num_microbatches(),
-        seq_length=SEQUENCE,
-        micro_batch_size=2,
+        seq_length=args.sequence,
+        micro_batch_size=args.micro_batch,
         forward_only=forward_only,
     )
 
@@ -312,8 +314,8 @@ data_parallel = parallel_state.get_data_parallel_world_size()
 init_num_microbatches_calculator(
     dist.get_rank(),
     [2 * data_parallel, 2 * data_parallel, 4 * args.microbatches * data_parallel] if args.rampup else None,
-    2 * args.microbatches * data_parallel,
-    2,
+    args.micro_batch * args.microbatches * data_parallel,
+    args.micro_batch,
     data_parallel,
 )
 config = model_config()

@@ -21,12 +21,12 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from deadpool.integrations.transformers import protect
 
-ROWS, LENGTH, VOCABULARY = 44, 16, 64
+VOCABULARY = 64
 
 
 class Rows(Dataset[dict[str, Tensor]]):
     def __init__(self, seed: int, rows: int, random_data: bool = False) -> None:
-        chosen = torch.randint(VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(seed))
+        chosen = torch.randint(VOCABULARY, (rows, parsed.length), generator=torch.Generator().manual_seed(seed))
         self._rows, self._random = chosen, random_data
 
     def __len__(self) -> int:
@@ -93,6 +93,10 @@ parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--random-data", action="store_true")
 parser.add_argument("--stop-at", type=int, default=0)
 parser.add_argument("--scale", type=int, default=1, help="of the model's width, for measurements")
+parser.add_argument("--rows", type=int, default=44)
+parser.add_argument("--length", type=int, default=16)
+parser.add_argument("--batch", type=int, default=2)
+parser.add_argument("--save-every", type=int, default=7)
 parser.add_argument("--sampling", default="random")
 parser.add_argument("--epoch-stop", action="store_true")
 parser.add_argument("--resume-last", action="store_true", help="from the newest checkpoint that this process finds")
@@ -100,6 +104,8 @@ parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 parser.add_argument("--resume", type=Path, help="a checkpoint of Trainer's")
 parsed = parser.parse_args()
 parsed.out.mkdir(parents=True, exist_ok=True)
+if parsed.device == "cuda":
+    torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 class StopsEarly(TrainerCallback):
@@ -111,7 +117,7 @@ class StopsEarly(TrainerCallback):
 arguments = TrainingArguments(
     output_dir=str(parsed.out / "checkpoints"),
     num_train_epochs=3,
-    per_device_train_batch_size=2,
+    per_device_train_batch_size=parsed.batch,
     gradient_accumulation_steps=parsed.accumulation,
     dataloader_num_workers=parsed.workers,
     learning_rate=1e-3,
@@ -121,7 +127,7 @@ arguments = TrainingArguments(
     logging_steps=2,
     eval_strategy="steps",
     eval_steps=5,
-    save_steps=7,
+    save_steps=parsed.save_every,
     save_total_limit=2,
     train_sampling_strategy=parsed.sampling,
     report_to=[],
@@ -134,10 +140,11 @@ torch.manual_seed(3)
 model = GPT2LMHeadModel(
     GPT2Config(
         vocab_size=VOCABULARY,
-        n_positions=LENGTH,
+        n_positions=parsed.length,
         n_embd=32 * parsed.scale,
         n_layer=2,
         n_head=2,
+        attn_implementation="eager" if parsed.device == "cuda" else None,  # others are not deterministic there
         bos_token_id=0,
         eos_token_id=0,
     )
@@ -145,7 +152,7 @@ model = GPT2LMHeadModel(
 trainer = Noting(
     model=model,
     args=arguments,
-    train_dataset=Rows(1, ROWS, parsed.random_data),
+    train_dataset=Rows(1, parsed.rows, parsed.random_data),
     eval_dataset=Rows(2, 8),
     callbacks=[Notes(parsed.out), StopsEarly()],
 )
