@@ -20,7 +20,10 @@ import torch
 import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset
 
 from deadpool.integrations.lightning import protect
@@ -53,6 +56,13 @@ class Net(L.LightningModule):
         self.accuracy = torchmetrics.classification.MulticlassAccuracy(3)
         self.batches_seen = 0
         self.outputs: list[Tensor] = []
+
+    def configure_model(self) -> None:
+        """Only where the model is sharded. Lightning may call it more than once."""
+        if args.fsdp2 and not isinstance(self.net, FSDPModule):
+            for layer in (each for each in self.net if isinstance(each, nn.Linear)):
+                fully_shard(layer, mesh=self.device_mesh["data_parallel"])
+            fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         x, y = batch
@@ -133,7 +143,8 @@ def digest(trainer: L.Trainer, checkpoints: ModelCheckpoint) -> str:
     for index, state in trainer.optimizers[0].state_dict()["state"].items():
         tensors |= {f"optimizer {index} {name}": each for name, each in state.items()}
     tensors |= {f"metric {name}": each for name, each in trainer.callback_metrics.items()}
-    for name, tensor in sorted(tensors.items()):
+    for name, held in sorted(tensors.items()):
+        tensor = held.to_local() if isinstance(held, DTensor) else held
         hasher.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
     best = {Path(path).name: score.item() for path, score in checkpoints.best_k_models.items()}
     hasher.update(json.dumps([best, trainer.global_step, trainer.current_epoch]).encode())
@@ -147,6 +158,7 @@ parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--scale", type=int, default=0, help="adds a layer of this width times 24, for measurements")
 parser.add_argument("--max-steps", type=int, default=-1)
 parser.add_argument("--patience", type=int, default=100)
+parser.add_argument("--fsdp2", action="store_true", help="Lightning's strategy for sharded models")
 parser.add_argument("--manual", action="store_true")
 parser.add_argument("--random-data", action="store_true")
 parser.add_argument("--by-hand-over", type=int, default=1, help="batches whose gradients --manual adds up")
@@ -160,7 +172,7 @@ trainer = L.Trainer(
     accelerator="cpu",
     devices=LOCAL,
     num_nodes=int(os.environ["WORLD_SIZE"]) // LOCAL,
-    strategy="ddp",
+    strategy=ModelParallelStrategy(int(os.environ["WORLD_SIZE"]), 1) if args.fsdp2 else "ddp",
     max_epochs=3,
     max_steps=args.max_steps,
     accumulate_grad_batches=1 if args.manual else args.accumulation,

@@ -73,6 +73,8 @@ VARIANTS = {
     "optimized by hand": ["--manual"],
     "optimized by hand, a number of steps": ["--manual", "--max-steps", "13"],
     "a progress bar": ["--bar"],
+    "sharded": ["--fsdp2"],
+    "sharded, no accumulation": ["--fsdp2", "--accumulation", "1"],
     "workers": ["--workers", "2"],
 }
 OF_PLAIN_TORCHRUN = ("workers",)  # processes of the other runner may have no children

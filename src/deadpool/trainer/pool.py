@@ -14,6 +14,7 @@ from deadpool.trainer import current
 from deadpool.trainer.adapters import Adapter, adapters_for
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.ddp_state import ddp_states
+from deadpool.trainer.adapters.fsdp2 import shard_again
 from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.boundary_groups import BoundaryGroups
 from deadpool.trainer.device import require_current_device
@@ -56,6 +57,7 @@ class Pool:
         modules = _modules(objects)
         require_current_device(param.device for module in modules for param in module.parameters())
         require_wrappers(modules)
+        shard_again(modules)
         adapters = [*adapters_for(modules), *adapters]
         derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
         journal = JobJournal(self._session)

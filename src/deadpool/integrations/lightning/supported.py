@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.callbacks.weight_averaging import WeightAveraging
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
@@ -38,7 +38,11 @@ def require_supported_trainer(trainer: Any) -> None:
     if Trainer not in type(trainer).__mro__:  # that of pytorch_lightning is another class
         raise ConfigError(f"{type(trainer)} cannot be protected: use Trainer of the package lightning")
     for is_used, what, instead in (
-        (type(trainer.strategy) is not DDPStrategy, f"{type(trainer.strategy).__name__}", "use strategy='ddp'"),
+        (
+            type(trainer.strategy) not in (DDPStrategy, ModelParallelStrategy),
+            type(trainer.strategy).__name__,
+            "use strategy='ddp' or ModelParallelStrategy (FSDP2, tensor parallel)",
+        ),
         (trainer.world_size == 1, "a job of one rank", "start it with `deadpool run --nodes 2`, and say num_nodes=2"),
         (bool(trainer.reload_dataloaders_every_n_epochs), "reload_dataloaders_every_n_epochs", "leave it out"),
         (bool(trainer.overfit_batches), "overfit_batches", "use limit_train_batches"),

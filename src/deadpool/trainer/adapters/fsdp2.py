@@ -4,6 +4,10 @@ It leaves three things. All-gathers in flight: they have to end before their mem
 after an abort. Trackers of the training state: reset_iter_state() clears them since torch 2.12, this file before that.
 Gradients of unsharded parameters: torch's own reset leaves them, and the next backward would add to them, so that
 training would go on with wrong numbers and no error.
+
+A forward pass without a backward one, such as an evaluation, leaves the outermost module with whole parameters in place
+of its shards, and the next forward pass uses them as they are. So parameters are looked up, and state is loaded, only
+when every module has its shards again.
 """
 
 from __future__ import annotations
@@ -36,6 +40,9 @@ class Fsdp2Adapter(Adapter):
         for group in self._param_groups():
             _drop_gradients(group)
 
+    def seated(self, resume_step: int) -> None:
+        shard_again(self._sharded)
+
     def replicas(self) -> dict[int, tuple[int, ...]]:
         return replicas_of(parameter for module in self._sharded for parameter in module.parameters())
 
@@ -46,6 +53,12 @@ class Fsdp2Adapter(Adapter):
 
 def has_fsdp2(modules: Iterable[nn.Module]) -> bool:
     return bool(_sharded_modules(modules))
+
+
+def shard_again(modules: Iterable[nn.Module]) -> None:
+    """Frees whole parameters that a forward pass has gathered; the next one gathers them again."""
+    for module in _sharded_modules(modules):
+        module.reshard()
 
 
 def param_groups(state: Any) -> list[Any]:

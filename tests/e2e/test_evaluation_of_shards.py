@@ -1,0 +1,33 @@
+"""FSDP2 and evaluations: whole parameters that a forward pass has left behind are neither captured nor kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stage import EVERY_STEP, Stage, run_script_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.workload.results import differences
+
+SCRIPT = Path(__file__).with_name("evaluation_script.py")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return run_script_unprotected(SCRIPT, [], 2, tmp_path_factory.mktemp("unprotected") / "run")
+
+
+@pytest.mark.parametrize(
+    ("fault", "settings"),
+    [
+        ("at=backward step=3 node=n1", {}),
+        pytest.param("at=optimizer step=2 node=n0", {}, marks=pytest.mark.thorough),
+        pytest.param("at=forward step=4 rank=1", {"in_place": "never"}, marks=pytest.mark.thorough),
+    ],
+)
+def test_bit_identical(tmp_path, fork_server, undisturbed, fault, settings):
+    config = JobConfig(nodes=2, spares=1, faults=(fault,), **{**EVERY_STEP, **settings}).checked()
+    stage = Stage(config, "plain", "", tmp_path / "job", fork_server, SCRIPT, [])
+    assert differences(undisturbed, stage.trial.run()) == []
+    assert len(stage.events("fault")) == 1
