@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "notes": set(),
     "journal": BASE | {"environment", "notes"},
     "protocol": {"errors", "events"},
-    "wire": {"protocol", "environment", "errors"},
+    "wire": {"", "protocol", "environment", "errors"},
     "control": SHARED
     | {
         "wire",
