@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fault_orders": BASE,
     "timeouts": BASE,
     "config": BASE | {"config_values", "environment", "fault_orders", "setting", "timeouts"},
+    "host_memory": set(),
     "owner_only": set(),
     "event_types": set(),
     "events": BASE | {"owner_only"},
@@ -73,9 +74,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "timeouts",
     }
     | TORCH_FREE_SNAPSHOT,
+    "clusters": {
+        *("", "config", "control", "environment", "errors", "events", "host_memory", "owner_only", "protocol"),
+        *("setting", "wire"),
+    },
     "sim": SHARED,
     "dashboard": SHARED | {"story"},
     "snapshot": SHARED
+    | {"host_memory"}
     | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "preauth_limit", "tls")},
     "backend": {"config", "events", "errors"},
     "trainer": SHARED

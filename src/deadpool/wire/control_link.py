@@ -14,7 +14,7 @@ from deadpool.wire.asyncio_streams import HANDSHAKE_S, payloads, shake_hands
 from deadpool.wire.codec import decode, encode
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import frame
-from deadpool.wire.handshake import HELLO_BYTES, PLAIN, Handshake, differ, is_old_hello, old_hello
+from deadpool.wire.handshake import HELLO_BYTES, PLAIN, Handshake, Purpose, differ, is_old_hello, old_hello
 from deadpool.wire.tls import carrier_of_server
 
 _TRIES = 5  # a server with too many unauthenticated connections may close that of a member, too
@@ -62,15 +62,22 @@ class ControlLink:
     def abort(self) -> None:
         self._writer.transport.abort()
 
+    @property
+    def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """For bytes that are no messages. From then on the link is the caller's."""
+        return self._reader, self._writer
 
-async def connect(address: Address, credentials: Credentials, *, patience_s: float) -> ControlLink:
+
+async def connect(
+    address: Address, credentials: Credentials, *, patience_s: float, purpose: Purpose = "control"
+) -> ControlLink:
     """Try until the coordinator answers (else TimeoutError), and again if it closes the link (else WireError).
 
     VersionMismatch: it is of this job and runs another version of DeadPool, which does not change by asking again."""
     async with asyncio.timeout(patience_s):
         for left in reversed(range(_TRIES)):
             try:
-                return await _connect_once(address, credentials)
+                return await _connect_once(address, credentials, purpose)
             except VersionMismatch as error:
                 raise VersionMismatch(f"the process at {address} is refused: {error}") from error
             except WireError as error:
@@ -81,11 +88,11 @@ async def connect(address: Address, credentials: Credentials, *, patience_s: flo
     raise AssertionError("unreachable")
 
 
-async def _connect_once(address: Address, credentials: Credentials) -> ControlLink:
+async def _connect_once(address: Address, credentials: Credentials, purpose: Purpose) -> ControlLink:
     reader, writer = await _reach(address, credentials)
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            await shake_hands(reader, writer, Handshake(credentials.secret, "client", "control", _carrier(writer)))
+            await shake_hands(reader, writer, Handshake(credentials.secret, "client", purpose, _carrier(writer)))
     except BaseException as error:
         writer.transport.abort()
         if isinstance(error, TimeoutError):

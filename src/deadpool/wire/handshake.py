@@ -28,7 +28,7 @@ from deadpool import __version__
 from deadpool.errors import VersionMismatch, WireError
 
 Role = Literal["client", "server"]
-Purpose = Literal["control", "data", "rendezvous"]
+Purpose = Literal["control", "data", "rendezvous", "doctor"]
 
 NONCE_BYTES = 32
 VERSION_BYTES = 64
@@ -41,7 +41,7 @@ _MAGIC = _FAMILY + b"4"
 OLD_MAGIC = _FAMILY + b"3"
 """Of versions that do not tell their version."""
 _CONTEXT = b"deadpool handshake 3"
-_PURPOSES: dict[Purpose, bytes] = {"control": b"C", "data": b"D", "rendezvous": b"R"}
+_PURPOSES: dict[Purpose, bytes] = {"control": b"C", "data": b"D", "rendezvous": b"R", "doctor": b"E"}
 HELLO_BYTES = len(_MAGIC) + 1 + NONCE_BYTES
 
 

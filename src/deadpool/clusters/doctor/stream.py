@@ -1,0 +1,64 @@
+"""How fast bytes pass from one node to another: one stream for a moment, counted where it arrives.
+
+It finds a link that is broken or limited. It is no benchmark: one Python process at each end is the bound on a fast
+network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from typing import cast
+
+STREAM_S = 0.3
+_PIECE_BYTES = 1 << 20
+_LATE_S = 2.0  # for the first byte
+
+
+class Counter(asyncio.Protocol):
+    """Counts what arrives, from the first bytes on."""
+
+    def __init__(self) -> None:
+        self._began, self._newest, self._first, self._total = 0.0, 0.0, 0, 0
+        self.has_begun, self.has_ended = asyncio.Event(), asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self._newest = time.monotonic()
+        if not self._total:
+            self._began, self._first = self._newest, len(data)  # their time was before
+            self.has_begun.set()
+        self._total += len(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.has_ended.set()
+
+    @property
+    def gbps(self) -> float:
+        seconds = self._newest - self._began
+        return (self._total - self._first) / seconds / 1e9 if seconds > 0 else 0.0
+
+
+async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float = STREAM_S) -> float:
+    """GB/s of what comes on this connection within that time. The caller ends the connection."""
+    counter = Counter()
+    transport = cast(asyncio.Transport, writer.transport)
+    transport.set_protocol(counter)
+    transport.resume_reading()  # the reader stops it when much has come early
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LATE_S):
+            await counter.has_begun.wait()
+        async with asyncio.timeout(seconds):
+            await counter.has_ended.wait()
+    return counter.gbps
+
+
+async def send(writer: asyncio.StreamWriter) -> None:
+    """Until the receiver has enough, or twice the time is over."""
+    piece = os.urandom(_PIECE_BYTES)
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_LATE_S + STREAM_S):
+            while not writer.is_closing():
+                writer.write(piece)
+                await writer.drain()
