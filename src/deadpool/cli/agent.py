@@ -53,7 +53,7 @@ def agent(
     program = checked_program(script, module=module, no_python=no_python)
     settings = resolve_agent(flags)
     make_private_folder(logs)
-    coordinators = _addresses(join)
+    coordinators = addresses(join)
     address = own_address(flags["host"], flags["interface"], coordinators[0])
     _set_environment(flags["interface"], flags["tls"])
 
@@ -75,7 +75,7 @@ def agent(
     raise typer.Exit(1 if failed else 0)
 
 
-def _addresses(text: str) -> list[Address]:
+def addresses(text: str) -> list[Address]:
     from deadpool.errors import ConfigError
     from deadpool.protocol.topology import Address
 

@@ -32,8 +32,8 @@ async def gather(
     credentials: Credentials,
     wait_s: float,
     least_gbps: float,
-) -> tuple[Result, int]:
-    """What was found, and the exit code. A node that is not the place knows the code, and its own findings."""
+) -> tuple[Result | None, int]:
+    """What was found, and the exit code. None: the place tells what was found."""
     place = _resolved(place)
     meeting = Meeting(count, credentials, wait_s=wait_s, least_gbps=least_gbps)
     holds = await _begin(meeting, place)
@@ -65,7 +65,7 @@ async def _begin(meeting: Meeting, place: Address) -> bool:
 
 async def _attend(
     attendee: Attendee, place: Address, own: Address, report: Report, wait_s: float
-) -> tuple[Result, int]:
+) -> tuple[Result | None, int]:
     try:
         async with asyncio.timeout(2 * wait_s + _HOLD_S):
             code = await attendee.attend(place, own, patience_s=wait_s)
@@ -80,7 +80,7 @@ async def _attend(
         return _alone(report, Finding(check="secret", what=str(error), do=do))
     if code is None:
         return _alone(report, unknown("ports", f"the meeting at {place} broke off", "look at the output there"))
-    return Result.of([report]), code
+    return None, code
 
 
 def _alone(report: Report, finding: Finding) -> tuple[Result, int]:

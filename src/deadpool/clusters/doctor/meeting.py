@@ -66,6 +66,7 @@ class Meeting:
                 await self._complete.wait()
         except TimeoutError:
             self._findings.append(self._missing())
+        self._guests.sort(key=lambda guest: guest.node)
         await self._clocks()
         await self._reach()
         links = await self._speeds()
