@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    run_dir: Annotated[Path | None, typer.Option(help="the folder that the job will write to, or writes to")] = None,
+    run_dir: Annotated[
+        str | None, typer.Option(metavar="PATH", help="folder that the job will write to, or writes to")
+    ] = None,
     arena: Annotated[str, typer.Option(metavar="SIZE", help="memory for snapshots per node, as in 63GB")] = "0",
     gpus: Annotated[int | None, typer.Option(help="GPUs that a node must have")] = None,
     rdma: Annotated[bool, typer.Option("--rdma", help="the job uses InfiniBand or RoCE")] = False,
@@ -59,7 +61,7 @@ def doctor(
     from deadpool.clusters.doctor.table import Result
 
     options = Options(
-        run_dir=run_dir,
+        run_dir=Path(run_dir) if run_dir is not None else None,  # not typer's: that one looks at it, and may hang
         arena_bytes=parse_size(arena, "arena"),
         gpus=gpus,
         rdma=rdma,
@@ -75,7 +77,11 @@ def doctor(
         result, code = _meet(options, own, _place(meet, nodes), nodes, wait_s, least_gbps)
     else:
         result = (
-            _agents(run_dir) if agents else _join(options, own, join) if join else Result.of([examine(options, name)])
+            _agents(options.run_dir)
+            if agents
+            else _join(options, own, join)
+            if join
+            else Result.of([examine(options, name)])
         )
         code = int(result.code)
     _print(result, json)

@@ -73,8 +73,7 @@ class Attendee:
         except (TimeoutError, WireError, OSError) as error:
             return str(error) or "it cannot be reached"
         link.send(Ask(what="stream", arguments={"from": arguments["from"]}))
-        _, writer = link.streams
-        await stream.send(writer)
+        await stream.send(*link.streams)
         link.abort()
         return ""
 

@@ -54,11 +54,12 @@ async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, se
     return counter.gbps
 
 
-async def send(writer: asyncio.StreamWriter) -> None:
-    """Until the receiver has enough, or twice the time is over."""
-    piece = os.urandom(_PIECE_BYTES)
+async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until the receiver has enough and hangs up, or its time is over."""
+    piece, deadline = os.urandom(_PIECE_BYTES), time.monotonic() + _LATE_S + STREAM_S
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(_LATE_S + STREAM_S):
-            while not writer.is_closing():
+            while not (writer.is_closing() or reader.at_eof() or time.monotonic() > deadline):
                 writer.write(piece)
                 await writer.drain()
+                await asyncio.sleep(0)  # drain does not wait on a TLS connection whose end is not noticed yet
