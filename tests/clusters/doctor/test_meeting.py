@@ -84,8 +84,10 @@ def test_link_that_is_limited(three):
 
 
 def test_bound_that_no_link_here_reaches(three):
-    told = three.meet("--least-gbps", 1000)
-    assert Examined(*told["n1"]).checks() == ["bandwidth"] * 6
+    """Told as a note where it was a processor that held the bytes up, as may well be on this machine."""
+    found = Examined(*three.meet("--least-gbps", 1000)["n1"])
+    told = [each for kind in ("finding", "note") for each in found.of(kind) if each["check"] == "bandwidth"]
+    assert len(told) == 6
 
 
 # --- clocks ----------------------------------------------------------------------------------------------------------

@@ -60,22 +60,22 @@ class Attendee:
             case "reach":
                 return {"unreachable": await reach_all(question.arguments["peers"], self._credentials)}
             case "send":
-                return {"problem": await self._send(question.arguments)}
+                return await self._send(question.arguments)
             case "received":
                 return {"gbps": self._received}
             case _:
                 return {}
 
-    async def _send(self, arguments: dict[str, Any]) -> str:
+    async def _send(self, arguments: dict[str, Any]) -> dict[str, Any]:
         address = Address(host=arguments["host"], port=arguments["port"])
         try:
             link = await connect(address, self._credentials, patience_s=REACH_S, purpose="doctor")
         except (TimeoutError, WireError, OSError) as error:
-            return str(error) or "it cannot be reached"
+            return {"problem": str(error) or "it cannot be reached"}
         link.send(Ask(what="stream", arguments={"from": arguments["from"]}))
-        await stream.send(*link.streams)
+        share = await stream.send(*link.streams)
         link.abort()
-        return ""
+        return {"problem": "", "network_share": share}
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A peer that only wants to know whether it reaches us says nothing."""

@@ -35,7 +35,7 @@ async def gather(
 ) -> tuple[Result | None, int]:
     """What was found, and the exit code. None: the place tells what was found."""
     place = _resolved(place)
-    meeting = Meeting(count, credentials, wait_s=wait_s, least_gbps=least_gbps)
+    meeting = Meeting(report.node, count, credentials, wait_s=wait_s, least_gbps=least_gbps)
     holds = await _begin(meeting, place)
     attendee = Attendee(report, host, credentials)
     try:

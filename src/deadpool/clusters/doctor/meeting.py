@@ -46,7 +46,9 @@ class Guest:
 
 
 class Meeting:
-    def __init__(self, count: int, credentials: Credentials, *, wait_s: float, least_gbps: float) -> None:
+    def __init__(self, node: str, count: int, credentials: Credentials, *, wait_s: float, least_gbps: float) -> None:
+        """`node` is the one that holds the meeting."""
+        self._node = node
         self._count, self._wait_s, self._least_gbps = count, wait_s, least_gbps
         self._listener = AuthenticatedListener(credentials, "doctor", self._serve, self._refused)
         self._guests: list[Guest] = []
@@ -72,7 +74,11 @@ class Meeting:
         links = await self._speeds()
         await self._listener.stop_listening()  # tells of refusals that were not told yet
         reports = [guest.report for guest in self._guests]
-        findings = [*self._findings, *compare(reports), *slow_links(links, self._least_gbps)]
+        findings = [
+            *(each.at(self._node) for each in self._findings),
+            *compare(reports),
+            *slow_links(links, self._least_gbps),
+        ]
         result = Result.of(reports, findings, [link.facts() for link in links])
         for guest in self._guests:
             guest.link.send(Ask(what="end", arguments={"code": int(result.code)}))
@@ -177,25 +183,27 @@ class Meeting:
     async def _speeds(self) -> list[Link]:
         """Each node sends to the next and to the one before, all at once as copies do; a slow link gets a second look
         while the others rest."""
-        measured: dict[tuple[str, str], float] = {}
+        links: dict[tuple[str, str], Link] = {}
         for pairs in ring(len(self._guests)):
-            measured |= await self._streams([(self._guests[a], self._guests[b]) for a, b in pairs])
+            links |= await self._streams([(self._guests[a], self._guests[b]) for a, b in pairs])
         guests = {guest.node: guest for guest in self._guests}
-        links = [Link(source, target, rate) for (source, target), rate in measured.items()]
-        for found in slow_links(links, self._least_gbps)[:_SECOND_LOOKS]:
-            slow = next(link for link in links if found.what.startswith(link.text))
-            again = await self._streams([(guests[slow.source], guests[slow.target])])
-            measured |= {pair: max(rate, measured[pair]) for pair, rate in again.items()}
-        return [Link(source, target, rate) for (source, target), rate in measured.items()]
+        slow = [found.what for found in slow_links(list(links.values()), self._least_gbps)]
+        for link in [link for link in links.values() if any(what.startswith(link.text) for what in slow)][
+            :_SECOND_LOOKS
+        ]:
+            again = await self._streams([(guests[link.source], guests[link.target])])
+            links |= {pair: max(each, links[pair], key=lambda one: one.gbps) for pair, each in again.items()}
+        return list(links.values())
 
-    async def _streams(self, pairs: Sequence[tuple[Guest, Guest]]) -> dict[tuple[str, str], float]:
+    async def _streams(self, pairs: Sequence[tuple[Guest, Guest]]) -> dict[tuple[str, str], Link]:
         sent = await asyncio.gather(
             *(self._ask(source, "send", **{**target.peer(), "from": source.node}) for source, target in pairs)
         )
-        rates = {}
+        links = {}
         for (source, target), body in zip(pairs, sent, strict=True):
             if body is not None and not body["problem"]:  # what cannot be reached was told before
                 told = await self._ask(target, "received") or {"gbps": {}}
                 if source.node in told["gbps"]:
-                    rates[source.node, target.node] = float(told["gbps"][source.node])
-        return rates
+                    rate, share = float(told["gbps"][source.node]), float(body["network_share"])
+                    links[source.node, target.node] = Link(source.node, target.node, rate, share)
+        return links
