@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,3 +66,12 @@ def mounted(script: str) -> list[str]:
 
 ORDINARY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
 """Runs a command as an ordinary user without any privilege."""
+
+
+_FAKETIME = sorted(Path("/usr").glob("lib*/**/faketime/libfaketime.so.1"))
+needs_faketime = pytest.mark.skipif(not _FAKETIME, reason="libfaketime is not installed (package faketime)")
+
+
+def shifted(by: str) -> list[str]:
+    """Runs a command whose clock is off, as in +10s. The library itself: its wrapper would outlive what it wraps."""
+    return ["env", f"LD_PRELOAD={_FAKETIME[0]}", f"FAKETIME={by}", "FAKETIME_DONT_FAKE_MONOTONIC=1"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patient import Examined, needs, needs_root
+from patient import Examined, needs, needs_faketime, needs_root, shifted
 from street import PORT, Street, street
 
 import deadpool
@@ -93,12 +93,11 @@ def test_bound_that_no_link_here_reaches(three):
 # --- clocks ----------------------------------------------------------------------------------------------------------
 
 
-@needs("faketime")
+@needs_faketime
 @pytest.mark.parametrize("wrong", ["n1", "n2"])
 def test_clock_that_is_ahead(three, wrong):
     """Also if it is that of the node that asks."""
-    late = {wrong: ["env", "FAKETIME_DONT_FAKE_MONOTONIC=1", "faketime", "-f", "+10s"]}
-    found = three.found(before=late).only
+    found = three.found(before={wrong: shifted("+10s")}).only
     assert (found["check"], found["node"]) == ("clock", wrong)
     ahead = float(found["what"].removeprefix("its clock is ").split()[0])
     assert 9 < ahead < 11 and "ahead of that of the other nodes" in found["what"]
