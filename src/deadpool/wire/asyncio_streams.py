@@ -28,7 +28,7 @@ async def shake_hands(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         writer.write(error.last_words)
         raise
     except (asyncio.IncompleteReadError, OSError) as error:
-        raise WireError("it hung up in the handshake: is the job's secret the same there?") from error
+        raise WireError("it hung up in the handshake") from error
 
 
 async def payloads(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

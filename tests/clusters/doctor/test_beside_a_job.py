@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from patient import examine, needs, needs_faketime, needs_root, shifted
 from street import Node, street
 
+import deadpool
 from deadpool.child_processes import end_with_parent
 
 pytestmark = pytest.mark.timeout(240)
@@ -121,6 +123,19 @@ def test_no_coordinator_and_another_secret(job, tmp_path, monkeypatch):
     other.chmod(0o600)
     monkeypatch.setenv("DEADPOOL_SECRET_FILE", str(other))
     assert examine("--join", job.place).only["check"] == "secret"
+
+
+def test_newcomer_of_another_version(job, tmp_path):
+    copy = tmp_path / "other" / "deadpool"
+    shutil.copytree(Path(deadpool.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    file = copy / "__init__.py"
+    file.write_text(file.read_text().replace(f'"{deadpool.__version__}"', '"7.7.7"'))
+    job.start(1)
+    job.agent("a")
+    job.await_nodes(1)
+    found = examine("--join", job.place, more={"PYTHONPATH": str(copy.parent)}).only
+    assert found["check"] == "versions"
+    assert f"it runs DeadPool {deadpool.__version__}, and this process runs DeadPool 7.7.7" in found["what"]
 
 
 def test_folder_without_a_job_could_not_be_looked_at(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from patient import Examined, needs, needs_faketime, needs_root, shifted
 from street import PORT, Street, street
 
 import deadpool
+from deadpool.child_processes import end_with_parent
 
 pytestmark = [needs_root, needs("ip"), needs("nsenter"), pytest.mark.timeout(240)]
 
@@ -147,6 +149,18 @@ def test_another_secret(three, tmp_path):
     assert [told[name][0] for name in ("n1", "n2", "n3")] == [1, 1, 1]
     assert Examined(*told["n2"]).only["check"] == "secret"
     assert "secret" in Examined(*told["n1"]).checks()
+
+
+def test_probe_of_the_port_is_no_finding(three):
+    """As a load balancer does it: it connects and hangs up, all the time."""
+    probe = f"while true; do (exec 3<>/dev/tcp/10.97.0.1/{PORT}) 2>/dev/null; sleep 0.1; done"
+    knocking = subprocess.Popen(three["n3"].inside("timeout", "100", "bash", "-c", probe), preexec_fn=end_with_parent())
+    try:
+        found = three.found()
+    finally:
+        knocking.terminate()
+        knocking.wait()
+    assert found.code == 0 and "ports" in found.checks("note")
 
 
 def test_without_a_secret_it_could_not_look(three, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -53,6 +54,14 @@ def test_wrong_word_is_no_finding(words):
     command = [sys.executable, "-m", "deadpool.cli.main", "doctor", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "deadpool: " in done.stderr
+
+
+def test_it_takes_less_than_two_seconds(tmp_path):
+    """Of processor time, with all its children: what else runs on this machine does not count."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert examine("--run-dir", tmp_path, "--arena", "1MB").code == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 from deadpool.clusters.doctor.clock import apart, offset_s
 from deadpool.clusters.doctor.comparison import compare
-from deadpool.clusters.doctor.finding import Finding, Report, unknown
+from deadpool.clusters.doctor.finding import SAME_SECRET, Finding, Report, unknown
 from deadpool.clusters.doctor.table import Result
 from deadpool.control.peer_probe import unreachable
 from deadpool.errors import VersionMismatch, WireError
@@ -76,9 +76,7 @@ async def _ask_first(
             what, _, do = str(error).rpartition(": ")
             return Finding(check="versions", what=what, do=do)
         except WireError as error:
-            return Finding(
-                check="secret", what=str(error), do="give every node the same secret (DEADPOOL_SECRET_FILE) and --tls"
-            )
+            return Finding(check="secret", what=str(error), do=SAME_SECRET)
         except (TimeoutError, OSError):
             do = "see that the coordinator runs, and let this node reach its port"
             finding = finding or Finding(check="ports", what=f"no coordinator answers at {address}", do=do)

@@ -9,6 +9,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 Facts = dict[str, Any]
+SAME_SECRET = "give every node the same secret (DEADPOOL_SECRET_FILE) and --tls"
 
 
 class Kind(Enum):

@@ -6,12 +6,11 @@ So the same command works under srun, kubectl and ssh: nothing has to be known o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
 
 from deadpool.clusters.doctor.attendee import Attendee
-from deadpool.clusters.doctor.finding import Finding, Report, unknown
+from deadpool.clusters.doctor.finding import SAME_SECRET, Finding, Report, unknown
 from deadpool.clusters.doctor.meeting import Meeting
 from deadpool.clusters.doctor.table import Result
 from deadpool.errors import ConfigError, VersionMismatch, WireError
@@ -41,13 +40,14 @@ async def gather(
     try:
         own = await attendee.start()
         attending = asyncio.ensure_future(_attend(attendee, place, own, report, wait_s))
-        if not holds:
-            return await attending
-        result = await meeting.hold()
-        attending.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await attending
-        return result, int(result.code)
+        try:
+            if not holds:
+                return await attending
+            result = await meeting.hold()
+            return result, int(result.code)
+        finally:
+            attending.cancel()
+            await asyncio.gather(attending, return_exceptions=True)
     finally:
         await attendee.close()
         await meeting.close()
@@ -76,8 +76,7 @@ async def _attend(
         do = f"let this node reach port {place.port} of {place.host}, and see that the doctor runs there"
         return _alone(report, Finding(check="ports", what=f"the meeting place {place} does not answer", do=do))
     except WireError as error:
-        do = "give every node the same secret (DEADPOOL_SECRET_FILE) and --tls"
-        return _alone(report, Finding(check="secret", what=str(error), do=do))
+        return _alone(report, Finding(check="secret", what=str(error), do=SAME_SECRET))
     if code is None:
         return _alone(report, unknown("ports", f"the meeting at {place} broke off", "look at the output there"))
     return None, code

@@ -13,7 +13,7 @@ from typing import Any
 from deadpool.clusters.doctor.attendee import REACH_S
 from deadpool.clusters.doctor.clock import apart, offset_s
 from deadpool.clusters.doctor.comparison import compare
-from deadpool.clusters.doctor.finding import Finding, Report, unknown
+from deadpool.clusters.doctor.finding import SAME_SECRET, Finding, Report, note, unknown
 from deadpool.clusters.doctor.links import Link, peers_of, ring, slow_links
 from deadpool.clusters.doctor.table import Result
 from deadpool.protocol.messages import Answer, Ask
@@ -82,6 +82,7 @@ class Meeting:
         result = Result.of(reports, findings, [link.facts() for link in links])
         for guest in self._guests:
             guest.link.send(Ask(what="end", arguments={"code": int(result.code)}))
+        await asyncio.gather(*(guest.link.close() for guest in self._guests))
         return result
 
     # --- who comes ---------------------------------------------------------------------------------------------------
@@ -113,12 +114,14 @@ class Meeting:
         return guest
 
     def _refused(self, reason: str, count: int) -> None:
-        if "runs" in reason:
-            what, _, do = reason.rpartition(": ")
+        """A stranger, such as a probe of the port, is none of ours: only a node that was meant to come is a finding."""
+        what, _, do = reason.rpartition(": ")
+        if "is refused" in reason:
             self._findings.append(Finding(check="versions", what=what, do=do))
+        elif "does not know the job's secret" in reason:
+            self._findings.append(Finding(check="secret", what=reason, do=SAME_SECRET))
         else:
-            do = "give every node the same secret (DEADPOOL_SECRET_FILE) and --tls"
-            self._findings.append(Finding(check="secret", what=reason, do=do))
+            self._findings.append(note("ports", reason, "find out what connects to this port, or ignore it"))
 
     def _missing(self) -> Finding:
         came = ", ".join(sorted(guest.node for guest in self._guests)) or "none"
