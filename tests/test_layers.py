@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fault_orders": BASE,
     "timeouts": BASE,
     "config": BASE | {"config_values", "environment", "fault_orders", "setting", "timeouts"},
+    "host_memory": set(),
     "owner_only": set(),
     "event_types": set(),
     "events": BASE | {"owner_only"},
@@ -59,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "notes": set(),
     "journal": BASE | {"environment", "notes"},
     "protocol": {"errors", "events"},
-    "wire": {"protocol", "environment", "errors"},
+    "wire": {"", "protocol", "environment", "errors"},
     "control": SHARED
     | {
         "wire",
@@ -73,9 +74,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "timeouts",
     }
     | TORCH_FREE_SNAPSHOT,
+    "clusters": {
+        *("", "config", "control", "environment", "errors", "events", "host_memory", "owner_only", "protocol"),
+        *("setting", "wire"),
+    },
     "sim": SHARED,
     "dashboard": SHARED | {"story"},
     "snapshot": SHARED
+    | {"host_memory"}
     | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "preauth_limit", "tls")},
     "backend": {"config", "events", "errors"},
     "trainer": SHARED
@@ -192,7 +198,7 @@ def test_public_names_are_documented():
 
 def test_coordinator_agent_and_commands_start_without_torch():
     start = sorted(
-        m for m in modules() if room_of(m) in ("chaos", "cli", "control", "journal", "protocol", "wire", "sim")
+        m for m in modules() if room_of(m) in ("chaos", "cli", "clusters", "control", "journal", "protocol", "wire", "sim")
     )
     start.remove("chaos.script")
     start.remove("chaos.strangers.torchrun")

@@ -45,7 +45,7 @@ from deadpool.snapshot.transfer.frames import (
 from deadpool.wire.codec import decode, encode
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import LIMIT_BYTES, Framer, frame
-from deadpool.wire.handshake import Handshake
+from deadpool.wire.handshake import PROOF_BYTES, Handshake
 
 _SECRET = b"the secret that no peer guesses"
 _EXTENT = Extent(record_bytes=1 << 20, unique_bytes=64 << 20, replica_bytes=0)
@@ -132,7 +132,7 @@ SEEDS: dict[str, list[bytes]] = {
         encode(_fence_ack()),
     ],
     "framing": [frame(b"one") + frame(b"two")],
-    "handshake": [Handshake(_SECRET, "client", "control").opening() + bytes(32)],
+    "handshake": [Handshake(_SECRET, "client", "control").opening() + bytes(PROOF_BYTES)],
     "transfer": [
         pack_frame(Kind.PULL, Generation(1, 2), [3, 1, 2, 7]),
         pack_frame(Kind.FOUND, Generation(1, 2), [pack_seal(_SEAL)]),

@@ -5,8 +5,9 @@ import os
 import pytest
 
 from deadpool.errors import ArenaError
+from deadpool.host_memory import room
 from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.arena import Arena, Segment, available_bytes
+from deadpool.snapshot.arena import Arena, Segment
 
 GEOMETRY = Geometry(record_capacity=100, unique_bytes=5000, replica_bytes=0)
 
@@ -39,7 +40,7 @@ def test_attach_to_a_segment_of_another_size_is_refused():
 
 
 def test_more_memory_than_there_is_says_how_much_and_what_to_do():
-    too_large = Geometry(record_capacity=0, unique_bytes=available_bytes() * 2, replica_bytes=0)
+    too_large = Geometry(record_capacity=0, unique_bytes=room().bytes * 2, replica_bytes=0)
     with pytest.raises(ArenaError, match=r"cannot allocate .* GiB .* use fewer slots"):
         Segment.create("test", too_large, 1)
 

@@ -29,7 +29,7 @@ from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.frames import Kind, chunks_of, pack_chunk, pack_frame
 from deadpool.wire.credentials import Credentials
-from deadpool.wire.handshake import HELLO_BYTES, NONCE_BYTES
+from deadpool.wire.handshake import HELLO_BYTES, NONCE_BYTES, PROOF_BYTES
 
 
 def push_to(client: TransferClient, address, owner: Owner, generation: Generation = GENERATION) -> None:
@@ -222,7 +222,7 @@ def test_server_without_the_secret_is_not_talked_to(make_owner, make_client, sta
         with sock:
             hello = sock.recv(HELLO_BYTES, socket.MSG_WAITALL)
             sock.sendall(hello[:-NONCE_BYTES] + bytes(NONCE_BYTES))
-            proof = sock.recv(32, socket.MSG_WAITALL)
+            proof = sock.recv(PROOF_BYTES, socket.MSG_WAITALL)
             sock.sendall(proof)  # a reflected proof: right secret, wrong role
             heard.append(sock.recv(1))
 

@@ -6,7 +6,7 @@ import pytest
 from handshakes import CARRIER, SECRET, Wire, client, server
 
 from deadpool.errors import WireError
-from deadpool.wire.handshake import HELLO_BYTES, NONCE_BYTES, PROOF_BYTES, proof
+from deadpool.wire.handshake import HELLO_BYTES, NONCE_BYTES, PROOF_BYTES, VERSION_BYTES, proof
 
 
 def test_each_side_believes_the_other():
@@ -62,12 +62,13 @@ def test_proof_made_for_one_purpose_is_none_for_another():
     """Even if a hello could be forged to say another purpose, the proof is bound to it."""
     nonces = bytes(NONCE_BYTES), b"\1" * NONCE_BYTES
     proofs = {
-        proof(SECRET, role, purpose, carrier, *nonces)
+        proof(SECRET, role, purpose, carrier, *nonces, version)
         for role in ("client", "server")
         for purpose in ("control", "data", "rendezvous")
         for carrier in (bytes(32), CARRIER)
+        for version in (bytes(VERSION_BYTES), b"0.1.0".ljust(VERSION_BYTES, b"\0"))
     }
-    assert len(proofs) == 12
+    assert len(proofs) == 24
 
 
 def test_server_says_nothing_before_it_has_heard_a_hello():

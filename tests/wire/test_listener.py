@@ -11,7 +11,7 @@ from front import MEMBER, STATUS, Front, heard_by_stranger, listening
 from deadpool.protocol.topology import Address
 from deadpool.wire import listener
 from deadpool.wire.control_link import connect
-from deadpool.wire.handshake import HELLO_BYTES, Handshake
+from deadpool.wire.handshake import HELLO_BYTES, PROOF_BYTES, Handshake
 from deadpool.wire.preauth_limit import PreauthLimit
 
 HELLO = Handshake(MEMBER.secret, "client", "control").opening()
@@ -31,7 +31,7 @@ async def is_let_in(front: Front, address: Address) -> bool:
     [
         [b"GET / HTTP/1.1\r\n\r\n" + bytes(64)],
         [bytes(10_000)],
-        [HELLO, bytes(32)],
+        [HELLO, bytes(PROOF_BYTES)],
         [Handshake(MEMBER.secret, "client", "data").opening()],
     ],
     ids=["http", "zeros", "no proof", "another purpose"],

@@ -53,7 +53,7 @@ def agent(
     program = checked_program(script, module=module, no_python=no_python)
     settings = resolve_agent(flags)
     make_private_folder(logs)
-    coordinators = _addresses(join)
+    coordinators = addresses(join)
     address = own_address(flags["host"], flags["interface"], coordinators[0])
     _set_environment(flags["interface"], flags["tls"])
 
@@ -75,7 +75,7 @@ def agent(
     raise typer.Exit(1 if failed else 0)
 
 
-def _addresses(text: str) -> list[Address]:
+def addresses(text: str) -> list[Address]:
     from deadpool.errors import ConfigError
     from deadpool.protocol.topology import Address
 
@@ -107,12 +107,14 @@ async def _serve(make: Callable[[], AgentProcess], coordinators: list[Address]) 
     loop.add_signal_handler(signal.SIGINT, process.stop, "agent got SIGINT")
     try:
         outcome = await process.run(coordinators, patience_s=_CONNECT_S)
-    except TimeoutError:
+    except TimeoutError as error:
         places = ", ".join(map(str, coordinators))
-        raise ConfigError(
-            f"no coordinator answered at {places} within {_CONNECT_S:g} s: start it with deadpool coordinator, or "
-            "correct --join"
-        ) from None
+        found = f"no coordinator took this node in at {places} within {_CONNECT_S:g} s"
+        if str(error):
+            raise ConfigError(
+                f"{found}: {error}; give all nodes the same secret and --tls, or correct --join"
+            ) from None
+        raise ConfigError(f"{found}: start it with deadpool coordinator, or correct --join") from None
     if outcome.failed:
         print(f"[deadpool] node {process.node} ends: {outcome.reason}", flush=True)
     return outcome.failed

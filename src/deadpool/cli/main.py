@@ -13,6 +13,7 @@ from deadpool.cli import (
     chaos,
     coordinator,
     demo,
+    doctor,
     drain,
     journal,
     kill,
@@ -58,6 +59,7 @@ app.command()(kill.kill)
 app.command()(drain.drain)
 app.command()(replace.replace)
 app.command()(demo.demo)
+app.command()(doctor.doctor)
 app.command()(salvage.salvage)
 app.command()(sim.sim)
 app.command()(chaos.chaos)

@@ -18,6 +18,7 @@ from deadpool.control.bulk_cpus import bulk_cpus
 from deadpool.control.coordinator_client import CoordinatorClient
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.data_plane import DataPlane
+from deadpool.control.examination import NodeExamination
 from deadpool.control.fault_injection import NodeInjections
 from deadpool.control.peer_probe import unreachable
 from deadpool.control.process_activity import ActivityWatcher
@@ -47,7 +48,7 @@ from deadpool.protocol.effects import (
     TrainerActivity,
     TrainerExited,
 )
-from deadpool.protocol.messages import Facts, Heartbeat, Injected, Join, Report, Seat, TrainerHello, Welcome
+from deadpool.protocol.messages import Examine, Facts, Heartbeat, Injected, Join, Report, Seat, TrainerHello, Welcome
 from deadpool.protocol.topology import Address
 from deadpool.timeouts import STREAM_AT_LEAST_S, stream_s
 from deadpool.wire.credentials import Credentials
@@ -88,6 +89,7 @@ class AgentProcess:
         self._injections = NodeInjections(
             self._core.trainers, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
         )
+        self._examination = NodeExamination([f"--name={node}", f"--run-dir={logs}"], send=self._to_coordinator)
         self._data = DataPlane(
             self._core,
             host=host,
@@ -118,7 +120,7 @@ class AgentProcess:
     async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:
         """Joins the job, and returns when the job ends or this node leaves it."""
         client = CoordinatorClient(
-            coordinators, self._credentials, join=self._join, feed=self._feed, order=self._injections.order
+            coordinators, self._credentials, join=self._join, feed=self._feed, order=self._on_request
         )
         if not await self._connect_first(client, patience_s):
             return await self._outcome
@@ -176,9 +178,17 @@ class AgentProcess:
         self._door.close()
         await self._rendezvous.close()
         await asyncio.to_thread(self._data.close)
+        await self._examination.close()
         await client.close()
 
     # --- inputs ------------------------------------------------------------------------------------------------------
+
+    def _on_request(self, message: Any) -> None:
+        """What a coordinator asks for beside its term's orders."""
+        if isinstance(message, Examine):
+            self._examination.begin(message)
+        else:
+            self._injections.order(message)
 
     def _on_trainer_message(self, end: AgentEnd, message: Any) -> None:
         if isinstance(message, TrainerHello):

@@ -15,6 +15,7 @@ from deadpool.control.console import print_line
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.drain_rpc import DrainRpc
 from deadpool.control.event_text import console_line
+from deadpool.control.examination_rpc import ExaminationRpc
 from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.peer_shutdown import DISMISS
 from deadpool.control.status import describe
@@ -33,7 +34,7 @@ from deadpool.protocol.effects import (
     Tick,
     ToAgent,
 )
-from deadpool.protocol.messages import Answer, Ask, Facts, Join, JoinRefused, Order, Plan, Report
+from deadpool.protocol.messages import Answer, Ask, Examined, Facts, Join, JoinRefused, Order, Plan, Report
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import framed
 from deadpool.wire.credentials import Credentials
@@ -86,6 +87,8 @@ class CoordinatorServer:
             lambda: leadership.coordinator, orders, send=self._send, log_event=self._log_event
         )
         self._drains = DrainRpc(lambda: leadership.coordinator, feed=self._feed)
+        self._examinations = ExaminationRpc(lambda: leadership.coordinator, send=self._send)
+        self._examining: set[asyncio.Task[None]] = set()
         self._reception = AuthenticatedListener(credentials, "control", self._serve_link, self._on_refused)
         self._driver = CoreDriver(leadership, perform=self._perform, stall_s=STALL_S)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -115,6 +118,8 @@ class CoordinatorServer:
     async def close(self) -> None:
         """Every node gets the last messages before its connection is closed."""
         self._driver.stop()
+        for examining in self._examining:
+            examining.cancel()
         await self._reception.stop_listening()
         await asyncio.gather(*(self._await_disconnect(peer.link) for peer in list(self._peers.values())))
         await self._reception.close()
@@ -146,6 +151,10 @@ class CoordinatorServer:
             case _ if caller.node is not None:
                 if self._is_current(caller):
                     self._on_node_message(caller.node, message)
+            case Ask(what="doctor") if self._leadership.is_leader:
+                task = asyncio.get_running_loop().create_task(self._examine(caller, message))
+                self._examining.add(task)
+                task.add_done_callback(self._examining.discard)
             case Ask():
                 caller.link.send(self._answer(message))
             case Join() if self._is_another(message):
@@ -181,6 +190,8 @@ class CoordinatorServer:
             case Report(records=records):
                 for record in records:
                     self._record(record)
+            case Examined():
+                self._examinations.on_examined(node, message)
             case Facts(facts=facts):
                 self._peers[node].facts.update(facts)
             case _:
@@ -238,6 +249,11 @@ class CoordinatorServer:
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
+    async def _examine(self, caller: Caller, ask: Ask) -> None:
+        """Agents take seconds for this, so the answer comes later than those of other commands."""
+        facts = {node: peer.facts for node, peer in self._peers.items()}
+        caller.link.send(await self._examinations.examine(ask.arguments, facts))
+
     def _answer(self, ask: Ask) -> Answer:
         if ask.what == DISMISS and not self._leadership.is_leader:
             self.stop(str(ask.arguments.get("reason")))
@@ -260,5 +276,5 @@ class CoordinatorServer:
                 self.stop("asked to stop")
                 return Answer(body={})
             case _:
-                known = "status, kill, drain, replace or stop"
+                known = "status, kill, drain, replace, doctor or stop"
                 return Answer(body={}, error=f"{ask.what!r} is not a request of DeadPool: send {known}")

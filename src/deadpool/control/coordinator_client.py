@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from deadpool.errors import WireError
+from deadpool.control.console import print_line
+from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.agent.coordinator_search import CoordinatorSearch
 from deadpool.protocol.effects import CoordinatorFound, CoordinatorLost, FromCoordinator
 from deadpool.protocol.messages import Join, Order, Welcome
@@ -36,15 +37,20 @@ class CoordinatorClient:
         self._join, self._feed, self._order = join, feed, order
         self._search = CoordinatorSearch()
         self._link: ControlLink | None = None
+        self._refusals: dict[Address, VersionMismatch] = {}  # coordinators of another version of DeadPool
+        self._reason = ""  # why the newest attempt failed, where a process answered
         self.is_accepted = False  # by the coordinator at the other end of this connection
 
     async def connect_first(self, patience_s: float) -> None:
-        """Makes the first connection. Raises TimeoutError if no coordinator answers."""
+        """Makes the first connection. Raises TimeoutError if no coordinator answers, and VersionMismatch if all that
+        answer run another version of DeadPool."""
         deadline = time.monotonic() + patience_s
         while self._link is None:
             if time.monotonic() > deadline:
-                raise TimeoutError
+                raise TimeoutError(self._reason)
             self._link = await self._connect_next()
+            if self._link is None and self._refusals and self._search.is_over(len(self._coordinators)):
+                raise next(iter(self._refusals.values()))
 
     async def stay_connected(self) -> None:
         """Runs until it is cancelled."""
@@ -77,10 +83,21 @@ class CoordinatorClient:
         address = self._coordinators[self._search.choose(count)]
         try:
             return await connect(address, self._credentials, patience_s=_ATTEMPT_S)
-        except (TimeoutError, WireError, OSError):
-            if self._search.is_over(count):
-                await asyncio.sleep(_PAUSE_S)
-            return None
+        except VersionMismatch as error:
+            self._on_mismatch(address, error)
+        except WireError as error:
+            self._reason = str(error)
+        except (TimeoutError, OSError):
+            pass  # no process answers there yet
+        if self._search.is_over(count):
+            await asyncio.sleep(_PAUSE_S)
+        return None
+
+    def _on_mismatch(self, address: Address, error: VersionMismatch) -> None:
+        """The job goes on with the other coordinators, if there are any, so people have to be told: once for each."""
+        if address not in self._refusals:
+            self._refusals[address] = error
+            print_line(f"[deadpool] {error}")
 
     async def _listen(self, link: ControlLink) -> str:
         """Runs until the connection ends. Returns the reason."""

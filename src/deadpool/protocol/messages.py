@@ -526,6 +526,21 @@ class Injection(Message, frozen=True, kw_only=True):
     step: int | None = None
 
 
+class Examine(Message, frozen=True, kw_only=True):
+    """Examine your node and say which of these peers it does not reach, for `deadpool doctor`. Cores do not know of
+    it."""
+
+    number: int
+    peers: tuple[Peer, ...]
+
+
+class Examined(FreeFormMessage, frozen=True, kw_only=True):
+    """An agent's answer to Examine: what its doctor found, and when it was asked and answered by its own clock."""
+
+    number: int
+    body: dict[str, Any]
+
+
 # --- a command <-> coordinator ---------------------------------------------------------------------------------------
 
 
@@ -723,10 +738,10 @@ class Injected(Message, frozen=True, kw_only=True):
 
 ALL: tuple[type[Message], ...] = (
     Alive, Answer, Arriving, Ask, Attach, Captured, Connect, Connected, Declare, Detach, DeviceLost, Disconnecting,
-    Durable, End, Ended, Facts, Failed, Fence, FenceAck, Final, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung,
-    Injected, Injection, Join, JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared,
-    Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat,
-    Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers,
-    Waits, Welcome,
+    Durable, End, Ended, Examine, Examined, Facts, Failed, Fence, FenceAck, Final, Finished, Go, Grant, Halt, Halted,
+    Heartbeat, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan,
+    PlanAck, Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage,
+    Salvaged, Sealed, Seat, Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello,
+    TrainerLost, Trainers, Waits, Welcome,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""

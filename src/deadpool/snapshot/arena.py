@@ -14,10 +14,10 @@ import mmap
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 
+from deadpool import host_memory
 from deadpool.errors import ArenaError
 from deadpool.protocol.seal import Geometry
 
@@ -153,30 +153,11 @@ class Arena:
             self.drop(key)
 
 
-def available_bytes() -> int:
-    """Returns how much memory this process may still take: that of the machine, or of its cgroup if that is less."""
-    figures = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    available = int(figures["MemAvailable"].split()[0]) * 1024
-    limit = _cgroup_room_bytes()
-    return available if limit is None else min(available, limit)
-
-
-def _cgroup_room_bytes() -> int | None:
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        path = next(line[3:] for line in lines if line.startswith("0::"))
-        folder = Path("/sys/fs/cgroup") / path.lstrip("/")
-        limit, used = (folder / "memory.max").read_text().strip(), (folder / "memory.current").read_text()
-        return None if limit == "max" else max(0, int(limit) - int(used))
-    except (OSError, StopIteration, ValueError):
-        return None
-
-
 def _require_available(total_bytes: int) -> None:
     # A memfd overcommits: without this check a request that is too large would end in the OOM killer, not in an error.
-    available = available_bytes()
-    if total_bytes > available:
-        raise _no_memory(total_bytes, f"{available / 2**30:.2f} GiB are available")
+    room = host_memory.room()
+    if total_bytes > room.bytes:
+        raise _no_memory(total_bytes, f"{room.bytes / 2**30:.2f} GiB are available by {room.limited_by}")
 
 
 def _no_memory(total_bytes: int, cause: str) -> ArenaError:

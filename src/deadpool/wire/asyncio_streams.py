@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 
-from deadpool.errors import WireError
+from deadpool.errors import VersionMismatch, WireError
 from deadpool.wire.deadline import PeerDeadline
 from deadpool.wire.framing import Framer
 from deadpool.wire.handshake import Handshake
@@ -24,6 +24,9 @@ async def shake_hands(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         writer.write(handshake.opening())
         while not handshake.done:
             writer.write(handshake.feed(await reader.readexactly(handshake.needed)))
+    except VersionMismatch as error:
+        writer.write(error.last_words)
+        raise
     except (asyncio.IncompleteReadError, OSError) as error:
         raise WireError("it hung up in the handshake") from error
 

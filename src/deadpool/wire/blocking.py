@@ -55,6 +55,7 @@ class BlockingLink:
         return carrier_of_server(encrypted)
 
     def _shake_hands(self, handshake: Handshake, deadline: float) -> None:
+        """A client has no last words for a server of another version: it has proved its own already."""
         self._sock.sendall(handshake.opening())
         while not handshake.done:
             self._sock.sendall(handshake.feed(self._exactly(handshake.needed, deadline)))

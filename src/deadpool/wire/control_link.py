@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
-from deadpool.errors import WireError
+from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.topology import Address
 from deadpool.wire.asyncio_streams import HANDSHAKE_S, payloads, shake_hands
 from deadpool.wire.codec import decode, encode
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import frame
-from deadpool.wire.handshake import PLAIN, Handshake
+from deadpool.wire.handshake import HELLO_BYTES, PLAIN, Handshake, Purpose, differ, is_old_hello, old_hello
 from deadpool.wire.tls import carrier_of_server
 
 _TRIES = 5  # a server with too many unauthenticated connections may close that of a member, too
 _BETWEEN_TRIES_S = 0.1
+_OLD_S = 1.0
 
 
 def framed(message: Any) -> bytes:
@@ -60,31 +62,60 @@ class ControlLink:
     def abort(self) -> None:
         self._writer.transport.abort()
 
+    @property
+    def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """For bytes that are no messages. From then on the link is the caller's."""
+        return self._reader, self._writer
 
-async def connect(address: Address, credentials: Credentials, *, patience_s: float) -> ControlLink:
-    """Try until the coordinator answers (else TimeoutError), and again if it closes the link (else WireError)."""
+
+async def connect(
+    address: Address, credentials: Credentials, *, patience_s: float, purpose: Purpose = "control"
+) -> ControlLink:
+    """Try until the coordinator answers (else TimeoutError), and again if it closes the link (else WireError).
+
+    VersionMismatch: it is of this job and runs another version of DeadPool, which does not change by asking again."""
     async with asyncio.timeout(patience_s):
         for left in reversed(range(_TRIES)):
             try:
-                return await _connect_once(address, credentials)
+                return await _connect_once(address, credentials, purpose)
+            except VersionMismatch as error:
+                raise VersionMismatch(f"the process at {address} is refused: {error}") from error
             except WireError as error:
                 if left == 0:
+                    await _refuse_old(address, credentials)
                     raise WireError(f"{address} is not of this job, or takes us for a stranger: {error}") from error
                 await asyncio.sleep(_BETWEEN_TRIES_S)
     raise AssertionError("unreachable")
 
 
-async def _connect_once(address: Address, credentials: Credentials) -> ControlLink:
+async def _connect_once(address: Address, credentials: Credentials, purpose: Purpose) -> ControlLink:
     reader, writer = await _reach(address, credentials)
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            await shake_hands(reader, writer, Handshake(credentials.secret, "client", "control", _carrier(writer)))
+            await shake_hands(reader, writer, Handshake(credentials.secret, "client", purpose, _carrier(writer)))
     except BaseException as error:
         writer.transport.abort()
         if isinstance(error, TimeoutError):
             raise WireError(f"no handshake within {HANDSHAKE_S:g} s") from None
         raise
     return ControlLink(reader, writer)
+
+
+async def _refuse_old(address: Address, credentials: Credentials) -> None:
+    """Raises VersionMismatch if the process there is a DeadPool that does not tell its version. Such a one hangs up on
+    our hello as it would on a stranger's, so it is asked with its own."""
+    heard = b""
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError, WireError):
+        async with asyncio.timeout(_OLD_S):
+            reader, writer = await _reach(address, credentials)
+            try:
+                writer.write(old_hello("control"))
+                heard = await reader.readexactly(HELLO_BYTES)
+            finally:
+                writer.transport.abort()
+    if is_old_hello(heard, "control"):
+        found = differ("an older DeadPool, which does not tell its version")
+        raise VersionMismatch(f"the process at {address} is refused: {found}")
 
 
 async def _reach(address: Address, credentials: Credentials) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 
-from deadpool.errors import WireError
+from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.topology import Address
 from deadpool.wire.asyncio_streams import HANDSHAKE_S, shake_hands
 from deadpool.wire.credentials import Credentials
@@ -111,7 +111,8 @@ class AuthenticatedListener:
                 reader, writer = await self._let_in(sock)
         except (TimeoutError, OSError, WireError) as error:
             sock.close()
-            self._note(f"peer {peer} is not one of this job: {str(error) or 'it is too slow'}")
+            found = "is refused" if isinstance(error, VersionMismatch) else "is not one of this job"
+            self._note(f"peer {peer} {found}: {str(error) or 'it is too slow'}")
             return
         except asyncio.CancelledError:
             sock.close()  # crowded out, or we are closing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.errors import WireError
+from deadpool.errors import VersionMismatch, WireError
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import PLAIN, Handshake, Role
@@ -19,6 +19,9 @@ def authenticate(connection: Connection, credentials: Credentials, role: Role) -
         connection.receive_into(memoryview(data))
         try:
             answer = handshake.feed(bytes(data))
+        except VersionMismatch as error:
+            connection.send_raw(error.last_words)
+            raise VersionMismatch(f"{connection.peer} is refused: {error}") from error
         except WireError as error:
             raise WireError(f"{connection.peer} does not belong to this job: {error}") from error
         connection.send_raw(answer)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from deadpool.errors import DeadPoolError, TransferError, WireError
+from deadpool.errors import DeadPoolError, TransferError, VersionMismatch, WireError
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
 from deadpool.snapshot.transfer.callbacks import Callbacks, Found, TransferRefused
@@ -147,6 +147,8 @@ class TransferServer:
             self._greet(connection)
             self._forget_stranger(connection)
             TransferSession(connection, self._callbacks, self._transfers, self._admit).run()
+        except VersionMismatch as error:
+            _log.warning("%s", error)
         except DeadPoolError as error:
             _log.debug("connection ended: %s", error)
         except Exception:

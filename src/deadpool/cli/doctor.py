@@ -1,0 +1,163 @@
+"""`deadpool doctor`: looks for what would stop a job or slow it down."""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_format
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deadpool.errors import ConfigError
+from deadpool.protocol.topology import Address
+
+if TYPE_CHECKING:
+    from deadpool.clusters.doctor.options import Options
+    from deadpool.clusters.doctor.table import Result
+    from deadpool.wire.credentials import Credentials
+
+
+def doctor(
+    run_dir: Annotated[
+        str | None, typer.Option(metavar="PATH", help="folder that the job will write to, or writes to")
+    ] = None,
+    arena: Annotated[str, typer.Option(metavar="SIZE", help="memory for snapshots per node, as in 63GB")] = "0",
+    gpus: Annotated[int | None, typer.Option(help="GPUs that a node must have")] = None,
+    rdma: Annotated[bool, typer.Option("--rdma", help="the job uses InfiniBand or RoCE")] = False,
+    end_time: Annotated[
+        float | None, typer.Option(help="when the allocation ends, in seconds since 1970 (default: as Slurm says)")
+    ] = None,
+    least_time_s: Annotated[float, typer.Option(help="seconds that the allocation must last")] = 600.0,
+    import_torch: Annotated[bool, typer.Option("--import-torch", help="import torch too, which takes seconds")] = False,
+    join: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT,...", help="the coordinator of a job that this machine is to join")
+    ] = None,
+    agents: Annotated[
+        bool, typer.Option("--agents", help="examine the nodes of the job in --run-dir (default: the newest one here)")
+    ] = False,
+    meet: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="meet the other nodes there; it is one of them")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="how many nodes meet, this one included")] = 0,
+    wait_s: Annotated[float, typer.Option(help="seconds to wait for the other nodes")] = 30.0,
+    least_gbps: Annotated[float, typer.Option(help="GB/s that a link must carry")] = 0.1,
+    host: Annotated[str | None, typer.Option(help="address that other nodes reach this one at")] = None,
+    interface: Annotated[str | None, typer.Option(help="network interface whose address that is")] = None,
+    tls: Annotated[
+        str | None, typer.Option(help="as the job's agents use it (default: DEADPOOL_TLS, else off)")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="this node's name (default: its host name)")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    timeout_s: Annotated[float, typer.Option(help="seconds after which a check that does not end is given up")] = 5.0,
+) -> None:
+    """Look for what would stop a job or slow it down, on this node or on all nodes together.
+
+    Exits 0 if nothing was found, 1 if something was, 2 if it could not look. It never waits for anything without a
+    deadline: use it in a prolog, as Slurm's HealthCheckProgram, or before you start a job."""
+    from deadpool.clusters.doctor.examination import examine
+    from deadpool.clusters.doctor.options import Options, parse_size
+    from deadpool.clusters.doctor.table import Result
+
+    options = Options(
+        run_dir=Path(run_dir) if run_dir is not None else None,  # not typer's: that one looks at it, and may hang
+        arena_bytes=parse_size(arena, "arena"),
+        gpus=gpus,
+        rdma=rdma,
+        end_time=end_time,
+        least_time_s=least_time_s,
+        import_torch=import_torch,
+        timeout_s=timeout_s,
+    )
+    if (join is not None) + (meet is not None) + agents > 1:
+        raise ConfigError("join, meet and agents exclude each other: give one of them")
+    own = _Own(name=name, host=host, interface=interface, tls=tls)
+    if meet is not None:
+        result, code = _meet(options, own, _place(meet, nodes), nodes, wait_s, least_gbps)
+    else:
+        result = (
+            _agents(options.run_dir)
+            if agents
+            else _join(options, own, join)
+            if join
+            else Result.of([examine(options, name)])
+        )
+        code = int(result.code)
+    _print(result, json)
+    raise typer.Exit(code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Own:
+    """How this machine is called and reached."""
+
+    name: str | None
+    host: str | None
+    interface: str | None
+    tls: str | None
+
+    def address(self, towards: Address) -> str:
+        from deadpool.cli.addresses import own_address
+
+        return own_address(self.host, self.interface, towards)
+
+    def credentials(self) -> Credentials:
+        from deadpool.wire.credentials import read_credentials
+
+        return read_credentials(serving=True, tls=self.tls)
+
+
+def _agents(run_dir: Path | None) -> Result:
+    from deadpool.cli.job_client import find_run_dir
+    from deadpool.clusters.doctor.beside import beside
+
+    folder = find_run_dir(run_dir)
+    return asyncio.run(beside([folder.coordinator()], folder.credentials(), None))
+
+
+def _join(options: Options, own: _Own, join: str) -> Result:
+    from deadpool.cli.agent import addresses
+    from deadpool.clusters.doctor.beside import Newcomer, beside
+    from deadpool.clusters.doctor.examination import examine
+
+    coordinators, credentials = addresses(join), own.credentials()
+    newcomer = Newcomer(report=examine(options, own.name), host=own.address(coordinators[0]))
+    return asyncio.run(beside(coordinators, credentials, newcomer))
+
+
+def _place(meet: str, nodes: int) -> Address:
+    if nodes < 1:
+        raise ConfigError("nodes is missing: say with --nodes how many nodes meet")
+    try:
+        return Address.parse(meet)
+    except ValueError:
+        raise ConfigError(f"meet={meet!r} cannot be used: give HOST:PORT of one of the nodes") from None
+
+
+def _meet(
+    options: Options, own: _Own, place: Address, nodes: int, wait_s: float, least_gbps: float
+) -> tuple[Result | None, int]:
+    from deadpool.clusters.doctor.examination import examine
+    from deadpool.clusters.doctor.gathering import gather
+
+    credentials, host = own.credentials(), own.address(place)
+    report = examine(options, own.name)
+    meeting = gather(
+        report, place, count=nodes, host=host, credentials=credentials, wait_s=wait_s, least_gbps=least_gbps
+    )
+    return asyncio.run(meeting)
+
+
+def _print(result: Result | None, as_json: bool) -> None:
+    """A node that has met others leaves it to the meeting place to tell: under srun all write to one output."""
+    if result is None:
+        return
+    if as_json:
+        print(json_format.dumps(result.to_json(), indent=2))
+        return
+    from rich.console import Console
+
+    from deadpool.clusters.doctor.table import show
+
+    show(result, Console())

@@ -1,0 +1,83 @@
+"""How fast bytes pass from one node to another: one stream for a moment, counted where it arrives.
+
+It finds a link that is broken or limited. It is no benchmark: one Python process at each end is the bound on a fast
+network, and a busy processor on any. So the sender's kernel is asked how long the network was what held it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+import time
+from typing import cast
+
+STREAM_S = 0.3
+_PIECE_BYTES = 1 << 20
+_LATE_S = 2.0  # for the first byte
+_TIMES = struct.Struct("=3Q")  # microseconds: busy, held up by the receiver, held up by the sender's own buffer
+_TIMES_OFFSET = 168  # in struct tcp_info, from Linux 4.10 on
+
+
+class Counter(asyncio.Protocol):
+    """Counts what arrives, from the first bytes on."""
+
+    def __init__(self) -> None:
+        self._began, self._newest, self._first, self._total = 0.0, 0.0, 0, 0
+        self.has_begun, self.has_ended = asyncio.Event(), asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self._newest = time.monotonic()
+        if not self._total:
+            self._began, self._first = self._newest, len(data)  # their time was before
+            self.has_begun.set()
+        self._total += len(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.has_ended.set()
+
+    @property
+    def gbps(self) -> float:
+        seconds = self._newest - self._began
+        return (self._total - self._first) / seconds / 1e9 if seconds > 0 else 0.0
+
+
+async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float = STREAM_S) -> float:
+    """GB/s of what comes on this connection within that time. The caller ends the connection."""
+    counter = Counter()
+    transport = cast(asyncio.Transport, writer.transport)
+    transport.set_protocol(counter)
+    transport.resume_reading()  # the reader stops it when much has come early
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LATE_S):
+            await counter.has_begun.wait()
+        async with asyncio.timeout(seconds):
+            await counter.has_ended.wait()
+    return counter.gbps
+
+
+async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:
+    """Until the receiver has enough and hangs up, or its time is over. Returns the share of the time in which the
+    network held the bytes up; 1 where the kernel does not say."""
+    sock, began, share = writer.get_extra_info("socket"), time.monotonic(), 1.0
+    piece, deadline = os.urandom(_PIECE_BYTES), began + _LATE_S + STREAM_S
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_LATE_S + STREAM_S):
+            while not (writer.is_closing() or reader.at_eof() or time.monotonic() > deadline):
+                writer.write(piece)
+                share = _network_share(sock, began)
+                await writer.drain()
+                share = _network_share(sock, began)
+                await asyncio.sleep(0)  # drain does not wait on a TLS connection whose end is not noticed yet
+    return share
+
+
+def _network_share(sock: socket.socket, began: float) -> float:
+    """Bytes wait for the network while the kernel has some to send and neither the receiver nor a buffer is full."""
+    with contextlib.suppress(OSError, struct.error):
+        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TIMES_OFFSET + _TIMES.size)
+        busy, by_receiver, by_buffer = _TIMES.unpack_from(told, _TIMES_OFFSET)
+        return float((busy - by_receiver - by_buffer) / 1e6 / max(1e-3, time.monotonic() - began))
+    return 1.0
