@@ -62,6 +62,10 @@ class Machine:
         self.first.send_signal(signal.SIGKILL)
         self.process.wait(10)
 
+    def path(self, path: str) -> Path:
+        """A path of this machine, as seen from outside."""
+        return Path(f"/proc/{self.first.pid}/root{path}")
+
     def processes(self) -> list[str]:
         """What runs on it besides its sshd."""
         found = []
@@ -96,11 +100,17 @@ class Site:
             "link set lo up",
         )
         self._make_keys()
-        for name in names:
-            self.add(name)
+        added = [self._add(name) for name in names]
+        for machine in added:
+            self._await(lambda machine=machine: self._answers(machine), f"sshd of {machine.name}")
 
     def add(self, name: str) -> Machine:
         """Also one that was killed before: it comes back with an empty disk."""
+        machine = self._add(name)
+        self._await(lambda: self._answers(machine), f"sshd of {name}")
+        return machine
+
+    def _add(self, name: str) -> Machine:
         number = 10 + len({*self.machines, name}) if name not in self.machines else 0
         address = self.machines[name].address if name in self.machines else f"10.87.1.{number}"
         script = "\n".join(
@@ -120,7 +130,6 @@ class Site:
             f"link add name {port} type veth peer name eth0 netns {first.pid}", f"link set {port} master br0 up"
         )
         machine = self.machines[name] = Machine(name, address, process, first)
-        self._await(lambda: self._answers(machine), f"sshd of {name}")
         return machine
 
     def cut(self, name: str) -> None:
@@ -128,6 +137,13 @@ class Site:
 
     def mend(self, name: str) -> None:
         self._run_ip(f"link set {self._port(name)} up")
+
+    def cut_launcher(self) -> None:
+        """The place that is none of the machines; they still reach each other."""
+        self._run_ip(f"addr del {_BRIDGE_ADDRESS}/16 dev br0")
+
+    def mend_launcher(self) -> None:
+        self._run_ip(f"addr add {_BRIDGE_ADDRESS}/16 dev br0")
 
     def path(self, path: str) -> Path:
         """A path of the site, as seen from outside."""
@@ -179,8 +195,8 @@ class Site:
             assert done.returncode == 0, done.stdout
         ssh = self.path("/srv/ssh")
         (ssh / "sshd_config").write_text(
-            f"Port {PORT}\nHostKey /srv/ssh/host_key\nAuthorizedKeysFile /srv/ssh/user_key.pub\nUsePAM no\nPidFile none\n"
-            "PasswordAuthentication no\n"
+            f"Port {PORT}\nHostKey /srv/ssh/host_key\nAuthorizedKeysFile /srv/ssh/user_key.pub\n"
+            "UsePAM no\nPidFile none\nPasswordAuthentication no\n"
         )
         (ssh / "known_hosts").write_text(f"* {(ssh / 'host_key.pub').read_text()}")
         (ssh / "config").write_text("Include /srv/ssh/config.d/*\n")

@@ -2,8 +2,9 @@
 
 It lives as long as one ssh connection. The daemon outlives it: a connection that is lost does not end the job.
 
-How a dead launcher is told from a lost connection: when the launcher dies, ssh reads the end of its standard input and
-passes it on, and the way back stays open. When the connection is lost, sshd closes both. Only the first ends the job.
+How a dead launcher is told from a lost connection: when the launcher dies, ssh reads the end of its standard input, or
+cannot write its output any more, and passes that on. When the connection is lost, sshd closes standard error as well,
+to which nothing is ever written. Only the first ends the job at once.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from deadpool.clusters.ssh import facts
 from deadpool.clusters.ssh.lines import LINE_LIMIT_BYTES, decode, encode, encode_marked
 from deadpool.owner_only import make_private_folder, open_private
 
-_STDIN, _STDOUT = 0, 1
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
 _CHUNK_BYTES = 1 << 16
-_BOTH_CLOSED_S = 1.0
-"""sshd closes the two directions of a lost connection one after the other, within much less than this."""
+_ALL_CLOSED_S = 1.0
+"""sshd closes the pipes of a lost connection one after the other, within much less than this."""
 _BROKEN = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
@@ -109,32 +110,50 @@ def _relay(link: socket.socket, pending: bytes) -> None:
     poll = select.poll()
     poll.register(_STDIN, select.POLLIN)
     poll.register(link, select.POLLIN)
-    poll.register(_STDOUT, 0)
-    ended_at: float | None = None
+    for descriptor in (_STDOUT, _STDERR):
+        poll.register(descriptor, 0)
     while True:
-        ready = dict(poll.poll(100))
-        if ready.get(_STDOUT, 0) & _BROKEN:
+        ready = dict(poll.poll())
+        if ready.get(_STDERR, 0) & _BROKEN:
             return
+        if ready.get(_STDOUT, 0) & _BROKEN:
+            break
         if link.fileno() in ready:
             data = link.recv(_CHUNK_BYTES)
             if not data:
                 return
-            _write_all(data)
+            if not _write_all(data):
+                break
         if _STDIN in ready:
             data = os.read(_STDIN, _CHUNK_BYTES)
-            if data:
-                link.sendall(data)
-            else:
-                poll.unregister(_STDIN)
-                ended_at = time.monotonic()
-        if ended_at is not None and time.monotonic() > ended_at + _BOTH_CLOSED_S:
-            ended_at = None
-            link.sendall(encode("end", reason="the launcher is gone"))
+            if not data:
+                break
+            link.sendall(data)
+    if not _connection_is_lost():
+        link.sendall(encode("end", reason="the launcher is gone"))
+        _await_end(link)
 
 
-def _write_all(data: bytes) -> None:
-    while data:
-        data = data[os.write(_STDOUT, data) :]
+def _connection_is_lost() -> bool:
+    poll = select.poll()
+    poll.register(_STDERR, 0)
+    return bool(poll.poll(1000 * _ALL_CLOSED_S))
+
+
+def _await_end(link: socket.socket) -> None:
+    """Passes the last lines on, if anybody reads them."""
+    while data := link.recv(_CHUNK_BYTES):
+        _write_all(data)
+
+
+def _write_all(data: bytes) -> bool:
+    """Returns whether anybody reads it."""
+    try:
+        while data:
+            data = data[os.write(_STDOUT, data) :]
+    except BrokenPipeError:
+        return False
+    return True
 
 
 if __name__ == "__main__":
