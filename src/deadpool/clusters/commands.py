@@ -26,14 +26,16 @@ def agent_words(
     script: Sequence[str],
     *,
     name: str,
-    host: str,
+    host: str | None,
     places: Sequence[str],
     logs: Path,
     spare: bool,
     rack: str | None = None,
     preload: Sequence[str] = (),
 ) -> list[str]:
-    own = {"host": host, "interface": "", "tls": settled(config.tls)}
+    """Without a host the agent finds its address itself: that of the interface, or the one that leads to the
+    coordinator."""
+    own = {"host": host or "", "interface": "" if host else config.interface, "tls": settled(config.tls)}
     values = {**dataclasses.asdict(config), **own}
     words = [word for each in settings_for(AGENT) for word in each.words(values[each.name])]
     words += [f"--join={','.join(places)}", f"--name={name}", f"--logs={logs}"]

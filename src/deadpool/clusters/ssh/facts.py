@@ -30,7 +30,8 @@ def gather(folder: str, script: str | None, interface: str) -> dict[str, Any]:
     try:
         address = address_of(interface) if interface else _address_of_connection()
     except ConfigError as error:
-        address, _ = "", problems.append(str(error))
+        address = ""
+        problems.append(str(error))
     return {
         "host": socket.gethostname(),
         "user": _user(),

@@ -115,27 +115,24 @@ class HostLink:
         with contextlib.suppress(ConnectionFailed):
             connection = await Connection.open(self._client, self.host)
             try:
-                run = {name: self._orders.start[name] for name in ("run", "node")}
-                answer = await connection.ask("attach", "attached", "absent", **run)
-                if answer["op"] == "attached":
-                    self._connection, connection = connection, None
-                    self._tell(self, {"op": "connected_again"})
-                elif self._restart:
-                    again = {"agent": self._orders.agent_again, "coordinator": self._orders.start["coordinator_again"]}
-                    await self._start(connection, {**self._orders.start, **again})
-                    connection = None
-                    self._tell(self, {"op": "started_again"})
-                else:
-                    self.has_ended = True
-                    self._tell(
-                        self,
-                        {
-                            "op": "given_up",
-                            "reason": "the machine was started anew, or the job's daemon there was killed",
-                        },
-                    )
+                await self._find_daemon(connection)
                 return True
             finally:
-                if connection is not None:
+                if self._connection is not connection:
                     await connection.close()
         return False
+
+    async def _find_daemon(self, connection: Connection) -> None:
+        run = {name: self._orders.start[name] for name in ("run", "node")}
+        answer = await connection.ask("attach", "attached", "absent", **run)
+        if answer["op"] == "attached":
+            self._connection = connection
+            self._tell(self, {"op": "connected_again"})
+        elif self._restart:
+            again = {"agent": self._orders.agent_again, "coordinator": self._orders.start["coordinator_again"]}
+            await self._start(connection, {**self._orders.start, **again})
+            self._tell(self, {"op": "started_again"})
+        else:
+            self.has_ended = True
+            reason = "the machine was started anew, or the job's daemon there has ended"
+            self._tell(self, {"op": "given_up", "reason": reason})

@@ -178,8 +178,10 @@ class SshJob:
         )
 
     def _tend(self, host: Host, orders: Orders) -> None:
-        lease = {"lease_s": self.options.lease_s, "restart": self.options.restart}
-        link = HostLink(host, self.options.client, orders, tell=self._on_message, **lease)
+        options = self.options
+        link = HostLink(
+            host, options.client, orders, lease_s=options.lease_s, restart=options.restart, tell=self._on_message
+        )
         self._links[host.name] = link
         self._spawn(link.tend(self._connections.pop(host.name)))
 
