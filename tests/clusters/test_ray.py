@@ -24,7 +24,7 @@ WITHOUT_RAY = "" if importlib.util.find_spec("ray") else "needs Ray: pip install
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.thorough,
-    pytest.mark.timeout(420),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(bool(missing() or WITHOUT_RAY), reason=missing() or WITHOUT_RAY),
 ]
 
@@ -48,8 +48,15 @@ def site(tmp_path: Path) -> Iterator[Site]:
         site.close()
 
 
-def job(steps: int) -> list[str]:
-    return [WORKLOAD, "--out", f"{FOLDER}/out", "--steps", str(steps), *SMALL]
+JOB = [WORKLOAD, "--out", f"{FOLDER}/out", "--steps", "100000", "--stop", f"{FOLDER}/stop", *SMALL]
+
+
+def stop_soon(site: Site) -> int:
+    """Returns how many steps the job will have done."""
+    last = steps_done(site) + 20
+    site.path(f"{FOLDER}/stop.draft").write_text(str(last))
+    site.path(f"{FOLDER}/stop.draft").rename(site.path(f"{FOLDER}/stop"))
+    return last
 
 
 def steps_done(site: Site) -> int:
@@ -68,8 +75,8 @@ def events(site: Site, what: str) -> list[dict]:
 
 def test_node_dies_and_a_new_one_becomes_a_spare(site, tmp_path):
     """Twice: the second time the ranks go to the agent that Ray has started on a node that was added."""
-    console, steps = tmp_path / "console", 400
-    with driver(site, DRIVER.format(words=job(steps)), console) as process:
+    console = tmp_path / "console"
+    with driver(site, DRIVER.format(words=JOB), console) as process:
 
         def comes(ready, what):
             await_true(lambda: ready() or process.poll() is not None, what, 120)
@@ -94,18 +101,19 @@ def test_node_dies_and_a_new_one_becomes_a_spare(site, tmp_path):
         site.machines[second.partition("-")[0]].kill()
         comes(lambda: len(events(site, "go")) == 3, "the second recovery")
         assert events(site, "planned")[-1]["seats"][0].startswith("e-")
+        steps = stop_soon(site)
         assert process.wait(180) == 0, console.read_text()
     alive = [name for name in site.machines if name not in (lost.name, second.partition("-")[0])]
     await_true(lambda: not of_the_job(site, *alive), "the end of all processes", 20)
     out = f"{FOLDER}/reference"
     reference = ["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", WORKLOAD, "--out", out]
-    done = site.run([*reference, "--steps", str(steps), *SMALL], timeout_s=120)
+    done = site.run([*reference, "--steps", str(steps), *SMALL], timeout_s=240)
     assert done.returncode == 0, done.stdout
     assert differences(Results.read(site.path(out)), Results.read(site.path(f"{FOLDER}/out"))) == []
 
 
 def test_nothing_is_left_when_the_driver_is_killed(site, tmp_path):
-    with driver(site, DRIVER.format(words=job(100_000)), tmp_path / "console"):
+    with driver(site, DRIVER.format(words=JOB), tmp_path / "console"):
         await_true(lambda: steps_done(site) > 3, "the job", 120)
         assert len(of_the_job(site, *"abcd")) > 8
         drivers = [p for p in site.machines[HEAD].first.children(recursive=True) if p.cmdline()[-1:] == ["driver.py"]]

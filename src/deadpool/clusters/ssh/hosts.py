@@ -46,6 +46,8 @@ def _host(words: list[str], where: str) -> Host:
     target, *rest = words
     if target.startswith("-") or "=" in target:
         raise ConfigError(f"{where}: {target!r} is not a machine: begin the line with what you would give to ssh")
+    if "[" in target:
+        raise ConfigError(f"{where}: {target!r} names several machines: write one machine per line")
     values = dict(_pair(word, where) for word in rest)
     address = values.get("address", "")
     if address:
