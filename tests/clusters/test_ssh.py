@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +66,88 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 @pytest.mark.timeout(150)
+def test_machine_dies(site):
+    """The quick one: two machines and a spare, one coordinator."""
+    up(site, "a", "b", "c")
+    steps = 20
+    job_words = (WORKLOAD, "--out", f"{FOLDER}/out", "--steps", str(steps), *SMALL)
+    with ssh_job(site, "a\nb\nc\n", "--spares", "1", *QUICK, *job_words) as job:
+        job.await_text("has rehearsed")
+        site.machines["b"].kill()
+        assert job.wait() == 0, job.printed()
+    assert "FAULT" in job.printed()
+    assert differences(reference(site, steps, 2), results(site)) == []
+    assert is_idle(site, "a", "c")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(240)
+def test_what_died_is_started_again_as_a_spare(site):
+    """First an agent, then a whole machine, which comes back with an empty disk; then the ranks go to it."""
+    up(site, "a", "b", "c")
+    job_words = (WORKLOAD, "--out", f"{FOLDER}/out", "--steps", "100000", "--stop", f"{FOLDER}/stop", *SMALL)
+    with ssh_job(site, "a\nb\nc\n", "--spares", "1", "--restart", *QUICK, *job_words) as job:
+        job.await_text("has rehearsed")
+        (agent,) = [p for p in site.machines["c"].first.children(recursive=True) if "agent" in p.cmdline()[3:4]]
+        agent.kill()
+        await_true(lambda: len(job.events("rehearsed")) == 2, "the agent as a spare again")
+        site.machines["b"].kill()
+        await_true(lambda: len(job.events("go")) == 2, "the recovery")
+        site.add("b")
+        job.await_text("node b was started again, as a spare", 90)
+        await_true(lambda: len(job.events("rehearsed")) == 3, "the machine as a spare", 90)
+        (agent,) = [p for p in site.machines["c"].first.children(recursive=True) if "agent" in p.cmdline()[3:4]]
+        agent.kill()
+        await_true(lambda: len(job.events("go")) == 3, "the second recovery")
+        assert job.events("planned")[-1]["seats"] == ["a", "b"]
+        site.path(f"{FOLDER}/stop").write_text(str(len(results(site).losses[0]) + 50))
+        assert job.wait() == 0, job.printed()
+    out = f"{FOLDER}/reference"
+    words = [out if word == f"{FOLDER}/out" else word for word in job_words]
+    done = site.run(["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", *words], timeout_s=120)
+    assert done.returncode == 0, done.stdout
+    assert differences(Results.read(site.path(out)), results(site)) == []
+    assert is_idle(site, "a", "b", "c")
+
+
+@pytest.mark.timeout(90)
+def test_machines_that_do_not_fit_are_refused_before_anything_starts(site):
+    """One has another torch, one cannot be reached, one has no script; the last has a shell that greets."""
+    up(site, *"abcd")
+    site.path(f"{FOLDER}/train.py").write_text("")
+    metadata = next(Path(entry) for entry in importlib.metadata.files("torch") or () if entry.name == "METADATA")
+    path = Path(str(importlib.metadata.distribution("torch").locate_file(metadata)))
+    other = site.path("/srv/METADATA")
+    other.write_text(re.sub(r"^Version: .*$", "Version: 2.12.0", path.read_text(), count=1, flags=re.MULTILINE))
+    mount = [
+        "nsenter",
+        "-t",
+        str(site.machines["b"].first.pid),
+        "--mount",
+        "mount",
+        "--bind",
+        "/srv/METADATA",
+        str(path),
+    ]
+    subprocess.run(mount, check=True, timeout=10)
+    hide = ["nsenter", "-t", str(site.machines["c"].first.pid), "--mount", "mount", "-t", "tmpfs", "tmpfs", FOLDER]
+    subprocess.run(hide, check=True, timeout=10)
+    site.machines["d"].path("/home/alice/.bashrc").write_text("echo 'welcome to d'; printf 'have fun '\n")
+    hosts = "a\nb\nc\nd\nd name=e address=10.87.1.14\nnowhere\n"
+    with ssh_job(site, hosts, "train.py") as job:
+        assert job.wait() == 2, job.printed()
+    told = {line.split(": ")[1]: line for line in job.printed().splitlines() if line.startswith("[deadpool] refused")}
+    assert set(told) == {"node b", "node c", "node nowhere"}, job.printed()
+    assert "torch 2.12.0, the others have" in told["node b"]
+    assert "no script 'train.py'" in told["node c"]
+    assert "nowhere" in told["node nowhere"] and "resolve" in told["node nowhere"]
+    assert "nothing was started" in job.printed()
+    assert is_idle(site, *"abcd")
+    assert list(site.path(FOLDER).iterdir()) == [site.path(f"{FOLDER}/train.py")]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(150)
 def test_machine_with_coordinator_and_rank_0_dies(site):
     """The power failure of the first machine: nothing says so. The standby takes the job over, the spare the rank."""
     up(site, *"abcd")
@@ -107,6 +191,7 @@ def test_everything_ends_with_the_launcher(site, how):
         assert how == "SIGKILL" or job.wait() == 130
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
 def test_launcher_loses_its_connections_for_a_while(site):
     up(site, "a", "b")
