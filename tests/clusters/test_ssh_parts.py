@@ -59,11 +59,14 @@ def hosts(count: int) -> list[Host]:
     return [Host(name=f"n{number}", target=f"n{number}") for number in range(count)]
 
 
-def test_all_hosts_but_the_spares_train_and_a_second_coordinator_stands_by():
+def test_all_hosts_but_the_spares_train_and_a_second_coordinator_stands_by(monkeypatch):
     config, used = settle({"spares": 1, "nodes": None}, None, hosts(4))
     assert (config.nodes, config.standby_coordinators, len(used)) == (3, 1, 4)
     config, used = settle({"nodes": 2}, None, hosts(4))
     assert (config.nodes, config.standby_coordinators, [host.name for host in used]) == (2, 0, ["n0", "n1"])
+    monkeypatch.setenv("DEADPOOL_SPARES", "1")
+    config, used = settle({"nodes": None}, None, hosts(3))
+    assert (config.nodes, config.spares, len(used)) == (2, 1, 3)
     with pytest.raises(ConfigError, match="with 2 hosts"):
         settle({"spares": 2}, None, hosts(2))
 

@@ -17,6 +17,7 @@ from deadpool.control.console import print_line
 from deadpool.setting import RUN
 
 CODE_INTERRUPTED = 130
+_LEAST_LEASE_S = 2.0
 _FORWARDED = ("DEADPOOL_", "NCCL_", "GLOO_", "TORCH_", "UCX_", "PYTHONPATH", "OMP_NUM_THREADS")
 _KEPT_HERE = ("DEADPOOL_SECRET", "DEADPOOL_SECRET_FILE")
 
@@ -73,7 +74,12 @@ def ssh(
     from deadpool.clusters.ssh.settings import settle
     from deadpool.control.launcher import new_run_dir
     from deadpool.control.run_dir import RunDir
+    from deadpool.errors import ConfigError
 
+    if lease_s < _LEAST_LEASE_S or fan_out < 1:
+        raise ConfigError(
+            f"lease_s={lease_s:g}, fan_out={fan_out} cannot be used: give at least {_LEAST_LEASE_S:g} s, and at least 1"
+        )
     machines = read_hosts(hosts)
     settings, used = settle(flags, config, machines)
     words = ["-m", *script] if module else script
@@ -84,7 +90,7 @@ def ssh(
     options = SshOptions(
         client=client,
         folder=folder or here,
-        fan_out=max(1, fan_out),
+        fan_out=fan_out,
         lease_s=lease_s,
         restart=restart,
         check_only=check,
