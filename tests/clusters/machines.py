@@ -66,6 +66,14 @@ class Machine:
         """A path of this machine, as seen from outside."""
         return Path(f"/proc/{self.first.pid}/root{path}")
 
+    def agents(self) -> list[psutil.Process]:
+        found = []
+        for process in self.first.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "agent" in process.cmdline()[3:4]:
+                    found.append(process)
+        return found
+
     def processes(self) -> list[str]:
         """What runs on it besides its sshd."""
         found = []
@@ -169,8 +177,7 @@ class Site:
         try:
             printed, _ = process.communicate(timeout=timeout_s)
         finally:
-            process.kill()
-            process.wait()
+            end(process)
         return subprocess.CompletedProcess(list(words), process.returncode, printed)
 
     def close(self) -> None:
@@ -196,7 +203,7 @@ class Site:
         ssh = self.path("/srv/ssh")
         (ssh / "sshd_config").write_text(
             f"Port {PORT}\nHostKey /srv/ssh/host_key\nAuthorizedKeysFile /srv/ssh/user_key.pub\n"
-            "UsePAM no\nPidFile none\nPasswordAuthentication no\n"
+            "UsePAM no\nPidFile none\nPasswordAuthentication no\nSubsystem sftp internal-sftp\n"
         )
         (ssh / "known_hosts").write_text(f"* {(ssh / 'host_key.pub').read_text()}")
         (ssh / "config").write_text("Include /srv/ssh/config.d/*\n")
@@ -235,6 +242,16 @@ class Site:
         while not ready():
             assert time.monotonic() < deadline, f"{what} did not come up"
             time.sleep(0.02)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Of `Site.popen`: what it entered the site with is still its parent, and has to see its end. Otherwise the kernel
+    could not end the site."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+    process.wait(10)
 
 
 def environment() -> dict[str, str]:
@@ -284,9 +301,12 @@ def _in_namespaces(prefix: list[str], script: str) -> tuple[subprocess.Popen[byt
         with contextlib.suppress(psutil.NoSuchProcess):
             for _ in range(depth):
                 below = below[0].children() if below else []
-            if below and below[0].cmdline()[:2] == ["sh", "-ec"]:
+            if below and below[0].cmdline()[:1] not in ([], ["unshare"], ["nsenter"]):
                 return process, below[0]
-        assert process.poll() is None and time.monotonic() < deadline, "namespaces could not be made"
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            raise AssertionError("namespaces could not be made")
         time.sleep(0.01)
 
 

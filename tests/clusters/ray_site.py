@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from machines import ROOT, Site
+from machines import ROOT, Site, end
 from ssh_job import CONFIG, FOLDER
 
 HEAD = "a"
@@ -59,8 +59,7 @@ def driver(site: Site, script: str, console: Path) -> Iterator[subprocess.Popen[
     try:
         yield process
     finally:
-        process.kill()
-        process.wait()
+        end(process)
 
 
 def of_the_job(site: Site, *machines: str) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from machines import ROOT, Site
+from machines import ROOT, Site, end
 
 WORKLOAD = str(ROOT / "src/deadpool/workload/train.py")
 SMALL = ("--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256", "--dropout", "0.1")
@@ -88,5 +88,4 @@ def ssh_job(site: Site, hosts: str, *words: str) -> Iterator[SshRun]:
     try:
         yield SshRun(site, process, console)
     finally:
-        process.kill()
-        process.wait()
+        end(process)

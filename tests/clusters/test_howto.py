@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machines import ROOT, USER_ID, Site, missing
+from machines import ROOT, USER_ID, Site, end, missing
 from ray_site import on, start_cluster
 from ssh_job import CONFIG, FOLDER, await_true
 
@@ -89,8 +89,7 @@ def test_first_job_over_ssh(site, tmp_path):
         site.machines["node-b"].kill()
         assert process.wait(240) == 0, console.read_text()
     finally:
-        process.kill()
-        process.wait()
+        end(process)
     assert "FAULT" in console.read_text()
     expected = torchrun(site, 3, f"{HOME}/job")
     assert len(expected) == 3 and end_states(console.read_text()) == expected
@@ -116,8 +115,7 @@ def test_first_job_on_ray(site, tmp_path):
         site.machines[re.findall(r"plan: nodes \['(\w)-", console.read_text())[0]].kill()
         assert process.wait(240) == 0, console.read_text()
     finally:
-        process.kill()
-        process.wait()
+        end(process)
     assert "FAULT" in console.read_text()
     expected = torchrun(site, 2, FOLDER)
     assert len(expected) == 2 and end_states(console.read_text()) == expected

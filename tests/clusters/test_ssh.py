@@ -88,7 +88,7 @@ def test_what_died_is_started_again_as_a_spare(site):
     job_words = (WORKLOAD, "--out", f"{FOLDER}/out", "--steps", "100000", "--stop", f"{FOLDER}/stop", *SMALL)
     with ssh_job(site, "a\nb\nc\n", "--spares", "1", "--restart", *QUICK, *job_words) as job:
         job.await_text("has rehearsed")
-        (agent,) = [p for p in site.machines["c"].first.children(recursive=True) if "agent" in p.cmdline()[3:4]]
+        (agent,) = site.machines["c"].agents()
         agent.kill()
         await_true(lambda: len(job.events("rehearsed")) == 2, "the agent as a spare again")
         site.machines["b"].kill()
@@ -96,7 +96,7 @@ def test_what_died_is_started_again_as_a_spare(site):
         site.add("b")
         job.await_text("node b was started again, as a spare", 90)
         await_true(lambda: len(job.events("rehearsed")) == 3, "the machine as a spare", 90)
-        (agent,) = [p for p in site.machines["c"].first.children(recursive=True) if "agent" in p.cmdline()[3:4]]
+        (agent,) = site.machines["c"].agents()
         agent.kill()
         await_true(lambda: len(job.events("go")) == 3, "the second recovery")
         assert job.events("planned")[-1]["seats"] == ["a", "b"]
@@ -215,6 +215,7 @@ def test_launcher_loses_its_connections_for_a_while(site):
     assert is_idle(site, "a", "b")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(90)
 def test_machines_end_their_part_when_the_lease_is_over(site):
     up(site, "a", "b")

@@ -118,11 +118,21 @@ class Daemon:
         if time.monotonic() > self._heard_at + self._order["lease_s"]:
             self._end_reason = f"nothing was heard from the launcher for {self._order['lease_s']:g} s"
             return
+        self._reap_orphans()
         self._news.look()
         if self._agent is not None:
             self._report_end(self._agent)
         if self._coordinator is not None and self._report_end(self._coordinator):
             await self._restart_coordinator()
+
+    def _reap_orphans(self) -> None:
+        """Children of an agent that died come to this process, which has to wait for them when they end."""
+        own = {process.pid for process in (self._agent, self._coordinator) if process is not None}
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid in own:
+                    return  # asyncio waits for it
+                os.waitpid(ended.si_pid, os.WNOHANG)
 
     def _report_end(self, process: ManagedProcess) -> bool:
         """Once per process. Returns whether it ended."""
