@@ -25,6 +25,7 @@ PUBLIC: dict[str, list[str]] = {
     "deadpool.integrations.megatron": ["protect"],
     "deadpool.integrations.torchtitan": ["protect"],
     "deadpool.integrations.transformers": ["protect"],
+    "deadpool.ray": ["run"],
     "deadpool.journal": ["Entry", "Jsonl", "Run", "Sink", "TensorBoard", "WandB"],
 }
 """All that users may import. A name that is added here is a promise, and needs a place in docs/."""
@@ -76,7 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | TORCH_FREE_SNAPSHOT,
     "clusters": {
         *("", "config", "control", "environment", "errors", "events", "host_memory", "owner_only", "protocol"),
-        *("setting", "wire"),
+        *("setting", "wire", "child_processes"),
     },
     "sim": SHARED,
     "dashboard": SHARED | {"story"},
@@ -88,6 +89,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"wire", "snapshot", "backend", "child_processes", "environment", "fork_loop", "journal", "notes"},
     "integrations": {"errors", "notes", "snapshot", "trainer"},
     "workload": {"", "config", "control", "events", "story", "errors"},
+    "ray": {"clusters.ray"},
     "chaos": {
         *("config", "control", "environment", "errors", "journal", "child_processes", "fork_loop", "snapshot.slot"),
         "workload",
@@ -198,7 +200,9 @@ def test_public_names_are_documented():
 
 def test_coordinator_agent_and_commands_start_without_torch():
     start = sorted(
-        m for m in modules() if room_of(m) in ("chaos", "cli", "clusters", "control", "journal", "protocol", "wire", "sim")
+        m
+        for m in modules()
+        if room_of(m) in ("chaos", "cli", "clusters", "control", "journal", "protocol", "ray", "wire", "sim")
     )
     start.remove("chaos.script")
     start.remove("chaos.strangers.torchrun")

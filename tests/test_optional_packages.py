@@ -11,7 +11,10 @@ from test_layers import modules
 LIBRARIES = ("deepspeed", "lightning", "megatron", "torchtitan", "transformers")
 OF_LIBRARIES = tuple(f"integrations.{name}" for name in LIBRARIES)
 """A script that imports one of these rooms uses the library itself."""
-OPTIONAL = ("cryptography", "pynvml", "hypothesis", "atheris", "torchdata", "tensorboard", "wandb", *LIBRARIES)
+OPTIONAL = (
+    *("cryptography", "pynvml", "hypothesis", "atheris", "torchdata", "tensorboard", "wandb", "ray"),
+    *LIBRARIES,
+)
 
 
 def imported_without(packages: tuple[str, ...], names: list[str]) -> subprocess.CompletedProcess[str]:

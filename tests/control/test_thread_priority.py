@@ -31,6 +31,13 @@ def test_bulk_threads_and_those_they_start_give_way():
     assert manners() == mine
 
 
+def test_thread_that_has_less_priority_already_keeps_it():
+    """Ray starts its workers with a niceness of 15; an ordinary user who asks for less is refused by the kernel."""
+    with ThreadPoolExecutor(1, initializer=ThreadPriority(9).apply) as pool:
+        pool.submit(ThreadPriority(7).apply).result()
+        assert pool.submit(manners).result()[0] == 9
+
+
 def test_cpus_that_were_taken_away_do_not_stop_the_work():
     with ThreadPoolExecutor(1, initializer=ThreadPriority(7, frozenset([9999])).apply) as pool:
         assert pool.submit(manners).result() == (7, frozenset(os.sched_getaffinity(0)))

@@ -22,6 +22,7 @@ from deadpool.cli import (
     run,
     salvage,
     sim,
+    ssh,
     status,
     story,
 )  # fmt: skip
@@ -51,6 +52,7 @@ def options(
 app.command(context_settings=SCRIPT_LAST)(run.run)
 app.command(context_settings=SCRIPT_LAST)(agent.agent)
 app.command()(coordinator.coordinator)
+app.command(context_settings=SCRIPT_LAST)(ssh.ssh)
 app.command()(status.status)
 app.command()(story.story)
 app.command()(journal.journal)

@@ -1,0 +1,1 @@
+"""One folder per engine that starts jobs on several machines. None of them needs torch."""

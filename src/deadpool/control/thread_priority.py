@@ -20,7 +20,9 @@ class ThreadPriority:
     def apply(self) -> None:
         """To the client thread, from here on."""
         thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, self.nice)
+        # An engine may have started the agent with less priority already, and an ordinary user cannot take that back.
+        own = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, max(own, self.nice))
         if self.cpus:
             with contextlib.suppress(OSError):  # they were taken away since: any other will do
                 os.sched_setaffinity(thread, self.cpus)

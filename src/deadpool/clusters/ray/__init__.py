@@ -1,0 +1,1 @@
+"""Jobs on a Ray cluster: agents are actors, one per Ray node, and coordinators run beside the driver."""

@@ -1,0 +1,143 @@
+"""One ssh connection to a host: the system's ssh client, with a session at the other end, as lines to and from it.
+
+The client is not killed with this process: it passes the end of its standard input on, by which the host learns that
+the launcher is gone. It ends by itself when its session does, or when the host does not answer any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deadpool.clusters.ssh.hosts import Host
+from deadpool.clusters.ssh.lines import LINE_LIMIT_BYTES, decode_marked, encode
+
+_CONNECT_S = 10
+_ALIVE_S, _ALIVE_COUNT = 5, 3
+ANSWER_S = 60.0
+"""From the call of ssh to the first answer: a cold shared file system may take long to start a python."""
+_LAST_WORDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshClient:
+    """How ssh is called. `options` are -o options, `variables` what the remote python needs to find its packages."""
+
+    config: str = ""
+    options: Sequence[str] = ()
+    python: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, host: Host) -> list[str]:
+        own = [
+            "BatchMode=yes",  # nobody is there to type a password
+            f"ConnectTimeout={_CONNECT_S}",
+            f"ServerAliveInterval={_ALIVE_S}",
+            f"ServerAliveCountMax={_ALIVE_COUNT}",
+            "ControlPath=none",  # a shared connection would end with its first user
+            "ClearAllForwardings=yes",
+            "ForwardAgent=no",
+            "ForwardX11=no",
+            "RequestTTY=no",
+            "LogLevel=ERROR",
+        ]
+        words = ["ssh", *(["-F", self.config] if self.config else [])]
+        words += [word for option in (*self.options, *own) for word in ("-o", option)]
+        variables = [f"{name}={value}" for name, value in self.variables.items()]
+        python = [host.python or self.python, "-u", "-m", "deadpool.clusters.ssh.session"]
+        return [*words, "--", host.target, "exec " + shlex.join(["env", *variables, *python])]
+
+
+class ConnectionFailed(Exception):
+    """With a sentence for the user."""
+
+
+class Connection:
+    def __init__(self, host: Host, process: asyncio.subprocess.Process) -> None:
+        self._host, self._process = host, process
+        self._last_words: list[str] = []
+        self._listening = asyncio.get_running_loop().create_task(self._listen_to_errors())
+
+    @classmethod
+    async def open(cls, client: SshClient, host: Host) -> Connection:
+        """The interrupts of a terminal go to this process only, so that it can end the job before the connections."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *client.command(host),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                limit=LINE_LIMIT_BYTES,
+            )
+        except FileNotFoundError:
+            raise ConnectionFailed("there is no ssh on this machine: install OpenSSH's client") from None
+        return cls(host, process)
+
+    def send(self, op: str, **fields: Any) -> None:
+        assert self._process.stdin is not None
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(encode(op, **fields))
+
+    async def ask(self, op: str, *answers: str, **fields: Any) -> dict[str, Any]:
+        """Sends, and waits for one of the answers. With "round_trip_s" in it. Raises ConnectionFailed."""
+        began = time.time()
+        self.send(op, **fields)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                async for message in self.messages():
+                    if message["op"] in answers:
+                        return {**message, "asked_at": began, "answered_at": time.time()}
+        except TimeoutError:
+            raise ConnectionFailed(f"no answer within {ANSWER_S:g} s") from None
+        raise ConnectionFailed(await self.why_it_ended())
+
+    async def messages(self) -> AsyncIterator[dict[str, Any]]:
+        """Ends with the connection."""
+        assert self._process.stdout is not None
+        while True:
+            try:
+                line = await self._process.stdout.readline()
+            except ValueError:
+                continue  # longer than any line of ours
+            if not line:
+                return
+            if (message := decode_marked(line)) is not None:
+                yield message
+
+    async def why_it_ended(self) -> str:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await self._listening
+                await self._process.wait()
+        return "; ".join(self._last_words) or f"ssh ended with code {self._process.returncode}"
+
+    async def wait(self, patience_s: float) -> bool:
+        """Until the session at the other end has ended. Returns whether it did."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                async for _ in self.messages():
+                    pass
+                await self._process.wait()
+                return True
+        return False
+
+    async def close(self) -> None:
+        """Ends the client, not what was started at the other end."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        await self._process.wait()
+        self._listening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._listening
+
+    async def _listen_to_errors(self) -> None:
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            self._last_words = [*self._last_words, line.decode(errors="replace").strip()][-_LAST_WORDS:]
