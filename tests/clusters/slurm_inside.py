@@ -188,7 +188,9 @@ def start_node(name: str) -> None:
         cgroup.mkdir(exist_ok=True)
     spaces = ["--net", "--pid", "--cgroup", "--fork", "--kill-child", "--mount-proc", "--uts"]
     node = shlex.join(["unshare", *spaces, "bash", "-c", script])
-    process = _daemon(["bash", "-c", f"[ -d {cgroup} ] && echo 0 >{cgroup}/cgroup.procs; exec {node}"], RUN / "log" / f"{name}.out")
+    process = _daemon(
+        ["bash", "-c", f"[ -d {cgroup} ] && echo 0 >{cgroup}/cgroup.procs; exec {node}"], RUN / "log" / f"{name}.out"
+    )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     _await(lambda: children.read_text().split() and Path(f"/proc/{process.pid}/comm").read_text() == "unshare\n", name)
     (init,) = children.read_text().split()

@@ -6,6 +6,7 @@ ids, networks and mounts of its own. The cluster ends with the process that star
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -100,10 +101,8 @@ class SlurmTestbed:
     def stop(self) -> None:
         """Ends all of it: the kernel ends what runs in a namespace together with its first process."""
         if self.init:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.init, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)

@@ -21,6 +21,7 @@ from deadpool.cli import (
     run,
     salvage,
     sim,
+    slurm,
     status,
     story,
 )  # fmt: skip
@@ -61,6 +62,7 @@ app.command()(demo.demo)
 app.command()(salvage.salvage)
 app.command()(sim.sim)
 app.command()(chaos.chaos)
+app.add_typer(slurm.app, name="slurm")
 
 
 def main() -> None:
