@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,7 +86,7 @@ def submit(
     job_id = client.submit([], made.text())
     print(f"Submitted batch job {job_id}")
     print(f"run folder: {made.run_dir}")
-    print(f"look at it: deadpool status --run-dir {made.run_dir}")
+    print(f"look at it: {shlex.join(['deadpool', 'status', '--run-dir', str(made.run_dir)])}")
 
 
 @with_settings(RUN)

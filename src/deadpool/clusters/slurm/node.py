@@ -122,7 +122,7 @@ class SlurmNode:
         settings = [each for each in settings_for(AGENT) if each.name not in ("host", "interface")]
         words = [word for each in settings for word in each.words(given[each.name])]
         words += [f"--interface={self.config.interface}"] if self.config.interface else []
-        words += [f"--join={','.join(places)}", f"--name={own}", f"--logs={self.folder.run_dir.logs / own}"]
+        words += [f"--join={','.join(places)}", f"--name={own}", f"--logs={self.folder.run_dir.logs}"]
         rack = self.allocation.racks.get(own)
         words += [f"--rack={rack}"] if rack else []
         words += [f"--preload={package}" for package in self.preload]
