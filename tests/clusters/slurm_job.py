@@ -110,7 +110,7 @@ class SlurmJob:
     def spare_jobs(self) -> dict[str, tuple[str, str]]:
         """State and node of each one-node job that waits or runs, by id."""
         lines = self.alice(f"squeue -h --me --name=deadpool-spare-{self.job_id} -o '%i %T %N'").splitlines()
-        words = [(line.split() + [""])[:3] for line in lines]
+        words = [[*line.split(), ""][:3] for line in lines]
         return {job_id: (state, node) for job_id, state, node in words}
 
     def slurm_state(self, job_id: str | None = None) -> str:

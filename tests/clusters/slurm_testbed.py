@@ -152,3 +152,74 @@ class SlurmTestbed:
 
     def _enter(self) -> list[str]:
         return ["nsenter", "-t", str(self.init), "--net", "--pid", "--mount", "--uts", "--ipc"]
+
+
+# --- scripts/testbed slurm --------------------------------------------------------------------------------------------
+
+FOLDER = ROOT / "out" / "testbed" / "slurm"
+LIFE_S = 4 * 3600.0
+USAGE = "scripts/testbed slurm install | up [NODES] | run COMMAND | kill|cut|mend|start NODE | down"
+
+
+def main(words: list[str]) -> None:
+    match words:
+        case ["install"]:
+            install()
+        case ["up", *count] if len(count) < 2 and "".join(count).isdigit() | (not count):
+            up(int(count[0]) if count else 6)
+        case ["run", *command] if command:
+            sys.exit(subprocess.call(running().command(shlex.join(command), user="alice", folder="/home/alice")))
+        case ["kill", node]:
+            running().kill(node)
+        case ["cut", node]:
+            running().cut(node)
+        case ["mend", node]:
+            running().mend(node)
+        case ["start", node]:
+            running().start_node(node)
+        case ["down"]:
+            down()
+        case _:
+            sys.exit(USAGE)
+
+
+def up(nodes: int) -> None:
+    if os.geteuid() == 0 and why_not() is not None:
+        install()
+    if (reason := why_not()) is not None:
+        sys.exit(reason)
+    down()
+    testbed = SlurmTestbed(FOLDER, ClusterShape(nodes=nodes), life_s=LIFE_S)
+    testbed.start(detached=True)
+    (FOLDER / "testbed.json").write_text(json.dumps({"init": testbed.init, "nodes": nodes}))
+    print(testbed.run("sinfo"), end="")
+    print(f"logs and homes: {FOLDER}; it ends by itself after {LIFE_S / 3600:g} hours")
+
+
+def running() -> SlurmTestbed:
+    if (found := _find()) is None:
+        sys.exit("no Slurm testbed is up: scripts/testbed slurm up")
+    return found
+
+
+def down() -> None:
+    if (found := _find()) is not None:
+        found.stop()
+        print("the Slurm testbed is down")
+    shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+def _find() -> SlurmTestbed | None:
+    """The one that was started last, if it is still that process."""
+    try:
+        state = json.loads((FOLDER / "testbed.json").read_text())
+        command = Path(f"/proc/{state['init']}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return None
+    if INSIDE.name.encode() not in command:
+        return None
+    return SlurmTestbed(FOLDER, ClusterShape(nodes=state["nodes"]), init=state["init"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -65,6 +65,15 @@ class JobScript:
         return [*words, "--", *self.program]
 
 
+def node_command(
+    run_dir: Path, program: Sequence[str], preload: Sequence[str], *, requeue: bool, warn_s: int
+) -> list[str]:
+    """What srun starts on each node."""
+    words = [*command(), "slurm", "node", f"--run-dir={run_dir}", f"--warn-s={warn_s}"]
+    words += ["--requeue"] if requeue else []
+    return [*words, *(f"--preload={package}" for package in preload), "--", *program]
+
+
 def spare_name(job_id: str) -> str:
     """The name of the jobs that bring spares for this job; they are found by it."""
     return f"deadpool-spare-{job_id}"

@@ -52,7 +52,6 @@ class SlurmNode:
     joins_other: bool = False  # this node belongs to a one-node job, and joins another Slurm job as a spare
     requeue: bool = False
     warn_s: float = 120.0
-    srun: Sequence[str] = ()
     _agent: Process | None = None
     _coordinator: Process | None = None
     _coordinator_words: list[str] = field(default_factory=list)
@@ -80,7 +79,7 @@ class SlurmNode:
     def _start(self) -> None:
         own, hosts = self.allocation.own, self.allocation.hosts
         if own == hosts[0] and not self.joins_other:
-            self.folder.begin(describe(self.allocation, self.config, self.program, self.preload, self.srun))
+            self.folder.begin(describe(self.allocation, self.config, self.program, self.preload, ()))
         described = self.folder.await_begun()
         coordinators = list(described["coordinators"])
         acts = own in coordinators and not self.joins_other

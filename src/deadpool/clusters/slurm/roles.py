@@ -19,7 +19,8 @@ class Roles:
 
 
 def assign_roles(hosts: Sequence[str], *, nodes: int, standbys: int, racks: Mapping[str, str]) -> Roles:
-    """The first hosts train. Coordinators lie on different nodes, and in different racks as far as there are any."""
+    """The first hosts train. Coordinators lie on different nodes, and in different racks as far as there are any; a
+    spare has one only where all nodes that train share a rack."""
     if nodes > len(hosts):
         raise ConfigError(
             f"nodes={nodes} cannot be used: the allocation has {len(hosts)} nodes. Ask Slurm for nodes + spares"
@@ -27,8 +28,8 @@ def assign_roles(hosts: Sequence[str], *, nodes: int, standbys: int, racks: Mapp
     trains = tuple(hosts[:nodes])
     wanted = 1 + (standbys if nodes >= LEAST_NODES else 0)
     coordinators = [trains[0]]
-    while len(coordinators) < min(wanted, len(trains)):
+    while len(coordinators) < min(wanted, len(hosts)):
         used = {racks.get(host, host) for host in coordinators}
-        others = [host for host in trains if host not in coordinators]
+        others = [host for host in hosts if host not in coordinators]
         coordinators.append(next((host for host in others if racks.get(host, host) not in used), others[0]))
     return Roles(trains=trains, spares=tuple(hosts[nodes:]), coordinators=tuple(coordinators))
