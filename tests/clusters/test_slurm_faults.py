@@ -69,8 +69,9 @@ def test_every_loss_is_survived(tmp_path: Path) -> None:
         began = time.monotonic()
         job.submit("--nodes 6 --spares 2 --time 60 --overhead-budget 0")
         job.await_protected(spares=2, timeout_s=240.0)
+        job.await_rehearsed()
         job.times.append(
-            ("from submit to protected training with 2 spares that have rehearsed", time.monotonic() - began)
+            ("from submit to protected training with 2 spares, one of which has rehearsed", time.monotonic() - began)
         )
         faults = Faults(testbed, job, 2)
         assert len(faults.coordinators()) == 2

@@ -76,7 +76,8 @@ def _job_script(submission: dict[str, Any], flags: dict[str, Any]) -> JobScript:
 
 
 def _text(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    """As the environment has it."""
+    return ";".join(value) if isinstance(value, tuple) else str(value)
 
 
 def batch(
