@@ -68,6 +68,7 @@ class ClusterShape:
     gpus: int = 0  # counted, without devices
     grace_s: int = 30  # from the announcement of a preemption to its execution
     health_program: str = ""
+    submit_only_from_login: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -115,6 +116,7 @@ def _nodes(shape: ClusterShape) -> list[str]:
 
 def _partitions(shape: ClusterShape) -> list[str]:
     common = f"Nodes={','.join(shape.names)} MaxTime=INFINITE State=UP OverSubscribe=EXCLUSIVE"
+    common += f" AllocNodes={CONTROLLER}" if shape.submit_only_from_login else ""
     return [
         f"PartitionName=main Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={shape.grace_s} {common}",
         f"PartitionName=urgent PriorityTier=10 PreemptMode=off {common}",
