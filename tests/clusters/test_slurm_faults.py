@@ -26,6 +26,7 @@ class Faults:
     def __init__(self, testbed: SlurmTestbed, job: SlurmJob, spares: int) -> None:
         self.testbed, self.job, self.spares = testbed, job, spares
         self.gone: set[str] = set()
+        self.losses = 0
 
     def victim(self) -> str:
         """A node that trains and has no coordinator."""
@@ -51,6 +52,7 @@ class Faults:
         self.job.survive(what, happen, self.recovered(), 120.0)  # type: ignore[arg-type]
         assert node not in self.job.nodes("active")
         self.gone.add(node)
+        self.losses += 1
         self.await_new_spare(what)
 
     def await_new_spare(self, what: str) -> None:
@@ -58,8 +60,8 @@ class Faults:
         self.job.await_protected(spares=self.spares, timeout_s=180.0)
         self.job.times.append((f"{what}: {self.spares} spares are ready again", time.monotonic() - began))
         assert not self.gone & set(self.job.nodes("spare"))
-        waiting = [state for state, node in self.job.spare_jobs().values() if state == "PENDING"]
-        assert waiting == [] and len(self.job.nodes("spare")) == self.spares  # not more than needed
+        submitted = self.job.alice(f"squeue -h --me -t all --name=deadpool-spare-{self.job.job_id} -o %i").split()
+        assert len(submitted) <= self.losses + len(self.job.events("spare_lost"))  # not more than needed
 
 
 @pytest.mark.timeout(1500)
@@ -93,6 +95,7 @@ def test_every_loss_is_survived(tmp_path: Path) -> None:
         node_2 = faults.victim()
         faults.lose("a node cut off", node_2, lambda: testbed.cut(node_2))
         testbed.mend(node_2)
+        faults.gone.remove(node_2)  # it may come back, and be a spare
 
         node_3 = faults.victim()
         drain = f"scontrol update nodename={node_3} state=drain reason=memory"
