@@ -29,9 +29,9 @@ class Faults:
         self.losses = 0
 
     def victim(self) -> str:
-        """A node that trains and has no coordinator."""
-        places = self.coordinators()
-        return next(node for node in reversed(self.job.nodes("active")) if node not in places)
+        """A node of the first allocation that trains and has no coordinator."""
+        spared = self.coordinators() | {node for _, node in self.job.spare_jobs().values()}
+        return next(node for node in reversed(self.job.nodes("active")) if node not in spared)
 
     def coordinators(self) -> set[str]:
         hosts = {node["host"]: node["node"] for node in self.job.status()["nodes"] if "host" in node}

@@ -1,7 +1,7 @@
 """The job's run folder, which all its nodes share. Only its owner can read it.
 
 It has what every run folder has (secret, job.json, events, logs), and files of which each has one writer at a time.
-They are replaced as a whole, so that readers never see half a file, and they bear the name of the attempt that they
+They are replaced as a whole, so that readers never see half a file, and are named after the attempt that they
 belong to: a requeued job is another attempt, and nodes that were cut off may still run the last one.
 """
 
