@@ -59,7 +59,10 @@ def agent(
     program = checked_program(script, module=module, no_python=no_python)
     if join is None:
         from deadpool.cli.slurm import run_unsubmitted
+        from deadpool.errors import ConfigError
 
+        if name or rack or spare:
+            raise ConfigError("--name, --rack and --spare need --join: without it, Slurm says what this node is")
         raise typer.Exit(run_unsubmitted(program, preload or [], flags))
     settings = resolve_agent(flags)
     make_private_folder(logs)

@@ -53,13 +53,14 @@ def _job_script(submission: dict[str, Any], flags: dict[str, Any]) -> JobScript:
     """What cannot be used is refused before anything is submitted."""
     from deadpool.cli.job_client import RUNS
     from deadpool.clusters.slurm.batch_script import JobScript
+    from deadpool.clusters.slurm.job_settings import checked
     from deadpool.clusters.slurm.options import option_words
     from deadpool.config import resolve
     from deadpool.control.launcher import new_run_name
     from deadpool.environment import variable_of
 
     given = {name: value for name, value in flags.items() if value is not None}
-    config = resolve(given)
+    config = checked(resolve(given))
     settings = {"nodes": config.nodes, "spares": config.spares, **given}
     return JobScript(
         options=option_words(submission, submission["sbatch"] or ()),

@@ -27,9 +27,14 @@ def job_settings(allocation: Allocation, variables: Mapping[str, str], flags: Ma
     nodes = int(found.get("nodes") or variables[variable_of("nodes")])
     if "standby_coordinators" not in given:
         found["standby_coordinators"] = 1 if nodes >= LEAST_NODES else 0
-    config = resolve(found, environment=variables)
+    return checked(resolve(found, environment=variables))
+
+
+def checked(config: JobConfig) -> JobConfig:
     if config.topology:
-        raise ConfigError(f"topology={config.topology!r} cannot be used under Slurm: racks come from Slurm's topology")
+        raise ConfigError(
+            f"topology={config.topology!r} cannot be used under Slurm: racks come from Slurm"
+        )
     return config
 
 

@@ -19,6 +19,7 @@ from deadpool.clusters.slurm.time_limit import TimeLimit
 from deadpool.control.console import print_line
 from deadpool.control.job_rpc import ask
 from deadpool.errors import ConfigError, DeadPoolError
+from deadpool.owner_only import open_private
 
 T = TypeVar("T")
 _PERIOD_S = 2.0
@@ -86,4 +87,7 @@ class JobWatch:
         """Once, until it changes."""
         if self._said.get(what) != text:
             self._said[what] = text
-            print_line(f"[deadpool] {time.strftime('%H:%M:%S')} {text}")
+            line = f"[deadpool] {time.strftime('%H:%M:%S')} {text}"
+            print_line(line)  # to srun's output, which ends with the batch host
+            with open_private(self._folder.run_dir.logs / f"{self._allocation.own}.watch.log", "a") as file:
+                file.write(f"{line}\n")
