@@ -70,20 +70,23 @@ def serve(folder: Path, shape: ClusterShape, life_s: float) -> None:
 
 
 def _enter_cgroup() -> None:
-    """Slurm's cgroups lie below one of our own. Those of testbeds that were ended are removed: they are empty."""
+    """Slurm's cgroups lie below one of our own."""
     if not slurm_config.has_freezer():
         return
-    for old in _FREEZER.glob("deadpool-testbed-*"):
-        for folder in sorted(old.rglob("*/"), reverse=True):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        with contextlib.suppress(OSError):
-            old.rmdir()
+    remove_empty_cgroups()
     own = _FREEZER / f"deadpool-testbed-{os.urandom(4).hex()}"
     own.mkdir()
     (own / "cgroup.procs").write_text("0")
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWCGROUP) != 0:
         raise OSError(ctypes.get_errno(), "no cgroup namespace")
+
+
+def remove_empty_cgroups() -> None:
+    """Those of testbeds that have ended. The system does not remove one that has a process in it."""
+    for own in _FREEZER.glob("deadpool-testbed-*"):
+        for folder in (*sorted(own.rglob("*/"), reverse=True), own):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _mount(folder: Path, shape: ClusterShape) -> None:

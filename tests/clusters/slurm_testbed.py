@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_config import ClusterShape
+from slurm_inside import remove_empty_cgroups
 
 from deadpool.child_processes import end_with_parent
 
@@ -28,6 +29,7 @@ INSIDE = Path(__file__).with_name("slurm_inside.py")
 PACKAGES = ("slurm-wlm", "slurmctld", "slurmd", "slurm-client", "munge", "iproute2")
 _PROGRAMS = ("/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/sbin/munged", "/usr/bin/sbatch")
 _START_S = 60.0
+_STOP_S = 10.0
 
 
 def why_not() -> str | None:
@@ -106,6 +108,13 @@ class SlurmTestbed:
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)
+        self._remove_cgroups()
+
+    def _remove_cgroups(self) -> None:
+        deadline = time.monotonic() + _STOP_S
+        while Path(f"/proc/{self.init}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        remove_empty_cgroups()
 
     # --- what happens to nodes ----------------------------------------------------------------------------------------
 
