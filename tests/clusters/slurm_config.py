@@ -11,6 +11,7 @@ CONTROLLER = "ctl"
 USERS = {"alice": 20001, "bob": 20002}
 """Ordinary users: alice submits, bob is another user of the same cluster."""
 CGROUPS = Path("/run/slurm/cgroup")
+REFUSING_SBATCH = Path("/run/slurm/sbatch")
 DOWN_AFTER_S = 10
 """Seconds of silence after which Slurm calls a node DOWN; Slurm's default is 300."""
 
@@ -65,7 +66,7 @@ class ClusterShape:
     nodes: int
     racks: int = 2
     topology: bool = True  # else racks are told by node features only
-    gpus: int = 0  # counted, without devices
+    gpus: int = 0  # of each node; counted, without devices
     grace_s: int = 30  # from the announcement of a preemption to its execution
     health_program: str = ""
     submit_only_from_login: bool = False
@@ -95,10 +96,15 @@ def files(shape: ClusterShape) -> dict[str, str]:
     )
     return {
         "slurm.conf": conf + "".join(f"{line}\n" for line in [*_nodes(shape), *_partitions(shape)]),
-        "gres.conf": "Name=gpu Flags=CountOnly\n" if shape.gpus else "",
+        "gres.conf": "".join(f"Name=gpu File={path}\n" for path in gpu_files(shape)),
         "topology.conf": "".join(f"{line}\n" for line in _switches(shape)) if shape.topology else "",
         "cgroup.conf": f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={CGROUPS}\nCgroupAutomount=no\n",
     }
+
+
+def gpu_files(shape: ClusterShape) -> list[str]:
+    """Slurm counts GPUs by their device files; plain files will do."""
+    return [f"/run/slurm/gpu{index}" for index in range(shape.gpus)]
 
 
 def hosts(shape: ClusterShape) -> str:
@@ -116,7 +122,6 @@ def _nodes(shape: ClusterShape) -> list[str]:
 
 def _partitions(shape: ClusterShape) -> list[str]:
     common = f"Nodes={','.join(shape.names)} MaxTime=INFINITE State=UP OverSubscribe=EXCLUSIVE"
-    common += f" AllocNodes={CONTROLLER}" if shape.submit_only_from_login else ""
     return [
         f"PartitionName=main Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={shape.grace_s} {common}",
         f"PartitionName=urgent PriorityTier=10 PreemptMode=off {common}",

@@ -56,6 +56,12 @@ def serve(folder: Path, shape: ClusterShape, life_s: float) -> None:
     _mount(folder, shape)
     _start_network()
     (RUN / "addresses.json").write_text(json.dumps({name: shape.address(name) for name in shape.names}))
+    if shape.submit_only_from_login:
+        refusal = "#!/bin/sh\necho 'sbatch: error: jobs are submitted on the login node only' >&2\nexit 1\n"
+        slurm_config.REFUSING_SBATCH.write_text(refusal)
+        slurm_config.REFUSING_SBATCH.chmod(0o755)
+    for path in slurm_config.gpu_files(shape):
+        Path(path).touch()
     _start_munge()
     _daemon(["/usr/sbin/slurmctld", "-D", "-c"], RUN / "log" / "slurmctld.out")
     for name in shape.names:
@@ -183,6 +189,7 @@ def start_node(name: str) -> None:
     cgroup = freezer / name
     script = f"""
         [ -d {cgroup} ] && mount -t cgroup -o freezer freezer {freezer}
+        [ -e {slurm_config.REFUSING_SBATCH} ] && mount --bind {slurm_config.REFUSING_SBATCH} /usr/bin/sbatch
         mount -t tmpfs -o mode=1777 tmpfs /dev/shm; hostname {name}; ip link set lo up
         until ip link show eth0 >/dev/null 2>&1; do sleep .02; done
         ip addr add {address}/24 dev eth0; ip link set eth0 up
