@@ -25,6 +25,7 @@ def test_a_node_dies_and_a_new_spare_joins_by_itself(tmp_path: Path) -> None:
         assert set(job.nodes("spare")) <= {node for _, node in job.spare_jobs().values()}
         assert victim not in job.nodes("spare")
         assert len(job.spare_jobs()) == 1  # not more than needed
+        testbed.start_node(victim)  # until Slurm sees a dead node again, or calls it DOWN, a job there is COMPLETING
         job.finish()
         job.assert_nothing_left()
         job.assert_bit_identical(3)

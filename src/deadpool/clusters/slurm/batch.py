@@ -22,7 +22,7 @@ from deadpool.control.event_text import console_line
 from deadpool.events import read_events
 
 _POLL_S = 0.5
-_SRUN_S = 10.0
+_SRUN_S = 5.0
 """After the job's end, for the tasks of all nodes to end."""
 _NO_BEAT_S = 60.0
 

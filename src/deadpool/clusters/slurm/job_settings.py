@@ -32,9 +32,7 @@ def job_settings(allocation: Allocation, variables: Mapping[str, str], flags: Ma
 
 def checked(config: JobConfig) -> JobConfig:
     if config.topology:
-        raise ConfigError(
-            f"topology={config.topology!r} cannot be used under Slurm: racks come from Slurm"
-        )
+        raise ConfigError(f"topology={config.topology!r} cannot be used under Slurm: racks come from Slurm")
     return config
 
 
