@@ -9,10 +9,14 @@ from slurm_config import ClusterShape
 from slurm_job import SlurmJob, slurm_testbed
 from slurm_testbed import why_not
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.thorough,
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_node_dies_and_a_new_spare_joins_by_itself(tmp_path: Path) -> None:
     with slurm_testbed(tmp_path, ClusterShape(nodes=6)) as testbed:
         job = SlurmJob(testbed, name="my first run")
