@@ -23,6 +23,11 @@ RENDEZVOUS_VARIABLE = PREFIX + "RENDEZVOUS"
 JOURNAL_VARIABLE = PREFIX + "JOURNAL"
 """Set for trainers: the folder that job.log writes to."""
 
+SLURM_OPTIONS_VARIABLE = PREFIX + "SLURM_OPTIONS"
+"""Set in batch scripts: the options of sbatch that jobs which bring new spares get too."""
+NOTICE_VARIABLE = PREFIX + "NOTICE"
+"""Set for trainers where a cluster may take a whole job away: a file that appears when that is announced."""
+
 CHAOS_PACE_VARIABLE = PREFIX + "CHAOS_PACE_S"
 """Set by `deadpool chaos` for its training script: how long a step pauses."""
 CHAOS_MARK_VARIABLE = PREFIX + "CHAOS_MARK"

@@ -26,7 +26,13 @@ _CONNECT_S = 60.0
 @with_settings(AGENT)
 def agent(
     script: Annotated[list[str], typer.Argument(help=SCRIPT_HELP)],
-    join: Annotated[str, typer.Option(help="the coordinator's HOST:PORT; several are separated by commas")],
+    join: Annotated[
+        str | None,
+        typer.Option(
+            help="the coordinator's HOST:PORT; several are separated by commas (default: inside of a Slurm allocation, "
+            "found by itself; then this command also starts the coordinators)"
+        ),
+    ] = None,
     module: Annotated[bool, typer.Option("--module", "-m", help=MODULE_HELP)] = False,
     no_python: Annotated[bool, typer.Option("--no-python", help=NO_PYTHON_HELP)] = False,
     preload: Annotated[list[str] | None, typer.Option(metavar="PACKAGE", help=PRELOAD_HELP)] = None,
@@ -51,6 +57,13 @@ def agent(
     from deadpool.wire.credentials import read_credentials
 
     program = checked_program(script, module=module, no_python=no_python)
+    if join is None:
+        from deadpool.cli.slurm import run_unsubmitted
+        from deadpool.errors import ConfigError
+
+        if name or rack or spare:
+            raise ConfigError("--name, --rack and --spare need --join: without it, Slurm says what this node is")
+        raise typer.Exit(run_unsubmitted(program, preload or [], flags))
     settings = resolve_agent(flags)
     make_private_folder(logs)
     coordinators = addresses(join)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from typing import Any
 
+from deadpool.control.job_rpc import ask
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
-from deadpool.protocol.messages import Answer, Ask
-from deadpool.wire.control_link import connect
+
+__all__ = ["RUNS", "ask", "find_run_dir"]
 
 RUNS = Path("deadpool-runs")
-_PATIENCE_S = 3.0
 
 
 def find_run_dir(given: Path | None) -> RunDir:
@@ -23,25 +21,3 @@ def find_run_dir(given: Path | None) -> RunDir:
     if not runs:
         raise ConfigError(f"no job was found in ./{RUNS}: give the run folder of the job with --run-dir")
     return RunDir(runs[-1])
-
-
-def ask(run_dir: RunDir, what: str, **arguments: Any) -> dict[str, Any]:
-    answer = asyncio.run(_ask(run_dir, Ask(what=what, arguments=arguments)))
-    if answer.error:
-        raise ConfigError(answer.error)
-    return answer.body
-
-
-async def _ask(run_dir: RunDir, question: Ask) -> Answer:
-    address = run_dir.coordinator()
-    try:
-        link = await connect(address, run_dir.credentials(), patience_s=_PATIENCE_S)
-    except TimeoutError:
-        reason = f"the job of {run_dir.path} has ended, or its machine cannot be reached"
-        raise ConfigError(f"no coordinator answers at {address}: {reason}") from None
-    link.send(question)
-    async for message in link.messages():
-        if isinstance(message, Answer):
-            link.abort()
-            return message
-    raise ConfigError(f"the coordinator at {address} closed the connection without an answer: ask again")

@@ -22,6 +22,7 @@ from deadpool.cli import (
     run,
     salvage,
     sim,
+    slurm,
     ssh,
     status,
     story,
@@ -65,6 +66,7 @@ app.command()(doctor.doctor)
 app.command()(salvage.salvage)
 app.command()(sim.sim)
 app.command()(chaos.chaos)
+app.add_typer(slurm.app, name="slurm")
 
 
 def main() -> None:

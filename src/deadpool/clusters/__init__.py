@@ -1,1 +1,1 @@
-"""One folder per engine that starts jobs on several machines. None of them needs torch."""
+"""One folder per engine that starts jobs on a cluster: it starts agents, gets spares and maps signals to drains."""

@@ -36,9 +36,12 @@ _GRACE_S = 2.0
 _TEND_S = 0.05
 
 
+def new_run_name() -> str:
+    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+
+
 def new_run_dir(parent: Path | None = None) -> RunDir:
-    name = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
-    return RunDir.create((parent or Path("deadpool-runs")) / name)
+    return RunDir.create((parent or Path("deadpool-runs")) / new_run_name())
 
 
 class Site(Protocol):

@@ -1,0 +1,157 @@
+"""What is read from Slurm's words and written in them; no cluster is needed."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deadpool.clusters.slurm import client
+from deadpool.clusters.slurm.allocation import Allocation, read_allocation
+from deadpool.clusters.slurm.batch_script import JobScript, spare_script
+from deadpool.clusters.slurm.job_settings import job_settings
+from deadpool.clusters.slurm.options import option_words, words_for_spare, words_of_record
+from deadpool.clusters.slurm.racks import racks_of_features, racks_of_switches
+from deadpool.clusters.slurm.roles import assign_roles
+from deadpool.clusters.slurm.run_folder import RunFolder
+from deadpool.errors import ConfigError
+
+TOPOLOGY = """\
+SwitchName=leaf-a Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=leaf-b Level=0 LinkSpeed=1 Nodes=n3
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-3] Switches=leaf-[a-b]
+"""
+
+
+def expand(text: str) -> list[str]:
+    return {"n[1-2]": ["n1", "n2"], "n3": ["n3"], "n[1-3]": ["n1", "n2", "n3"]}[text]
+
+
+def allocation(hosts: str, *, gpus: int = 0) -> Allocation:
+    return Allocation(job_id="17", restarts=0, hosts=tuple(hosts.split()), own=hosts.split()[0], gpus=gpus)
+
+
+@pytest.mark.skipif(shutil.which("scontrol") is None, reason="needs Slurm's scontrol")
+def test_mixed_node_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=none\nSlurmctldHost=localhost\nNodeName=n1\n")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    assert client.host_names("n[1-3,07],gpu-a[1-2]") == ["n1", "n2", "n3", "n07", "gpu-a1", "gpu-a2"]
+
+
+def test_racks_are_leaf_switches() -> None:
+    assert racks_of_switches(TOPOLOGY, expand) == {"n1": "leaf-a", "n2": "leaf-a", "n3": "leaf-b"}
+
+
+def test_one_switch_for_all_is_no_rack() -> None:
+    assert racks_of_switches("SwitchName=all Level=0 LinkSpeed=1 Nodes=n[1-3]\n", expand) == {}
+    assert racks_of_switches("", expand) == {}
+
+
+def test_racks_from_features() -> None:
+    features = {"n1": ["gpu", "rack7"], "n2": ["rack:b2", "gpu"], "n3": ["racked", "(null)"], "n4": ["trackless"]}
+    assert racks_of_features(features) == {"n1": "rack7", "n2": "rack:b2", "n3": "racked"}
+
+
+def test_coordinators_lie_in_different_racks() -> None:
+    racks = {"n1": "a", "n2": "a", "n3": "b", "n4": "b"}
+    roles = assign_roles(["n1", "n2", "n3", "n4"], nodes=3, standbys=1, racks=racks)
+    assert roles.trains == ("n1", "n2", "n3") and roles.spares == ("n4",)
+    assert roles.coordinators == ("n1", "n3")
+
+
+def test_a_spare_has_the_coordinator_where_all_that_train_share_a_rack() -> None:
+    racks = {"n1": "a", "n2": "a", "n3": "a", "n4": "b"}
+    assert assign_roles(list(racks), nodes=3, standbys=1, racks=racks).coordinators == ("n1", "n4")
+
+
+def test_two_nodes_have_one_coordinator() -> None:
+    assert assign_roles(["n1", "n2", "n3"], nodes=2, standbys=1, racks={}).coordinators == ("n1",)
+
+
+def test_too_few_nodes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="allocation has 2 nodes"):
+        assign_roles(["n1", "n2"], nodes=3, standbys=1, racks={})
+
+
+def test_outside_of_an_allocation() -> None:
+    with pytest.raises(ConfigError, match="SLURM_JOB_ID is not set"):
+        read_allocation({})
+
+
+def test_settings_follow_from_the_allocation() -> None:
+    config = job_settings(allocation("n1 n2 n3 n4", gpus=8), {"DEADPOOL_SPARES": "1"}, {})
+    assert (config.nodes, config.nproc_per_node, config.standby_coordinators) == (3, 8, 1)
+    config = job_settings(allocation("n1 n2"), {"DEADPOOL_NPROC_PER_NODE": "2"}, {})
+    assert (config.nodes, config.nproc_per_node, config.standby_coordinators) == (2, 2, 0)
+
+
+def test_a_topology_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match="racks come from Slurm"):
+        job_settings(allocation("n1 n2"), {}, {"topology": "racks.toml"})
+
+
+def test_options_of_a_spare() -> None:
+    words = option_words(
+        {"time": "8:00:00", "partition": "gpu", "exclusive": True, "exclude": "bad[1-2]"}, ["--nice=3"]
+    )
+    assert words == ["--time=8:00:00", "--partition=gpu", "--exclude=bad[1-2]", "--exclusive", "--nice=3"]
+    spare = words_for_spare(words, exclude={"n3", "n1"}, seconds_left=125.0)
+    assert spare == ["--partition=gpu", "--exclusive", "--nice=3", "--time=3", "--exclude=bad[1-2],n1,n3"]
+
+
+def test_without_a_time_limit_a_spare_has_none() -> None:
+    assert words_for_spare(["--partition=gpu"], exclude=(), seconds_left=None) == ["--partition=gpu"]
+
+
+def test_options_of_a_job_that_others_submitted() -> None:
+    record = {
+        "Partition": "gpu", "Account": "(null)", "QOS": "N/A", "TresPerNode": "gres:gpu:4", "Features": "a100&ib",
+        "CPUs/Task": "32",
+    }  # fmt: skip
+    assert words_of_record(record) == ["--partition=gpu", "--constraint=a100&ib", "--gres=gpu:4", "--cpus-per-task=32"]
+
+
+def test_odd_characters_reach_the_script() -> None:
+    program = ["a script's.py", "--text", 'two "words"', "$HOME", "`id`"]
+    made = JobScript(
+        options=["--comment=it's mine"],
+        settings={"DEADPOOL_FAULTS": "at=step step=3; at=step step=4"},
+        program=program,
+        nodes=2,
+        run_dir=Path("/home/a b/run"),
+        job_name="n",
+        requeue=False,
+        warn_s=120,
+    )
+    text = made.text()
+    replaced = text.replace("exec ", "printf '%s\\n' ", 1)
+    printed = subprocess.run(["bash", "-c", replaced], capture_output=True, text=True, check=True, timeout=10).stdout
+    assert printed.splitlines()[-len(program) :] == program
+    assert "--run-dir=/home/a b/run" in printed.splitlines()
+    directives = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert "--comment=it's mine" in directives
+
+
+def test_a_spare_starts_in_the_folder_of_its_job() -> None:
+    text = spare_script(Path("/runs/a b"), "17.1", (), "/home/x y")
+    assert "cd '/home/x y' || exit" in text and "'--run-dir=/runs/a b' --of=17.1" in text
+
+
+def test_another_attempt_has_another_secret_and_sees_nothing_of_the_first(tmp_path: Path) -> None:
+    first, second = RunFolder(tmp_path / "run", "17.0"), RunFolder(tmp_path / "run", "17.1")
+    first.begin({"nodes": 1})
+    secret = first.run_dir.secret_file.read_text()
+    assert first.run_dir.secret_file.stat().st_mode & 0o077 == 0
+    first.begin({"nodes": 1})
+    assert first.run_dir.secret_file.read_text() == secret  # the second of two processes of one attempt
+    first.run_dir.events.write_text("{}\n")
+    first.publish_place(0, "10.0.0.1:1")
+    second.begin({"nodes": 1})
+    first.set_result(1, "a node of the first attempt that was cut off")
+    assert first.description() is None and second.description() is not None
+    assert second.result() is None and second.last_beat() is None
+    assert second.run_dir.secret_file.read_text() != secret
+    assert (tmp_path / "run" / "attempt-17.0" / "events.jsonl").exists() and not second.run_dir.events.exists()
