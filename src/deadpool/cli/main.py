@@ -16,6 +16,7 @@ from deadpool.cli import (
     drain,
     journal,
     kill,
+    kubernetes,
     picture,
     replace,
     run,
@@ -61,6 +62,7 @@ app.command()(demo.demo)
 app.command()(salvage.salvage)
 app.command()(sim.sim)
 app.command()(chaos.chaos)
+app.add_typer(kubernetes.app, name="kubernetes")
 
 
 def main() -> None:
