@@ -58,7 +58,9 @@ def crd() -> None:
 
 
 @app.command()
-def deploy(folder: Annotated[Path, typer.Argument(help="where to write the Helm chart and the Kustomize base")]) -> None:
+def deploy(
+    folder: Annotated[Path, typer.Argument(help="where to write them")],
+) -> None:
     """Write the Helm chart, the Kustomize base and the operator's objects; deploy/kubernetes has them."""
     from deadpool.clusters.kubernetes.chart import write_all
 
@@ -88,8 +90,8 @@ def coordinator(
     *,
     flags: dict[str, Any],
 ) -> None:
-    """Coordinate a job from a pod: as `deadpool coordinator`, and the job's ConfigMap knows whether it has begun and how
-    it ended. SIGTERM hands the job to the other coordinator."""
+    """Coordinate a job from a pod: as `deadpool coordinator`, and the job's ConfigMap knows whether it has begun and
+    how it ended. SIGTERM hands the job to the other coordinator."""
     from deadpool.cli.coordinator import coordinate, founds
     from deadpool.clusters.kubernetes.coordinator_pod import await_own_name, place
     from deadpool.clusters.kubernetes.job_state import JobStateStore

@@ -50,7 +50,14 @@ class Cluster:
         """A short path: sockets lie in it. Detached, it lives on when this process ends, for so long at most."""
         folder = folder or Path(tempfile.mkdtemp(prefix="kube-", dir="/tmp"))
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, str(Path(__file__).with_name("kube_supervisor.py")), folder, BINARIES, count, lifetime_s]
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("kube_supervisor.py")),
+            folder,
+            BINARIES,
+            count,
+            lifetime_s,
+        ]
         with open(folder / "supervisor.log", "ab") as log:
             process = subprocess.Popen(
                 [str(word) for word in command],

@@ -1,4 +1,4 @@
-"""`scripts/testbed kubernetes up|down|enter|kill|start|cut|mend`: one cluster that stays until `down`, or for two hours."""
+"""`scripts/testbed kubernetes up|down|enter|...`: one cluster that stays until `down`, or for two hours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kube_cluster import ROOT, Cluster, why_not
 
 FOLDER = Path("/tmp") / f"kube-testbed-{ROOT.stat().st_ino}"
 LIFETIME_S = 7200
-_USAGE = "usage: scripts/testbed kubernetes build | up [NODES] | down | enter [COMMAND...] | kill|start|cut|mend NODE | test"
+_USAGE = "usage: scripts/testbed kubernetes build|up [NODES]|down|enter [COMMAND...]|kill|start|cut|mend NODE|test"
 
 
 def main(words: list[str]) -> int:
@@ -41,7 +41,7 @@ def _up(count: int) -> int:
         return 1
     cluster = Cluster.start(count, lifetime_s=LIFETIME_S, detached=True, folder=FOLDER)
     print(f"{count} nodes are ready; scripts/testbed kubernetes enter kubectl get nodes")
-    print(f"logs are in {cluster.folder}; it ends with scripts/testbed kubernetes down, or after {LIFETIME_S // 3600} hours")
+    print(f"logs: {cluster.folder}; it ends with scripts/testbed kubernetes down, or after {LIFETIME_S // 3600} hours")
     return 0
 
 

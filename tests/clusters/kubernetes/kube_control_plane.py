@@ -120,7 +120,9 @@ class ControlPlane:
         self._openssl("req -newkey rsa:2048 -nodes -keyout api.key -out api.csr -subj /CN=kube-apiserver")
         names = f"IP:127.0.0.1,IP:{SERVICE},IP:{HUB},DNS:kubernetes,DNS:localhost"
         (self._folder / "names").write_text(f"subjectAltName={names}")
-        self._openssl("x509 -req -in api.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out api.crt -days 30 -extfile names")
+        self._openssl(
+            "x509 -req -in api.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out api.crt -days 30 -extfile names"
+        )
         token = secrets.token_hex(16)
         self._write("token", token)
         self._write("tokens.csv", f"{token},admin,admin,system:masters\n")

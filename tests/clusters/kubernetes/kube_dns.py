@@ -1,7 +1,7 @@
-"""The testbed's DNS: names of pods in headless Services, as every cluster has them. Run as kube_dns.py ADDRESS URL TOKEN.
+"""The testbed's DNS: names of pods in headless Services. Run as kube_dns.py ADDRESS URL TOKEN_FILE.
 
-It answers POD.SERVICE.NAMESPACE.svc.cluster.local from the Endpoints that the API server has, asked again and again. While
-the API server is away the last answers stay, as with CoreDNS.
+It answers POD.SERVICE.NAMESPACE.svc.cluster.local from the Endpoints that the API server has, asked again and again.
+While the API server is away the last answers stay, as with CoreDNS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import urllib.request
 from typing import Any
 
-from dnslib import QTYPE, RCODE, A, DNSRecord, RR
+from dnslib import QTYPE, RCODE, RR, A, DNSRecord
 from dnslib.server import BaseResolver, DNSServer
 
 DOMAIN = "cluster.local"

@@ -1,4 +1,4 @@
-"""Images for the testbed, made without a builder: a busybox, and in the second one a `deadpool` that runs this checkout.
+"""Images for the testbed, made without a builder: a busybox, and a `deadpool` that runs this checkout.
 
 The interpreter, its packages and the checkout themselves come into pods as volumes of the machine: an image of them
 would have gigabytes.
@@ -49,7 +49,11 @@ def write_images(folder: Path) -> list[Path]:
 def _archive(path: Path, name: str, *, entry: list[str]) -> Path:
     layer = _layer()
     digest = hashlib.sha256(layer).hexdigest()
-    variables = [f"PATH={sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin", f"PYTHONPATH={ROOT / 'src'}", "OMP_NUM_THREADS=1"]
+    variables = [
+        f"PATH=/bin:{sys.prefix}/bin:/usr/local/bin:/usr/bin",
+        f"PYTHONPATH={ROOT / 'src'}",
+        "OMP_NUM_THREADS=1",
+    ]
     config = {
         "architecture": _ARCHITECTURES[platform.machine()],
         "os": "linux",

@@ -32,7 +32,18 @@ class Node:
     def start(self, others: list[Node]) -> None:
         self._write_files(others)
         script = self._folder / "start.sh"
-        command = ["unshare", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc", "bash", script]
+        command = [
+            "unshare",
+            "--net",
+            "--pid",
+            "--uts",
+            "--ipc",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "bash",
+            script,
+        ]
         with open(self._folder / "console.log", "ab") as log:
             self._process = subprocess.Popen(
                 [str(word) for word in command],
@@ -84,7 +95,9 @@ class Node:
     def _start_script(self, others: list[Node]) -> str:
         folder, socket = self._folder, self._folder / "containerd.sock"
         routes = "\n".join(f"ip route add {each.pods}.0/24 via {each.address}" for each in others if each is not self)
-        imports = "\n".join(f"ctr -a {socket} -n k8s.io images import {shlex.quote(str(each))}" for each in self._images)
+        imports = "\n".join(
+            f"ctr -a {socket} -n k8s.io images import {shlex.quote(str(each))}" for each in self._images
+        )
         # Kubelets want some settings of the kernel that belong to the whole machine: they are shown what they want.
         return f"""
 mount --bind {folder}/log /var/log

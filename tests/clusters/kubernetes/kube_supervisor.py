@@ -32,9 +32,7 @@ class Supervisor:
         self._cgroup = f"/deadpool-testbed-{os.getpid()}"
         self._plane = ControlPlane(folder, binaries)
         images = write_images(folder)
-        self._nodes = {
-            f"k{i}": Node(f"k{i}", i, folder, binaries, images, self._cgroup) for i in range(1, count + 1)
-        }
+        self._nodes = {f"k{i}": Node(f"k{i}", i, folder, binaries, images, self._cgroup) for i in range(1, count + 1)}
 
     def start(self) -> None:
         leave_network()

@@ -29,8 +29,8 @@ def await_own_name(host: str, deadline_s: float = _NAME_S) -> None:
     while (found := _resolved(host)) is None or (own is not None and own != found):
         if time.monotonic() > deadline:
             raise ConfigError(
-                f"host={host!r} leads to {found or 'nothing'}, and this pod is {own}: look at the job's Service and the "
-                "cluster's DNS"
+                f"host={host!r} leads to {found or 'nothing'}, and this pod is {own}: look at the job's Service and at "
+                "the cluster's DNS"
             )
         time.sleep(0.2)
 

@@ -39,5 +39,5 @@ async def ask_leader(addresses: Iterable[Address], credentials: Credentials, wha
         answer = await ask_one(address, credentials, Ask(what=what, arguments=arguments))
         if answer is not None and not answer.error:
             return answer.body
-        error = answer.error if answer is not None else error
+        error = (answer.error if answer is not None else None) or error
     raise ConfigError(error)

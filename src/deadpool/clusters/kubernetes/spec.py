@@ -29,11 +29,13 @@ _ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _LIST = {"type": "array", "items": _ANY}
 
 
-def field(default: Any, help: str, schema: dict[str, Any]) -> Any:
+def _about(help: str, schema: dict[str, Any]) -> dict[str, Any]:
     """`schema` is the OpenAPI schema of the value."""
-    if isinstance(default, (list, dict)):
-        return dataclasses.field(default_factory=lambda: type(default)(default), metadata={"help": help, "schema": schema})
-    return dataclasses.field(default=default, metadata={"help": help, "schema": schema})
+    return {"help": help, "schema": schema}
+
+
+def field(default: Any, help: str, schema: dict[str, Any]) -> Any:
+    return dataclasses.field(default=default, metadata=_about(help, schema))
 
 
 def _number(least: int) -> dict[str, Any]:
@@ -52,16 +54,22 @@ class JobSpec:
     imagePullPolicy: str = field(
         "IfNotPresent", "as of a container", {"type": "string", "enum": ["Always", "IfNotPresent", "Never"]}
     )
-    imagePullSecrets: list[Any] = field([], "as of a pod", _LIST)
-    program: list[str] = field([], "the training script, or -m and a module, and its arguments", _TEXTS)
-    script: str = field("", "the text of the training script, if it is not in the image; program has its arguments", _TEXT)
+    imagePullSecrets: list[Any] = dataclasses.field(default_factory=list, metadata=_about("as of a pod", _LIST))
+    program: list[str] = dataclasses.field(
+        default_factory=list, metadata=_about("the training script, or -m and a module, and its arguments", _TEXTS)
+    )
+    script: str = field("", "the text of the script, if it is not in the image; program has its arguments", _TEXT)
     nodes: int = field(1, "pods that train", _number(1))
     spares: int = field(1, "pods that wait, warm, to take the ranks of lost ones", _number(0))
     nprocPerNode: int = field(1, "trainers per pod, one rank each", _number(1))
     coordinators: int = field(0, "coordinators; 0: two, or one if fewer than 3 pods train", _number(0))
-    settings: dict[str, Any] = field({}, "settings of the job as in a configuration file, e.g. node_timeout_s", _ANY)
-    resources: dict[str, Any] = field(
-        {}, "requests and limits of each agent's container; GPUs are limits, e.g. nvidia.com/gpu: 8", _ANY
+    settings: dict[str, Any] = dataclasses.field(
+        default_factory=dict,
+        metadata=_about("settings of the job as in a configuration file, e.g. node_timeout_s", _ANY),
+    )
+    resources: dict[str, Any] = dataclasses.field(
+        default_factory=dict,
+        metadata=_about("requests and limits of each agent's container; GPUs are limits, e.g. nvidia.com/gpu: 8", _ANY),
     )
     sharedMemory: str = field("8Gi", "size of /dev/shm, which data loaders and NCCL use; it counts as memory", _TEXT)
     port: int = field(29400, "port of the coordinators", _number(1))
@@ -73,11 +81,22 @@ class JobSpec:
     )
     onePerMachine: bool = field(True, "no two agents of this job on one machine", _TRUTH)
     runAsUser: int = field(1000, "user and group of all processes; root is refused", _number(1))
-    env: list[Any] = field([], "as of a container, for coordinators and agents", _LIST)
-    volumes: list[Any] = field([], "as of a pod, for coordinators and agents", _LIST)
-    volumeMounts: list[Any] = field([], "as of a container, for coordinators and agents", _LIST)
-    nodeSelector: dict[str, Any] = field({}, "as of a pod, for agents", _ANY)
-    tolerations: list[Any] = field([], "as of a pod, for coordinators and agents, e.g. for tainted GPU machines", _LIST)
+    env: list[Any] = dataclasses.field(
+        default_factory=list, metadata=_about("as of a container, for coordinators and agents", _LIST)
+    )
+    volumes: list[Any] = dataclasses.field(
+        default_factory=list, metadata=_about("as of a pod, for coordinators and agents", _LIST)
+    )
+    volumeMounts: list[Any] = dataclasses.field(
+        default_factory=list, metadata=_about("as of a container, for coordinators and agents", _LIST)
+    )
+    nodeSelector: dict[str, Any] = dataclasses.field(
+        default_factory=dict, metadata=_about("as of a pod, for agents", _ANY)
+    )
+    tolerations: list[Any] = dataclasses.field(
+        default_factory=list,
+        metadata=_about("as of a pod, for coordinators and agents, e.g. for tainted GPU machines", _LIST),
+    )
     priorityClassName: str = field("", "as of a pod, for coordinators and agents", _TEXT)
     secretName: str = field("", "an existing Secret with a key named secret; empty: one is made", _TEXT)
 
@@ -121,12 +140,17 @@ class JobSpec:
         return self
 
     def _job_config(self) -> JobConfig:
-        several = ",".join(f"c{i}:{self.port}" for i in range(self.coordinator_count)) if self.coordinator_count > 1 else ""
+        """The settings that coordinators will find."""
         known = {each.name: each for each in settings_of(JobConfig)}
         if unknown := sorted(set(self.settings) - set(known)):
             raise ConfigError(f"settings.{unknown[0]} is not a setting: known are {', '.join(sorted(known))}")
-        values = {"nodes": self.nodes, "spares": self.spares, "nproc_per_node": self.nprocPerNode, "coordinators": several}
         variables = {known[name].variable: written(value) for name, value in self.settings.items()}
+        values = {
+            "nodes": self.nodes,
+            "spares": self.spares,
+            "nproc_per_node": self.nprocPerNode,
+            "coordinators": self.coordinator_addresses("job"),
+        }
         return resolve(values, environment=variables)
 
     def variables(self) -> dict[str, str]:
