@@ -62,7 +62,7 @@ def deploy(
     folder: Annotated[Path, typer.Argument(help="where to write them")],
 ) -> None:
     """Write the Helm chart, the Kustomize base and the operator's objects; deploy/kubernetes has them."""
-    from deadpool.clusters.kubernetes.chart import write_all
+    from deadpool.clusters.kubernetes.deploy_files import write_all
 
     write_all(folder)
 

@@ -42,7 +42,7 @@ def for_server(made: list[dict[str, Any]], version: str) -> list[dict[str, Any]]
     return [each | {"apiVersion": "policy/v1beta1"} if each["apiVersion"] == "policy/v1" else each for each in made]
 
 
-def as_yaml(made: list[dict[str, Any]]) -> str:
+def as_yaml(made: list[dict[str, Any]], *, width: int = 120) -> str:
     yaml = _yaml()
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc, name-defined]
@@ -55,7 +55,7 @@ def as_yaml(made: list[dict[str, Any]]) -> str:
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
     Dumper.add_representer(str, represent)
-    return "---\n".join(yaml.dump(each, Dumper=Dumper, sort_keys=False, width=120) for each in made)
+    return "---\n".join(yaml.dump(each, Dumper=Dumper, sort_keys=False, width=width) for each in made)
 
 
 def _yaml() -> Any:
