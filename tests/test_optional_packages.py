@@ -9,9 +9,20 @@ import pytest
 from test_layers import modules
 
 LIBRARIES = ("deepspeed", "lightning", "megatron", "torchtitan", "transformers")
-OF_LIBRARIES = tuple(f"integrations.{name}" for name in LIBRARIES)
-"""A script that imports one of these rooms uses the library itself."""
-OPTIONAL = ("cryptography", "hypothesis", "atheris", "torchdata", "tensorboard", "wandb", *LIBRARIES)
+OF_LIBRARIES = (*(f"integrations.{name}" for name in LIBRARIES), "clusters.kubernetes.operator.cluster")
+"""What imports one of these uses the library itself."""
+OPTIONAL = (
+    "cryptography",
+    "hypothesis",
+    "atheris",
+    "torchdata",
+    "tensorboard",
+    "wandb",
+    "kopf",
+    "lightkube",
+    "yaml",
+    *LIBRARIES,
+)
 
 
 def imported_without(packages: tuple[str, ...], names: list[str]) -> subprocess.CompletedProcess[str]:

@@ -72,7 +72,7 @@ def _chart() -> dict[str, Any]:
 def _values() -> str:
     lines = []
     for field in dataclasses.fields(JobSpec):
-        default = field.default if field.default is not dataclasses.MISSING else field.default_factory()  # type: ignore[misc]
+        default = getattr(JobSpec(), field.name)
         lines += [f"# {field.metadata['help']}", f"{field.name}: {json.dumps(default)}"]
     return "\n".join(lines) + "\n"
 

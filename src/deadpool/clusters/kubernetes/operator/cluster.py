@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime
-from collections.abc import AsyncIterator
 from typing import Any
 
 from lightkube import AsyncClient
@@ -95,7 +94,7 @@ class Cluster:
     async def agents(self, job: str, namespace: str) -> list[PodView]:
         return [_view(pod) async for pod in self._pods(job, namespace, AGENT) if pod.spec.nodeName]
 
-    def _pods(self, job: str, namespace: str, role: str) -> AsyncIterator[Any]:
+    def _pods(self, job: str, namespace: str, role: str) -> Any:
         return self._client.list(Pod, namespace=namespace, labels=dict(labels_of(job, role)))
 
     async def mark(self, pod: PodView, namespace: str, *, trains: bool) -> None:
