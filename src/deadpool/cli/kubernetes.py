@@ -25,6 +25,9 @@ def manifest(
     program: Annotated[
         list[str] | None, typer.Argument(help="the training script as the image has it, and its arguments")
     ] = None,
+    script: Annotated[
+        Path | None, typer.Option(help="a training script that is not in the image; its arguments follow")
+    ] = None,
     name: Annotated[str, typer.Option(help="the job's name, which all its objects bear")] = "train",
     values: Annotated[Path | None, typer.Option(help="YAML file with any fields of a job (docs: kubernetes)")] = None,
     image: Annotated[str | None, typer.Option(help="the image of all pods")] = None,
@@ -42,6 +45,8 @@ def manifest(
     fields = {**rendering.read_values(values), **{key: value for key, value in given.items() if value}}
     if spares is not None:
         fields["spares"] = spares
+    if script is not None:
+        fields["script"] = rendering.read_script(script)
     made = rendering.job_objects(
         checked_name(name), fields, custom_resource=custom_resource, server_version=server_version
     )

@@ -1,7 +1,7 @@
 """Images for the testbed, made without a builder: a busybox, and a `deadpool` that runs this checkout.
 
-The interpreter, its packages and the checkout themselves come into pods as volumes of the machine: an image of them
-would have gigabytes.
+The interpreter, its packages and the checkout are the machine's own, which its containerd mounts into every container:
+an image of them would have gigabytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-PAUSE, IMAGE = "localhost/deadpool-testbed/pause:1", "localhost/deadpool-testbed/deadpool:1"
+PAUSE, IMAGE = "localhost/deadpool-testbed/pause:1", "registry/deadpool:1"
+"""The second name is the one that the documentation uses."""
 ROOT = Path(__file__).resolve().parents[3]
 BUSYBOX = Path("/bin/busybox")
 _APPLETS = ("sh", "sleep", "cat", "ls", "test", "env", "kill", "echo", "tail", "ps")
@@ -22,15 +23,9 @@ _PASSWD = "root:x:0:0:root:/root:/bin/sh\ndeadpool:x:1000:1000:deadpool:/run/dea
 _ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 
 
-def machine_volumes(*writable: Path) -> dict[str, list[dict[str, object]]]:
-    """The fields `volumes` and `volumeMounts` of a job whose pods run this checkout."""
-    folders = {Path("/usr"): "/usr", Path("/lib"): "/usr/lib"}
-    folders |= {path: str(path) for path in _python_folders()}
-    volumes, mounts = [], []
-    for index, (inside, outside) in enumerate([*folders.items(), *((path, str(path)) for path in writable)]):
-        volumes.append({"name": f"machine-{index}", "hostPath": {"path": outside}})
-        mounts.append({"name": f"machine-{index}", "mountPath": str(inside), "readOnly": inside not in writable})
-    return {"volumes": volumes, "volumeMounts": mounts}
+def shared_folders() -> dict[str, str]:
+    """Where each container finds the machine's folders that a `deadpool` of this checkout needs."""
+    return {"/usr": "/usr", "/lib": "/usr/lib", **{str(path): str(path) for path in _python_folders()}}
 
 
 def _python_folders() -> list[Path]:
@@ -43,7 +38,7 @@ def _python_folders() -> list[Path]:
 
 def write_images(folder: Path) -> list[Path]:
     pause = _archive(folder / "pause.tar", PAUSE, entry=["/bin/busybox", "sleep", "1000000000"])
-    return [pause, _archive(folder / "deadpool.tar", IMAGE, entry=["deadpool"])]
+    return [pause, _archive(folder / "deadpool.tar", f"docker.io/{IMAGE}", entry=["deadpool"])]
 
 
 def _archive(path: Path, name: str, *, entry: list[str]) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kube_cluster import ROOT, Cluster
-from kube_image import IMAGE, machine_volumes
+from kube_image import IMAGE
 
 from deadpool.environment import CHAOS_PACE_VARIABLE
 from deadpool.workload.results import Results, differences
@@ -60,7 +60,6 @@ class KubeJob:
         program = [str(SCRIPT), "--out", str(self.out), "--stop", str(self.folder / "stop"), "--steps", "1000000"]
         return {
             "image": IMAGE,
-            "imagePullPolicy": "Never",
             "program": [*program, "--layout", "fsdp2", *SIZE],
             "nodes": NODES,
             "spares": SPARES,
@@ -69,7 +68,8 @@ class KubeJob:
             "graceSeconds": 120,
             "evictAfterSeconds": 2,
             "env": [{"name": CHAOS_PACE_VARIABLE, "value": _PACE_S}],
-            **machine_volumes(self.folder),
+            "volumes": [{"name": "results", "hostPath": {"path": str(self.folder)}}],
+            "volumeMounts": [{"name": "results", "mountPath": str(self.folder)}],
         }
 
     def start_by_command(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kube_control_plane import HUB
 from kube_dns import DOMAIN
-from kube_image import PAUSE
+from kube_image import PAUSE, shared_folders
 
 from deadpool.child_processes import end_with_parent
 
@@ -88,6 +88,7 @@ class Node:
         for name, value in (("one", "1\n"), ("ten", "10\n")):
             (self._folder / name).write_text(value)
         (self._folder / "containerd.toml").write_text(self._containerd())
+        (self._folder / "container.json").write_text(json.dumps(_container_spec()))
         (self._folder / "kubelet.json").write_text(json.dumps(self._kubelet()))
         (self._folder / "cni/10-bridge.conflist").write_text(json.dumps(self._network()))
         (self._folder / "start.sh").write_text(self._start_script(others))
@@ -142,6 +143,7 @@ disabled_plugins = {json.dumps(disabled)}
     default_runtime_name = "runc"
     [{plugin}.containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+      base_runtime_spec = "{self._folder}/container.json"
 """
 
     def _network(self) -> dict[str, object]:
@@ -170,6 +172,17 @@ disabled_plugins = {json.dumps(disabled)}
             "nodeLeaseDurationSeconds": 8,
             "healthzPort": 0,
         }
+
+
+def _container_spec() -> dict[str, object]:
+    """What every container begins with: containerd's own default, and folders of the machine."""
+    made = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True, timeout=30)
+    spec: dict[str, list[object]] = json.loads(made.stdout)
+    spec["mounts"] += [
+        {"destination": inside, "type": "bind", "source": outside, "options": ["rbind", "ro"]}
+        for inside, outside in shared_folders().items()
+    ]
+    return dict(spec)
 
 
 def _ip(command: str) -> None:

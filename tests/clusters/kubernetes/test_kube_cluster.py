@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kube_cluster import Cluster
-from kube_image import IMAGE, machine_volumes
+from kube_image import IMAGE
 from kube_job import FAILED, NODES, KubeJob, now
 
 from deadpool.clusters.kubernetes.objects import OPERATOR
@@ -149,12 +149,6 @@ def test_api_server_away(job: KubeJob) -> None:
 @pytest.fixture
 def operator(whole_cluster: Cluster) -> Iterator[Cluster]:
     for content in operator_objects(IMAGE):
-        if content["kind"] == "Deployment":
-            pod = content["spec"]["template"]["spec"]
-            extra = machine_volumes()
-            pod["volumes"] += extra["volumes"]
-            pod["containers"][0]["volumeMounts"] += extra["volumeMounts"]
-            pod["containers"][0]["imagePullPolicy"] = "Never"
         whole_cluster.kubectl("apply", "-f", "-", text=json.dumps(content))
     whole_cluster.kubectl("-n", NAMESPACE, "rollout", "status", f"deployment/{OPERATOR}", timeout_s=120)
     yield whole_cluster

@@ -11,6 +11,7 @@ from deadpool.clusters.kubernetes.spec import job_spec
 from deadpool.errors import ConfigError
 
 _BUDGETS_SINCE = (1, 21)
+_LARGEST_SCRIPT_BYTES = 900_000
 
 
 def read_values(path: Path | None) -> dict[str, Any]:
@@ -24,6 +25,17 @@ def read_values(path: Path | None) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise ConfigError(f"values {path} cannot be used: give a YAML mapping with fields of a job")
     return read
+
+
+def read_script(path: Path) -> str:
+    """A ConfigMap holds at most 1 MiB; a larger program belongs into the image."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"script={str(path)!r} cannot be read: {error}") from error
+    if len(text.encode()) > _LARGEST_SCRIPT_BYTES:
+        raise ConfigError(f"script={str(path)!r} has more than {_LARGEST_SCRIPT_BYTES} bytes: put it into the image")
+    return text
 
 
 def job_objects(
