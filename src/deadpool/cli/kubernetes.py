@@ -28,7 +28,7 @@ def manifest(
     script: Annotated[
         Path | None, typer.Option(help="a training script that is not in the image; its arguments follow")
     ] = None,
-    name: Annotated[str, typer.Option(help="the job's name, which all its objects bear")] = "train",
+    name: Annotated[str, typer.Option(help="the name of the job and of its objects")] = "train",
     values: Annotated[Path | None, typer.Option(help="YAML file with any fields of a job (docs: kubernetes)")] = None,
     image: Annotated[str | None, typer.Option(help="the image of all pods")] = None,
     nodes: Annotated[int | None, typer.Option(help="pods that train")] = None,

@@ -70,11 +70,11 @@ def test_node_killed(job: KubeJob) -> None:
     started = now() - began
     victim = job.seats()[1]
     machine = job.machine_of(victim)
-    struck = now()
+    hit_at = now()
     job.cluster.ask("kill", machine)
-    resumed = job.await_resumed(struck)
+    resumed = job.await_resumed(hit_at)
     job.await_warm()
-    report("node killed", start=started, resumed=resumed, warm_spare=now() - struck)
+    report("node killed", start=started, resumed=resumed, warm_spare=now() - hit_at)
     assert victim not in job.seats()
     finish(job)
 
@@ -82,13 +82,13 @@ def test_node_killed(job: KubeJob) -> None:
 def test_pod_deleted(job: KubeJob) -> None:
     job.start_by_command()
     job.await_training()
-    victim, struck = job.seats()[1], now()
+    victim, hit_at = job.seats()[1], now()
     job.cluster.kubectl("delete", "pod", victim, "--wait=false")
-    resumed = job.await_resumed(struck)
+    resumed = job.await_resumed(hit_at)
     job.cluster.await_true(lambda: victim not in names(job), "the end of the pod", 150)
-    gone = now() - struck
+    gone = now() - hit_at
     job.await_warm()
-    report("pod deleted", resumed=resumed, gone=gone, warm_spare=now() - struck)
+    report("pod deleted", resumed=resumed, gone=gone, warm_spare=now() - hit_at)
     assert redone(job) == 0
     finish(job)
 
@@ -96,13 +96,13 @@ def test_pod_deleted(job: KubeJob) -> None:
 def test_node_drained(job: KubeJob) -> None:
     job.start_by_command()
     job.await_training()
-    victim, struck = job.seats()[1], now()
+    victim, hit_at = job.seats()[1], now()
     machine = job.machine_of(victim)
     job.cluster.kubectl("drain", machine, "--ignore-daemonsets", "--delete-emptydir-data", timeout_s=300)
-    drained = now() - struck
-    resumed = job.await_resumed(struck)
+    drained = now() - hit_at
+    resumed = job.await_resumed(hit_at)
     job.await_warm()
-    report("node drained with kubectl drain", resumed=resumed, drained=drained, warm_spare=now() - struck)
+    report("node drained with kubectl drain", resumed=resumed, drained=drained, warm_spare=now() - hit_at)
     assert redone(job) == 0
     assert all(job.machine_of(name) != machine for name in names(job))
     finish(job)
@@ -113,9 +113,9 @@ def test_coordinator_pod_deleted(job: KubeJob) -> None:
     job.await_training()
     own = job.pods("coordinator")[0]["metadata"]
     assert own["name"].startswith(f"{job.name}-coordinator-0")
-    struck = now()
+    hit_at = now()
     job.cluster.kubectl("delete", "pod", own["name"], "--wait=false")
-    took_over = await_event(job, "took_over", struck)
+    took_over = await_event(job, "took_over", hit_at)
     job.await_steps(5)
     new = job.cluster.await_true(lambda: len(running_coordinators(job, own["uid"])) == 2, "a new pod", 120)
     report("coordinator pod deleted", other_leads=took_over, new_pod=new)
@@ -133,7 +133,7 @@ def test_api_server_away(job: KubeJob) -> None:
     job.cluster.ask("stop-process", "api")
     before = job.step()
     job.await_steps(10)
-    struck = now()
+    hit_at = now()
     job.cluster.ask("kill", machine)
     healed = job.await_steps(10)
     job.cluster.await_true(lambda: now() - away > 60, "the end of a minute", 70)
@@ -141,7 +141,7 @@ def test_api_server_away(job: KubeJob) -> None:
     job.cluster.ask("start-process", "api")
     back = now() - away
     job.await_warm()
-    report("API server away", away=back, ten_steps_after_loss=healed, warm_spare=now() - struck)
+    report("API server away", away=back, ten_steps_after_loss=healed, warm_spare=now() - hit_at)
     print(f"{without} steps without the API server")
     finish(job)
 
@@ -168,12 +168,12 @@ def test_operator_replaces_lost_pod_at_once(operator: Cluster, job: KubeJob) -> 
     victim = job.seats()[1]
     machine = job.machine_of(victim)
     known = set(names(job))
-    struck = now()
+    hit_at = now()
     job.cluster.ask("kill", machine)
     replaced = job.cluster.await_true(lambda: bool(running(job) - known), "a replacement", 120)
-    resumed = job.await_resumed(struck)
+    resumed = job.await_resumed(hit_at)
     job.await_warm()
-    warm = now() - struck
+    warm = now() - hit_at
     report("node killed, with operator", resumed=resumed, replacement_runs=replaced, warm_spare=warm)
     table = job.cluster.kubectl("get", "deadpooljobs")
     print(table)
@@ -192,14 +192,14 @@ def test_operator_restarted_in_mid_recovery(operator: Cluster, job: KubeJob) -> 
     machine = job.machine_of(victim)
     job.cluster.await_true(lambda: joined(job, victim), "the operator's mark of the pod", 30)
     known = set(names(job))
-    struck = now()
+    hit_at = now()
     job.cluster.ask("kill", machine)
     job.cluster.kubectl(
         "-n", NAMESPACE, "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false", timeout_s=60
     )
-    restarted = now() - struck
+    restarted = now() - hit_at
     replaced = job.cluster.await_true(lambda: bool(running(job) - known), "a replacement", 180)
-    resumed = job.await_resumed(struck)
+    resumed = job.await_resumed(hit_at)
     job.await_warm()
     report("operator restarted in mid-recovery", resumed=resumed, operator_deleted=restarted, replacement_runs=replaced)
     finish(job)
@@ -210,11 +210,11 @@ def test_operator_drains_machine_that_is_about_to_go_and_scales_spares(operator:
     job.start_by_operator()
     job.await_training()
     victim = job.seats()[1]
-    machine, struck = job.machine_of(victim), now()
+    machine, hit_at = job.machine_of(victim), now()
     job.cluster.kubectl("taint", "node", machine, "deadpool.dev/drain=spot:NoSchedule")
-    resumed = job.await_resumed(struck)
+    resumed = job.await_resumed(hit_at)
     job.await_warm()
-    report("spot notice", resumed=resumed, warm_spare=now() - struck)
+    report("spot notice", resumed=resumed, warm_spare=now() - hit_at)
     assert redone(job) == 0 and victim not in job.seats()
     job.cluster.kubectl("taint", "node", machine, "deadpool.dev/drain-")
     change = json.dumps({"spec": {"spares": 2}})

@@ -50,6 +50,7 @@ _EXPRESSIONS = {
     "index": "$index",
     "addresses": 'join "," $addresses',
     "pods": "add (int $.Values.nodes) (int $.Values.spares)",
+    "stayingCoordinators": "sub $coordinators 1",
     "program": "$program",
     "variables": "$settings",
     "secretOf": "$secretName",
@@ -65,6 +66,10 @@ class MarkedSpec(JobSpec):
     @property
     def pods(self) -> Any:
         return "@@pods@@"
+
+    @property
+    def staying_coordinators(self) -> Any:
+        return "@@stayingCoordinators@@"
 
     def coordinator_addresses(self, job: str) -> str:
         return "@@addresses@@"

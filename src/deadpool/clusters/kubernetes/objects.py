@@ -101,12 +101,17 @@ def coordinator_job(job: str, spec: JobSpec, index: Any) -> dict[str, Any]:
     return _object("batch/v1", "Job", job, f"{job}-coordinator-{index}", spec=content)
 
 
-def _budget(role: str) -> Maker:
-    def make(job: str, spec: JobSpec) -> dict[str, Any]:
-        content = {"maxUnavailable": 1, "selector": {"matchLabels": labels_of(job, role)}}
-        return _object("policy/v1", "PodDisruptionBudget", job, f"{job}-{role}", spec=content)
+def _agent_budget(job: str, spec: JobSpec) -> dict[str, Any]:
+    """One after the other: the next may go when its successor is warm."""
+    content = {"maxUnavailable": 1, "selector": {"matchLabels": labels_of(job, AGENT)}}
+    return _object("policy/v1", "PodDisruptionBudget", job, f"{job}-agent", spec=content)
 
-    return make
+
+def _coordinator_budget(job: str, spec: JobSpec) -> dict[str, Any]:
+    """Kubernetes cannot count the pods of several Jobs, so this says how many have to stay."""
+    selector = {"matchLabels": labels_of(job, COORDINATOR)}
+    content = {"minAvailable": spec.staying_coordinators, "selector": selector}
+    return _object("policy/v1", "PodDisruptionBudget", job, f"{job}-coordinator", spec=content)
 
 
 def _network_policy(job: str, spec: JobSpec) -> dict[str, Any]:
@@ -135,8 +140,8 @@ MAKERS: tuple[Maker, ...] = (
     _account,
     _role,
     _role_binding,
-    _budget(COORDINATOR),
-    _budget(AGENT),
+    _coordinator_budget,
+    _agent_budget,
     _network_policy,
     _agents,
 )

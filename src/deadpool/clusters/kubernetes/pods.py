@@ -75,7 +75,7 @@ def agent_pod(job: str, spec: JobSpec) -> dict[str, Any]:
         ],
         "resources": spec.resources,
         # Ready means warm: a disruption budget lets the next pod go only when this one can take its ranks.
-        "readinessProbe": {"exec": {"command": ["test", "-e", READY_FILE]}, "periodSeconds": 2},
+        "readinessProbe": {"exec": {"command": ["test", "-e", READY_FILE]}, "periodSeconds": 5},
     }
     pod = _pod(job, spec, container)
     pod |= {

@@ -106,6 +106,11 @@ class JobSpec:
         return self.coordinators or (2 if self.nodes > 2 else 1)
 
     @property
+    def staying_coordinators(self) -> int:
+        """While a machine is drained. The only coordinator may go: another pod takes the job over."""
+        return self.coordinator_count - 1
+
+    @property
     def pods(self) -> int:
         return self.nodes + self.spares
 
