@@ -108,6 +108,7 @@ class ControlPlane:
                 "--leader-elect=false",
                 "--node-monitor-period=1s",
                 "--node-monitor-grace-period=8s",
+                "--node-eviction-rate=10",
             ],
             "scheduler": [f"{binaries}/kube-scheduler", "--kubeconfig=kubeconfig", "--leader-elect=false", "--port=0"],
             "dns": [sys.executable, str(Path(__file__).with_name("kube_dns.py")), HUB, URL, f"{self._folder}/token"],

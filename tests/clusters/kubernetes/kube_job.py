@@ -57,10 +57,9 @@ class KubeJob:
         return self.folder / "out"
 
     def fields(self) -> dict[str, Any]:
-        program = [str(SCRIPT), "--out", str(self.out), "--stop", str(self.folder / "stop"), "--steps", "1000000"]
         return {
             "image": IMAGE,
-            "program": [*program, "--layout", "fsdp2", *SIZE],
+            "program": self._program(self.out),
             "nodes": NODES,
             "spares": SPARES,
             "settings": {"node_timeout_s": 8, "overhead_budget": 0},
@@ -71,6 +70,11 @@ class KubeJob:
             "volumes": [{"name": "results", "hostPath": {"path": str(self.folder)}}],
             "volumeMounts": [{"name": "results", "mountPath": str(self.folder)}],
         }
+
+    def _program(self, out: Path) -> list[str]:
+        """The learning rate depends on --steps, so all runs have the same; the file says where to stop."""
+        files = ["--out", str(out), "--stop", str(self.folder / "stop")]
+        return [str(SCRIPT), *files, "--layout", "fsdp2", "--steps", "1000000", *SIZE]
 
     def start_by_command(self) -> None:
         values = self.folder / "values.yaml"
@@ -163,10 +167,9 @@ class KubeJob:
         """Bit for bit: all losses of all ranks, and the final state. Returns the number of steps."""
         steps = int((self.folder / "stop").read_text())
         out = self.folder / "torchrun"
-        command = ["python", "-m", "torch.distributed.run", "--nproc-per-node", str(NODES), str(SCRIPT)]
-        arguments = ["--out", str(out), "--layout", "fsdp2", "--steps", str(steps), *SIZE]
+        command = ["python", "-m", "torch.distributed.run", "--nproc-per-node", str(NODES)]
         variables = self.cluster.environment() | {"OMP_NUM_THREADS": "1"}
-        subprocess.run([*command, *arguments], env=variables, check=True, capture_output=True, timeout=240)
+        subprocess.run([*command, *self._program(out)], env=variables, check=True, capture_output=True, timeout=240)
         reference = Results.read(out)
         assert differences(reference, results) == []
         assert results.newest_step() == steps - 1 and len(results.digests) == NODES
