@@ -112,8 +112,20 @@ class KubeJob:
             found += [json.loads(line) for line in text.splitlines() if line.endswith("}")]
         return sorted(found, key=lambda event: event["t"])
 
+    def status(self) -> dict[str, Any]:
+        """Of the coordinator that leads. Empty: none does at this moment."""
+        command = ["deadpool", "status", "--json", "--run-dir", "/run/deadpool/run"]
+        for pod in self.pods("coordinator"):
+            text = self.cluster.kubectl("exec", pod["metadata"]["name"], "--", *command, check=False)
+            if text.startswith("{"):
+                return dict(json.loads(text))
+        return {}
+
     def seats(self) -> list[str]:
-        return [event for event in self.events() if event["what"] == "planned"][-1]["seats"]
+        """The pods that train, by position."""
+        self.cluster.await_true(lambda: self.status().get("phase") == "running", "a running job", 60)
+        active = [node for node in self.status()["nodes"] if node["role"] == "active"]
+        return [node["node"] for node in sorted(active, key=lambda node: node["position"])]
 
     def machine_of(self, pod: str) -> str:
         found = json.loads(self.cluster.kubectl("get", "pod", pod, "-o", "json"))
