@@ -33,9 +33,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return result
 
 
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(request: pytest.FixtureRequest) -> None:
+    """The testbed's own processes come and go, as its machines do. What is left of it at the end is looked at there."""
+    if request.node.get_closest_marker("kubernetes") is None:
+        request.getfixturevalue("leaves_nothing_behind")
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """One for all tests: its nodes are whole again after each."""
     made = Cluster.start(5, lifetime_s=_LIFETIME_S)
     yield made
     made.down()
+    assert made.remains() == []

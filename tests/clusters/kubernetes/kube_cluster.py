@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kube_supervisor import FAILED, READY, SOCKET
+from kube_supervisor import CGROUP, FAILED, READY, SOCKET
 
 from deadpool.child_processes import end_with_parent
 
@@ -110,6 +110,12 @@ class Cluster:
             self.await_true(lambda: not Path(f"/proc/{pid}").exists(), "end of the testbed", 30)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def remains(self) -> list[str]:
+        """What is left of it on this machine: files, processes, groups of processes."""
+        processes = [path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if str(self.folder) in _text(path)]
+        groups = Path("/sys/fs/cgroup").glob(f"*/{CGROUP}-{self.supervisor.pid}") if self.supervisor else []
+        return [str(path) for path in (*processes, *groups, self.folder) if path.exists()]
+
     # --- what can be done to it ---------------------------------------------------------------------------------------
 
     def ask(self, *words: str) -> None:
@@ -168,6 +174,13 @@ class Cluster:
                 raise TimeoutError(f"{what} did not come within {limit_s:g} s; see {self.folder}")
             time.sleep(0.2)
         return time.monotonic() - began
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""  # it has ended
 
 
 def _is_ready(node: dict[str, Any]) -> bool:

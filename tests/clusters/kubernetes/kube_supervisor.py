@@ -23,13 +23,14 @@ from kube_node import BRIDGE, Node
 from deadpool.child_processes import be_called, leave_network
 
 SOCKET, READY, FAILED = "control.sock", "ready.json", "failed"
+CGROUP = "deadpool-testbed"
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Supervisor:
     def __init__(self, folder: Path, binaries: Path, count: int) -> None:
         self._folder = folder
-        self._cgroup = f"/deadpool-testbed-{os.getpid()}"
+        self._cgroup = f"/{CGROUP}-{os.getpid()}"
         self._plane = ControlPlane(folder, binaries)
         images = write_images(folder)
         self._nodes = {f"k{i}": Node(f"k{i}", i, folder, binaries, images, self._cgroup) for i in range(1, count + 1)}
