@@ -119,7 +119,7 @@ class Cluster:
     # --- what can be done to it ---------------------------------------------------------------------------------------
 
     def ask(self, *words: str) -> None:
-        """kill NODE, start NODE, cut NODE, mend NODE, stop-process api, start-process api."""
+        """kill NODE, start NODE, revive, cut NODE, mend NODE, stop-process api, start-process api."""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(120.0)
             client.connect(str(self.folder / SOCKET))

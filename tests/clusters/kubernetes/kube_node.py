@@ -59,8 +59,14 @@ class Node:
         _ip(f"link set {port} master {BRIDGE} up")
         _ip(f"route replace {self.pods}.0/24 via {self.address}")
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def kill(self) -> None:
+        """The network first: a machine without power says no goodbye to its peers."""
         if self._process is not None:
+            self.cut()
             self._process.kill()
             self._process.wait()
             self._process = None

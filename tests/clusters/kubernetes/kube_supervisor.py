@@ -57,6 +57,10 @@ class Supervisor:
                 self._nodes[name].start(list(self._nodes.values()))
             case ["kill", name]:
                 self._nodes[name].kill()
+            case ["revive"]:
+                for node in self._nodes.values():
+                    if not node.is_alive:
+                        node.start(list(self._nodes.values()))
             case ["cut", name]:
                 self._nodes[name].cut()
             case ["mend", name]:

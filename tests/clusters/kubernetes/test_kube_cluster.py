@@ -36,11 +36,8 @@ def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[KubeJob]:
 
 def mend(cluster: Cluster) -> None:
     """Machines that died are started again, and all may get pods."""
-    ready = cluster.ready_nodes()
+    cluster.ask("revive")
     for node in (each["metadata"]["name"] for each in cluster.items("nodes")):
-        if node not in ready:
-            cluster.ask("kill", node)
-            cluster.ask("start", node)
         cluster.kubectl("uncordon", node)
         cluster.kubectl("taint", "node", node, "deadpool.dev/drain-", check=False)
     cluster.await_true(lambda: len(cluster.ready_nodes()) == 5, "all nodes", 180)
@@ -74,7 +71,7 @@ def kill_node(job: KubeJob) -> None:
     hit_at = now()
     job.cluster.ask("kill", machine)
     resumed = job.await_resumed(hit_at)
-    job.await_warm()
+    job.await_warm(without=victim)
     report("node killed", resumed=resumed, warm_spare=now() - hit_at)
     assert victim not in job.seats()
     mend(job.cluster)
@@ -87,7 +84,7 @@ def delete_pod(job: KubeJob) -> None:
     resumed = job.await_resumed(hit_at)
     job.cluster.await_true(lambda: victim not in names(job), "the end of the pod", 150)
     gone = now() - hit_at
-    job.await_warm()
+    job.await_warm(without=victim)
     report("pod deleted", resumed=resumed, gone=gone, warm_spare=now() - hit_at)
     assert redone(job) == before and victim not in job.seats()
 
@@ -99,7 +96,7 @@ def drain_node(job: KubeJob) -> None:
     job.cluster.kubectl("drain", machine, "--ignore-daemonsets", "--delete-emptydir-data", "--force", timeout_s=300)
     drained = now() - hit_at
     resumed = job.await_resumed(hit_at)
-    job.await_warm()
+    job.await_warm(without=victim)
     report("node drained with kubectl drain", resumed=resumed, drained=drained, warm_spare=now() - hit_at)
     assert redone(job) == before
     assert all(job.machine_of(name) != machine for name in names(job))
@@ -119,7 +116,8 @@ def delete_coordinator(job: KubeJob) -> None:
 
 def take_api_server_away(job: KubeJob) -> None:
     """For a minute. Training goes on, also through the loss of a node in the meantime."""
-    machine = job.machine_of(job.seats()[1])
+    victim = job.seats()[1]
+    machine = job.machine_of(victim)
     away = now()
     job.cluster.ask("stop-process", "api")
     before = job.step()
@@ -131,7 +129,7 @@ def take_api_server_away(job: KubeJob) -> None:
     without = job.step() - before
     job.cluster.ask("start-process", "api")
     back = now() - away
-    job.await_warm()
+    job.await_warm(without=victim)
     report("API server away", away=back, ten_steps_after_loss=healed, warm_spare=now() - hit_at)
     print(f"{without} steps without the API server")
     mend(job.cluster)
@@ -147,7 +145,7 @@ def kill_node_under_operator(job: KubeJob) -> None:
     job.cluster.await_true(lambda: bool(running(job) - known), "a replacement", 180)
     replaced = now() - hit_at
     resumed = job.await_resumed(hit_at)
-    job.await_warm()
+    job.await_warm(without=victim)
     report("node killed, with operator", resumed=resumed, replacement_runs=replaced, warm_spare=now() - hit_at)
     print(job.cluster.kubectl("get", "deadpooljobs"))
     assert victim in shown(job)["lastFault"]
@@ -169,7 +167,7 @@ def restart_operator_in_mid_recovery(job: KubeJob) -> None:
     job.cluster.await_true(lambda: bool(running(job) - known), "a replacement", 240)
     replaced = now() - hit_at
     resumed = job.await_resumed(hit_at)
-    job.await_warm()
+    job.await_warm(without=victim)
     times = {"operator_killed": restarted, "replacement_runs": replaced, "warm_spare": now() - hit_at}
     report("operator restarted in mid-recovery", resumed=resumed, **times)
     mend(job.cluster)
@@ -180,7 +178,7 @@ def announce_end_of_machine(job: KubeJob) -> None:
     machine, hit_at = job.machine_of(victim), now()
     job.cluster.kubectl("taint", "node", machine, "deadpool.dev/drain=spot:NoSchedule")
     resumed = job.await_resumed(hit_at)
-    job.await_warm()
+    job.await_warm(without=victim)
     report("end of a machine announced by a taint", resumed=resumed, warm_spare=now() - hit_at)
     assert redone(job) == before and victim not in job.seats()
     job.cluster.kubectl("taint", "node", machine, "deadpool.dev/drain-")

@@ -67,8 +67,7 @@ def test_deployment_replaces_pod_of_dead_machine_and_stateful_set_does_not(clust
         print("\nTIMES replacement of a pod whose machine died:", {kind: replaced.get(kind, "none") for kind in KINDS})
         assert "Deployment" in replaced and "StatefulSet" not in replaced
     finally:
-        cluster.ask("kill", "k5")
-        cluster.ask("start", "k5")
+        cluster.ask("revive")
         for kind in KINDS:
             cluster.kubectl("delete", kind.lower(), f"sleeper-{kind.lower()}", "--wait=false", check=False)
         cluster.kubectl("delete", "pods", "-l", "sleeper", "--grace-period=0", "--force", check=False)
