@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kube_supervisor import CGROUP, FAILED, READY, SOCKET
+from kube_supervisor import CGROUP, FAILED, READY, SOCKET, remove_cgroup
 
 from deadpool.child_processes import end_with_parent
 
@@ -25,6 +25,7 @@ BINARIES = Path(os.environ.get("DEADPOOL_TESTBED_KUBERNETES", ROOT / ".testbed/k
 _PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 _PACKAGES = ("etcd", "containerd", "runc", "ip", "unshare", "nsenter", "openssl")
 _UP_S = 180.0
+_PREFIX = "kube-testbed-"
 
 
 def why_not() -> str:
@@ -48,7 +49,8 @@ class Cluster:
     @classmethod
     def start(cls, count: int, *, lifetime_s: float, detached: bool = False, folder: Path | None = None) -> Cluster:
         """A short path: sockets lie in it. Detached, it lives on when this process ends, for so long at most."""
-        folder = folder or Path(tempfile.mkdtemp(prefix="kube-", dir="/tmp"))
+        sweep()
+        folder = folder or Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
         folder.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable,
@@ -174,6 +176,17 @@ class Cluster:
                 raise TimeoutError(f"{what} did not come within {limit_s:g} s; see {self.folder}")
             time.sleep(0.2)
         return time.monotonic() - began
+
+
+def sweep() -> None:
+    """Removes what testbeds have left whose supervisor was killed: their processes are gone, files are not."""
+    for folder in Path("/tmp").glob(f"{_PREFIX}*"):
+        ready = folder / READY
+        if ready.exists() and not Path(f"/proc/{json.loads(ready.read_text())['pid']}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+    for root in Path("/sys/fs/cgroup").glob(f"*/{CGROUP}-*"):
+        if not Path(f"/proc/{root.name.rpartition('-')[2]}").exists():
+            remove_cgroup(root)
 
 
 def _text(path: Path) -> str:

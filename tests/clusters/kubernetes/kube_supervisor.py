@@ -122,14 +122,18 @@ class Supervisor:
         left = True
         while left and time.monotonic() < deadline:
             roots = [path / self._cgroup.lstrip("/") for path in _CGROUPS.iterdir()]
-            left = False
-            for root in (root for root in roots if root.is_dir()):
-                for path in [*sorted((each for each in root.rglob("*") if each.is_dir()), reverse=True), root]:
-                    try:
-                        path.rmdir()
-                    except OSError:
-                        left = True
+            left = not all(remove_cgroup(root) for root in roots if root.is_dir())
             time.sleep(0.1)
+
+
+def remove_cgroup(root: Path) -> bool:
+    """With all below it. False: processes are still ending in it."""
+    for path in [*sorted((each for each in root.rglob("*") if each.is_dir()), reverse=True), root]:
+        try:
+            path.rmdir()
+        except OSError:
+            return False
+    return True
 
 
 def main(folder: str, binaries: str, count: str, lifetime_s: str) -> None:
