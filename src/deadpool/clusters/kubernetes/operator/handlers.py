@@ -31,6 +31,10 @@ def run(namespaces: list[str]) -> None:
 
     registry, operator = kopf.OperatorRegistry(), Operator()
 
+    @kopf.on.login(registry=registry)
+    async def login(**arguments: Any) -> Any:
+        return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+
     @kopf.on.startup(registry=registry)
     async def start(**_: Any) -> None:
         operator.start(Cluster(AsyncClient()))
