@@ -13,9 +13,11 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from kube_dns import API
+
 from deadpool.child_processes import end_with_parent
 
-HUB, SERVICE = "10.78.0.1", "10.96.0.1"
+HUB, SERVICE = "10.78.0.1", API
 """The address of the hub, and that of the Service of the API server, which is the hub's too: so no proxy is needed."""
 URL = f"https://{HUB}"
 _ETCD = "http://127.0.0.1:2379"
@@ -119,7 +121,7 @@ class ControlPlane:
         self._openssl("rsa -in accounts.key -pubout -out accounts.pub")
         self._openssl("req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 30 -subj /CN=testbed")
         self._openssl("req -newkey rsa:2048 -nodes -keyout api.key -out api.csr -subj /CN=kube-apiserver")
-        names = f"IP:127.0.0.1,IP:{SERVICE},IP:{HUB},DNS:kubernetes,DNS:localhost"
+        names = f"IP:127.0.0.1,IP:{SERVICE},IP:{HUB},DNS:kubernetes,DNS:kubernetes.default.svc"
         (self._folder / "names").write_text(f"subjectAltName={names}")
         self._openssl(
             "x509 -req -in api.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out api.crt -days 30 -extfile names"

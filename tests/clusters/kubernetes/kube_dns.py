@@ -16,14 +16,15 @@ from typing import Any
 from dnslib import QTYPE, RCODE, RR, A, DNSRecord
 from dnslib.server import BaseResolver, DNSServer
 
-DOMAIN = "cluster.local"
+DOMAIN, API = "cluster.local", "10.96.0.1"
+"""The second is the address of the Service of the API server, the only one in the testbed that has an address."""
 _POLL_S = 0.5
 _TTL_S = 1
 
 
 class Endpoints(BaseResolver):
     def __init__(self) -> None:
-        self.addresses: dict[str, str] = {}
+        self.addresses: dict[str, str] = {f"kubernetes.default.svc.{DOMAIN}": API}
 
     def resolve(self, request: DNSRecord, handler: Any) -> DNSRecord:
         reply = request.reply()
@@ -35,7 +36,7 @@ class Endpoints(BaseResolver):
         return reply
 
     def read(self, found: dict[str, Any]) -> None:
-        addresses = {}
+        addresses = {f"kubernetes.default.svc.{DOMAIN}": API}
         for item in found["items"]:
             service, namespace = item["metadata"]["name"], item["metadata"]["namespace"]
             for subset in item.get("subsets") or []:

@@ -74,6 +74,11 @@ def test_running_job_is_shown() -> None:
     assert shown == {"phase": "Running", "step": 7, "watermark": 6, "nodes": "2/2", "spares": 1, "reason": "start"}
 
 
+def test_what_is_not_known_yet_is_not_written() -> None:
+    shown = described(ANSWER | {"phase": "forming", "cause": "", "watermark": None}, 2)
+    assert shown == {"phase": "Starting", "step": 7, "nodes": "2/2", "spares": 1}
+
+
 @pytest.mark.parametrize("phase", ["fencing", "waiting", "preparing", "connecting"])
 def test_recovery_is_shown_with_its_fault(phase: str) -> None:
     shown = described(ANSWER | {"phase": phase, "last_fault": "link to node a lost"}, 2)

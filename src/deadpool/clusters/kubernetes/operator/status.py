@@ -27,7 +27,7 @@ def described(answer: dict[str, Any], nodes_wanted: int) -> dict[str, Any]:
         "reason": answer["cause"],
         "lastFault": answer.get("last_fault"),
     }
-    return {name: value for name, value in shown.items() if value is not None}
+    return {name: value for name, value in shown.items() if value not in (None, "")}
 
 
 def ended(outcome: str, reason: str) -> dict[str, Any]:
