@@ -9,10 +9,11 @@ import pytest
 from test_layers import modules
 
 LIBRARIES = ("deepspeed", "lightning", "megatron", "torchtitan", "transformers")
-OF_LIBRARIES = tuple(f"integrations.{name}" for name in LIBRARIES)
-"""A script that imports one of these rooms uses the library itself."""
+OF_LIBRARIES = (*(f"integrations.{name}" for name in LIBRARIES), "clusters.kubernetes.operator.cluster")
+"""What imports one of these uses the library itself."""
 OPTIONAL = (
     *("cryptography", "pynvml", "hypothesis", "atheris", "torchdata", "tensorboard", "wandb", "ray"),
+    *("kopf", "lightkube", "yaml"),
     *LIBRARIES,
 )
 

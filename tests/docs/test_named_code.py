@@ -64,10 +64,11 @@ def _command_lines(page: Path) -> Iterator[list[str]]:
 
 @per_page
 def test_commands_and_options_of_a_page_exist(page: Path) -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for words in _command_lines(page):
-        known = {name for param in commands[words[1]].params for name in (*param.opts, *param.secondary_opts)}
-        own = words[2:]
+        command, own = typer.main.get_command(app), words[1:]
+        while hasattr(command, "commands"):
+            command, own = command.commands[own[0]], own[1:]
+        known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
         for word in own[: own.index("--")] if "--" in own else own:
             if word.endswith(".py"):
                 break  # what follows are the script's own

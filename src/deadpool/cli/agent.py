@@ -42,6 +42,9 @@ def agent(
     ] = None,
     spare: Annotated[bool, typer.Option(help="join as a spare")] = False,
     logs: Annotated[Path, typer.Option(help="folder for the trainers' logs")] = Path("deadpool-logs"),
+    ready_file: Annotated[
+        Path | None, typer.Option(help="a file that exists while this node trains, or could take the ranks of another")
+    ] = None,
     fork_server: Annotated[int | None, typer.Option(help="descriptor of a fork server's socket", hidden=True)] = None,
     *,
     flags: dict[str, Any],
@@ -82,6 +85,7 @@ def agent(
             credentials=read_credentials(serving=True),
             fork_server=socket.socket(fileno=fork_server) if fork_server is not None else None,
             preload=preload or [],
+            ready_file=ready_file,
         )
 
     failed = asyncio.run(_serve(make, coordinators))

@@ -16,9 +16,12 @@ from deadpool.setting import COORDINATOR
 
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
+    from deadpool.control.coordinator import Outcome
     from deadpool.control.run_dir import RunDir
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.topology import Address
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @with_settings(COORDINATOR)
@@ -39,11 +42,22 @@ def coordinator(
     from deadpool.control.run_dir import RunDir
 
     settings = at_interface(resolve(flags, file=config))
-    failed = serve(_serve(settings, RunDir.create(run_dir), quiet))
-    raise typer.Exit(1 if failed else 0)
+    folder = RunDir.create(run_dir)
+    outcome = serve(coordinate(settings, folder, quiet=quiet, founds=founds(settings, folder)))
+    raise typer.Exit(1 if outcome.failed else 0)
 
 
-async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
+def founds(config: JobConfig, folder: RunDir) -> bool:
+    """Whether this process begins the job, as far as its folder knows."""
+    places = config.coordinator_places
+    return not folder.is_known and (not places or places[0] == f"{config.host}:{config.port}")
+
+
+async def coordinate(
+    config: JobConfig, folder: RunDir, *, quiet: bool, founds: bool, stops_on: tuple[signal.Signals, ...] = STOP_SIGNALS
+) -> Outcome:
+    """Runs until the job has ended, or until a standby is not needed any more. The job ends on the signals of
+    `stops_on`."""
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.control.peer_shutdown import dismiss
     from deadpool.events import EventLog
@@ -52,7 +66,6 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
 
     places = _addresses_of_all(config)
     own = f"{config.host}:{config.port}"
-    founds = not folder.is_known and (not places or str(places[0]) == own)
     if founds and not secret_is_given() and not folder.secret_file.exists():
         folder.make_secret()
     credentials = folder.credentials(serving=True, tls=config.tls)
@@ -67,7 +80,7 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
         became_leader=lambda: _announce(config, folder, address, quiet),
         print_events=not quiet,
     )
-    for sig in (signal.SIGTERM, signal.SIGINT):
+    for sig in stops_on:
         asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
     address = await server.start(config.host, config.port)
     if not quiet:
@@ -77,7 +90,7 @@ async def _serve(config: JobConfig, folder: RunDir, quiet: bool) -> bool:
         outcome = await server.wait()
         if outcome.of_leader:
             await dismiss([place for place in places if str(place) != own], credentials, outcome.reason)
-        return outcome.failed
+        return outcome
     finally:
         await server.close()
         log.close()

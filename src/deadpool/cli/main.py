@@ -17,6 +17,7 @@ from deadpool.cli import (
     drain,
     journal,
     kill,
+    kubernetes,
     picture,
     replace,
     run,
@@ -66,6 +67,7 @@ app.command()(doctor.doctor)
 app.command()(salvage.salvage)
 app.command()(sim.sim)
 app.command()(chaos.chaos)
+app.add_typer(kubernetes.app, name="kubernetes")
 app.add_typer(slurm.app, name="slurm")
 
 

@@ -1,1 +1,2 @@
-"""One folder per engine that starts jobs on a cluster: it starts agents, gets spares and maps signals to drains."""
+"""One folder per engine that starts the nodes of a job: how agents come to be there, how lost ones are replaced, and
+which of the engine's signals mean a drain."""

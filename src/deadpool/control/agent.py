@@ -23,6 +23,7 @@ from deadpool.control.fault_injection import NodeInjections
 from deadpool.control.peer_probe import unreachable
 from deadpool.control.process_activity import ActivityWatcher
 from deadpool.control.rank_stats import rank_figures
+from deadpool.control.ready_file import READY_STATES, ReadyFile
 from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.thread_priority import ThreadPriority
 from deadpool.control.trainer_processes import TrainerProcesses
@@ -74,6 +75,7 @@ class AgentProcess:
         credentials: Credentials,
         fork_server: socket.socket | None = None,
         preload: Sequence[str] = (),
+        ready_file: Path | None = None,
     ) -> None:
         self._core = Agent(node=node, standby=settings.spare_trainers, spare=spare, rehearsals=settings.rehearsals)
         self.node, self._rack, self._spare, self._host = node, rack, spare, host
@@ -116,6 +118,7 @@ class AgentProcess:
             preload=preload,
         )
         self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
+        self._ready_file = ReadyFile(ready_file)
 
     async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:
         """Joins the job, and returns when the job ends or this node leaves it."""
@@ -172,6 +175,7 @@ class AgentProcess:
 
     async def _close(self, client: CoordinatorClient) -> None:
         self._driver.stop()
+        self._ready_file.set(False)
         for probing in self._probing:
             probing.cancel()
         await self._trainers.close()
@@ -277,6 +281,7 @@ class AgentProcess:
                 self._client.send(self._unsent.popleft())
             if isinstance(message, Heartbeat):
                 self._client.send(Facts(facts=self._facts()))
+                self._ready_file.set(all(each.state in READY_STATES for each in self._core.trainers.by_name.values()))
 
     def _facts(self) -> dict[str, Any]:
         sent = self._data.sent

@@ -92,6 +92,7 @@ class CoordinatorServer:
         self._reception = AuthenticatedListener(credentials, "control", self._serve_link, self._on_refused)
         self._driver = CoreDriver(leadership, perform=self._perform, stall_s=STALL_S)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._last_fault: dict[str, Any] | None = None
 
     async def start(self, host: str, port: int) -> Address:
         """A coordinator that is started again needs its old port. For a moment another process may use it as the near
@@ -244,6 +245,8 @@ class CoordinatorServer:
     def _record(self, record: dict[str, Any]) -> None:
         record.setdefault("t", time.time())
         self._log.write(record)
+        if record["what"] == "fault":
+            self._last_fault = record
         if self._prints_events and (line := console_line(record)):
             print_line(f"[deadpool] {line}")
 
@@ -253,6 +256,10 @@ class CoordinatorServer:
         """Agents take seconds for this, so the answer comes later than those of other commands."""
         facts = {node: peer.facts for node, peer in self._peers.items()}
         caller.link.send(await self._examinations.examine(ask.arguments, facts))
+
+    def _fault_text(self) -> str | None:
+        """That this process has seen; a coordinator before it may have seen others."""
+        return console_line(self._last_fault) if self._last_fault is not None else None
 
     def _answer(self, ask: Ask) -> Answer:
         if ask.what == DISMISS and not self._leadership.is_leader:
@@ -265,7 +272,7 @@ class CoordinatorServer:
         match ask.what:
             case "status":
                 facts = {node: peer.facts for node, peer in self._peers.items()}
-                return Answer(body=describe(self._leadership.coordinator, facts))
+                return Answer(body=describe(self._leadership.coordinator, facts) | {"last_fault": self._fault_text()})
             case "kill":
                 return self._injections.order(ask.arguments)
             case "drain":

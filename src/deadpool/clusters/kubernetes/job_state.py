@@ -1,0 +1,102 @@
+"""What coordinators tell the API server: that the job has begun, how it ended, and that its agents can go.
+
+It lies in a ConfigMap, which outlives pods: a coordinator's pod that is replaced has an empty folder, and must neither
+begin the job a second time nor wait for a job that is over. While the job runs nothing here is needed: the API server
+may be away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from deadpool.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lightkube import Client
+
+BEGUN, OUTCOME, REASON = "begun", "outcome", "reason"
+COMPLETED, FAILED = "completed", "failed"
+_PAUSE_S, _REQUEST_S = 2.0, 10.0
+_START_S = 120.0
+_END_S = 24 * 3600.0
+"""How long the end of a job waits for the API server: GPUs are held until it is told."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    begun: bool
+    outcome: str
+    reason: str
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.outcome == COMPLETED else 1
+
+
+class JobStateStore:
+    """Of one job, in the namespace of this pod."""
+
+    def __init__(self, job: str, client: Client | None = None) -> None:
+        self._job, self._client = job, client or in_cluster_client()
+
+    def read(self) -> JobState:
+        from lightkube.resources.core_v1 import ConfigMap
+
+        found = self._patiently(lambda: self._client.get(ConfigMap, f"{self._job}-state"), _START_S)
+        data = found.data or {}
+        return JobState(BEGUN in data, data.get(OUTCOME, ""), data.get(REASON, ""))
+
+    def note_begun(self, by: str) -> None:
+        self._patiently(lambda: self._write({BEGUN: by}), _START_S)
+
+    def note_end(self, *, failed: bool, reason: str) -> None:
+        """The outcome first: pods that are started again in between end by themselves."""
+        outcome = {OUTCOME: FAILED if failed else COMPLETED, REASON: reason}
+        self._patiently(lambda: self._write(outcome), _END_S)
+        self._patiently(self._dismiss_agents, _END_S)
+
+    def _write(self, data: dict[str, str]) -> None:
+        from lightkube.resources.core_v1 import ConfigMap
+
+        self._client.patch(ConfigMap, f"{self._job}-state", {"data": data})
+
+    def _dismiss_agents(self) -> None:
+        from lightkube.resources.apps_v1 import Deployment
+
+        self._client.patch(Deployment.Scale, f"{self._job}-agents", {"spec": {"replicas": 0}}, patch_type=_merge())
+
+    def _patiently(self, request: Callable[[], Result], limit_s: float) -> Result:
+        """Until the API server answers. What it refuses, it would refuse again."""
+        from httpx2 import TransportError
+        from lightkube.core.exceptions import ApiError
+
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                return request()
+            except (TransportError, ApiError) as error:
+                refused = isinstance(error, ApiError) and error.status.code in (401, 403, 404)
+                if refused or time.monotonic() > deadline:
+                    raise ConfigError(f"job {self._job}: the API server does not do what is needed: {error}") from error
+            time.sleep(_PAUSE_S)
+
+
+def in_cluster_client(namespace: str | None = None) -> Client:
+    """With the rights of this pod's service account, or as the user's kubeconfig says."""
+    try:
+        from httpx2 import Timeout
+        from lightkube import Client
+    except ImportError as error:
+        raise ConfigError(f"{error.name} is missing: pip install 'torch-deadpool[kubernetes]'") from error
+    return Client(namespace=namespace, timeout=Timeout(_REQUEST_S))
+
+
+def _merge() -> Any:
+    from lightkube.types import PatchType
+
+    return PatchType.MERGE

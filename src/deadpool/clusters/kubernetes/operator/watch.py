@@ -1,0 +1,152 @@
+"""What the operator does for one job, again and again: makes what is missing, shows how the job is, and has pods on
+machines that are lost or about to go replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from deadpool.clusters.kubernetes.job_state import OUTCOME, REASON
+from deadpool.clusters.kubernetes.objects import objects
+from deadpool.clusters.kubernetes.operator.lost_pods import LostPods, PodView
+from deadpool.clusters.kubernetes.operator.status import INVALID, WAITING, changes, described, ended
+from deadpool.clusters.kubernetes.probe import ask_leader
+from deadpool.clusters.kubernetes.spec import JobSpec, checked_name, job_spec
+from deadpool.errors import ConfigError
+from deadpool.protocol.topology import Address
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.tls import OFF, load_tls
+
+if TYPE_CHECKING:
+    from deadpool.clusters.kubernetes.operator.cluster import Cluster
+
+LOOK_S = 1.0
+STEPS_EVERY_S = 5.0
+"""Between two writes of the step of a job that just runs."""
+
+
+def api_troubles() -> tuple[type[BaseException], ...]:
+    """The API server is away, or refuses: the next look tries again."""
+    from httpx2 import HTTPError
+    from lightkube.core.exceptions import ApiError
+
+    return (HTTPError, ApiError, OSError)
+
+
+class JobWatch:
+    def __init__(self, cluster: Cluster, body: dict[str, Any]) -> None:
+        """`body` is the newest content of the DeadPoolJob; it is replaced when that changes."""
+        self._cluster, self.body = cluster, body
+        self._name, self._namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+        self._applied: dict[str, Any] | None = None  # the spec that the objects were made for
+        self._spec: JobSpec | None = None
+        self._shown: dict[str, Any] = {}
+        self._lost = LostPods()
+        self._marked: dict[str, tuple[str, bool]] = {}
+        self._credentials: Credentials | None = None
+        self._written_at = 0.0
+        self._trouble = ""
+
+    async def run(self) -> None:
+        self._shown = dict(self.body["status"])
+        while True:
+            try:
+                await self._look()
+                self._report("")
+            except ConfigError as error:
+                await self._show({"phase": INVALID, "reason": str(error)})
+            except api_troubles() as error:
+                self._report(f"{type(error).__name__}: {error}")
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        state = await self._cluster.state(self._name, self._namespace)
+        if OUTCOME in state:
+            await self._show(ended(state[OUTCOME], state.get(REASON, "")))
+            return
+        spec = await self._make_objects()
+        answer = await self._ask(spec)
+        if answer is None:
+            await self._show({"phase": WAITING, "reason": "no coordinator leads"})
+            return
+        await self._show(described(answer, spec.nodes))
+        pods = await self._cluster.agents(self._name, self._namespace)
+        await self._mark(pods, {node["node"]: node["role"] == "active" for node in answer["nodes"]})
+        await self._replace_lost(pods, {node["node"] for node in answer["nodes"]}, answer["term"])
+        await self._drain_going(pods)
+
+    # --- objects ------------------------------------------------------------------------------------------------------
+
+    async def _make_objects(self) -> JobSpec:
+        wanted = self.body["spec"]
+        if self._spec is not None and wanted == self._applied:
+            return self._spec
+        spec = job_spec(wanted)
+        checked_name(self._name)
+        for content in objects(self._name, spec):
+            content["metadata"]["ownerReferences"] = [self._owner()]
+            await self._cluster.create(content, self._namespace)
+        await self._cluster.scale(self._name, self._namespace, spec.pods)
+        self._applied, self._spec = dict(wanted), spec
+        return spec
+
+    def _owner(self) -> dict[str, Any]:
+        from deadpool.clusters.kubernetes.crd import GROUP, KIND, VERSION
+
+        own = {"name": self._name, "uid": self.body["metadata"]["uid"]}
+        return {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "controller": True, **own}
+
+    # --- the job ------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, spec: JobSpec) -> dict[str, Any] | None:
+        if self._credentials is None:
+            secret = await self._cluster.secret(spec.secret_of(self._name), self._namespace)
+            tls = load_tls(str(spec.settings.get("tls", OFF)), serving=False)
+            self._credentials = Credentials(secret, tls)
+        found = await self._cluster.coordinator_addresses(self._name, self._namespace)
+        addresses = [Address(host=host, port=spec.port) for host in found]
+        try:
+            answer: dict[str, Any] = await ask_leader(addresses, self._credentials, "status")
+        except ConfigError:
+            return None
+        return answer
+
+    async def _show(self, shown: dict[str, Any]) -> None:
+        due = time.monotonic() - self._written_at >= STEPS_EVERY_S
+        if changed := changes(shown, self._shown, due=due):
+            await self._cluster.show(self._name, self._namespace, changed)
+            self._shown |= changed
+            self._written_at = time.monotonic()
+
+    # --- pods ---------------------------------------------------------------------------------------------------------
+
+    async def _mark(self, pods: list[PodView], trains: dict[str, bool]) -> None:
+        for pod in pods:
+            mark = (pod.container, trains.get(pod.name, False))
+            if pod.name in trains and pod.container and self._marked.get(pod.name) != mark:
+                await self._cluster.mark(pod, self._namespace, trains=mark[1])
+                self._marked[pod.name] = mark
+
+    async def _replace_lost(self, pods: list[PodView], members: set[str], term: int) -> None:
+        for pod in self._lost.find(pods, members, term, time.monotonic()):
+            self._say(f"pod {pod.name} on machine {pod.node} is lost: it is replaced")
+            await self._cluster.taint(pod.node)
+            await self._cluster.delete(pod.name, self._namespace, grace_s=0)
+
+    async def _drain_going(self, pods: list[PodView]) -> None:
+        """A pod that is deleted hands its ranks over within its grace period."""
+        going = await self._cluster.going()
+        for pod in pods:
+            if pod.node in going and not pod.leaving:
+                self._say(f"machine {pod.node} is about to go: pod {pod.name} is drained")
+                await self._cluster.delete(pod.name, self._namespace)
+
+    def _report(self, trouble: str) -> None:
+        """Once, when it changes."""
+        if trouble and trouble != self._trouble:
+            self._say(trouble)
+        self._trouble = trouble
+
+    def _say(self, text: str) -> None:
+        print(f"[deadpool] {self._namespace}/{self._name}: {text}", flush=True)

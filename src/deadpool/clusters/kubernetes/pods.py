@@ -1,0 +1,159 @@
+"""The pods of a job: what a coordinator and an agent run, with which rights, and how Kubernetes may end them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deadpool.clusters.kubernetes.spec import JobSpec, apart
+from deadpool.environment import SECRET_FILE_VARIABLE
+
+COORDINATOR, AGENT = "coordinator", "agent"
+"""The roles of pods, as their label says."""
+JOB_LABEL, ROLE_LABEL = "deadpool.dev/job", "deadpool.dev/role"
+
+STATE_FOLDER, SECRET_FOLDER = "/run/deadpool", "/etc/deadpool/secret"
+READY_FILE = f"{STATE_FOLDER}/ready"
+RUN_FOLDER = f"{STATE_FOLDER}/run"
+_SECRET_MODE = 0o400
+"""Of the file; Kubernetes adds reading by the pod's own group, since the pod's user is not root."""
+_COORDINATOR_GRACE_S = 5
+
+
+def labels_of(job: str, role: str | None = None) -> dict[str, str]:
+    return {JOB_LABEL: job} | ({ROLE_LABEL: role} if role else {})
+
+
+def coordinator_pod(job: str, spec: JobSpec, index: Any) -> dict[str, Any]:
+    own = f"{job}-coordinator-{index}"
+    container = {
+        "name": COORDINATOR,
+        "args": [
+            "kubernetes",
+            "coordinator",
+            f"--job={job}",
+            f"--index={index}",
+            f"--nodes={spec.nodes}",
+            f"--nproc-per-node={spec.nprocPerNode}",
+            f"--run-dir={RUN_FOLDER}",
+            f"--coordinators={spec.coordinator_addresses(job)}",
+        ],
+        "ports": [{"name": "control", "containerPort": spec.port}],
+        "livenessProbe": {
+            "exec": {"command": ["deadpool", "kubernetes", "probe"]},
+            "initialDelaySeconds": 60,
+            "periodSeconds": 60,
+            "timeoutSeconds": 30,
+            "failureThreshold": 5,
+        },
+    }
+    pod = _pod(job, spec, container)
+    pod |= {
+        "hostname": own,
+        "subdomain": job,
+        "restartPolicy": "Never",
+        "serviceAccountName": f"{job}-coordinator",
+        "automountServiceAccountToken": True,
+        "terminationGracePeriodSeconds": _COORDINATOR_GRACE_S,
+        "affinity": apart(labels_of(job, COORDINATOR)),
+    }
+    return {"metadata": {"labels": labels_of(job, COORDINATOR)}, "spec": pod}
+
+
+def agent_pod(job: str, spec: JobSpec) -> dict[str, Any]:
+    container = {
+        "name": AGENT,
+        "args": [
+            "agent",
+            f"--join={spec.coordinator_addresses(job)}",
+            "--name=$(POD_NAME)",
+            "--rack=$(NODE_NAME)",
+            "--host=$(POD_IP)",
+            f"--logs={STATE_FOLDER}/logs",
+            f"--ready-file={READY_FILE}",
+            "--",
+            *spec.program_words(),
+        ],
+        "resources": spec.resources,
+        # Ready means warm: a disruption budget lets the next pod go only when this one can take its ranks.
+        "readinessProbe": {"exec": {"command": ["test", "-e", READY_FILE]}, "periodSeconds": 5},
+    }
+    pod = _pod(job, spec, container)
+    pod |= {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": spec.graceSeconds,
+        "affinity": spec.agent_affinity(labels_of(job, AGENT)),
+        "nodeSelector": spec.nodeSelector,
+    }
+    return {"metadata": {"labels": labels_of(job, AGENT)}, "spec": pod}
+
+
+def _pod(job: str, spec: JobSpec, container: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "enableServiceLinks": False,
+        "imagePullSecrets": spec.imagePullSecrets,
+        "priorityClassName": spec.priorityClassName,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": spec.runAsUser,
+            "runAsGroup": spec.runAsUser,
+            "fsGroup": spec.runAsUser,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "tolerations": [*_tolerations(spec), *spec.tolerations],
+        "volumes": [
+            {"name": "secret", "secret": {"secretName": spec.secret_of(job), "defaultMode": _SECRET_MODE}},
+            {"name": "script", "configMap": {"name": f"{job}-script"}},
+            {"name": "state", "emptyDir": {}},
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.sharedMemory}},
+            *spec.volumes,
+        ],
+        "containers": [_container(spec) | container],
+    }
+
+
+def _tolerations(spec: JobSpec) -> list[dict[str, Any]]:
+    """DeadPool has replaced a lost node long before Kubernetes calls it lost: a pod there is of no use to the job."""
+    return [
+        {
+            "key": f"node.kubernetes.io/{condition}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": spec.evictAfterSeconds,
+        }
+        for condition in ("unreachable", "not-ready")
+    ]
+
+
+def _container(spec: JobSpec) -> dict[str, Any]:
+    return {
+        "image": spec.image,
+        "imagePullPolicy": spec.imagePullPolicy,
+        "command": ["deadpool"],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "env": [
+            {"name": SECRET_FILE_VARIABLE, "value": f"{SECRET_FOLDER}/secret"},
+            {"name": "HOME", "value": STATE_FOLDER},
+            _of_pod("POD_NAME", "metadata.name"),
+            _of_pod("POD_IP", "status.podIP"),
+            _of_pod("NODE_NAME", "spec.nodeName"),
+            *spec.variable_entries(),
+            *spec.env,
+        ],
+        "volumeMounts": [
+            {"name": "secret", "mountPath": SECRET_FOLDER, "readOnly": True},
+            {"name": "script", "mountPath": "/etc/deadpool/script", "readOnly": True},
+            {"name": "state", "mountPath": STATE_FOLDER},
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "shm", "mountPath": "/dev/shm"},
+            *spec.volumeMounts,
+        ],
+    }
+
+
+def _of_pod(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -1,0 +1,103 @@
+"""Which pods the operator takes for lost, and what it shows and writes. Without a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deadpool.clusters.kubernetes.operator.lost_pods import REPORT_S, TAKEOVER_S, LostPods, PodView
+from deadpool.clusters.kubernetes.operator.status import changes, described, ended
+
+
+def pod(name: str = "a", **changed: Any) -> PodView:
+    facts: dict[str, Any] = {"node": "m1", "container": "c1", "joined": "c1", "leaving": False}
+    return PodView(name=name, **(facts | changed))
+
+
+def found(pods: list[PodView], members: set[str], *, seconds: float = REPORT_S, term: int = 1) -> list[str]:
+    lost = LostPods()
+    lost.find(pods, members, term, 100.0)
+    return [each.name for each in lost.find(pods, members, term, 100.0 + seconds)]
+
+
+def test_member_that_is_gone_while_its_container_seems_to_run_is_lost() -> None:
+    assert found([pod("a"), pod("b")], {"b"}) == ["a"]
+
+
+def test_kubelet_has_time_to_report_that_only_the_agent_ended() -> None:
+    assert found([pod("a")], {"b"}, seconds=REPORT_S - 0.1) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"container": ""}, {"joined": ""}, {"joined": "an earlier one"}, {"leaving": True}],
+    ids=["ended", "never joined", "restarted", "deleted"],
+)
+def test_pod_that_is_not_to_be_expected_is_not_lost(changed: dict[str, Any]) -> None:
+    assert found([pod("a", **changed)], {"b"}) == []
+
+
+def test_pod_that_came_back_in_between_is_not_lost() -> None:
+    lost = LostPods()
+    for members, at in (({"b"}, 0.0), ({"a", "b"}, 2.0), ({"b"}, 4.0)):
+        assert lost.find([pod("a")], members, 1, at) == []
+
+
+def test_new_coordinator_is_believed_only_after_spares_have_found_it() -> None:
+    lost = LostPods()
+    lost.find([pod("a")], {"a"}, 1, 0.0)
+    for at in (10.0, 10.0 + REPORT_S, 9.9 + TAKEOVER_S):
+        assert lost.find([pod("a")], set(), 2, at) == []
+    assert [each.name for each in lost.find([pod("a")], set(), 2, 10.0 + TAKEOVER_S)] == ["a"]
+
+
+def test_restarted_operator_finds_what_it_missed() -> None:
+    """The mark of the pod is all that is needed: the loss itself was before."""
+    assert found([pod("a")], {"b"}) == ["a"]
+    assert found([pod("a")], {"b"}, term=3, seconds=TAKEOVER_S) == ["a"]
+
+
+ANSWER = {
+    "phase": "running",
+    "step": 7,
+    "watermark": 6,
+    "spares": 1,
+    "cause": "start",
+    "nodes": [{"role": "active"}, {"role": "active"}, {"role": "spare"}],
+    "last_fault": None,
+}
+
+
+def test_running_job_is_shown() -> None:
+    shown = described(ANSWER, 2)
+    assert shown == {"phase": "Running", "step": 7, "watermark": 6, "nodes": "2/2", "spares": 1, "reason": "start"}
+
+
+def test_what_is_not_known_yet_is_not_written() -> None:
+    shown = described(ANSWER | {"phase": "forming", "cause": "", "watermark": None}, 2)
+    assert shown == {"phase": "Starting", "step": 7, "nodes": "2/2", "spares": 1}
+
+
+@pytest.mark.parametrize("phase", ["fencing", "waiting", "preparing", "connecting"])
+def test_recovery_is_shown_with_its_fault(phase: str) -> None:
+    shown = described(ANSWER | {"phase": phase, "last_fault": "link to node a lost"}, 2)
+    assert (shown["phase"], shown["lastFault"]) == ("Recovering", "link to node a lost")
+
+
+def test_last_fault_stays_when_another_coordinator_leads() -> None:
+    assert "lastFault" not in changes(described(ANSWER, 2), {"lastFault": "old"}, due=True)
+
+
+def test_steps_alone_are_written_now_and_then() -> None:
+    before = described(ANSWER, 2)
+    later = before | {"step": 8, "watermark": 7}
+    assert changes(later, before, due=False) == {}
+    assert changes(later, before, due=True) == {"step": 8, "watermark": 7}
+    assert changes(later | {"spares": 0}, before, due=False) == {"step": 8, "watermark": 7, "spares": 0}
+    assert changes(before, before, due=True) == {}
+
+
+def test_outcome_is_shown() -> None:
+    assert ended("completed", "the script has ended")["phase"] == "Completed"
+    assert ended("failed", "no spare")["phase"] == "Failed"
