@@ -21,7 +21,7 @@ from deadpool.control.peer_probe import unreachable
 from deadpool.protocol.messages import Examine, Examined
 
 _AGENT_S = 5.0
-_MORE_S = 5.0  # for Python to start on a busy machine
+_MORE_S = 10.0  # for Python to start on a busy machine
 
 
 def run_doctor(

@@ -90,9 +90,11 @@ def test_sound_job_and_sound_newcomer(job):
         job.agent(name)
     job.await_nodes(2)
     beside = examine("--agents", "--run-dir", job.folder / "run")
-    assert beside.code == 0 and [node["node"] for node in beside.told["nodes"]] == ["a", "b"]
+    assert beside.code == 0, beside.told["findings"]
+    assert [node["node"] for node in beside.told["nodes"]] == ["a", "b"]
     joined = examine("--join", job.place, "--name", "new")
-    assert joined.code == 0 and [node["node"] for node in joined.told["nodes"]] == ["new", "a", "b"]
+    assert joined.code == 0, joined.told["findings"]
+    assert [node["node"] for node in joined.told["nodes"]] == ["new", "a", "b"]
 
 
 @needs("prlimit")
@@ -107,7 +109,7 @@ def test_agents_find_what_they_themselves_suffer_from(job):
     beside = examine("--agents", "--run-dir", job.folder / "run")
     found = {(each["node"], each["check"]) for each in beside.of()}
     assert beside.code == 1
-    assert found == {("b", "open files"), ("c", "clock"), ("c", "time limit")}
+    assert found == {("b", "open files"), ("c", "clock"), ("c", "time limit")}, beside.told["findings"]
     (clock,) = [each for each in beside.of() if each["check"] == "clock"]
     assert "behind that of the coordinator" in clock["what"]
 

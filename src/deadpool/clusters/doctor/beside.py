@@ -104,7 +104,9 @@ async def _ask(address: Address, credentials: Credentials, question: Ask) -> Ans
 
 
 def _reports(nodes: Mapping[str, dict[str, Any]]) -> list[Report]:
-    return [Report.from_json({**told["report"], "node": node}) for node, told in nodes.items() if "report" in told]
+    return [
+        Report.from_json({**told["report"], "node": node}) for node, told in sorted(nodes.items()) if "report" in told
+    ]
 
 
 def _of_agents(nodes: Mapping[str, dict[str, Any]]) -> list[Finding]:

@@ -17,6 +17,8 @@ from typing import cast
 STREAM_S = 0.3
 _PIECE_BYTES = 1 << 20
 _LATE_S = 2.0  # for the first byte
+_LOOK_S = 0.02
+_ESTABLISHED = 1  # the state of a TCP connection, the first byte of struct tcp_info
 _TIMES = struct.Struct("=3Q")  # microseconds: busy, held up by the receiver, held up by the sender's own buffer
 _TIMES_OFFSET = 168  # in struct tcp_info, from Linux 4.10 on
 
@@ -61,23 +63,34 @@ async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, se
 async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:
     """Until the receiver has enough and hangs up, or its time is over. Returns the share of the time in which the
     network held the bytes up; 1 where the kernel does not say."""
-    sock, began, share = writer.get_extra_info("socket"), time.monotonic(), 1.0
-    piece, deadline = os.urandom(_PIECE_BYTES), began + _LATE_S + STREAM_S
+    watch = _NetworkShare(writer.get_extra_info("socket"))
+    watching = asyncio.ensure_future(watch.run())
+    piece, deadline = os.urandom(_PIECE_BYTES), time.monotonic() + _LATE_S + STREAM_S
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(_LATE_S + STREAM_S):
             while not (writer.is_closing() or reader.at_eof() or time.monotonic() > deadline):
                 writer.write(piece)
-                share = _network_share(sock, began)
                 await writer.drain()
-                share = _network_share(sock, began)
                 await asyncio.sleep(0)  # drain does not wait on a TLS connection whose end is not noticed yet
-    return share
+    watching.cancel()
+    return watch.share
 
 
-def _network_share(sock: socket.socket, began: float) -> float:
-    """Bytes wait for the network while the kernel has some to send and neither the receiver nor a buffer is full."""
-    with contextlib.suppress(OSError, struct.error):
-        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TIMES_OFFSET + _TIMES.size)
-        busy, by_receiver, by_buffer = _TIMES.unpack_from(told, _TIMES_OFFSET)
-        return float((busy - by_receiver - by_buffer) / 1e6 / max(1e-3, time.monotonic() - began))
-    return 1.0
+class _NetworkShare:
+    """Bytes wait for the network while the kernel has some to send and neither the receiver nor a buffer is full.
+
+    The kernel is asked all the time: a sender may wait in one call until the end, and a connection that has ended tells
+    nothing any more."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._began = sock, time.monotonic()
+        self.share = 1.0
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(OSError, struct.error):
+                told = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TIMES_OFFSET + _TIMES.size)
+                busy, by_receiver, by_buffer = _TIMES.unpack_from(told, _TIMES_OFFSET)
+                if told[0] == _ESTABLISHED and busy:
+                    self.share = (busy - by_receiver - by_buffer) / 1e6 / (time.monotonic() - self._began)
+            await asyncio.sleep(_LOOK_S)
