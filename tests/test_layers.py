@@ -198,7 +198,9 @@ def test_public_names_are_documented():
 
 def test_coordinator_agent_and_commands_start_without_torch():
     start = sorted(
-        m for m in modules() if room_of(m) in ("chaos", "cli", "clusters", "control", "journal", "protocol", "wire", "sim")
+        m
+        for m in modules()
+        if room_of(m) in ("chaos", "cli", "clusters", "control", "journal", "protocol", "wire", "sim")
     )
     start.remove("chaos.script")
     start.remove("chaos.strangers.torchrun")
