@@ -81,13 +81,13 @@ def test_stranger_that_sends_byte_by_byte_is_cut(make_holder):
 
 def test_crowd_of_silent_strangers_keeps_no_member_out(make_owner, make_holder, make_client):
     owner, holder, client = make_owner(), make_holder(deadline_s=WAIT_S), make_client()
-    holder.server._strangers = PreauthLimit(limit=4, grace_s=0.05)
+    holder.server._unauthenticated = PreauthLimit(limit=4, grace_s=0.05)
     with contextlib.ExitStack() as crowd:
         for _ in range(20):
             crowd.enter_context(socket.create_connection(holder.address))
         push_to(client, holder.address, owner)
         assert holder.outcome()[0] == "stored"
-        assert len(holder.server._strangers) <= 4
+        assert len(holder.server._unauthenticated) <= 4
 
 
 def test_truncated_frame_of_a_member_ends_its_connection_only(make_owner, make_holder, make_client):

@@ -99,11 +99,11 @@ def test_stranger_that_sends_byte_by_byte_is_thrown_out(monkeypatch):
 def test_crowd_of_silent_strangers_keeps_no_member_out():
     async def scenario() -> None:
         front = Front()
-        front.reception._strangers = PreauthLimit(limit=8, grace_s=0.05)
+        front.reception._unauthenticated = PreauthLimit(limit=8, grace_s=0.05)
         async with listening(front) as address:
             crowd = [await asyncio.open_connection(address.host, address.port) for _ in range(30)]
             assert await is_let_in(front, address)
-            assert len(front.reception._strangers) <= 8
+            assert len(front.reception._unauthenticated) <= 8
             for _, writer in crowd:
                 writer.transport.abort()
 
@@ -113,7 +113,7 @@ def test_crowd_of_silent_strangers_keeps_no_member_out():
 def test_storm_of_members_is_let_in_completely():
     async def scenario() -> None:
         front = Front()
-        front.reception._strangers = PreauthLimit(limit=4, grace_s=5.0)
+        front.reception._unauthenticated = PreauthLimit(limit=4, grace_s=5.0)
         async with listening(front) as address:
             links = await asyncio.gather(*(connect(address, MEMBER, patience_s=30.0) for _ in range(60)))
             for link in links:
