@@ -175,7 +175,7 @@ def test_machine_with_coordinator_and_rank_0_dies(site):
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.thorough)])
 def test_everything_ends_with_the_launcher(site, how):
     up(site, "a", "b")
     site.path(f"{FOLDER}/ranks").mkdir()

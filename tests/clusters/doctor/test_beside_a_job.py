@@ -99,6 +99,7 @@ def test_sound_job_and_sound_newcomer(job):
 
 @needs("prlimit")
 @needs_faketime
+@pytest.mark.thorough
 def test_agents_find_what_they_themselves_suffer_from(job):
     """Their own limits, clock and allocation, not those of the machine that asks."""
     job.start(3)
@@ -114,6 +115,7 @@ def test_agents_find_what_they_themselves_suffer_from(job):
     assert "behind that of the coordinator" in clock["what"]
 
 
+@pytest.mark.thorough
 def test_no_coordinator_and_another_secret(job, tmp_path, monkeypatch):
     away = examine("--join", job.place)
     assert away.only["check"] == "ports" and job.place in away.only["what"]
@@ -127,6 +129,7 @@ def test_no_coordinator_and_another_secret(job, tmp_path, monkeypatch):
     assert examine("--join", job.place).only["check"] == "secret"
 
 
+@pytest.mark.thorough
 def test_newcomer_of_another_version(job, tmp_path):
     copy = tmp_path / "other" / "deadpool"
     shutil.copytree(Path(deadpool.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -149,6 +152,7 @@ def test_folder_without_a_job_could_not_be_looked_at(tmp_path):
 @needs_root
 @needs("ip")
 @needs("nft")
+@pytest.mark.thorough
 def test_newcomer_that_the_agents_do_not_reach_and_one_that_does_not_reach_them(tmp_path):
     """Both ways: n3 wants to join the job of n1 and n2."""
     closed = (

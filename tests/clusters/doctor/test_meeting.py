@@ -59,6 +59,7 @@ def test_firewall_that_lets_no_agent_in(three):
 
 
 @needs("nft")
+@pytest.mark.thorough
 def test_meeting_place_that_cannot_be_reached(three):
     three["n1"].run(
         "nft add table ip f; nft add chain ip f in '{ type filter hook input priority 0; }'; "
@@ -76,6 +77,7 @@ def test_meeting_place_that_cannot_be_reached(three):
 
 
 @needs("tc")
+@pytest.mark.thorough
 def test_link_that_is_limited(three):
     """20 Mbit/s for what leaves n2."""
     three["n2"].run("tc qdisc add dev eth0 root tbf rate 20mbit burst 32k latency 50ms")
@@ -85,6 +87,7 @@ def test_link_that_is_limited(three):
     assert "bytes pass from n2 to n" in found.of()[0]["what"]
 
 
+@pytest.mark.thorough
 def test_bound_that_no_link_here_reaches(three):
     """Told as a note where it was a processor that held the bytes up, as may well be on this machine."""
     found = Examined(*three.meet("--least-gbps", 1000)["n1"])
@@ -106,6 +109,7 @@ def test_clock_that_is_ahead(three, wrong):
 
 
 @needs("unshare")
+@pytest.mark.thorough
 def test_time_since_boot_is_no_clock(three):
     """A time namespace moves the monotonic clock only, as a machine that was started earlier has another one."""
     assert three.found(before={"n2": ["unshare", "--time", "--monotonic", "1000000"]}).code == 0
@@ -129,6 +133,7 @@ def test_another_version_of_deadpool(three, tmp_path):
     assert "install the same version on every node" in seen[0]["do"] and "10.97.0.2" in seen[0]["what"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("package", "called"), [("torch", "torch"), ("nvidia_nccl_cu12", "NCCL")])
 def test_another_version_of_what_all_must_share(three, tmp_path, package, called):
     """Installed where the node's Python looks first."""
@@ -151,6 +156,7 @@ def test_another_secret(three, tmp_path):
     assert "secret" in Examined(*told["n1"]).checks()
 
 
+@pytest.mark.thorough
 def test_probe_of_the_port_is_no_finding(three):
     """As a load balancer does it: it connects and hangs up, all the time."""
     probe = f"while true; do (exec 3<>/dev/tcp/10.97.0.1/{PORT}) 2>/dev/null; sleep 0.1; done"
@@ -163,6 +169,7 @@ def test_probe_of_the_port_is_no_finding(three):
     assert found.code == 0 and "ports" in found.checks("note")
 
 
+@pytest.mark.thorough
 def test_without_a_secret_it_could_not_look(three, monkeypatch):
     monkeypatch.delenv("DEADPOOL_SECRET_FILE")
     told = three.meet(wait_s=5.0)
@@ -173,11 +180,13 @@ def test_without_a_secret_it_could_not_look(three, monkeypatch):
 # --- nodes -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_defect_of_one_node_is_told_with_its_name(three):
     found = three.found(before={"n3": ["prlimit", "--nofile=512:512"]}).only
     assert (found["check"], found["node"]) == ("open files", "n3")
 
 
+@pytest.mark.thorough
 def test_node_that_dies_in_the_middle_of_it(three):
     """Killed while it waits for the others: the rest is examined all the same."""
     slow = {"n3": ["timeout", "--signal=KILL", "2", "sh", "-c", "exec sleep 60", "sh"]}
