@@ -21,8 +21,8 @@ OLD_SERVER = ("deadpool kubernetes manifest --name", "deadpool kubernetes manife
 
 
 def blocks() -> list[str]:
-    found = re.findall(r"^```\n(.*?)^```", HOWTO.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return [block for block in found if not block.startswith(ELSEWHERE)]
+    found = re.findall(r"^```(\w*)\n(.*?)^```", HOWTO.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [block for language, block in found if not language and not block.startswith(ELSEWHERE)]
 
 
 def test_fields_of_a_job_are_all_there() -> None:
@@ -33,7 +33,8 @@ def test_fields_of_a_job_are_all_there() -> None:
 
 
 def test_there_are_commands_to_follow() -> None:
-    assert len(blocks()) >= 6
+    assert len(blocks()) == 6
+    assert all(block.startswith(("kubectl ", "deadpool ", "mkdir ")) for block in blocks())
 
 
 @pytest.mark.kubernetes
