@@ -34,7 +34,7 @@ def test_fields_of_a_job_are_all_there() -> None:
 
 def test_there_are_commands_to_follow() -> None:
     assert len(blocks()) == 6
-    assert all(block.startswith(("kubectl ", "deadpool ", "mkdir ")) for block in blocks())
+    assert all(block.startswith(("kubectl ", "deadpool ")) for block in blocks())
 
 
 @pytest.mark.kubernetes
