@@ -63,6 +63,17 @@ def crd() -> None:
 
 
 @app.command()
+def operator_manifest(
+    image: Annotated[str, typer.Option(help="an image with DeadPool and its extra kubernetes; torch is not needed")],
+) -> None:
+    """Print the objects of the operator, with the custom resource, as YAML, for kubectl apply -f -."""
+    from deadpool.clusters.kubernetes.operator_objects import operator_objects
+    from deadpool.clusters.kubernetes.rendering import as_yaml
+
+    sys.stdout.write(as_yaml(operator_objects(image)))
+
+
+@app.command()
 def deploy(
     folder: Annotated[Path, typer.Argument(help="where to write them")],
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kube_cluster import BINARIES
 
 from deadpool.clusters.kubernetes.crd import custom_resource, definition
 from deadpool.clusters.kubernetes.deploy_files import files
@@ -19,6 +22,7 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kuberne
 yaml = pytest.importorskip("yaml")
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy/kubernetes"
+FILE_OF = {"base": "job.yaml", "operator": "operator.yaml"}
 VERSIONS = ("1.31", kubernetes_validate.latest_version())
 PLAIN: dict[str, Any] = {"image": "registry/train:1", "program": ["train.py", "--lr", "1e-4"], "nodes": 3, "spares": 1}
 FULL: dict[str, Any] = {
@@ -87,6 +91,21 @@ def test_files_in_deploy_are_those_that_are_made(name: str) -> None:
 def test_deploy_has_no_other_files() -> None:
     found = {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*") if path.is_file()}
     assert found == set(files())
+
+
+@pytest.mark.skipif(not (BINARIES / "kubectl").exists(), reason="needs kubectl: scripts/testbed kubernetes build")
+@pytest.mark.parametrize("name", ["base", "operator"])
+def test_kustomize_takes_what_is_in_deploy(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    shutil.copytree(DEPLOY / name, folder)
+    (folder / "secret").write_text("0123456789abcdef")
+    command = [BINARIES / "kubectl", "kustomize", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    read = {(each["kind"], each["metadata"]["name"]) for each in yaml.safe_load_all(done.stdout)}
+    written = [each for each in yaml.safe_load_all((DEPLOY / name / FILE_OF[name]).read_text(encoding="utf-8"))]
+    expected = {(each["kind"], each["metadata"]["name"]) for each in written}
+    assert read == expected | ({("Secret", "train-secret")} if name == "base" else set())
 
 
 @pytest.mark.parametrize("fields", [PLAIN, FULL])
