@@ -103,7 +103,7 @@ def test_kustomize_takes_what_is_in_deploy(name: str, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     read = {(each["kind"], each["metadata"]["name"]) for each in yaml.safe_load_all(done.stdout)}
-    written = [each for each in yaml.safe_load_all((DEPLOY / name / FILE_OF[name]).read_text(encoding="utf-8"))]
+    written = list(yaml.safe_load_all((DEPLOY / name / FILE_OF[name]).read_text(encoding="utf-8")))
     expected = {(each["kind"], each["metadata"]["name"]) for each in written}
     assert read == expected | ({("Secret", "train-secret")} if name == "base" else set())
 
