@@ -119,8 +119,11 @@ class Site:
         return machine
 
     def _add(self, name: str) -> Machine:
-        number = 10 + len({*self.machines, name}) if name not in self.machines else 0
-        address = self.machines[name].address if name in self.machines else f"10.87.1.{number}"
+        number = 10 + len({*self.machines, name})
+        if name in self.machines:
+            number = int(self.machines[name].address.rpartition(".")[2])
+            self._await(lambda: not self._has_port(number), f"the end of the network of {name}")
+        address = f"10.87.1.{number}"
         script = "\n".join(
             [
                 f"hostname {name}",
@@ -133,10 +136,9 @@ class Site:
             ]
         )
         process, first = _in_namespaces(self._enter(), script)
-        port = f"v{number or address.rpartition('.')[2]}"
-        self._run_ip(
-            f"link add name {port} type veth peer name eth0 netns {first.pid}", f"link set {port} master br0 up"
-        )
+        # One that comes back has the card it had: others remember its hardware address for a while.
+        peer = f"peer name eth0 address 02:00:0a:57:01:{number:02x} netns {first.pid}"
+        self._run_ip(f"link add name v{number} type veth {peer}", f"link set v{number} master br0 up")
         machine = self.machines[name] = Machine(name, address, process, first)
         return machine
 
@@ -230,12 +232,18 @@ class Site:
             timeout=10,
         )
 
+    def _has_port(self, number: int) -> bool:
+        """The kernel takes it away some time after the machine's last process."""
+        listed = ["nsenter", "-t", str(self._first), "--net", "ip", "-br", "link"]
+        return f"v{number}@" in subprocess.run(listed, text=True, capture_output=True, check=True, timeout=10).stdout
+
     def _port(self, name: str) -> str:
         return f"v{self.machines[name].address.rpartition('.')[2]}"
 
     def _answers(self, machine: Machine) -> bool:
+        """Within a second: a connection tried before the machine is up is tried again by the kernel only much later."""
         probe = f"exec 3<>/dev/tcp/{machine.address}/{PORT} && read -t 1 line <&3"
-        return self.run(["bash", "-c", probe], timeout_s=10).returncode == 0
+        return self.run(["timeout", "1", "bash", "-c", probe], timeout_s=10).returncode == 0
 
     def _await(self, ready: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + 20

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(missing()), reason=missin
 FOUR = "a\nb rack=r1\nc\nd  # the spare\n"
 TWO = "a\nb\n"
 QUICK = ("--node-timeout-s", "3", "--overhead-budget", "0")
+UNTIL_STOPPED = (WORKLOAD, "--out", f"{FOLDER}/out", "--steps", "100000", "--stop", f"{FOLDER}/stop", *SMALL)
 WAITING = str(ROOT / "tests/cli/waiting_script.py")
 
 
@@ -40,13 +41,19 @@ def up(site: Site, *names: str) -> None:
     site.write_ssh_config("/srv/ssh/config", names)
 
 
-def reference(site: Site, steps: int, ranks: int) -> Results:
-    """The same script under torchrun."""
+def reference(site: Site, ranks: int) -> Results:
+    """The same script under torchrun, until the same step."""
     out = f"{FOLDER}/reference"
-    command = ["python", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), WORKLOAD, "--out", out]
-    done = site.run([*command, "--steps", str(steps), *SMALL], timeout_s=90)
+    words = [out if word == f"{FOLDER}/out" else word for word in UNTIL_STOPPED]
+    command = ["python", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *words]
+    done = site.run(command, timeout_s=120)
     assert done.returncode == 0, done.stdout
     return Results.read(site.path(out))
+
+
+def stop_soon(site: Site) -> None:
+    """At a step that no rank has reached yet: only now may the job end."""
+    site.path(f"{FOLDER}/stop").write_text(str(results(site).newest_step() + 50))
 
 
 def results(site: Site) -> Results:
@@ -65,19 +72,18 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(150)
 def test_machine_dies(site):
     """The quick one: two machines and a spare, one coordinator."""
     up(site, "a", "b", "c")
-    steps = 20
-    job_words = (WORKLOAD, "--out", f"{FOLDER}/out", "--steps", str(steps), *SMALL)
-    with ssh_job(site, "a\nb\nc\n", "--spares", "1", *QUICK, *job_words) as job:
+    with ssh_job(site, "a\nb\nc\n", "--spares", "1", *QUICK, *UNTIL_STOPPED) as job:
         job.await_text("has rehearsed")
         site.machines["b"].kill()
+        await_true(lambda: len(job.events("go")) == 2, "the recovery")
+        stop_soon(site)
         assert job.wait() == 0, job.printed()
     assert "FAULT" in job.printed()
-    assert differences(reference(site, steps, 2), results(site)) == []
+    assert differences(reference(site, 2), results(site)) == []
     assert is_idle(site, "a", "c")
 
 
@@ -86,8 +92,7 @@ def test_machine_dies(site):
 def test_what_died_is_started_again_as_a_spare(site):
     """First an agent, then a whole machine, which comes back with an empty disk; then the ranks go to it."""
     up(site, "a", "b", "c")
-    job_words = (WORKLOAD, "--out", f"{FOLDER}/out", "--steps", "100000", "--stop", f"{FOLDER}/stop", *SMALL)
-    with ssh_job(site, "a\nb\nc\n", "--spares", "1", "--restart", *QUICK, *job_words) as job:
+    with ssh_job(site, "a\nb\nc\n", "--spares", "1", "--restart", *QUICK, *UNTIL_STOPPED) as job:
         job.await_text("has rehearsed")
         (agent,) = site.machines["c"].agents()
         agent.kill()
@@ -101,13 +106,9 @@ def test_what_died_is_started_again_as_a_spare(site):
         agent.kill()
         await_true(lambda: len(job.events("go")) == 3, "the second recovery")
         assert job.events("planned")[-1]["seats"] == ["a", "b"]
-        site.path(f"{FOLDER}/stop").write_text(str(len(results(site).losses[0]) + 50))
+        stop_soon(site)
         assert job.wait() == 0, job.printed()
-    out = f"{FOLDER}/reference"
-    words = [out if word == f"{FOLDER}/out" else word for word in job_words]
-    done = site.run(["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", *words], timeout_s=120)
-    assert done.returncode == 0, done.stdout
-    assert differences(Results.read(site.path(out)), results(site)) == []
+    assert differences(reference(site, 2), results(site)) == []
     assert is_idle(site, "a", "b", "c")
 
 
@@ -152,10 +153,7 @@ def test_machines_that_do_not_fit_are_refused_before_anything_starts(site):
 def test_machine_with_coordinator_and_rank_0_dies(site):
     """The power failure of the first machine: nothing says so. The standby takes the job over, the spare the rank."""
     up(site, *"abcd")
-    steps = 40
-    with ssh_job(
-        site, FOUR, "--spares", "1", *QUICK, WORKLOAD, "--out", f"{FOLDER}/out", "--steps", str(steps), *SMALL
-    ) as job:
+    with ssh_job(site, FOUR, "--spares", "1", *QUICK, *UNTIL_STOPPED) as job:
         job.await_text("has rehearsed")
         job.await_step(8)
         secret = (job.run_folder() / "secret").read_text()
@@ -165,8 +163,10 @@ def test_machine_with_coordinator_and_rank_0_dies(site):
             assert secret not in " ".join(process.cmdline()) + json.dumps(process.environ()), process
         site.cut("a")
         site.machines["a"].kill()
+        await_true(lambda: len(job.events("go")) == 2, "the recovery")
+        stop_soon(site)
         assert job.wait() == 0, job.printed()
-    assert differences(reference(site, steps, 3), results(site)) == []
+    assert differences(reference(site, 3), results(site)) == []
     assert is_idle(site, "b", "c", "d")
     assert [path for name in "bcd" for path in site.machines[name].path("/tmp").glob("*deadpool*")] == []
     assert re.search(r"plan: nodes \['d', 'b', 'c'\]", job.printed()), job.printed()
