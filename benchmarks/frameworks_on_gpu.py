@@ -58,7 +58,7 @@ FRAMEWORKS = {
     "transformers": Framework(
         SCRIPTS / "trainer_script.py",
         ("--device", DEVICE),
-        {"ddp": (2, ())},
+        {"ddp": (2, ()), "fsdp2": (2, ("--fsdp",))},
         {
             "backward": "at=backward step=8 node=n1",
             "update": "at=optimizer step=12 node=n0",

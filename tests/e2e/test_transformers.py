@@ -15,6 +15,7 @@ from deadpool.workload.results import Results, differences
 
 pytest.importorskip("accelerate")
 SCRIPT = Path(__file__).with_name("trainer_script.py")
+SHARDS = ("--fsdp",)
 PER_EPOCH, UPDATES = 6, 18
 """44 rows on 2 ranks, 2 per batch, 2 batches per update: the last update of an epoch has one batch only."""
 
@@ -41,12 +42,8 @@ CASES = {
 }
 
 
-QUICK = ()
-
-
-@pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.thorough) for case in CASES]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES)
 def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
     stage, disturbed = run(tmp_path, fork_server, *CASES[case])
     assert len(stage.events("fault")) == 1
@@ -65,6 +62,35 @@ def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undist
     assert differences(undisturbed, disturbed) == []
     assert stage.trainers()[0] == "n0.0"
     assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]
+
+
+@pytest.fixture(scope="module")
+def undisturbed_shards(tmp_path_factory):
+    return run_script_unprotected(SCRIPT, [*SHARDS], 2, tmp_path_factory.mktemp("unprotected") / "run")
+
+
+@pytest.mark.thorough
+class TestShards:
+    """FSDP2 through Accelerate: each rank has a shard of every layer and of the optimizer's state."""
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_bit_identical_to_torchrun(self, tmp_path, fork_server, undisturbed_shards, case):
+        stage, disturbed = run(tmp_path, fork_server, *CASES[case], arguments=SHARDS)
+        assert len(stage.events("fault")) == 1
+        assert differences(undisturbed_shards, disturbed) == []
+        assert len(disturbed.losses[0]) == UPDATES
+
+    def test_survivors_do_not_keep_their_processes(self, tmp_path, fork_server, undisturbed_shards):
+        fault = "at=backward step=8 node=n1"
+        _, disturbed = run(tmp_path, fork_server, fault, arguments=SHARDS, in_place="never")
+        assert differences(undisturbed_shards, disturbed) == []
+
+    def test_training_that_goes_on_from_a_checkpoint(self, tmp_path, fork_server):
+        run_script_unprotected(SCRIPT, [*SHARDS, "--stop-at", "8"], 2, tmp_path / "before")
+        arguments = [*SHARDS, "--resume", str(tmp_path / "before" / "out" / "checkpoints" / "checkpoint-7")]
+        undisturbed = run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "unprotected")
+        _, disturbed = run(tmp_path, fork_server, "at=backward step=2 node=n1", arguments=arguments)
+        assert differences(undisturbed, disturbed) == [] and min(disturbed.losses[0]) == 7
 
 
 @pytest.mark.thorough

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import DistributedType, PartialState
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
@@ -77,7 +79,8 @@ def digest(trainer: Trainer) -> str:
     for index, state in trainer.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer {index} {name}": each for name, each in state.items()}
     for name, tensor in sorted(tensors.items()):
-        hasher.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        hasher.update(name.encode() + local.detach().cpu().contiguous().numpy().tobytes())
     history = [
         {k: v for k, v in logs.items() if "runtime" not in k and "per_second" not in k}
         for logs in trainer.state.log_history
@@ -101,6 +104,7 @@ parser.add_argument("--sampling", default="random")
 parser.add_argument("--epoch-stop", action="store_true")
 parser.add_argument("--resume-last", action="store_true", help="from the newest checkpoint that this process finds")
 parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+parser.add_argument("--fsdp", action="store_true", help="FSDP2 through Accelerate")
 parser.add_argument("--resume", type=Path, help="a checkpoint of Trainer's")
 parsed = parser.parse_args()
 parsed.out.mkdir(parents=True, exist_ok=True)
@@ -135,7 +139,12 @@ arguments = TrainingArguments(
     use_cpu=parsed.device == "cpu",
     ddp_backend="gloo" if parsed.device == "cpu" else "nccl",
     seed=3,
+    fsdp=parsed.fsdp,
+    fsdp_config={"transformer_layer_cls_to_wrap": "GPT2Block"} if parsed.fsdp else None,
 )
+if parsed.fsdp and arguments.device.type == "cpu":
+    # Accelerate shards only where it knows of GPUs. What it does then can be done on CPUs as well.
+    PartialState().distributed_type = DistributedType.MULTI_GPU
 torch.manual_seed(3)
 model = GPT2LMHeadModel(
     GPT2Config(
