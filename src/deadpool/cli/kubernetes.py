@@ -130,7 +130,8 @@ def coordinator(
         store.note_begun(os.environ.get("POD_NAME", settings.host))
     outcome = serve(coordinate(settings, folder, quiet=False, founds=begins, stops_on=()))
     if outcome.of_leader:
-        store.note_end(failed=outcome.failed, reason=outcome.reason)
+        places = max(1, len(settings.coordinator_places))
+        store.note_end(failed=outcome.failed, reason=outcome.reason, coordinators=places)
     raise typer.Exit(1 if outcome.failed else 0)
 
 

@@ -76,9 +76,9 @@ class KubeJob:
         files = ["--out", str(out), "--stop", str(self.folder / "stop")]
         return [str(SCRIPT), *files, "--layout", "fsdp2", "--steps", "1000000", *SIZE]
 
-    def start_by_command(self) -> None:
+    def start_by_command(self, **changed: Any) -> None:
         values = self.folder / "values.yaml"
-        values.write_text(json.dumps(self.fields()))
+        values.write_text(json.dumps(self.fields() | changed))
         command = ["deadpool", "kubernetes", "manifest", "--name", self.name, "--values", str(values)]
         manifest = self.cluster.run(*command, "--server-version", "1.20")
         self.cluster.kubectl("apply", "-f", "-", text=manifest)

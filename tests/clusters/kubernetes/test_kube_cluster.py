@@ -197,6 +197,16 @@ def test_job_of_the_command_survives_what_happens_to_it(job: KubeJob) -> None:
     finish(job)
 
 
+def test_job_that_fails_is_a_job_that_failed(job: KubeJob) -> None:
+    job.start_by_command(script="raise SystemExit('no data')", program=[])
+    for index in range(2):
+        wait = ["wait", "--for=condition=failed", f"job/{job.name}-coordinator-{index}", "--timeout=120s"]
+        job.cluster.kubectl(*wait, timeout_s=130)
+    state = json.loads(job.cluster.kubectl("get", "configmap", f"{job.name}-state", "-o", "json"))
+    assert state["data"]["outcome"] == "failed" and "no data" in state["data"]["reason"]
+    job.cluster.await_true(lambda: not job.pods("agent"), "no agents", 150)
+
+
 @pytest.fixture
 def operator(cluster: Cluster) -> Iterator[Cluster]:
     for content in operator_objects(IMAGE):
@@ -219,6 +229,9 @@ def test_job_of_the_operator_survives_what_happens_to_it(operator: Cluster, job:
     change = json.dumps({"spec": {"spares": 2}})
     job.cluster.kubectl("patch", "deadpooljob", job.name, "--type=merge", "-p", change)
     job.cluster.await_true(lambda: job.ready_agents() == NODES + 2, "a second spare", 180)
+    change = json.dumps({"spec": {"port": 29500}})
+    job.cluster.kubectl("patch", "deadpooljob", job.name, "--type=merge", "-p", change)
+    job.cluster.await_true(lambda: "without effect: port" in shown(job)["reason"], "a word on the change", 60)
     finish(job)
     job.cluster.await_true(lambda: shown(job)["phase"] == "Completed", "phase Completed", 60)
     job.cluster.kubectl("delete", "deadpooljob", job.name)

@@ -44,9 +44,10 @@ class Api:
     def patch(self, kind: Any, name: str, change: dict[str, Any], **_: Any) -> None:
         if name == "t-state":
             self.data |= change["data"]
-        else:
-            assert name == "t-agents"
+        elif name == "t-agents":
             self.replicas = change["spec"]["replicas"]
+        else:
+            assert change == {"spec": {"backoffLimit": 0}}
         self.order.append(name)
 
 
@@ -57,8 +58,9 @@ def test_outcome_is_written_before_agents_go() -> None:
     assert not store.read().begun
     store.note_begun("t-coordinator-0-x")
     assert store.read().begun and not store.read().outcome
-    store.note_end(failed=True, reason="no spare")
-    assert (api.replicas, api.order[-2:]) == (0, ["t-state", "t-agents"])
+    store.note_end(failed=True, reason="no spare", coordinators=2)
+    assert api.replicas == 0
+    assert api.order[-4:] == ["t-state", "t-agents", "t-coordinator-0", "t-coordinator-1"]
     assert (store.read().exit_code, store.read().reason) == (1, "no spare")
-    store.note_end(failed=False, reason="all ranks ended")
-    assert store.read().exit_code == 0
+    store.note_end(failed=False, reason="all ranks ended", coordinators=2)
+    assert store.read().exit_code == 0 and api.order[-1] == "t-agents"

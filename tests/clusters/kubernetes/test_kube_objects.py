@@ -133,13 +133,14 @@ def test_secret_is_new_for_each_job_and_long_enough() -> None:
     assert of_kind("Secret", FULL) == []
 
 
-def test_agents_have_no_rights_and_coordinators_only_two() -> None:
+def test_agents_have_no_rights_and_coordinators_only_three() -> None:
     (agents,) = of_kind("Deployment", PLAIN)
     assert pod_of(agents)["automountServiceAccountToken"] is False
     (role,) = of_kind("Role", PLAIN)
     assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in role["rules"]] == [
         (["configmaps"], ["train-state"], ["get", "patch"]),
         (["deployments/scale"], ["train-agents"], ["get", "patch"]),
+        (["jobs"], ["train-coordinator-0", "train-coordinator-1"], ["patch"]),
     ]
 
 

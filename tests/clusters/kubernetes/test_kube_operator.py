@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deadpool.clusters.kubernetes.operator.lost_pods import REPORT_S, TAKEOVER_S, LostPods, PodView
-from deadpool.clusters.kubernetes.operator.status import changes, described, ended
+from deadpool.clusters.kubernetes.operator.status import changes, changes_without_effect, described, ended
 
 
 def pod(name: str = "a", **changed: Any) -> PodView:
@@ -83,6 +83,15 @@ def test_what_is_not_known_yet_is_not_written() -> None:
 def test_recovery_is_shown_with_its_fault(phase: str) -> None:
     shown = described(ANSWER | {"phase": phase, "last_fault": "link to node a lost"}, 2)
     assert (shown["phase"], shown["lastFault"]) == ("Recovering", "link to node a lost")
+
+
+def test_change_without_effect_is_shown() -> None:
+    made = {"image": "a", "nodes": 2, "spares": 1}
+    assert changes_without_effect(made, made | {"spares": 3}) == ""
+    assert changes_without_effect(made, {"image": "a", "nodes": 2}) == ""
+    said = changes_without_effect(made, {"image": "b", "nodes": 2, "spares": 1, "port": 7})
+    assert "image, port" in said
+    assert described(ANSWER, 2, said)["reason"] == said
 
 
 def test_last_fault_stays_when_another_coordinator_leads() -> None:

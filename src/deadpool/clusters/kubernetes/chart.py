@@ -24,9 +24,12 @@ _INSIDE = re.compile(r"@@(\w+)@@")
 _HEAD = """\
 {{- $name := .Release.Name }}
 {{- $coordinators := int (default (ternary 2 1 (gt (int .Values.nodes) 2)) .Values.coordinators) }}
+{{- $coordinatorNames := list }}
 {{- $addresses := list }}
 {{- range $index := until $coordinators }}
-{{- $addresses = append $addresses (printf "%s-coordinator-%d.%s:%d" $name $index $name (int $.Values.port)) }}
+{{- $coordinator := printf "%s-coordinator-%d" $name $index }}
+{{- $coordinatorNames = append $coordinatorNames $coordinator }}
+{{- $addresses = append $addresses (printf "%s.%s:%d" $coordinator $name (int $.Values.port)) }}
 {{- end }}
 {{- $program := .Values.program }}
 {{- if .Values.script }}
@@ -49,6 +52,7 @@ _EXPRESSIONS = {
     "job": "$name",
     "index": "$index",
     "addresses": 'join "," $addresses',
+    "coordinatorNames": "$coordinatorNames",
     "pods": "add (int $.Values.nodes) (int $.Values.spares)",
     "stayingCoordinators": "sub $coordinators 1",
     "program": "$program",
@@ -73,6 +77,9 @@ class MarkedSpec(JobSpec):
 
     def coordinator_addresses(self, job: str) -> str:
         return "@@addresses@@"
+
+    def coordinator_names(self, job: str) -> list[str]:
+        return ["@@*coordinatorNames@@"]
 
     def secret_of(self, job: str) -> str:
         return "@@secretOf@@"

@@ -12,11 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from deadpool.clusters.kubernetes.spec import coordinator_name, state_name
 from deadpool.errors import ConfigError
 
 if TYPE_CHECKING:
     from lightkube import Client
 
+MADE_FROM = "deadpool.dev/made-from"
+"""Annotation of the ConfigMap: the spec of the DeadPoolJob that the job's objects were made from."""
 BEGUN, OUTCOME, REASON = "begun", "outcome", "reason"
 COMPLETED, FAILED = "completed", "failed"
 _PAUSE_S, _REQUEST_S = 2.0, 10.0
@@ -47,28 +50,37 @@ class JobStateStore:
     def read(self) -> JobState:
         from lightkube.resources.core_v1 import ConfigMap
 
-        found = self._patiently(lambda: self._client.get(ConfigMap, f"{self._job}-state"), _START_S)
+        found = self._patiently(lambda: self._client.get(ConfigMap, state_name(self._job)), _START_S)
         data = found.data or {}
         return JobState(BEGUN in data, data.get(OUTCOME, ""), data.get(REASON, ""))
 
     def note_begun(self, by: str) -> None:
         self._patiently(lambda: self._write({BEGUN: by}), _START_S)
 
-    def note_end(self, *, failed: bool, reason: str) -> None:
+    def note_end(self, *, failed: bool, reason: str, coordinators: int) -> None:
         """The outcome first: pods that are started again in between end by themselves."""
         outcome = {OUTCOME: FAILED if failed else COMPLETED, REASON: reason}
         self._patiently(lambda: self._write(outcome), _END_S)
         self._patiently(self._dismiss_agents, _END_S)
+        for index in range(coordinators if failed else 0):
+            self._patiently(lambda index=index: self._forbid_retries(index), _END_S)  # type: ignore[misc]
 
     def _write(self, data: dict[str, str]) -> None:
         from lightkube.resources.core_v1 import ConfigMap
 
-        self._client.patch(ConfigMap, f"{self._job}-state", {"data": data})
+        self._client.patch(ConfigMap, state_name(self._job), {"data": data})
 
     def _dismiss_agents(self) -> None:
         from lightkube.resources.apps_v1 import Deployment
 
         self._client.patch(Deployment.Scale, f"{self._job}-agents", {"spec": {"replicas": 0}}, patch_type=_merge())
+
+    def _forbid_retries(self, index: int) -> None:
+        """Of the Job of a coordinator, so that it fails with its pod and is not tried again for days."""
+        from lightkube.resources.batch_v1 import Job
+
+        change = {"spec": {"backoffLimit": 0}}
+        self._client.patch(Job, coordinator_name(self._job, index), change, patch_type=_merge())
 
     def _patiently(self, request: Callable[[], Result], limit_s: float) -> Result:
         """Until the API server answers. What it refuses, it would refuse again."""

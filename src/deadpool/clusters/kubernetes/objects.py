@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from deadpool.clusters.kubernetes.pods import AGENT, COORDINATOR, agent_pod, coordinator_pod, labels_of
-from deadpool.clusters.kubernetes.spec import JobSpec
+from deadpool.clusters.kubernetes.spec import JobSpec, coordinator_name, state_name
 
 _RETRIES = 1000
-"""Pods of a coordinator that may be lost. A job that failed is not tried again: it says so in its state."""
+"""Pods of a coordinator that may be lost. When the job has failed, its coordinator sets this to none."""
 _DNS_PORT, _API_PORTS = 53, (443, 6443)
 
 Maker = Callable[[str, JobSpec], dict[str, Any]]
@@ -38,7 +38,7 @@ def _script(job: str, spec: JobSpec) -> dict[str, Any]:
 
 def _state(job: str, spec: JobSpec) -> dict[str, Any]:
     """Empty: coordinators write into it that the job has begun, and how it ended."""
-    return _object("v1", "ConfigMap", job, f"{job}-state")
+    return _object("v1", "ConfigMap", job, state_name(job))
 
 
 def _service(job: str, spec: JobSpec) -> dict[str, Any]:
@@ -58,14 +58,21 @@ def _account(job: str, spec: JobSpec) -> dict[str, Any]:
 
 
 def _role(job: str, spec: JobSpec) -> dict[str, Any]:
-    """What a coordinator may do: note that the job has begun or ended, and end the agents' pods with the job."""
+    """What a coordinator may do: note that the job has begun or ended, end the agents' pods with the job, and have its
+    Jobs fail with the job."""
     rules = [
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [f"{job}-state"], "verbs": ["get", "patch"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [state_name(job)], "verbs": ["get", "patch"]},
         {
             "apiGroups": ["apps"],
             "resources": ["deployments/scale"],
             "resourceNames": [f"{job}-agents"],
             "verbs": ["get", "patch"],
+        },
+        {
+            "apiGroups": ["batch"],
+            "resources": ["jobs"],
+            "resourceNames": spec.coordinator_names(job),
+            "verbs": ["patch"],
         },
     ]
     return _object("rbac.authorization.k8s.io/v1", "Role", job, f"{job}-coordinator", rules=rules)
@@ -98,7 +105,7 @@ def _agents(job: str, spec: JobSpec) -> dict[str, Any]:
 def coordinator_job(job: str, spec: JobSpec, index: Any) -> dict[str, Any]:
     """A Job, so that its state tells whether training succeeded."""
     content = {"backoffLimit": _RETRIES, "completions": 1, "template": coordinator_pod(job, spec, index)}
-    return _object("batch/v1", "Job", job, f"{job}-coordinator-{index}", spec=content)
+    return _object("batch/v1", "Job", job, coordinator_name(job, index), spec=content)
 
 
 def _agent_budget(job: str, spec: JobSpec) -> dict[str, Any]:

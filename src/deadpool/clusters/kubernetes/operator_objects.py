@@ -25,7 +25,7 @@ _RULES = [
     _rule("", "configmaps", "create get patch"),  # patch: only who has a right may give it to a coordinator
     _rule("apps", "deployments", "create"),
     _rule("apps", "deployments/scale", "get patch"),
-    _rule("batch", "jobs", "create"),
+    _rule("batch", "jobs", "create patch"),  # patch: as above
     _rule("policy", "poddisruptionbudgets", "create"),
     _rule("networking.k8s.io", "networkpolicies", "create"),
     _rule(_RBAC, "roles rolebindings", "create"),

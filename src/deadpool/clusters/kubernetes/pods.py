@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.clusters.kubernetes.spec import JobSpec, apart
+from deadpool.clusters.kubernetes.spec import JobSpec, apart, coordinator_name
 from deadpool.environment import SECRET_FILE_VARIABLE
 
 COORDINATOR, AGENT = "coordinator", "agent"
@@ -24,7 +24,6 @@ def labels_of(job: str, role: str | None = None) -> dict[str, str]:
 
 
 def coordinator_pod(job: str, spec: JobSpec, index: Any) -> dict[str, Any]:
-    own = f"{job}-coordinator-{index}"
     container = {
         "name": COORDINATOR,
         "args": [
@@ -48,7 +47,7 @@ def coordinator_pod(job: str, spec: JobSpec, index: Any) -> dict[str, Any]:
     }
     pod = _pod(job, spec, container)
     pod |= {
-        "hostname": own,
+        "hostname": coordinator_name(job, index),
         "subdomain": job,
         "restartPolicy": "Never",
         "serviceAccountName": f"{job}-coordinator",

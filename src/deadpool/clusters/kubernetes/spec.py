@@ -46,6 +46,16 @@ _TEXT: dict[str, Any] = {"type": "string"}
 _TRUTH: dict[str, Any] = {"type": "boolean"}
 
 
+def state_name(job: str) -> str:
+    """Of the ConfigMap with what outlives pods."""
+    return f"{job}-state"
+
+
+def coordinator_name(job: str, index: Any) -> str:
+    """Of a coordinator's Job, and of its pods in the job's Service."""
+    return f"{job}-coordinator-{index}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
     """Field names are those of the custom resource, written as Kubernetes writes them."""
@@ -116,7 +126,10 @@ class JobSpec:
 
     def coordinator_address(self, job: str, index: int) -> str:
         """A name of the job's own Service, which leads to whichever pod has this place now."""
-        return f"{job}-coordinator-{index}.{job}:{self.port}"
+        return f"{coordinator_name(job, index)}.{job}:{self.port}"
+
+    def coordinator_names(self, job: str) -> list[str]:
+        return [coordinator_name(job, index) for index in range(self.coordinator_count)]
 
     def coordinator_addresses(self, job: str) -> str:
         return ",".join(self.coordinator_address(job, index) for index in range(self.coordinator_count))

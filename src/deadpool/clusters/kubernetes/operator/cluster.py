@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import json
 from typing import Any
 
 from lightkube import AsyncClient
@@ -16,8 +17,10 @@ from lightkube.resources.core_v1 import ConfigMap, Node, Pod, Secret
 from lightkube.types import PatchType
 
 from deadpool.clusters.kubernetes.crd import GROUP, KIND, PLURAL, VERSION
+from deadpool.clusters.kubernetes.job_state import MADE_FROM
 from deadpool.clusters.kubernetes.operator.lost_pods import JOINED, PodView
 from deadpool.clusters.kubernetes.pods import AGENT, COORDINATOR, labels_of
+from deadpool.clusters.kubernetes.spec import state_name
 
 LOST = "deadpool.dev/lost"
 """Label and taint of a machine whose pods DeadPool has declared dead."""
@@ -73,13 +76,22 @@ class Cluster:
         await self._client.patch(_JOB.Status, job, change, namespace=namespace, patch_type=PatchType.MERGE)
 
     async def state(self, job: str, namespace: str) -> dict[str, str]:
+        found = await self._state_object(job, namespace)
+        return (found.data or {}) if found is not None else {}
+
+    async def made_from(self, job: str, namespace: str) -> dict[str, Any] | None:
+        """The spec that the job's objects were made from, if they exist."""
+        found = await self._state_object(job, namespace)
+        noted = (found.metadata.annotations or {}).get(MADE_FROM) if found is not None else None
+        return json.loads(noted) if noted is not None else None
+
+    async def _state_object(self, job: str, namespace: str) -> Any:
         try:
-            found = await self._client.get(ConfigMap, f"{job}-state", namespace=namespace)
+            return await self._client.get(ConfigMap, state_name(job), namespace=namespace)
         except ApiError as error:
             if error.status.code == 404:
-                return {}
+                return None
             raise
-        return found.data or {}
 
     async def secret(self, name: str, namespace: str) -> bytes:
         found = await self._client.get(Secret, name, namespace=namespace)

@@ -15,7 +15,19 @@ INVALID = "Invalid"
 """The spec cannot work; the reason says why."""
 
 
-def described(answer: dict[str, Any], nodes_wanted: int) -> dict[str, Any]:
+SPARES = "spares"
+"""The only field of a job whose change is followed."""
+
+
+def changes_without_effect(made_from: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """Fields of the spec that were changed since the job's objects were made, as a sentence."""
+    fields = {*made_from, *wanted} - {SPARES}
+    if changed := sorted(name for name in fields if made_from.get(name) != wanted.get(name)):
+        return f"changed without effect: {', '.join(changed)} (only spares can be: delete the job and make it anew)"
+    return ""
+
+
+def described(answer: dict[str, Any], nodes_wanted: int, without_effect: str = "") -> dict[str, Any]:
     """The fields of the status that change while the job runs."""
     active = sum(node["role"] == "active" for node in answer["nodes"])
     shown = {
@@ -24,7 +36,7 @@ def described(answer: dict[str, Any], nodes_wanted: int) -> dict[str, Any]:
         "watermark": answer["watermark"],
         "nodes": f"{active}/{nodes_wanted}",
         "spares": answer["spares"],
-        "reason": answer["cause"],
+        "reason": without_effect or answer["cause"],
         "lastFault": answer.get("last_fault"),
     }
     return {name: value for name, value in shown.items() if value not in (None, "")}

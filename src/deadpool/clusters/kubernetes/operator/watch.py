@@ -4,15 +4,24 @@ machines that are lost or about to go replaced."""
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from deadpool.clusters.kubernetes.job_state import OUTCOME, REASON
+from deadpool.clusters.kubernetes.job_state import MADE_FROM, OUTCOME, REASON
 from deadpool.clusters.kubernetes.objects import objects
 from deadpool.clusters.kubernetes.operator.lost_pods import LostPods, PodView
-from deadpool.clusters.kubernetes.operator.status import INVALID, WAITING, changes, described, ended
+from deadpool.clusters.kubernetes.operator.status import (
+    INVALID,
+    SPARES,
+    WAITING,
+    changes,
+    changes_without_effect,
+    described,
+    ended,
+)
 from deadpool.clusters.kubernetes.probe import ask_leader
-from deadpool.clusters.kubernetes.spec import JobSpec, checked_name, job_spec
+from deadpool.clusters.kubernetes.spec import JobSpec, checked_name, job_spec, state_name
 from deadpool.errors import ConfigError
 from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials
@@ -39,7 +48,8 @@ class JobWatch:
         """`body` is the newest content of the DeadPoolJob; it is replaced when that changes."""
         self._cluster, self.body = cluster, body
         self._name, self._namespace = body["metadata"]["name"], body["metadata"]["namespace"]
-        self._applied: dict[str, Any] | None = None  # the spec that the objects were made for
+        self._applied: dict[str, Any] | None = None  # the newest spec that was looked at
+        self._without_effect = ""
         self._spec: JobSpec | None = None
         self._shown: dict[str, Any] = {}
         self._lost = LostPods()
@@ -70,7 +80,7 @@ class JobWatch:
         if answer is None:
             await self._show({"phase": WAITING, "reason": "no coordinator leads"})
             return
-        await self._show(described(answer, spec.nodes))
+        await self._show(described(answer, spec.nodes, self._without_effect))
         pods = await self._cluster.agents(self._name, self._namespace)
         await self._mark(pods, {node["node"]: node["role"] == "active" for node in answer["nodes"]})
         await self._replace_lost(pods, {node["node"] for node in answer["nodes"]}, answer["term"])
@@ -82,10 +92,15 @@ class JobWatch:
         wanted = self.body["spec"]
         if self._spec is not None and wanted == self._applied:
             return self._spec
-        spec = job_spec(wanted)
+        made = await self._cluster.made_from(self._name, self._namespace) or wanted
+        self._without_effect = changes_without_effect(made, wanted)
+        spares = {SPARES: wanted[SPARES]} if SPARES in wanted else {}
+        spec = job_spec({name: value for name, value in made.items() if name != SPARES} | spares)
         checked_name(self._name)
         for content in objects(self._name, spec):
             content["metadata"]["ownerReferences"] = [self._owner()]
+            if content["metadata"]["name"] == state_name(self._name):
+                content["metadata"]["annotations"] = {MADE_FROM: json.dumps(made)}
             await self._cluster.create(content, self._namespace)
         await self._cluster.scale(self._name, self._namespace, spec.pods)
         self._applied, self._spec = dict(wanted), spec
