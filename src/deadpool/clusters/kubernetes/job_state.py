@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deadpool.clusters.kubernetes.spec import coordinator_name, state_name
@@ -63,7 +64,7 @@ class JobStateStore:
         self._patiently(lambda: self._write(outcome), _END_S)
         self._patiently(self._dismiss_agents, _END_S)
         for index in range(coordinators if failed else 0):
-            self._patiently(lambda index=index: self._forbid_retries(index), _END_S)  # type: ignore[misc]
+            self._patiently(partial(self._forbid_retries, index), _END_S)
 
     def _write(self, data: dict[str, str]) -> None:
         from lightkube.resources.core_v1 import ConfigMap
