@@ -109,7 +109,7 @@ class ControlPlane:
                 "--root-ca-file=ca.crt",
                 "--leader-elect=false",
                 "--node-monitor-period=1s",
-                "--node-monitor-grace-period=8s",
+                "--node-monitor-grace-period=20s",
                 "--node-eviction-rate=10",
             ],
             "scheduler": [f"{binaries}/kube-scheduler", "--kubeconfig=kubeconfig", "--leader-elect=false", "--port=0"],

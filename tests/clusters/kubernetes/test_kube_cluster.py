@@ -200,8 +200,8 @@ def test_job_of_the_command_survives_what_happens_to_it(job: KubeJob) -> None:
 def test_job_that_fails_is_a_job_that_failed(job: KubeJob) -> None:
     job.start_by_command(script="raise SystemExit('no data')", program=[])
     for index in range(2):
-        wait = ["wait", "--for=condition=failed", f"job/{job.name}-coordinator-{index}", "--timeout=120s"]
-        job.cluster.kubectl(*wait, timeout_s=130)
+        wait = ["wait", "--for=condition=failed", f"job/{job.name}-coordinator-{index}", "--timeout=300s"]
+        job.cluster.kubectl(*wait, timeout_s=310)
     state = json.loads(job.cluster.kubectl("get", "configmap", f"{job.name}-state", "-o", "json"))
     assert state["data"]["outcome"] == "failed" and "no data" in state["data"]["reason"]
     job.cluster.await_true(lambda: not job.pods("agent"), "no agents", 150)
