@@ -133,18 +133,18 @@ class SlurmJob:
         self.until(lambda: self.out.exists() and self.results().newest_step() >= step, f"step {step}", timeout_s)
 
     def await_protected(self, *, spares: int, timeout_s: float = 120.0) -> None:
-        """Until training runs, with every copy in place and so many spares."""
+        """Until training runs, with every copy in place and so many spares that have rehearsed."""
 
         def is_protected() -> bool:
             status = self.status()
-            found = sum(node["role"] == "spare" for node in status.get("nodes", ()))
-            return status.get("phase") == "running" and status["protected"] and found >= spares
+            parked = [
+                node
+                for node in status.get("nodes", ())
+                if node["role"] == "spare" and any(trainer["state"] == "parked" for trainer in node["trainers"])
+            ]
+            return status.get("phase") == "running" and status["protected"] and len(parked) >= spares
 
         self.until(is_protected, f"protection with {spares} spares", timeout_s)
-
-    def await_rehearsed(self, timeout_s: float = 120.0) -> None:
-        """Until a spare has rehearsed a rank, so that a loss costs no rehearsal."""
-        self.until(lambda: self.events("rehearsed"), "a rehearsal", timeout_s)
 
     def survive(self, what: str, happen: Callable[[], Any], ready: Callable[[], Any], timeout_s: float = 90.0) -> None:
         """Makes something happen, and notes how long it takes until `ready`, and until every rank trains again."""
