@@ -24,8 +24,8 @@ class RehearsalChecker:
             case "go" | "took_over":
                 self._since = self._world.clock.now
             case "finished":
-                for machine in self._world.machines.values():
-                    for process in machine.processes.values() if machine.alive else ():
+                for node in self._world.coordinator.members:
+                    for process in self._world.machine_at(node).processes.values():
                         self._check(process)
 
     def _check(self, process: Process) -> None:
