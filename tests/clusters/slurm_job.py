@@ -175,7 +175,9 @@ class SlurmJob:
         draft.replace(self.stop_file)
         began = time.monotonic()
         self.await_state(state, timeout_s)
-        self.times.append((f"from the wish to stop to {state}", time.monotonic() - began))
+        self.times.append((f"from the wish to stop, 40 steps before the end, to {state}", time.monotonic() - began))
+        last = max(step.ended for steps in self.results().steps.values() for step in steps)
+        self.times.append((f"from the last step to {state}", time.time() - last))
 
     def await_state(self, state: str, timeout_s: float = 120.0) -> None:
         self.until(lambda: self.slurm_state() == state, f"state {state}", timeout_s)

@@ -10,57 +10,15 @@ from pathlib import Path
 
 import pytest
 from slurm_config import ClusterShape, has_freezer
+from slurm_faults import Faults
 from slurm_job import SlurmJob, slurm_testbed
-from slurm_testbed import SlurmTestbed, why_not
+from slurm_testbed import why_not
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.thorough,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
-
-
-class Faults:
-    """One job, to which one thing happens after the other."""
-
-    def __init__(self, testbed: SlurmTestbed, job: SlurmJob, spares: int) -> None:
-        self.testbed, self.job, self.spares = testbed, job, spares
-        self.gone: set[str] = set()
-
-    def victim(self) -> str:
-        """A node of the first allocation that trains and has no coordinator."""
-        spared = self.coordinators() | {node for _, node in self.job.spare_jobs().values()}
-        return next(node for node in reversed(self.job.nodes("active")) if node not in spared)
-
-    def coordinators(self) -> set[str]:
-        hosts = {node["host"]: node["node"] for node in self.job.status()["nodes"] if "host" in node}
-        places = [path.read_text().strip('"').split(":")[0] for path in self.job.run_folder.glob("place-*.json")]
-        return {hosts[place] for place in places if place in hosts}
-
-    def recovered(self) -> object:
-        """A check that holds once training runs in another generation than now."""
-        before = self.job.status()["generation"]
-
-        def has_recovered() -> bool:
-            status = self.job.status()
-            return status.get("phase") == "running" and status["generation"] != before
-
-        return has_recovered
-
-    def lose(self, what: str, node: str, happen: object, *, may_return: bool = False) -> None:
-        """`may_return`: nothing is wrong with the node, so that a new spare may be on it."""
-        self.job.survive(what, happen, self.recovered(), 120.0)  # type: ignore[arg-type]
-        assert node not in self.job.nodes("active")
-        self.gone |= set() if may_return else {node}
-        self.await_new_spare(what)
-
-    def await_new_spare(self, what: str) -> None:
-        began = time.monotonic()
-        self.job.await_protected(spares=self.spares, timeout_s=180.0)
-        self.job.times.append((f"{what}: {self.spares} spares are ready again", time.monotonic() - began))
-        assert not self.gone & set(self.job.nodes("spare"))
-        waiting = [state for state, node in self.job.spare_jobs().values() if state == "PENDING"]
-        assert waiting == [] and len(self.job.nodes("spare")) == self.spares  # not more than needed
 
 
 @pytest.mark.timeout(1500)
