@@ -12,8 +12,6 @@ USERS = {"alice": 20001, "bob": 20002}
 """Ordinary users: alice submits, bob is another user of the same cluster."""
 CGROUPS = Path("/run/slurm/cgroup")
 REFUSING_SBATCH = Path("/run/slurm/sbatch")
-DOWN_AFTER_S = 10
-"""Seconds of silence after which Slurm calls a node DOWN; Slurm's default is 300."""
 
 _SLURM_CONF = """\
 ClusterName=testbed
@@ -68,6 +66,7 @@ class ClusterShape:
     topology: bool = True  # else racks are told by node features only
     gpus: int = 0  # of each node; counted, without devices
     grace_s: int = 30  # from the announcement of a preemption to its execution
+    down_after_s: int = 10  # of silence, after which Slurm calls a node DOWN; Slurm's default is 300
     health_program: str = ""
     submit_only_from_login: bool = False
 
@@ -85,13 +84,13 @@ class ClusterShape:
 
 def files(shape: ClusterShape) -> dict[str, str]:
     """The files of /etc/slurm."""
-    health = f"HealthCheckProgram={shape.health_program}\nHealthCheckInterval=3" if shape.health_program else ""
+    health = f"HealthCheckProgram={shape.health_program}\nHealthCheckInterval=10" if shape.health_program else ""
     conf = _SLURM_CONF.format(
         controller=CONTROLLER,
         network=NETWORK,
         proctrack="cgroup" if has_freezer() else "linuxproc",
         topology="tree" if shape.topology else "none",
-        down_after_s=DOWN_AFTER_S,
+        down_after_s=shape.down_after_s,
         health=health,
     )
     return {

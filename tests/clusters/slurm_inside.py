@@ -7,6 +7,7 @@ stays. Nothing of the machine outside is changed.
 
     python slurm_inside.py serve FOLDER SHAPE     # process 1
     python slurm_inside.py start|kill|cut|mend NODE
+    python slurm_inside.py on NODE COMMAND
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def main() -> None:
         case "start":
             start_node(arguments[0])
         case "kill":  # the first process of its namespace: the kernel ends all others in it
-            os.kill(int((RUN / arguments[0] / "init.pid").read_text()), signal.SIGKILL)
+            os.kill(int(_init(arguments[0])), signal.SIGKILL)
+        case "on":
+            _run("nsenter", "-t", _init(arguments[0]), "--mount", "--uts", "--net", "sh", "-c", arguments[1])
         case "cut":
             _run("ip", "link", "set", f"to-{arguments[0]}", "down")
         case "mend":
@@ -208,6 +211,10 @@ def start_node(name: str) -> None:
     subprocess.run(["ip", "link", "del", f"to-{name}"], stderr=subprocess.DEVNULL, timeout=10)
     _run("ip", "link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", init)
     _run("ip", "link", "set", f"to-{name}", "master", _BRIDGE, "up")
+
+
+def _init(node: str) -> str:
+    return (RUN / node / "init.pid").read_text()
 
 
 def _daemon(command: list[str], output: Path) -> subprocess.Popen[bytes]:

@@ -133,18 +133,18 @@ class SlurmJob:
         self.until(lambda: self.out.exists() and self.results().newest_step() >= step, f"step {step}", timeout_s)
 
     def await_protected(self, *, spares: int, timeout_s: float = 120.0) -> None:
-        """Until training runs, with every copy in place and so many spares."""
+        """Until training runs, with every copy in place and so many spares that have rehearsed."""
 
         def is_protected() -> bool:
             status = self.status()
-            found = sum(node["role"] == "spare" for node in status.get("nodes", ()))
-            return status.get("phase") == "running" and status["protected"] and found >= spares
+            parked = [
+                node
+                for node in status.get("nodes", ())
+                if node["role"] == "spare" and any(trainer["state"] == "parked" for trainer in node["trainers"])
+            ]
+            return status.get("phase") == "running" and status["protected"] and len(parked) >= spares
 
         self.until(is_protected, f"protection with {spares} spares", timeout_s)
-
-    def await_rehearsed(self, timeout_s: float = 120.0) -> None:
-        """Until a spare has rehearsed a rank, so that a loss costs no rehearsal."""
-        self.until(lambda: self.events("rehearsed"), "a rehearsal", timeout_s)
 
     def survive(self, what: str, happen: Callable[[], Any], ready: Callable[[], Any], timeout_s: float = 90.0) -> None:
         """Makes something happen, and notes how long it takes until `ready`, and until every rank trains again."""
@@ -175,7 +175,9 @@ class SlurmJob:
         draft.replace(self.stop_file)
         began = time.monotonic()
         self.await_state(state, timeout_s)
-        self.times.append((f"from the wish to stop to {state}", time.monotonic() - began))
+        self.times.append((f"from the wish to stop, 40 steps before the end, to {state}", time.monotonic() - began))
+        last = max(step.ended for steps in self.results().steps.values() for step in steps)
+        self.times.append((f"from the last step to {state}", time.time() - last))
 
     def await_state(self, state: str, timeout_s: float = 120.0) -> None:
         self.until(lambda: self.slurm_state() == state, f"state {state}", timeout_s)

@@ -131,6 +131,10 @@ class SlurmTestbed:
     def mend(self, node: str) -> None:
         self._inside("mend", node)
 
+    def on_node(self, node: str, command: str) -> None:
+        """As root, with what the node has mounted."""
+        self._inside("on", node, command)
+
     def _inside(self, *words: str) -> None:
         subprocess.run([*self._enter(), sys.executable, str(INSIDE), *words], check=True, timeout=60)
 

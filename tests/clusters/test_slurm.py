@@ -22,7 +22,6 @@ def test_a_node_dies_and_a_new_spare_joins_by_itself(tmp_path: Path) -> None:
         job = SlurmJob(testbed, name="my first run")
         job.submit("--nodes 3 --spares 1 --time 30 --overhead-budget 0")
         job.await_protected(spares=1)
-        job.await_rehearsed()
         victim = next(node for node in job.nodes("active") if node != "n1")
         job.survive("kill of a node", lambda: testbed.kill(victim), lambda: job.events("go")[1:])
         job.until(lambda: any(job.nodes("spare")), "a new spare", 90.0)

@@ -14,6 +14,7 @@ from deadpool.clusters.slurm.allocation import Allocation, read_allocation
 from deadpool.clusters.slurm.batch_script import JobScript, spare_script
 from deadpool.clusters.slurm.job_settings import job_settings
 from deadpool.clusters.slurm.options import option_words, words_for_spare, words_of_record
+from deadpool.clusters.slurm.preflight import check_before_submission
 from deadpool.clusters.slurm.racks import racks_of_features, racks_of_switches
 from deadpool.clusters.slurm.roles import assign_roles
 from deadpool.clusters.slurm.run_folder import RunFolder
@@ -155,3 +156,10 @@ def test_another_attempt_has_another_secret_and_sees_nothing_of_the_first(tmp_pa
     assert second.result() is None and second.last_beat() is None
     assert second.run_dir.secret_file.read_text() != secret
     assert (tmp_path / "run" / "attempt-17.0" / "events.jsonl").exists() and not second.run_dir.events.exists()
+
+
+def test_a_run_folder_that_cannot_be_written_to_is_found_before_the_submission(tmp_path: Path) -> None:
+    check_before_submission(tmp_path / "runs" / "first")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"not submitted: .*file cannot be written to: .* --no-preflight"):
+        check_before_submission(tmp_path / "file" / "first")

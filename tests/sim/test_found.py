@@ -20,6 +20,12 @@ FOUND = {
     "a newcomer's copy counts on no peers, and replicas seem to differ": ("births", 2),
     "a plan that lets a node leave and replaces a lost one has no majority": ("anything", 321),
     "orders of a newer plan take the place of those that a process still loads by": ("long_loads", 58),
+    "a recording lost with its node and its coordinator is kept to itself by the spare that has it": (
+        "succession",
+        107,
+    ),
+    "a recording that did not count, since its node had no seat, is not told again": ("succession", 256),
+    "late news of a start voids recordings of that same start": ("returns", 103),
     "a seat of a plan that never went keeps out the nodes that ran last": ("succession", 38),
 }
 

@@ -22,11 +22,12 @@ SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 
 
 @with_settings(RUN)
-@with_submission
+@with_submission(submits=True)
 def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     """Submit a protected job: nodes that train, spares, and by itself a new spare for each node that is lost."""
     from deadpool.clusters.slurm import client
     from deadpool.clusters.slurm.allocation import is_inside
+    from deadpool.clusters.slurm.preflight import check_before_submission
     from deadpool.errors import ConfigError
     from deadpool.owner_only import make_private_folder
 
@@ -35,6 +36,8 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
         raise ConfigError(
             "this shell is inside of an allocation: start `srun deadpool agent -- SCRIPT` in it, or leave it"
         )
+    if submission["preflight"]:
+        check_before_submission(made.run_dir)
     make_private_folder(made.run_dir)
     job_id = client.submit([], made.text())
     print(f"Submitted batch job {job_id}")
@@ -43,7 +46,7 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
 
 
 @with_settings(RUN)
-@with_submission
+@with_submission(submits=False)
 def script(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     """Print the batch script that `deadpool slurm submit` would submit."""
     print(_job_script(submission, flags).text(), end="")

@@ -40,17 +40,20 @@ _SBATCH = {
 }
 
 
-def with_submission(function: Callable[..., None]) -> Callable[..., None]:
+def with_submission(*, submits: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command the flags of a submission. It gets all of them as one dict."""
 
-    @functools.wraps(function)
-    def run(*, flags: dict[str, Any], **submission: Any) -> None:
-        function(submission, flags)
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(*, flags: dict[str, Any], **submission: Any) -> None:
+            function(submission, flags)
 
-    parameters = [*_parameters(), _keyword("flags", dict[str, Any])]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    del run.__wrapped__  # type: ignore[attr-defined]
-    return run
+        parameters = [*_parameters(), *([_PREFLIGHT] if submits else []), _keyword("flags", dict[str, Any])]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        del run.__wrapped__  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def _parameters() -> list[inspect.Parameter]:
@@ -78,3 +81,10 @@ def _as_for_sbatch(name: str, short: str, what: str) -> Any:
 
 def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+_PREFLIGHT = _keyword(
+    "preflight",
+    Annotated[bool, typer.Option(help="have deadpool doctor look at the run folder and the installation first")],
+    True,
+)

@@ -1,8 +1,8 @@
 """What must hold whatever happens: the checkers of the protocol, from what machines really hold, apart from the cores.
 
-docs/protocol.md lists them: those with a letter, those that are a rule as it stands, and two beside the protocol,
-(recordings) and (drain). This file follows the coordinator's orders, losses, and what processes do; copies are looked
-at in `copy_checkers.py`.
+docs/protocol.md lists them: those with a letter, those that are a rule as it stands, and three beside the protocol,
+(recordings), (rehearsals) and (drain). This file follows the coordinator's orders, losses, and what processes do;
+copies are looked at in `copy_checkers.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from deadpool.sim.drain_checker import DrainChecker
 from deadpool.sim.history import State
 from deadpool.sim.holdings import Holdings
 from deadpool.sim.loss_bound import LossBound
+from deadpool.sim.rehearsal_checker import RehearsalChecker
 from deadpool.sim.violation import fail
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Checkers:
         self._world = world
         self.copies = CopyCheckers(world)
         self.drain = DrainChecker()
+        self.rehearsals = RehearsalChecker(world)
         self._holdings = Holdings(world)
         self._loss_bound = LossBound(world)
         self._generation: Generation | None = None

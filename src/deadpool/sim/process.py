@@ -63,6 +63,7 @@ class Process:
         self.epoch = 0
         self.state = State(0, 0, 0)
         self.role: Seat | Rehearse | None = None
+        self.ordered_at = 0.0  # when it was told what to rehearse
         self.built_as = -1
         self.begun_as: int | None = None  # the rank that the script runs as, since its first line
         self.told: Generation | None = None  # the start whose recordings the script was built with
@@ -139,7 +140,7 @@ class Process:
     def _on_message(self, message: Any) -> None:
         match message:
             case Rehearse():
-                self.role = message
+                self.role, self.ordered_at = message, self.world.clock.now
                 self._begin_rehearsal()
             case Seat():
                 self._take_seat(message)
@@ -207,6 +208,10 @@ class Process:
         """Not before the live rank has reached its loop: until then this process may become any rank."""
         if isinstance(self.role, Rehearse) and self._has_recordings(self.role.rank):
             self._build(self.role.rank)
+
+    @property
+    def awaits_recording(self) -> bool:
+        return isinstance(self.role, Rehearse) and not self._has_recordings(self.role.rank)
 
     def _has_recordings(self, rank: int) -> bool:
         return rank in self._recordings and not self._recordings[rank].is_void

@@ -198,6 +198,7 @@ class World:
             self.checkers.on_no_plan(detail["ranks"])
         if host.coordinator is self.coordinator:
             self.checkers.drain.on_event(what, detail)
+            self.checkers.rehearsals.on_event(what)
         if what == "took_over":
             self.checkers.on_takeover(host.coordinator, running=detail["running"])
         if what == "go":

@@ -150,8 +150,15 @@ class Orders:
         if not plan.orders and any(trainers.seated()):
             self._recordings.clear()  # its ranks move to other nodes: it is sent anew what it needs
         self._seating.carry_out(plan, afresh=afresh)
+        if plan.resume is not None:
+            self._tell_recordings(plan)
         if self._spare and plan.orders:
             trainers.retire(keep=self._standby)
+
+    def _tell_recordings(self, plan: Plan) -> None:
+        """Without them the coordinator could not let another spare rehearse these ranks."""
+        for recording in self._recordings.unknown_to_coordinator(order.rank for order in plan.orders):
+            self._state.tell_coordinator(recording)
 
     def _go(self, go: Go) -> None:
         self._state.current.go()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from deadpool.protocol.agent.trainers import EARLIER_START, NodeTrainers, Trainer, TrainerState
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Recording, Rehearse
@@ -12,6 +14,7 @@ class NodeRecordings:
         self._trainers = trainers
         self._of_rank: dict[int, Recording] = {}
         self._from_coordinator: set[int] = set()  # ranks whose recording the coordinator sent since the last fence
+        self._coordinator_has: set[int] = set()  # ranks whose recording the present coordinator has
 
     def fence(self) -> None:
         self._from_coordinator.clear()
@@ -19,7 +22,24 @@ class NodeRecordings:
     def on_coordinator_recording(self, recording: Recording) -> None:
         """It is of the start that the job goes on from."""
         self._from_coordinator.add(recording.rank)
+        self._coordinator_has.add(recording.rank)
         self.keep(recording)
+
+    def on_own_recording(self, recording: Recording) -> None:
+        """From a trainer that is seated here. The coordinator is told it too."""
+        self._coordinator_has.add(recording.rank)
+        self.keep(recording)
+
+    def forget_coordinator(self) -> None:
+        """Another one leads, or the same one anew: it has no recordings."""
+        self._coordinator_has.clear()
+
+    def unknown_to_coordinator(self, ranks: Iterable[int]) -> list[Recording]:
+        """It is going to be told these. A coordinator that took over has no recording of a rank whose node was lost
+        with the coordinator before it; a spare that rehearsed the rank has."""
+        unknown = [self._of_rank[rank] for rank in ranks if rank in self._of_rank and rank not in self._coordinator_has]
+        self._coordinator_has.update(recording.rank for recording in unknown)
+        return unknown
 
     def forget_own(self) -> set[int]:
         """The script may have begun anew without this node, so only what the coordinator has sent since then counts.
@@ -39,12 +59,10 @@ class NodeRecordings:
             else:
                 self._send(trainer, recording)
 
-    def of(self, rank: int) -> Recording | None:
-        return self._of_rank.get(rank)
-
     def void(self, start: Generation) -> None:
-        """The script begins at its first line, and this time peers may tell each other something else."""
-        for rank in list(self._of_rank):
+        """The script begins at its first line, and this time peers may tell each other something else. A node that
+        comes back hears of a start that others made long ago, and may have recordings of it already."""
+        for rank in [rank for rank, recording in self._of_rank.items() if recording.start != start]:
             self.keep(Recording(rank=rank, start=start, complete=False, book=b""))
 
     def clear(self) -> None:

@@ -111,7 +111,7 @@ class TrainerNews:
                 state.tell_coordinator(message)
                 self._heartbeats.on_missed(rank, message)
             case Recording():
-                self._recordings.keep(message)
+                self._recordings.on_own_recording(message)
                 state.tell_coordinator(message)
             case Durable():
                 state.durable = message

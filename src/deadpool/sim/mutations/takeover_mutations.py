@@ -142,6 +142,10 @@ def newest_plan_alone_votes(patch: Patch) -> None:
     patch.set(Quorum, "has", has)
 
 
+def recording_not_told_by_a_newcomer(patch: Patch) -> None:
+    patch.set(Orders, "_tell_recordings", lambda self, plan: None)
+
+
 MUTATIONS = [
     Mutation(12, "permits of any term", permits_of_any_term, rule=18, profile="succession"),
     Mutation(16, "fences and plans of any term", fences_and_plans_of_any_term, rule=18, profile="succession"),
@@ -166,5 +170,6 @@ MUTATIONS = [
         profile="succession",
     ),
     Mutation(21, "newest plan alone votes", newest_plan_alone_votes, rule=18, profile="succession"),
+    Mutation(40, "recording not told by a newcomer", recording_not_told_by_a_newcomer, rule=23, profile="succession"),
     Mutation(22, "same term promised to two", same_term_promised_to_two, rule=18, profile="succession"),
 ]
