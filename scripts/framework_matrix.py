@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".frameworks"
 BASE = ("-e", f"{ROOT}[tls]", "pytest", "pytest-timeout", "pytest-xdist", "torchdata")
 HUGGING_FACE = ("transformers", "accelerate")
-TORCHTITAN = tuple("torchtitan tyro docstring_parser typeguard spmd_types einops torch_checkpointing".split())
+TORCHTITAN = ("torchtitan", "tyro", "docstring_parser", "typeguard", "spmd_types", "einops", "torch_checkpointing")
 TRITON = "triton==3.9.0"  # not in constraints.txt: torch for GPUs brings its own
 LEFT_OVER, BROKEN = 3, 1  # exit codes
 PYTEST_CODES = (0, 1, 5)  # all passed, some failed, nothing left to run

@@ -56,7 +56,7 @@ def undisturbed(tmp_path_factory):
     def get(arguments):
         if tuple(arguments) not in known:
             folder = tmp_path_factory.mktemp("plain")
-            torchrun(2, folder, str(SCRIPT), "--out", str(folder), *arguments)
+            torchrun(2, folder, str(SCRIPT), "--out", str(folder), *arguments, timeout_s=200)
             known[tuple(arguments)] = Results.read(folder)
         return known[tuple(arguments)]
 
