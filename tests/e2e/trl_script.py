@@ -93,6 +93,8 @@ def make_trainer(args: argparse.Namespace, notes: Notes) -> Trainer:
     if args.kind == "sft":
         return SFTTrainer(model=model, args=SFTConfig(**settings), train_dataset=make_rows(("text",)), **more)
     reference = None if args.lora else copy.deepcopy(model)
+    if args.sync_ref:
+        settings |= {"sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.5}
     rows = make_rows(("chosen", "rejected"))
     return DPOTrainer(model=model, ref_model=reference, args=DPOConfig(**settings), train_dataset=rows, **more)
 
@@ -171,13 +173,13 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--beta", type=float, default=0.0)
     parser.add_argument("--kill", default="")
-    for flag in ("--bf16", "--lora", "--checkpointing", "--paged"):
+    for flag in ("--bf16", "--lora", "--checkpointing", "--paged", "--sync-ref", "--forget-ref"):
         parser.add_argument(flag, action="store_true")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     notes = Notes(args.out)
     trainer = notes.trainer = make_trainer(args, notes)
-    protect(trainer)
+    protect(trainer, **{"reference": trainer.ref_model} if args.sync_ref and not args.forget_ref else {})
     trainer.train()
     with (args.out / f"rank{trainer.args.process_index}.jsonl").open("a") as file:
         print(json.dumps({"digest": digest(trainer)}), file=file, flush=True)

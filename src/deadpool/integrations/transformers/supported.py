@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelerate.data_loader import DataLoaderShard, SeedableRandomSampler
+from torch import nn
 from torch.utils.data import SequentialSampler
 
 from deadpool.errors import ConfigError
@@ -13,7 +14,7 @@ from deadpool.integrations.transformers.generation import is_repeat_sampler, req
 TESTED = {"transformers": ("5.22",), "accelerate": ("1.15",)}
 
 
-def require_supported(trainer: Any, *, force: bool) -> None:
+def require_supported(trainer: Any, objects: dict[str, object], *, force: bool) -> None:
     args = trainer.args
     for is_used, what, instead in (
         (args.auto_find_batch_size, "auto_find_batch_size", "give per_device_train_batch_size"),
@@ -25,6 +26,20 @@ def require_supported(trainer: Any, *, force: bool) -> None:
         if is_used:
             raise ConfigError(f"{what} cannot be protected with transformers.Trainer: {instead}")
     require_supported_generation(trainer, force=force)
+    _require_models_of_callbacks(trainer, objects)
+
+
+def _require_models_of_callbacks(trainer: Any, objects: dict[str, object]) -> None:
+    """A callback that holds a model changes it (an average of weights, TRL's reference that follows)."""
+    known = [id(each) for each in (trainer.model, *objects.values())]
+    for callback in trainer.callback_handler.callbacks:
+        for name, value in vars(callback).items():
+            if isinstance(value, nn.Module) and id(value) not in known:
+                kind = type(callback).__name__
+                raise ConfigError(
+                    f"the callback {kind} has a model in its attribute {name}, which would not come back after a "
+                    f"fault: pass it, as in protect(trainer, {name}=callback.{name})"
+                )
 
 
 def require_known_order(loader: Any) -> None:
