@@ -11,7 +11,7 @@ import argparse
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from deadpool.integrations.transformers import protect
 
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--sentences", type=int, default=256)
     args = parser.parse_args()
+    set_seed(1)
     settings = TrainingArguments(
         output_dir=args.out,
         num_train_epochs=args.epochs,

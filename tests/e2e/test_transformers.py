@@ -123,6 +123,18 @@ def test_loaders_with_workers_and_other_accumulations(tmp_path, fork_server, arg
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", ["at=backward step=8 node=n1", "at=forward step=0 rank=0"])
+def test_compiled_model(tmp_path, fork_server, fault):
+    """Survivors keep what they have compiled; a process that takes a rank compiles anew."""
+    arguments = ["--compile", "aot_eager"]
+    undisturbed = run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "unprotected")
+    stage, disturbed = run(tmp_path, fork_server, fault, arguments=arguments, prepare_timeout_s=120.0)
+    assert differences(undisturbed, disturbed) == []
+    assert len(stage.events("fault")) == 1
+
+
+@pytest.mark.thorough
 def test_process_that_starts_later_finds_a_newer_checkpoint(tmp_path, fork_server, undisturbed):
     """It is of update 7, and the job began at its first."""
     _, disturbed = run(

@@ -9,6 +9,8 @@ from stage import EVERY_STEP, Stage
 from torchrun import torchrun
 
 from deadpool.config import JobConfig
+from deadpool.control.fork_client import SharedForkServer
+from deadpool.errors import JobFailed
 from deadpool.workload.results import Results, differences
 
 for package in ("trl", "peft", "datasets"):
@@ -22,19 +24,53 @@ TRAININGS = {
     "SFT in bf16": ["--bf16"],
     "SFT with LoRA": ["--lora"],
     "DPO with a reference model": ["--kind", "dpo"],
+    "DPO with a reference that follows": ["--kind", "dpo", "--sync-ref"],
     "DPO with LoRA": ["--kind", "dpo", "--lora"],
 }
-FAULTS = ["at=backward step=5 node=n1", "at=optimizer step=4 rank=0", f"at=forward step={UPDATES - 1} node=n0"]
+MOMENTS = {
+    "backward": "at=backward step=5 node=n1",
+    "optimizer": "at=optimizer step=4 rank=0",
+    "last step": f"at=forward step={UPDATES - 1} node=n0",
+}
 
 
+@pytest.fixture(scope="module")
+def fork_server():
+    """TRL takes long to import."""
+    shared = SharedForkServer(["trl.trainer.sft_trainer", "trl.trainer.dpo_trainer", "peft"])
+    yield shared
+    shared.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    known = {}
+
+    def get(training):
+        if training not in known:
+            folder = tmp_path_factory.mktemp("plain")
+            torchrun(2, folder, str(SCRIPT), "--out", str(folder), *TRAININGS[training], timeout_s=200)
+            known[training] = Results.read(folder)
+        return known[training]
+
+    return get
+
+
+def run(folder, fork_server, arguments, *faults):
+    config = JobConfig(nodes=2, spares=1, faults=faults, **EVERY_STEP).checked()
+    stage = Stage(config, "", "", folder / "job", fork_server, SCRIPT, arguments)
+    return stage, stage.trial.run()
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("training", TRAININGS)
-def test_bit_identical_to_torchrun(tmp_path, fork_server, training):
-    (tmp_path / "plain").mkdir()
-    torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "plain"), *TRAININGS[training])
-    undisturbed = Results.read(tmp_path / "plain")
-    for index, fault in enumerate(FAULTS):
-        config = JobConfig(nodes=2, spares=1, faults=(fault,), **EVERY_STEP).checked()
-        stage = Stage(config, "", "", tmp_path / f"job{index}", fork_server, SCRIPT, TRAININGS[training])
-        assert differences(undisturbed, stage.trial.run()) == [], fault
-        assert len(stage.events("fault")) == 1
-    assert len(undisturbed.losses[0]) == UPDATES
+def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, training, moment):
+    stage, disturbed = run(tmp_path, fork_server, TRAININGS[training], MOMENTS[moment])
+    assert differences(undisturbed(training), disturbed) == []
+    assert len(disturbed.losses[0]) == UPDATES
+    assert len(stage.events("fault")) == 1
+
+
+def test_reference_that_follows_and_was_not_passed_is_refused(tmp_path, fork_server):
+    with pytest.raises(JobFailed, match="SyncRefModelCallback has a model in its attribute ref_model"):
+        run(tmp_path, fork_server, ["--kind", "dpo", "--sync-ref", "--forget-ref"])

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 
-def torchrun(world_size: int, folder: Path, *script: str) -> str:
+def torchrun(world_size: int, folder: Path, *script: str, timeout_s: float = 90) -> str:
     """Runs it to its end and returns what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world_size), *script],
@@ -16,7 +16,7 @@ def torchrun(world_size: int, folder: Path, *script: str) -> str:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=90,
+        timeout=timeout_s,
     )
     printed = done.stdout.decode(errors="replace")
     assert done.returncode == 0, printed

@@ -103,6 +103,7 @@ parser.add_argument("--save-every", type=int, default=7)
 parser.add_argument("--sampling", default="random")
 parser.add_argument("--epoch-stop", action="store_true")
 parser.add_argument("--resume-last", action="store_true", help="from the newest checkpoint that this process finds")
+parser.add_argument("--compile", help="a backend of torch.compile")
 parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 parser.add_argument("--fsdp", action="store_true", help="FSDP2 through Accelerate")
 parser.add_argument("--resume", type=Path, help="a checkpoint of Trainer's")
@@ -134,6 +135,7 @@ arguments = TrainingArguments(
     save_steps=parsed.save_every,
     save_total_limit=2,
     train_sampling_strategy=parsed.sampling,
+    torch_compile_backend=parsed.compile,
     report_to=[],
     disable_tqdm=True,
     use_cpu=parsed.device == "cpu",

@@ -30,7 +30,7 @@ def protect(trainer: T, *, force: bool = False, **objects: object) -> T:
         raise ConfigError("protect() was called twice for this trainer")
     if not is_protected_job(TESTED, force=force):
         return trainer
-    require_supported(trainer)
+    require_supported(trainer, objects, force=force)
     assert current.session is not None
     quiet = QuietCallbacks(trainer.callback_handler) if current.session.groups.detached else None
     kind = type(trainer)

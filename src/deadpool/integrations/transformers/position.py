@@ -11,7 +11,7 @@ from transformers.trainer_callback import TrainerCallback
 
 from deadpool.integrations.plain_state import plain_attributes, set_plain_attributes
 
-_NOT_STATE = frozenset({"train_dataset", "eval_dataset", "log_history"})
+_NOT_STATE = frozenset({"train_dataset", "eval_dataset", "log_history", "_buffered_inputs"})
 
 
 class SummedLoss(nn.Module):

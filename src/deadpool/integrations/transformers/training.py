@@ -9,9 +9,15 @@ from typing import Any
 from torch import nn
 
 from deadpool.errors import ConfigError
+from deadpool.integrations.transformers.generation import (
+    GeneratedBatches,
+    end_cut_off_generation,
+    generates,
+    rewind_repeat_sampler,
+)
 from deadpool.integrations.transformers.position import Position, SummedLoss
 from deadpool.integrations.transformers.quiet_callbacks import QuietCallbacks
-from deadpool.integrations.transformers.supported import refuse_epoch_stop
+from deadpool.integrations.transformers.supported import refuse_epoch_stop, sampler_of
 from deadpool.snapshot.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.loop import StepLoop
@@ -48,6 +54,8 @@ class Training:
         }
         if trainer.accelerator.scaler is not None:
             objects["scaler"] = trainer.accelerator.scaler
+        if generates(trainer):
+            objects["generated"] = GeneratedBatches(trainer)
         self.job = pool.protect(**objects, **self._objects)
         self._loop = self.job.loop(lambda: max_steps - self._position.first)
 
@@ -68,13 +76,15 @@ class Training:
         """All epochs that are left, in the frame of the first one: a newcomer's frame is that of another epoch."""
         is_new = True
         while (number := self._loop.enter()) is not None:
-            epoch, update = divmod(self._position.first + number, frame["num_update_steps_per_epoch"])
+            per_epoch = frame["num_update_steps_per_epoch"]
+            epoch, update = divmod(self._position.first + number, per_epoch)
             # The first epoch of the job had begun before its first boundary, all others begin after one.
             begins_epoch = update == 0 and number > 0
             self._go_live(trainer, in_epoch=not begins_epoch)
             if not is_new or number > 0:
                 self._prepare_again(trainer, begins_epoch=begins_epoch)
             is_new = False
+            rewind_repeat_sampler(sampler_of(frame["train_dataloader"]), epoch - self._position.first // per_epoch)
             again = {
                 "epoch": epoch,
                 # A checkpoint that the job began with has random numbers for its first step.
@@ -99,6 +109,7 @@ class Training:
     def _prepare_again(self, trainer: Any, *, begins_epoch: bool) -> None:
         trainer.accelerator.gradient_state.dataloader_references = [None]  # of loaders that the fault has cut off
         trainer.model_wrapped.zero_grad()
+        end_cut_off_generation(trainer)
         if begins_epoch:
             trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
         self._rng = capture_rng()

@@ -1,0 +1,115 @@
+"""Outcomes of the cells of a matrix, in a file to which a pytest plugin appends them. Owns that file's format.
+
+A cell is a test that compares a job with an undisturbed run; a test whose name ends in `refused` is a refusal: the job
+must end with the reason why it cannot be protected.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class Results:
+    def __init__(self, path: Path, fingerprint: str, *, fresh: bool) -> None:
+        """Begins anew if the file is of other sources."""
+        self.path = path
+        self.outcomes: dict[str, dict[str, Any]] = {}
+        self._ids: list[str] = []
+        self._read = 0
+        path.parent.mkdir(exist_ok=True)
+        lines = path.read_text().splitlines() if path.exists() else []
+        if fresh or not lines or json.loads(lines[0]) != {"sources": fingerprint}:
+            path.write_text(json.dumps({"sources": fingerprint}) + "\n")
+        list(self.follow())
+
+    def follow(self) -> Iterator[str]:
+        """What was appended since, as lines for a reader."""
+        with self.path.open() as file:
+            file.seek(self._read)
+            whole, _, _ = file.read().rpartition("\n")
+        self._read += len(whole.encode()) + bool(whole)
+        for line in whole.splitlines():
+            entry = json.loads(line)
+            self._ids = entry.get("ids", self._ids)
+            if "id" in entry:
+                self.outcomes[entry["id"]] = entry
+                done = len(self._ids) - len(self.left)
+                yield f"{done} of {len(self._ids)}: {entry['outcome']}, {entry['seconds']:.0f} s, {_short(entry['id'])}"
+
+    @property
+    def left(self) -> list[str]:
+        return [each for each in self._ids if each not in self.outcomes]
+
+    @property
+    def failed(self) -> list[str]:
+        return [name for name, entry in self.outcomes.items() if entry["outcome"] in ("differed", "failed")]
+
+    def row(self) -> tuple[str, ...]:
+        """Cells, passed, differed, failed, refusals, not run, time."""
+        refusals = [name for name in self._ids if _is_refusal(name)]
+        cells = [name for name in self._ids if not _is_refusal(name)]
+        counted = [self._count(cells, outcome) for outcome in ("passed", "differed", "failed")]
+        refused = f"{self._count(refusals, 'passed')} of {len(refusals)}"
+        idle = len(self.left) + self._count(self._ids, "skipped")
+        seconds = sum(entry["seconds"] for entry in self.outcomes.values())
+        return (*map(str, (len(cells), *counted)), refused, str(idle), f"{seconds / 60:.1f} min")
+
+    def _count(self, names: list[str], outcome: str) -> int:
+        return sum(self.outcomes.get(name, {}).get("outcome") == outcome for name in names)
+
+
+def _is_refusal(name: str) -> bool:
+    return "refused" in name.partition("[")[0]
+
+
+def _short(name: str) -> str:
+    return name.rpartition("::")[2]
+
+
+# The plugin, in pytest's process.
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    passed = {entry["id"] for entry in _entries() if entry.get("outcome") == "passed"}
+    if getattr(config, "workerinput", {"workerid": "gw0"})["workerid"] == "gw0":  # of several processes the first one
+        _append({"ids": [item.nodeid for item in items]})
+    done = [item for item in items if item.nodeid in passed]
+    config.hook.pytest_deselected(items=done)
+    items[:] = [item for item in items if item.nodeid not in passed]
+
+
+_phases: dict[str, list[pytest.TestReport]] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    phases = _phases.setdefault(report.nodeid, [])
+    phases.append(report)
+    if report.when == "teardown":
+        seconds = sum(each.duration for each in _phases.pop(report.nodeid))
+        _append({"id": report.nodeid, "outcome": _outcome(phases), "seconds": round(seconds, 2)})
+
+
+def _outcome(phases: list[pytest.TestReport]) -> str:
+    for report in phases:
+        if report.failed:
+            lines = report.longreprtext.splitlines()
+            is_difference = any(line.startswith(">") and "differences(" in line for line in lines)
+            return "differed" if is_difference else "failed"
+    return "skipped" if any(report.skipped for report in phases) else "passed"
+
+
+def _entries() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(os.environ["MATRIX_RESULTS"]).read_text().splitlines()]
+
+
+def _append(entry: dict[str, Any]) -> None:
+    with Path(os.environ["MATRIX_RESULTS"]).open("a") as file:
+        print(json.dumps(entry), file=file, flush=True)

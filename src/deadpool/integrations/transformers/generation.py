@@ -1,0 +1,82 @@
+"""TRL's trainers that generate what they train on (GRPO, RLOO): what they keep from one update to the next.
+
+Random numbers of generation are those of the process, and are captured with it. Completions may serve several updates
+(`num_iterations`, `steps_per_generation`). They cannot be generated again, because the model has changed since, so they
+are part of every version.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from deadpool.errors import ConfigError
+from deadpool.integrations.tested_versions import require_tested
+
+TESTED = {"trl": ("1.16",)}
+_TRIED = ("GRPOTrainer", "RLOOTrainer")
+
+
+def generates(trainer: Any) -> bool:
+    return hasattr(trainer, "_buffered_inputs")
+
+
+def require_supported_generation(trainer: Any, *, force: bool) -> None:
+    if not generates(trainer):
+        return
+    kinds = [kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
+    if not set(kinds) & set(_TRIED):
+        found = kinds[0] if kinds else type(trainer).__name__
+        raise ConfigError(
+            f"{found} generates its batches in a way that was never tried: of such trainers {' and '.join(_TRIED)} "
+            "can be protected"
+        )
+    require_tested(TESTED, force=force)
+    for is_used, what, why in (
+        (_is_set(trainer, "use_vllm"), "use_vllm", "its engine has random numbers of its own"),
+        (getattr(trainer, "tools", None), "tools", "what they do cannot be taken back"),
+        (getattr(trainer, "environment_factories", None), "environment_factory", "what it does cannot be taken back"),
+        (_is_set(trainer, "use_transformers_continuous_batching"), "continuous batching", "it was never tried"),
+    ):
+        if is_used:
+            raise ConfigError(f"{what} cannot be protected with {kinds[0]}: {why}; generate with transformers alone")
+
+
+def _is_set(trainer: Any, option: str) -> bool:
+    return bool(getattr(trainer.args, option, False))
+
+
+class GeneratedBatches:
+    """The completions that the next update may train on too."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        held = self._trainer._buffered_inputs
+        return {"batches": held if held is None else [dict(batch) for batch in held]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._trainer._buffered_inputs = state["batches"]
+
+
+def end_cut_off_generation(trainer: Any) -> None:
+    """TRL turns gradient checkpointing off while it generates, and on again unless an exception passes."""
+    args, model = trainer.args, trainer.model
+    if generates(trainer) and args.gradient_checkpointing and not model.is_gradient_checkpointing:
+        model.gradient_checkpointing_enable(args.gradient_checkpointing_kwargs)
+
+
+def is_repeat_sampler(sampler: Any) -> bool:
+    kind = type(sampler)
+    return (kind.__module__, kind.__name__) == ("trl.trainer.utils", "RepeatSampler") and sampler.seed is not None
+
+
+def rewind_repeat_sampler(sampler: Any, orders: int) -> None:
+    """It draws one order after another from a generator that is seeded once. To where this many had been drawn."""
+    if not is_repeat_sampler(sampler) or not sampler.shuffle:
+        return
+    sampler.generator.manual_seed(sampler.seed)
+    for _ in range(orders):
+        torch.randperm(sampler.num_samples, generator=sampler.generator)
