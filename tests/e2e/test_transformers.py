@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
+from torchrun import torchrun
 
 from deadpool.config import JobConfig
 from deadpool.errors import JobFailed
@@ -128,7 +129,8 @@ def test_loaders_with_workers_and_other_accumulations(tmp_path, fork_server, arg
 def test_compiled_model(tmp_path, fork_server, fault):
     """Survivors keep what they have compiled; a process that takes a rank compiles anew."""
     arguments = ["--compile", "aot_eager"]
-    undisturbed = run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "unprotected")
+    torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "plain"), *arguments, timeout_s=150)
+    undisturbed = Results.read(tmp_path / "plain")
     stage, disturbed = run(tmp_path, fork_server, fault, arguments=arguments, prepare_timeout_s=120.0)
     assert differences(undisturbed, disturbed) == []
     assert len(stage.events("fault")) == 1
