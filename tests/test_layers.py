@@ -58,6 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fork_loop": {"child_processes"},
     "story": {"events", "errors"},
     "picture": {"story", "errors"},
+    "metrics": {"", "story", "errors"},
     "notes": set(),
     "journal": BASE | {"environment", "notes"},
     "protocol": {"errors", "events"},
@@ -73,6 +74,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "child_processes",
         "fault_orders",
         "timeouts",
+        "metrics",
     }
     | TORCH_FREE_SNAPSHOT,
     "clusters": {

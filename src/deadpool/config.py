@@ -102,6 +102,17 @@ class JobConfig:
         "encryption of all connections: off, ephemeral, or a folder with cert.pem, key.pem and ca.pem",
         commands=_ALL,
     )
+    metrics_port: int = setting(
+        0,
+        "port at which Prometheus can scrape this process; 0: none. deadpool run gives the coordinator this one, and "
+        "standbys and agents the next ones; on clusters every agent has the next one",
+        commands=_ALL,
+    )
+    metrics_host: str = setting(
+        "127.0.0.1",
+        "address that metrics are served at; they have no password, so only loopback is safe",
+        commands=_ALL,
+    )
     faults: tuple[str, ...] = setting((), f"a fault to inject (repeatable), {ORDER_HELP}", word="fault")
 
     @property
@@ -123,6 +134,10 @@ class JobConfig:
     def node_names(self) -> list[str]:
         """Names of the nodes that `deadpool run` starts; the spares come last."""
         return [f"n{i}" for i in range(self.nodes + self.spares)]
+
+    def metrics_port_of(self, process: int) -> int:
+        """For each process that `deadpool run` starts on this machine, counted from the first coordinator; 0: none."""
+        return self.metrics_port + process if self.metrics_port else 0
 
     def racks(self) -> dict[str, str]:
         """Rack by node, from the topology file. A node that the file does not name is a rack of its own.
@@ -146,6 +161,8 @@ class JobConfig:
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
         budget = self.overhead_budget
         _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
+        port = self.metrics_port
+        _require("metrics_port", port, 0 <= port < 65536, "a port, or 0 for no metrics")
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")

@@ -60,10 +60,12 @@ async def coordinate(
     `stops_on`."""
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.control.peer_shutdown import dismiss
-    from deadpool.events import EventLog
+    from deadpool.events import Event, EventLog
     from deadpool.fault_orders import parse_order
+    from deadpool.metrics.endpoint import Endpoint, JobCollector, check_package
     from deadpool.wire.secret import secret_is_given
 
+    check_package(config.metrics_port)
     places = _addresses_of_all(config)
     own = f"{config.host}:{config.port}"
     if founds and not secret_is_given() and not folder.secret_file.exists():
@@ -72,12 +74,16 @@ async def coordinate(
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]
+    leadership = _leadership(config, founds)
+    metrics = Endpoint(config.metrics_host, config.metrics_port)
     server = CoordinatorServer(
-        _leadership(config, founds),
+        leadership,
         credentials=credentials,
         log=log,
         orders=orders,
         became_leader=lambda: _announce(config, folder, address, quiet),
+        heartbeat_s=config.heartbeat_s,
+        founds=founds,
         print_events=not quiet,
     )
     for sig in stops_on:
@@ -85,6 +91,9 @@ async def coordinate(
     address = await server.start(config.host, config.port)
     if not quiet:
         print_line(f"[deadpool] the coordinator listens on {address}, TLS {config.tls}")
+    failure = metrics.start(JobCollector(folder.events, lambda: leadership.is_leader))
+    if failure is not None:
+        server.log_event(Event(what="metrics_failed", detail={"reason": failure}))
     server.open()
     try:
         outcome = await server.wait()
@@ -93,6 +102,7 @@ async def coordinate(
         return outcome
     finally:
         await server.close()
+        await asyncio.to_thread(metrics.close)
         log.close()
 
 

@@ -37,4 +37,11 @@ EVENTS = (
         fields={"node": "the node", "message": "the kind of message"},
         console="REFUSED a message of node {node} that does not fit: {message}",
     ),
+    EventType(
+        name="metrics_failed",
+        meaning="A process does not serve its metrics; everything else goes on.",
+        action="Give `--metrics-port` a port that is free on that machine.",
+        fields={"reason": "the error"},
+        console="NO METRICS: {reason}",
+    ),
 )

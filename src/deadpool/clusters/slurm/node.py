@@ -117,7 +117,7 @@ class SlurmNode:
 
     def _start_agent(self, places: list[str], *, spare: bool) -> None:
         own = self.allocation.own
-        given = dataclasses.asdict(self.config)
+        given = dataclasses.asdict(self.config) | {"metrics_port": self.config.metrics_port_of(1)}
         settings = [each for each in settings_for(AGENT) if each.name not in ("host", "interface")]
         words = [word for each in settings for word in each.words(given[each.name])]
         words += [f"--interface={self.config.interface}"] if self.config.interface else []
