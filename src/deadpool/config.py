@@ -18,6 +18,7 @@ from deadpool.config_values import cast, parse_cpus, read_racks, read_toml
 from deadpool.environment import PREFIX
 from deadpool.errors import ConfigError
 from deadpool.fault_orders import ORDER_HELP, parse_order
+from deadpool.hook_rules import ON_EVENT, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, HookRule, parse_rule
 from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, settings_of
 
 IN_PLACE = ("auto", "always", "never")
@@ -113,6 +114,8 @@ class JobConfig:
         "address that metrics are served at; they have no password, so only loopback is safe",
         commands=_ALL,
     )
+    on_event: tuple[str, ...] = setting((), ON_EVENT_HELP)
+    webhook: tuple[str, ...] = setting((), WEBHOOK_HELP)
     faults: tuple[str, ...] = setting((), f"a fault to inject (repeatable), {ORDER_HELP}", word="fault")
 
     @property
@@ -138,6 +141,16 @@ class JobConfig:
     def metrics_port_of(self, process: int) -> int:
         """For each process that `deadpool run` starts on this machine, counted from the first coordinator; 0: none."""
         return self.metrics_port + process if self.metrics_port else 0
+
+    def hook_rules(self) -> list[HookRule]:
+        given = ((ON_EVENT, self.on_event), (WEBHOOK, self.webhook))
+        return [parse_rule(kind, text) for kind, texts in given for text in texts]
+
+    def check_webhooks(self) -> None:
+        """Raises ConfigError where a file holds no URL. Only at the start: later the job is more important."""
+        for rule in self.hook_rules():
+            if rule.kind == WEBHOOK:
+                rule.url()
 
     def racks(self) -> dict[str, str]:
         """Rack by node, from the topology file. A node that the file does not name is a rack of its own.
@@ -168,6 +181,7 @@ class JobConfig:
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
         parse_cpus(self.bulk_cpus)
+        self.hook_rules()
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
             _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")

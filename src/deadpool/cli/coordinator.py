@@ -16,8 +16,10 @@ from deadpool.setting import COORDINATOR
 
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
-    from deadpool.control.coordinator import Outcome
+    from deadpool.control.coordinator import CoordinatorServer, Outcome
     from deadpool.control.run_dir import RunDir
+    from deadpool.events import Event
+    from deadpool.metrics.endpoint import Endpoint, JobCollector
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.topology import Address
 
@@ -60,12 +62,15 @@ async def coordinate(
     `stops_on`."""
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.control.peer_shutdown import dismiss
-    from deadpool.events import Event, EventLog
+    from deadpool.events import EventLog
     from deadpool.fault_orders import parse_order
+    from deadpool.hooks.event_hooks import EventHooks
     from deadpool.metrics.endpoint import Endpoint, JobCollector, check_package
     from deadpool.wire.secret import secret_is_given
 
-    check_package(config.metrics_port)
+    if founds:
+        check_package(config.metrics_port)
+        config.check_webhooks()
     places = _addresses_of_all(config)
     own = f"{config.host}:{config.port}"
     if founds and not secret_is_given() and not folder.secret_file.exists():
@@ -76,6 +81,12 @@ async def coordinate(
     orders = [parse_order(text) for text in config.faults]
     leadership = _leadership(config, founds)
     metrics = Endpoint(config.metrics_host, config.metrics_port)
+    loop = asyncio.get_running_loop()
+    hooks = EventHooks(
+        config.hook_rules(),
+        run_dir=folder.path,
+        tell=lambda event: _tell(loop, server, event),
+    )
     server = CoordinatorServer(
         leadership,
         credentials=credentials,
@@ -84,16 +95,16 @@ async def coordinate(
         became_leader=lambda: _announce(config, folder, address, quiet),
         heartbeat_s=config.heartbeat_s,
         founds=founds,
+        heard=hooks.offer,
         print_events=not quiet,
     )
     for sig in stops_on:
-        asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
+        loop.add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
     address = await server.start(config.host, config.port)
     if not quiet:
         print_line(f"[deadpool] the coordinator listens on {address}, TLS {config.tls}")
-    failure = metrics.start(JobCollector(folder.events, lambda: leadership.is_leader))
-    if failure is not None:
-        server.log_event(Event(what="metrics_failed", detail={"reason": failure}))
+    _serve_metrics(metrics, JobCollector(folder.events, lambda: leadership.is_leader), server)
+    hooks.start()
     server.open()
     try:
         outcome = await server.wait()
@@ -102,8 +113,22 @@ async def coordinate(
         return outcome
     finally:
         await server.close()
+        await asyncio.to_thread(hooks.close)
         await asyncio.to_thread(metrics.close)
         log.close()
+
+
+def _serve_metrics(metrics: Endpoint, collector: JobCollector, server: CoordinatorServer) -> None:
+    from deadpool.events import Event
+
+    if (failure := metrics.start(collector)) is not None:
+        server.log_event(Event(what="metrics_failed", detail={"reason": failure}))
+
+
+def _tell(loop: asyncio.AbstractEventLoop, server: CoordinatorServer, event: Event) -> None:
+    """From a thread of a hook. One that failed only after the end tells nobody."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(server.log_event, event)
 
 
 def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) -> None:

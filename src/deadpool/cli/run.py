@@ -44,6 +44,7 @@ def run(
     settings = at_interface(settings)
     load_tls(settings.tls, serving=True)
     check_package(settings.metrics_port)
+    settings.check_webhooks()
     folder = RunDir.create(run_dir) if run_dir else new_run_dir()
     print_line(f"[deadpool] run folder: {folder.path}")
     stop_on(signal.SIGTERM, signal.SIGINT)

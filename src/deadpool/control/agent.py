@@ -149,8 +149,7 @@ class AgentProcess:
         self._data_address = self._data.start()
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
-        if (failure := self._metrics.start(NodeCollector(self._node_facts))) is not None:
-            self._report(Event(what="metrics_failed", detail={"reason": failure}))
+        self._serve_metrics()
         staying = asyncio.get_running_loop().create_task(client.stay_connected())
         watching = asyncio.get_running_loop().create_task(self._watcher.run())
         try:
@@ -164,6 +163,10 @@ class AgentProcess:
             watching.cancel()
             staying.cancel()
             await self._close(client)
+
+    def _serve_metrics(self) -> None:
+        if (failure := self._metrics.start(NodeCollector(self._node_facts))) is not None:
+            self._report(Event(what="metrics_failed", detail={"reason": failure}))
 
     async def _connect_first(self, client: CoordinatorClient, patience_s: float) -> bool:
         """Returns False if this process was told to stop before any coordinator answered."""

@@ -79,11 +79,13 @@ class CoordinatorServer:
         became_leader: Callable[[], None],
         heartbeat_s: float,
         founds: bool,
+        heard: Callable[[dict[str, Any]], None],
         print_events: bool = True,
     ) -> None:
-        """`became_leader` is called when this process becomes the coordinator, also at the start of the job."""
+        """`became_leader` is called when this process becomes the coordinator, also at the start of the job;
+        `heard` is called with every event, and must return at once."""
         self._leadership, self._log, self._prints_events = leadership, log, print_events
-        self._became_leader, self._was_leader = became_leader, False
+        self._became_leader, self._was_leader, self._heard = became_leader, False, heard
         self._peers: dict[str, Peer] = {}
         self._last_order: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, bytes
         self._injections = InjectionRpc(
@@ -259,6 +261,7 @@ class CoordinatorServer:
     def _record(self, record: dict[str, Any]) -> None:
         record.setdefault("t", time.time())
         self._log.write(record)
+        self._heard(record)
         if record["what"] == "fault":
             self._last_fault = record
         if self._prints_events and (line := console_line(record)):

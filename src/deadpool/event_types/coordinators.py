@@ -44,4 +44,12 @@ EVENTS = (
         fields={"reason": "the error"},
         console="NO METRICS: {reason}",
     ),
+    EventType(
+        name="hook_failed",
+        meaning="A command of `--on-event` or a webhook failed or did not answer. It is told once, until it works "
+        "again.",
+        action="Try the command by hand with an event on its standard input, or look at the server.",
+        fields={"hook": "which one", "reason": "the error"},
+        console="HOOK FAILED: {hook}: {reason}",
+    ),
 )

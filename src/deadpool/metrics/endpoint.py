@@ -51,8 +51,10 @@ class Endpoint:
         """Returns why it does not listen; None: it does."""
         if self._port == 0:
             return None
-        from prometheus_client import CollectorRegistry, start_http_server
-
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError as error:
+            return f"no metrics: {error}"
         registry = CollectorRegistry(auto_describe=False)
         registry.register(collector)
         try:
