@@ -21,6 +21,7 @@ from deadpool.fault_orders import ORDER_HELP, parse_order
 from deadpool.hook_rules import ON_EVENT, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, HookRule, parse_rule
 from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, settings_of
 
+LOG_FORMATS = ("text", "json")
 IN_PLACE = ("auto", "always", "never")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
@@ -114,6 +115,15 @@ class JobConfig:
         "address that metrics are served at; they have no password, so only loopback is safe",
         commands=_ALL,
     )
+    log_mb: int = setting(
+        64,
+        "MB after which a trainer's log begins a new file; the last 4 full ones stay, and those around the last 8 "
+        "faults; 0: one file",
+        commands=_NODE,
+    )
+    log_format: str = setting(
+        "text", "what coordinators and agents print: text, or json with one object per line", commands=_ALL
+    )
     on_event: tuple[str, ...] = setting((), ON_EVENT_HELP)
     webhook: tuple[str, ...] = setting((), WEBHOOK_HELP)
     faults: tuple[str, ...] = setting((), f"a fault to inject (repeatable), {ORDER_HELP}", word="fault")
@@ -179,6 +189,8 @@ class JobConfig:
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
+        _require("log_mb", self.log_mb, self.log_mb >= 0, "a size in MB, or 0 for no limit")
+        _require("log_format", self.log_format, self.log_format in LOG_FORMATS, f"one of {', '.join(LOG_FORMATS)}")
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
         parse_cpus(self.bulk_cpus)
         self.hook_rules()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deadpool.cli.options import with_settings
-from deadpool.control.console import print_line
+from deadpool.control.console import print_line, print_record
 from deadpool.setting import COORDINATOR
 
 if TYPE_CHECKING:
@@ -97,12 +97,13 @@ async def coordinate(
         founds=founds,
         heard=hooks.offer,
         print_events=not quiet,
+        print_json=config.log_format == "json",
     )
     for sig in stops_on:
         loop.add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
     address = await server.start(config.host, config.port)
     if not quiet:
-        print_line(f"[deadpool] the coordinator listens on {address}, TLS {config.tls}")
+        _say(config, f"the coordinator listens on {address}, TLS {config.tls}")
     _serve_metrics(metrics, JobCollector(folder.events, lambda: leadership.is_leader), server)
     hooks.start()
     server.open()
@@ -137,7 +138,14 @@ def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) 
     folder.announce(address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node)
     rows = table(config.node_timeout_s, config.derived_timeouts, config.hang_timeout_s)
     for name, value, what_for in rows if not quiet else ():
-        print_line(f"[deadpool] timeout: {name:12} {value:>8}  {what_for}")
+        _say(config, f"timeout: {name:12} {value:>8}  {what_for}")
+
+
+def _say(config: JobConfig, text: str) -> None:
+    if config.log_format == "json":
+        print_record(source="coordinator", text=text)
+    else:
+        print_line(f"[deadpool] {text}")
 
 
 def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:

@@ -18,6 +18,7 @@ from deadpool.cli import (
     journal,
     kill,
     kubernetes,
+    logs,
     picture,
     replace,
     run,
@@ -58,6 +59,7 @@ app.command(context_settings=SCRIPT_LAST)(ssh.ssh)
 app.command()(status.status)
 app.command()(story.story)
 app.command()(journal.journal)
+app.command()(logs.logs)
 app.command()(picture.picture)
 app.command()(kill.kill)
 app.command()(drain.drain)

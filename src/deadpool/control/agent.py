@@ -15,6 +15,7 @@ from typing import Any
 
 from deadpool.config import JobConfig
 from deadpool.control.bulk_cpus import bulk_cpus
+from deadpool.control.console import print_line, print_record
 from deadpool.control.coordinator_client import CoordinatorClient
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.data_plane import DataPlane
@@ -56,6 +57,7 @@ from deadpool.protocol.effects import (
 from deadpool.protocol.messages import (
     Examine,
     Facts,
+    Fence,
     Heartbeat,
     Injected,
     Join,
@@ -126,7 +128,8 @@ class AgentProcess:
             door=door,
             host=host,
             logs=logs,
-            label=self._label,
+            log_file_bytes=settings.log_mb * 1_000_000,
+            show=self._show,
             on_exit=self._on_trainer_exited,
             on_failure=self.stop,
             fork_server=fork_server,
@@ -134,6 +137,7 @@ class AgentProcess:
         )
         self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
         self._ready_file = ReadyFile(ready_file)
+        self._is_json = settings.log_format == "json"
         self._step_times = StepTimes()
         self._event_counts: Counter[str] = Counter()
         self._metrics = Endpoint(settings.metrics_host, settings.metrics_port)
@@ -251,6 +255,8 @@ class AgentProcess:
         match input:
             case FromCoordinator(message=Welcome(settings=settings)):
                 self._data.use_deadline(stream_s(settings.silence_s))
+            case FromCoordinator(message=Fence(cause=cause)):
+                self._trainers.mark_fault(cause)
         self._driver.feed(input)
 
     # --- effects -----------------------------------------------------------------------------------------------------
@@ -270,6 +276,7 @@ class AgentProcess:
                 self._to_trainer(name, message, segment)
                 if isinstance(message, Seat):
                     self._injections.seated(name, message.rank)
+                    self._trainers.mark_seat(name, message.rank, message.cause)
             case StartTrainer(trainer=name):
                 self._trainers.start(name)
             case KillTrainer(trainer=name):
@@ -305,7 +312,7 @@ class AgentProcess:
     def _to_coordinator(self, message: Any) -> None:
         if isinstance(message, Report):
             self._unsent.append(message)
-            self._event_counts.update(str(record.get("what")) for record in message.records)
+            self._note_events(message)
         elif self._client is not None:
             self._client.send(message)
         if self._client is not None and self._client.is_accepted:
@@ -314,6 +321,12 @@ class AgentProcess:
             if isinstance(message, Heartbeat):
                 self._client.send(Facts(facts=self._facts()))
                 self._ready_file.set(all(each.state in READY_STATES for each in self._core.trainers.by_name.values()))
+
+    def _note_events(self, report: Report) -> None:
+        for record in report.records:
+            self._event_counts[str(record.get("what"))] += 1
+            if self._is_json:
+                print_record(**{"source": "agent", "node": self.node, **record})
 
     def _facts(self) -> dict[str, Any]:
         sent = self._data.sent
@@ -343,8 +356,14 @@ class AgentProcess:
             events=dict(self._event_counts),
         )
 
-    def _label(self, name: str) -> str | None:
+    def _show(self, name: str, text: str) -> None:
+        """Lines of a trainer without a rank, as in a rehearsal, go to its log only."""
         trainer = self._core.trainers.by_name.get(name)
         if trainer is None or trainer.state is not TrainerState.SEATED:
-            return None
-        return f"[{self.node} r{trainer.rank}]"
+            return
+        if self._is_json:
+            print_record(
+                source="trainer", node=self.node, rank=trainer.rank, trainer=name, cause=self._core.cause, text=text
+            )
+        else:
+            print_line(f"[{self.node} r{trainer.rank}] {text}")

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from deadpool.control.bandwidth import bandwidth
-from deadpool.control.console import print_line
+from deadpool.control.console import print_line, print_record
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.drain_rpc import DrainRpc
 from deadpool.control.event_text import console_line
@@ -81,10 +81,12 @@ class CoordinatorServer:
         founds: bool,
         heard: Callable[[dict[str, Any]], None],
         print_events: bool = True,
+        print_json: bool = False,
     ) -> None:
         """`became_leader` is called when this process becomes the coordinator, also at the start of the job;
         `heard` is called with every event, and must return at once."""
         self._leadership, self._log, self._prints_events = leadership, log, print_events
+        self._prints_json = print_json
         self._became_leader, self._was_leader, self._heard = became_leader, False, heard
         self._peers: dict[str, Peer] = {}
         self._last_order: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, bytes
@@ -264,7 +266,14 @@ class CoordinatorServer:
         self._heard(record)
         if record["what"] == "fault":
             self._last_fault = record
-        if self._prints_events and (line := console_line(record)):
+        if self._prints_events:
+            self._print(record)
+
+    def _print(self, record: dict[str, Any]) -> None:
+        line = console_line(record)
+        if self._prints_json:
+            print_record(**{"source": "coordinator", "text": line, **record})
+        elif line is not None:
             print_line(f"[deadpool] {line}")
 
     # --- commands ----------------------------------------------------------------------------------------------------
