@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "story": {"events", "errors"},
     "picture": {"story", "errors"},
     "metrics": {"", "story", "errors"},
+    "top": {"metrics", "story", "errors"},
     "notes": set(),
     "journal": BASE | {"environment", "notes"},
     "protocol": {"errors", "events"},

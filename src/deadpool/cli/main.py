@@ -28,6 +28,7 @@ from deadpool.cli import (
     ssh,
     status,
     story,
+    top,
 )  # fmt: skip
 from deadpool.errors import DeadPoolError
 
@@ -58,6 +59,7 @@ app.command()(coordinator.coordinator)
 app.command(context_settings=SCRIPT_LAST)(ssh.ssh)
 app.command()(status.status)
 app.command()(story.story)
+app.command()(top.top)
 app.command()(journal.journal)
 app.command()(logs.logs)
 app.command()(picture.picture)
