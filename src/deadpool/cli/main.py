@@ -29,6 +29,7 @@ from deadpool.cli import (
     status,
     story,
     top,
+    trace,
 )  # fmt: skip
 from deadpool.errors import DeadPoolError
 
@@ -60,6 +61,7 @@ app.command(context_settings=SCRIPT_LAST)(ssh.ssh)
 app.command()(status.status)
 app.command()(story.story)
 app.command()(top.top)
+app.command()(trace.trace)
 app.command()(journal.journal)
 app.command()(logs.logs)
 app.command()(picture.picture)
