@@ -27,7 +27,7 @@ class Command:
         self._is_closed = False
 
     def call(self, record: dict[str, Any]) -> str | None:
-        """Returns why it failed; None: it did not. Files, not pipes: a command that reads or writes nothing, or a lot,
+        """Returns why it failed; None: it did not. Files, not pipes: a command that reads nothing, or writes much,
         holds nobody up."""
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output:
             given.write(json.dumps(record).encode())
