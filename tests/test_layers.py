@@ -49,7 +49,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config_values": BASE,
     "fault_orders": BASE,
     "timeouts": BASE,
-    "config": BASE | {"config_values", "environment", "fault_orders", "setting", "timeouts"},
+    "hook_rules": BASE | {"event_types"},
+    "hooks": BASE | {"environment", "event_types", "events", "hook_rules"},
+    "config": BASE | {"config_values", "hook_rules", "environment", "fault_orders", "setting", "timeouts"},
     "host_memory": set(),
     "owner_only": set(),
     "event_types": set(),
@@ -58,6 +60,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fork_loop": {"child_processes"},
     "story": {"events", "errors"},
     "picture": {"story", "errors"},
+    "metrics": {"", "story", "errors"},
+    "top": {"metrics", "story", "errors"},
     "notes": set(),
     "journal": BASE | {"environment", "notes"},
     "protocol": {"errors", "events"},
@@ -73,6 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "child_processes",
         "fault_orders",
         "timeouts",
+        "metrics",
     }
     | TORCH_FREE_SNAPSHOT,
     "clusters": {

@@ -14,6 +14,7 @@ OF_LIBRARIES = (*(f"integrations.{name}" for name in LIBRARIES), "clusters.kuber
 OPTIONAL = (
     *("cryptography", "pynvml", "hypothesis", "atheris", "torchdata", "tensorboard", "wandb", "ray"),
     *("kopf", "lightkube", "yaml"),
+    *("prometheus_client", "opentelemetry"),
     *LIBRARIES,
 )
 

@@ -18,8 +18,10 @@ from deadpool.config_values import cast, parse_cpus, read_racks, read_toml
 from deadpool.environment import PREFIX
 from deadpool.errors import ConfigError
 from deadpool.fault_orders import ORDER_HELP, parse_order
+from deadpool.hook_rules import ON_EVENT, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, HookRule, parse_rule
 from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, settings_of
 
+LOG_FORMATS = ("text", "json")
 IN_PLACE = ("auto", "always", "never")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
@@ -102,6 +104,28 @@ class JobConfig:
         "encryption of all connections: off, ephemeral, or a folder with cert.pem, key.pem and ca.pem",
         commands=_ALL,
     )
+    metrics_port: int = setting(
+        0,
+        "port at which Prometheus can scrape this process; 0: none. deadpool run gives the coordinator this one, and "
+        "standbys and agents the next ones; on clusters every agent has the next one",
+        commands=_ALL,
+    )
+    metrics_host: str = setting(
+        "127.0.0.1",
+        "address that metrics are served at; they have no password, so only loopback is safe",
+        commands=_ALL,
+    )
+    log_mb: int = setting(
+        64,
+        "MB after which a trainer's log begins a new file; the last 4 full ones stay, and those around the last 8 "
+        "faults; 0: one file",
+        commands=_NODE,
+    )
+    log_format: str = setting(
+        "text", "what coordinators and agents print: text, or json with one object per line", commands=_ALL
+    )
+    on_event: tuple[str, ...] = setting((), ON_EVENT_HELP)
+    webhook: tuple[str, ...] = setting((), WEBHOOK_HELP)
     faults: tuple[str, ...] = setting((), f"a fault to inject (repeatable), {ORDER_HELP}", word="fault")
 
     @property
@@ -123,6 +147,20 @@ class JobConfig:
     def node_names(self) -> list[str]:
         """Names of the nodes that `deadpool run` starts; the spares come last."""
         return [f"n{i}" for i in range(self.nodes + self.spares)]
+
+    def metrics_port_of(self, process: int) -> int:
+        """For each process that `deadpool run` starts on this machine, counted from the first coordinator; 0: none."""
+        return self.metrics_port + process if self.metrics_port else 0
+
+    def hook_rules(self) -> list[HookRule]:
+        given = ((ON_EVENT, self.on_event), (WEBHOOK, self.webhook))
+        return [parse_rule(kind, text) for kind, texts in given for text in texts]
+
+    def check_webhooks(self) -> None:
+        """Raises ConfigError where a file holds no URL. Only at the start: later the job is more important."""
+        for rule in self.hook_rules():
+            if rule.kind == WEBHOOK:
+                rule.url()
 
     def racks(self) -> dict[str, str]:
         """Rack by node, from the topology file. A node that the file does not name is a rack of its own.
@@ -146,11 +184,16 @@ class JobConfig:
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
         budget = self.overhead_budget
         _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
+        port = self.metrics_port
+        _require("metrics_port", port, 0 <= port < 65536, "a port, or 0 for no metrics")
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
+        _require("log_mb", self.log_mb, self.log_mb >= 0, "a size in MB, or 0 for no limit")
+        _require("log_format", self.log_format, self.log_format in LOG_FORMATS, f"one of {', '.join(LOG_FORMATS)}")
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
         parse_cpus(self.bulk_cpus)
+        self.hook_rules()
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
             _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")

@@ -15,7 +15,7 @@ _FILE, _FOLDER = 0o600, 0o700
 
 def open_private(path: Path, mode: str) -> IO[Any]:
     """Opens a file as open() does. A file that existed before is made unreadable for others as well."""
-    return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=_opener)
+    return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=owner_only_opener)
 
 
 def make_private_folder(path: Path) -> None:
@@ -23,7 +23,8 @@ def make_private_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True, mode=_FOLDER)
 
 
-def _opener(path: str, flags: int) -> int:
+def owner_only_opener(path: str, flags: int) -> int:
+    """For open(): makes files that only their owner can read."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, _FILE)
     try:
         os.fchmod(descriptor, _FILE)

@@ -5,7 +5,7 @@ process id, and goes on when the test has opened the gate: the other ranks meanw
 a bug in the user's code. Step -1 is before the first line of the workload. Only the first time that the step is done:
 `stop` is a process that the system has stopped, `loop` one that computes for ever, `late` one
 that computes for long, `pause` one that waits for long and said so, `break` one whose device breaks; it
-breaks each time in `broken`. `die` ends the process each time, `durable` tells of a checkpoint.
+breaks each time in `broken`. `die` ends the process each time, `durable` tells of a checkpoint, `say` prints a line.
 """
 
 from __future__ import annotations
@@ -101,7 +101,18 @@ def _durable(step: int) -> None:
     current.job.durable(step, Path("/checkpoints") / str(step))
 
 
-ALWAYS = {"wait": _wait_at_gate, "raise": _raise, "broken": _break_device, "die": _die, "durable": _durable}
+def _say(step: int) -> None:
+    print(f"rank {_RANK} is in step {step}")
+
+
+ALWAYS = {
+    "say": _say,
+    "wait": _wait_at_gate,
+    "raise": _raise,
+    "broken": _break_device,
+    "die": _die,
+    "durable": _durable,
+}
 ONCE = {"stop": _stop, "loop": _loop, "late": _late, "pause": _pause, "break": _break_device}
 
 

@@ -56,6 +56,7 @@ def agent(
     from deadpool.cli.addresses import own_address
     from deadpool.config import resolve_agent
     from deadpool.control.agent import AgentProcess
+    from deadpool.metrics.endpoint import check_package
     from deadpool.owner_only import make_private_folder
     from deadpool.wire.credentials import read_credentials
 
@@ -68,6 +69,7 @@ def agent(
             raise ConfigError("--name, --rack and --spare need --join: without it, Slurm says what this node is")
         raise typer.Exit(run_unsubmitted(program, preload or [], flags))
     settings = resolve_agent(flags)
+    check_package(settings.metrics_port)
     make_private_folder(logs)
     coordinators = addresses(join)
     address = own_address(flags["host"], flags["interface"], coordinators[0])

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deadpool.cli.options import with_settings
-from deadpool.control.console import print_line
+from deadpool.control.console import print_line, print_record
 from deadpool.setting import COORDINATOR
 
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
-    from deadpool.control.coordinator import Outcome
+    from deadpool.control.coordinator import CoordinatorServer, Outcome
     from deadpool.control.run_dir import RunDir
+    from deadpool.events import Event
+    from deadpool.metrics.endpoint import Endpoint, JobCollector
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.topology import Address
 
@@ -62,8 +64,13 @@ async def coordinate(
     from deadpool.control.peer_shutdown import dismiss
     from deadpool.events import EventLog
     from deadpool.fault_orders import parse_order
+    from deadpool.hooks.event_hooks import EventHooks
+    from deadpool.metrics.endpoint import Endpoint, JobCollector, check_package
     from deadpool.wire.secret import secret_is_given
 
+    if founds:
+        check_package(config.metrics_port)
+        config.check_webhooks()
     places = _addresses_of_all(config)
     own = f"{config.host}:{config.port}"
     if founds and not secret_is_given() and not folder.secret_file.exists():
@@ -72,19 +79,33 @@ async def coordinate(
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]
+    leadership = _leadership(config, founds)
+    metrics = Endpoint(config.metrics_host, config.metrics_port)
+    loop = asyncio.get_running_loop()
+    hooks = EventHooks(
+        config.hook_rules(),
+        run_dir=folder.path,
+        tell=lambda event: _tell(loop, server, event),
+    )
     server = CoordinatorServer(
-        _leadership(config, founds),
+        leadership,
         credentials=credentials,
         log=log,
         orders=orders,
         became_leader=lambda: _announce(config, folder, address, quiet),
+        heartbeat_s=config.heartbeat_s,
+        founds=founds,
+        heard=hooks.offer,
         print_events=not quiet,
+        print_json=config.log_format == "json",
     )
     for sig in stops_on:
-        asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
+        loop.add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
     address = await server.start(config.host, config.port)
     if not quiet:
-        print_line(f"[deadpool] the coordinator listens on {address}, TLS {config.tls}")
+        _say(config, f"the coordinator listens on {address}, TLS {config.tls}")
+    _serve_metrics(metrics, JobCollector(folder.events, lambda: leadership.is_leader), server)
+    hooks.start()
     server.open()
     try:
         outcome = await server.wait()
@@ -93,7 +114,22 @@ async def coordinate(
         return outcome
     finally:
         await server.close()
+        await asyncio.to_thread(hooks.close)
+        await asyncio.to_thread(metrics.close)
         log.close()
+
+
+def _serve_metrics(metrics: Endpoint, collector: JobCollector, server: CoordinatorServer) -> None:
+    from deadpool.events import Event
+
+    if (failure := metrics.start(collector)) is not None:
+        server.log_event(Event(what="metrics_failed", detail={"reason": failure}))
+
+
+def _tell(loop: asyncio.AbstractEventLoop, server: CoordinatorServer, event: Event) -> None:
+    """From a thread of a hook. One that failed only after the end tells nobody."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(server.log_event, event)
 
 
 def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) -> None:
@@ -102,7 +138,14 @@ def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) 
     folder.announce(address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node)
     rows = table(config.node_timeout_s, config.derived_timeouts, config.hang_timeout_s)
     for name, value, what_for in rows if not quiet else ():
-        print_line(f"[deadpool] timeout: {name:12} {value:>8}  {what_for}")
+        _say(config, f"timeout: {name:12} {value:>8}  {what_for}")
+
+
+def _say(config: JobConfig, text: str) -> None:
+    if config.log_format == "json":
+        print_record(source="coordinator", text=text)
+    else:
+        print_line(f"[deadpool] {text}")
 
 
 def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:

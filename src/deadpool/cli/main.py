@@ -18,6 +18,7 @@ from deadpool.cli import (
     journal,
     kill,
     kubernetes,
+    logs,
     picture,
     replace,
     run,
@@ -27,6 +28,8 @@ from deadpool.cli import (
     ssh,
     status,
     story,
+    top,
+    trace,
 )  # fmt: skip
 from deadpool.errors import DeadPoolError
 
@@ -57,7 +60,10 @@ app.command()(coordinator.coordinator)
 app.command(context_settings=SCRIPT_LAST)(ssh.ssh)
 app.command()(status.status)
 app.command()(story.story)
+app.command()(top.top)
+app.command()(trace.trace)
 app.command()(journal.journal)
+app.command()(logs.logs)
 app.command()(picture.picture)
 app.command()(kill.kill)
 app.command()(drain.drain)

@@ -35,6 +35,7 @@ def run(
     from deadpool.config import resolve
     from deadpool.control.launcher import LocalJob, new_run_dir, running
     from deadpool.control.run_dir import RunDir
+    from deadpool.metrics.endpoint import check_package
     from deadpool.wire.tls import load_tls
 
     settings = resolve(flags, file=config)
@@ -42,6 +43,8 @@ def run(
     settings.racks()  # what cannot be used is refused before any process is started
     settings = at_interface(settings)
     load_tls(settings.tls, serving=True)
+    check_package(settings.metrics_port)
+    settings.check_webhooks()
     folder = RunDir.create(run_dir) if run_dir else new_run_dir()
     print_line(f"[deadpool] run folder: {folder.path}")
     stop_on(signal.SIGTERM, signal.SIGINT)

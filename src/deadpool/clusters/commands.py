@@ -36,7 +36,8 @@ def agent_words(
     """Without a host the agent finds its address itself: that of the interface, or the one that leads to the
     coordinator."""
     own = {"host": host or "", "interface": "" if host else config.interface, "tls": settled(config.tls)}
-    values = {**dataclasses.asdict(config), **own}
+    own_port = {"metrics_port": config.metrics_port_of(1)}  # a coordinator may run on the same machine
+    values = {**dataclasses.asdict(config), **own, **own_port}
     words = [word for each in settings_for(AGENT) for word in each.words(values[each.name])]
     words += [f"--join={','.join(places)}", f"--name={name}", f"--logs={logs}"]
     words += [f"--rack={rack}"] if rack is not None else []

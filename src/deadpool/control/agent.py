@@ -8,13 +8,14 @@ import secrets
 import signal
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from deadpool.config import JobConfig
 from deadpool.control.bulk_cpus import bulk_cpus
+from deadpool.control.console import print_line, print_record
 from deadpool.control.coordinator_client import CoordinatorClient
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.data_plane import DataPlane
@@ -22,12 +23,16 @@ from deadpool.control.examination import NodeExamination
 from deadpool.control.fault_injection import NodeInjections
 from deadpool.control.peer_probe import unreachable
 from deadpool.control.process_activity import ActivityWatcher
+from deadpool.control.progress import FACT
 from deadpool.control.rank_stats import rank_figures
 from deadpool.control.ready_file import READY_STATES, ReadyFile
 from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.thread_priority import ThreadPriority
 from deadpool.control.trainer_processes import TrainerProcesses
 from deadpool.events import Event
+from deadpool.metrics.endpoint import Endpoint, NodeCollector
+from deadpool.metrics.node_facts import NodeFacts
+from deadpool.metrics.step_times import StepTimes
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.agent.trainers import TrainerState
 from deadpool.protocol.effects import (
@@ -49,7 +54,19 @@ from deadpool.protocol.effects import (
     TrainerActivity,
     TrainerExited,
 )
-from deadpool.protocol.messages import Examine, Facts, Heartbeat, Injected, Join, Report, Seat, TrainerHello, Welcome
+from deadpool.protocol.messages import (
+    Examine,
+    Facts,
+    Fence,
+    Heartbeat,
+    Injected,
+    Join,
+    Report,
+    Seat,
+    Stepped,
+    TrainerHello,
+    Welcome,
+)
 from deadpool.protocol.topology import Address
 from deadpool.timeouts import STREAM_AT_LEAST_S, stream_s
 from deadpool.wire.credentials import Credentials
@@ -111,7 +128,8 @@ class AgentProcess:
             door=door,
             host=host,
             logs=logs,
-            label=self._label,
+            log_file_bytes=settings.log_mb * 1_000_000,
+            show=self._show,
             on_exit=self._on_trainer_exited,
             on_failure=self.stop,
             fork_server=fork_server,
@@ -119,6 +137,10 @@ class AgentProcess:
         )
         self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
         self._ready_file = ReadyFile(ready_file)
+        self._is_json = settings.log_format == "json"
+        self._step_times = StepTimes()
+        self._event_counts: Counter[str] = Counter()
+        self._metrics = Endpoint(settings.metrics_host, settings.metrics_port)
 
     async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:
         """Joins the job, and returns when the job ends or this node leaves it."""
@@ -131,6 +153,7 @@ class AgentProcess:
         self._data_address = self._data.start()
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
+        self._serve_metrics()
         staying = asyncio.get_running_loop().create_task(client.stay_connected())
         watching = asyncio.get_running_loop().create_task(self._watcher.run())
         try:
@@ -144,6 +167,10 @@ class AgentProcess:
             watching.cancel()
             staying.cancel()
             await self._close(client)
+
+    def _serve_metrics(self) -> None:
+        if (failure := self._metrics.start(NodeCollector(self._node_facts))) is not None:
+            self._report(Event(what="metrics_failed", detail={"reason": failure}))
 
     async def _connect_first(self, client: CoordinatorClient, patience_s: float) -> bool:
         """Returns False if this process was told to stop before any coordinator answered."""
@@ -182,6 +209,7 @@ class AgentProcess:
         self._door.close()
         await self._rendezvous.close()
         await asyncio.to_thread(self._data.close)
+        await asyncio.to_thread(self._metrics.close)
         await self._examination.close()
         await client.close()
 
@@ -202,7 +230,14 @@ class AgentProcess:
             return
         name = next((name for name, known in self._ends.items() if known is end), None)
         if name is not None:
+            self._note_step(name, message)
             self._feed(FromTrainer(trainer=name, message=message))
+
+    def _note_step(self, name: str, message: Any) -> None:
+        trainer = self._core.trainers.by_name.get(name)
+        if isinstance(message, Stepped) and trainer is not None and trainer.state is TrainerState.SEATED:
+            assert trainer.rank is not None
+            self._step_times.add(trainer.rank, message.step_s)
 
     def _on_trainer_disconnected(self, end: AgentEnd) -> None:
         """Nothing more follows from it here: the exit of the process is reported by the fork server."""
@@ -220,6 +255,8 @@ class AgentProcess:
         match input:
             case FromCoordinator(message=Welcome(settings=settings)):
                 self._data.use_deadline(stream_s(settings.silence_s))
+            case FromCoordinator(message=Fence(cause=cause)):
+                self._trainers.mark_fault(cause)
         self._driver.feed(input)
 
     # --- effects -----------------------------------------------------------------------------------------------------
@@ -239,6 +276,7 @@ class AgentProcess:
                 self._to_trainer(name, message, segment)
                 if isinstance(message, Seat):
                     self._injections.seated(name, message.rank)
+                    self._trainers.mark_seat(name, message.rank, message.cause)
             case StartTrainer(trainer=name):
                 self._trainers.start(name)
             case KillTrainer(trainer=name):
@@ -274,6 +312,7 @@ class AgentProcess:
     def _to_coordinator(self, message: Any) -> None:
         if isinstance(message, Report):
             self._unsent.append(message)
+            self._note_events(message)
         elif self._client is not None:
             self._client.send(message)
         if self._client is not None and self._client.is_accepted:
@@ -282,6 +321,12 @@ class AgentProcess:
             if isinstance(message, Heartbeat):
                 self._client.send(Facts(facts=self._facts()))
                 self._ready_file.set(all(each.state in READY_STATES for each in self._core.trainers.by_name.values()))
+
+    def _note_events(self, report: Report) -> None:
+        for record in report.records:
+            self._event_counts[str(record.get("what"))] += 1
+            if self._is_json:
+                print_record(**{"source": "agent", "node": self.node, **record})
 
     def _facts(self) -> dict[str, Any]:
         sent = self._data.sent
@@ -294,10 +339,31 @@ class AgentProcess:
             "bytes_pushed": sent.total,
             "push_gbps": sent.gbps,
             "rank_figures": rank_figures(self._core, sent),
+            FACT: self._step_times.facts(),
         }
 
-    def _label(self, name: str) -> str | None:
+    def _node_facts(self) -> NodeFacts:
+        """Called by threads of the endpoint."""
+        sent = self._data.sent
+        return NodeFacts(
+            node=self.node,
+            connected=self._client is not None and self._client.is_accepted,
+            step_times=self._step_times.by_rank,
+            trainers=Counter(str(each.state.value) for each in tuple(self._core.trainers.by_name.values())),
+            arena_bytes=self._data.arena_bytes,
+            sent_bytes=sent.total,
+            sent_seconds=sent.seconds,
+            events=dict(self._event_counts),
+        )
+
+    def _show(self, name: str, text: str) -> None:
+        """Lines of a trainer without a rank, as in a rehearsal, go to its log only."""
         trainer = self._core.trainers.by_name.get(name)
         if trainer is None or trainer.state is not TrainerState.SEATED:
-            return None
-        return f"[{self.node} r{trainer.rank}]"
+            return
+        if self._is_json:
+            print_record(
+                source="trainer", node=self.node, rank=trainer.rank, trainer=name, cause=self._core.cause, text=text
+            )
+        else:
+            print_line(f"[{self.node} r{trainer.rank}] {text}")

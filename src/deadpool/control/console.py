@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import time
+from typing import Any
 
 
 def print_line(text: str) -> None:
@@ -10,3 +13,8 @@ def print_line(text: str) -> None:
     what another process says comes between them."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def print_record(**fields: Any) -> None:
+    """One line of JSON, for whoever collects logs. What is empty is left out."""
+    print_line(json.dumps({"t": time.time(), **{name: value for name, value in fields.items() if value is not None}}))

@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any
 
 from deadpool.control.bandwidth import bandwidth
-from deadpool.control.console import print_line
+from deadpool.control.console import print_line, print_record
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.drain_rpc import DrainRpc
 from deadpool.control.event_text import console_line
 from deadpool.control.examination_rpc import ExaminationRpc
 from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.peer_shutdown import DISMISS
+from deadpool.control.progress import BEATS, ProgressReport, every
 from deadpool.control.status import describe
 from deadpool.events import Event, EventLog
 from deadpool.fault_orders import InjectionOrder
@@ -76,15 +77,21 @@ class CoordinatorServer:
         log: EventLog,
         orders: list[InjectionOrder],
         became_leader: Callable[[], None],
+        heartbeat_s: float,
+        founds: bool,
+        heard: Callable[[dict[str, Any]], None],
         print_events: bool = True,
+        print_json: bool = False,
     ) -> None:
-        """`became_leader` is called when this process becomes the coordinator, also at the start of the job."""
+        """`became_leader` is called when this process becomes the coordinator, also at the start of the job;
+        `heard` is called with every event, and must return at once."""
         self._leadership, self._log, self._prints_events = leadership, log, print_events
-        self._became_leader, self._was_leader = became_leader, False
+        self._prints_json = print_json
+        self._became_leader, self._was_leader, self._heard = became_leader, False, heard
         self._peers: dict[str, Peer] = {}
         self._last_order: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, bytes
         self._injections = InjectionRpc(
-            lambda: leadership.coordinator, orders, send=self._send, log_event=self._log_event
+            lambda: leadership.coordinator, orders, send=self._send, log_event=self.log_event
         )
         self._drains = DrainRpc(lambda: leadership.coordinator, feed=self._feed)
         self._examinations = ExaminationRpc(lambda: leadership.coordinator, send=self._send)
@@ -93,6 +100,8 @@ class CoordinatorServer:
         self._driver = CoreDriver(leadership, perform=self._perform, stall_s=STALL_S)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._last_fault: dict[str, Any] | None = None
+        self._progress, self._progress_s = ProgressReport(founds=founds), BEATS * heartbeat_s
+        self._reporting: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> Address:
         """A coordinator that is started again needs its old port. For a moment another process may use it as the near
@@ -108,6 +117,7 @@ class CoordinatorServer:
 
     def open(self) -> None:
         """From here on this process may become the coordinator."""
+        self._reporting = asyncio.get_running_loop().create_task(every(self._progress_s, self._log_progress))
         self._feed(Tick())
 
     async def wait(self) -> Outcome:
@@ -119,8 +129,8 @@ class CoordinatorServer:
     async def close(self) -> None:
         """Every node gets the last messages before its connection is closed."""
         self._driver.stop()
-        for examining in self._examining:
-            examining.cancel()
+        for task in (*self._examining, *([self._reporting] if self._reporting is not None else [])):
+            task.cancel()
         await self._reception.stop_listening()
         await asyncio.gather(*(self._await_disconnect(peer.link) for peer in list(self._peers.values())))
         await self._reception.close()
@@ -145,7 +155,7 @@ class CoordinatorServer:
             self._feed(LinkLost(node=caller.node, reason=caller.link.lost_reason))
 
     def _on_refused(self, reason: str, count: int) -> None:
-        self._log_event(Event(what="connection_refused", detail={"reason": reason, "count": count}))
+        self.log_event(Event(what="connection_refused", detail={"reason": reason, "count": count}))
 
     def _on_message(self, caller: Caller, message: Any) -> None:
         match message:
@@ -217,9 +227,10 @@ class CoordinatorServer:
                 if peer is not None:
                     peer.link.abort()
             case Emit(event=event):
-                self._log_event(event)
+                self.log_event(event)
             case Finish(failed=failed, reason=reason):
                 if not self._outcome.done():
+                    self._log_progress()
                     self._log_bandwidth()
                     of_leader = self._leadership.is_leader
                     self._outcome.set_result(Outcome(failed=failed, reason=reason, of_leader=of_leader))
@@ -236,26 +247,40 @@ class CoordinatorServer:
             self._peers[node].link.send(message)
 
     def _log_bandwidth(self) -> None:
-        if (event := bandwidth({node: peer.facts for node, peer in self._peers.items()})) is not None:
-            self._log_event(event)
+        if (event := bandwidth(self._facts())) is not None:
+            self.log_event(event)
 
-    def _log_event(self, event: Event) -> None:
+    def _log_progress(self) -> None:
+        if self._leadership.is_leader:
+            self.log_event(self._progress.event(self._leadership.coordinator, self._facts()))
+
+    def _facts(self) -> dict[str, dict[str, Any]]:
+        return {node: peer.facts for node, peer in self._peers.items()}
+
+    def log_event(self, event: Event) -> None:
         self._record(event.record(t=time.time()))
 
     def _record(self, record: dict[str, Any]) -> None:
         record.setdefault("t", time.time())
         self._log.write(record)
+        self._heard(record)
         if record["what"] == "fault":
             self._last_fault = record
-        if self._prints_events and (line := console_line(record)):
+        if self._prints_events:
+            self._print(record)
+
+    def _print(self, record: dict[str, Any]) -> None:
+        line = console_line(record)
+        if self._prints_json:
+            print_record(**{"source": "coordinator", "text": line, **record})
+        elif line is not None:
             print_line(f"[deadpool] {line}")
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
     async def _examine(self, caller: Caller, ask: Ask) -> None:
         """Agents take seconds for this, so the answer comes later than those of other commands."""
-        facts = {node: peer.facts for node, peer in self._peers.items()}
-        caller.link.send(await self._examinations.examine(ask.arguments, facts))
+        caller.link.send(await self._examinations.examine(ask.arguments, self._facts()))
 
     def _fault_text(self) -> str | None:
         """That this process has seen; a coordinator before it may have seen others."""
@@ -271,8 +296,8 @@ class CoordinatorServer:
             )
         match ask.what:
             case "status":
-                facts = {node: peer.facts for node, peer in self._peers.items()}
-                return Answer(body=describe(self._leadership.coordinator, facts) | {"last_fault": self._fault_text()})
+                status = describe(self._leadership.coordinator, self._facts())
+                return Answer(body=status | {"last_fault": self._fault_text()})
             case "kill":
                 return self._injections.order(ask.arguments)
             case "drain":

@@ -117,7 +117,8 @@ class CoordinatorProcesses:
     def _command(self, place: str, places: list[str], *, faults: bool) -> list[str]:
         """Faults are injected once, and not again by a coordinator that takes over."""
         host, _, port = place.rpartition(":")
-        own = {"host": host, "port": port, "interface": "", "coordinators": ",".join(places)}
+        own: dict[str, object] = {"host": host, "port": port, "interface": "", "coordinators": ",".join(places)}
+        own["metrics_port"] = self._config.metrics_port_of(places.index(place) if places else 0)
         values = {**dataclasses.asdict(self._config), **own, "faults": self._config.faults if faults else ()}
         words = [word for each in settings_for(COORDINATOR) for word in each.words(values[each.name])]
         return ["coordinator", f"--run-dir={self._run_dir.path}", *words]

@@ -152,7 +152,8 @@ class LocalJob:
     def _agent_command(self, name: str, spare: bool, rack: str | None, *, fork_server: int) -> list[str]:
         assert self.coordinators is not None
         host = self.site.host(name) if self.site is not None else self.config.host
-        own = {"host": host, "interface": "", "tls": settled(self.config.tls)}
+        metrics_port = self.config.metrics_port_of(1 + self.config.standby_coordinators + len(self.nodes))
+        own = {"host": host, "interface": "", "tls": settled(self.config.tls), "metrics_port": metrics_port}
         values = {**dataclasses.asdict(self.config), **own}
         words = [word for each in settings_for(AGENT) for word in each.words(values[each.name])]
         words += [f"--join={','.join(self.coordinators.places)}", f"--name={name}", f"--logs={self.run_dir.logs}"]

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deadpool.control.console import print_line
 from deadpool.control.fork_client import answer, request, start_fork_server
 from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import journal_folder
+from deadpool.control.trainer_log import TrainerLog
 from deadpool.environment import (
     AGENT_VARIABLE,
     HOST_VARIABLE,
@@ -27,7 +27,6 @@ from deadpool.environment import (
     RENDEZVOUS_VARIABLE,
     TRAINER_VARIABLE,
 )
-from deadpool.owner_only import open_private
 from deadpool.protocol.topology import Address
 
 _LINE_LIMIT_BYTES = 1 << 20
@@ -50,18 +49,21 @@ class TrainerProcesses:
         door: str,
         host: str,
         logs: Path,
-        label: Callable[[str], str | None],
+        log_file_bytes: int,
+        show: Callable[[str, str], None],
         on_exit: Callable[[str, int, str], None],
         on_failure: Callable[[str], None],
         fork_server: socket.socket | None = None,
         preload: Sequence[str] = (),
     ) -> None:
-        """`label` gives the prefix of a trainer's lines. With None they go to the log only, as those of a rehearsal do.
+        """`show` gets the name of a trainer and a line of its output, which is in its log by then.
 
         `fork_server` is the socket of one that runs already; else this node starts its own, which imports `preload`.
         `on_failure` gets the reason where that fails.
         """
-        self._script, self._logs, self._label, self._on_exit = script, logs, label, on_exit
+        self._script, self._logs, self._show, self._on_exit = script, logs, show, on_exit
+        self._log_file_bytes = log_file_bytes
+        self._open_logs: dict[str, TrainerLog] = {}
         self._variables = {
             AGENT_VARIABLE: door,
             HOST_VARIABLE: host,
@@ -78,6 +80,7 @@ class TrainerProcesses:
     def start(self, name: str) -> None:
         output, theirs = os.pipe()
         variables = {**self._variables, TRAINER_VARIABLE: name, RENDEZVOUS_VARIABLE: str(self.rendezvous)}
+        self._open_logs[name] = TrainerLog(self._logs, name, file_bytes=self._log_file_bytes)
         loop = asyncio.get_running_loop()
         self._running[name] = _Running(loop.create_task(self._forward_output(name, output)))
         request(self._open_fork_server(), "trainer", name, self._script, variables, descriptor=theirs)
@@ -86,6 +89,14 @@ class TrainerProcesses:
     def signal(self, name: str, sig: int) -> None:
         if name in self._running and self._fork_server is not None:
             request(self._fork_server, "signal", name, sig)
+
+    def mark_fault(self, cause: str) -> None:
+        for log in self._open_logs.values():
+            log.fault(cause)
+
+    def mark_seat(self, name: str, rank: int, cause: str) -> None:
+        if name in self._open_logs:
+            self._open_logs[name].mark(cause, f"this process is rank {rank} from here on")
 
     def pids(self) -> dict[str, int]:
         return {name: running.pid for name, running in self._running.items() if running.pid is not None}
@@ -171,15 +182,15 @@ class TrainerProcesses:
         loop = asyncio.get_running_loop()
         pipe = os.fdopen(descriptor, "rb", buffering=0)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        log = self._open_logs[name]
         try:
-            with open_private(self._logs / f"{name}.log", "a") as log:
-                while line := await reader.readline():
-                    text = line.decode(errors="replace").rstrip("\n")
-                    print(text, file=log, flush=True)
-                    if (label := self._label(name)) is not None:
-                        print_line(f"{label} {text}")
+            while line := await reader.readline():
+                text = line.decode(errors="replace").rstrip("\n")
+                log.write(text)
+                self._show(name, text)
         finally:
             transport.close()
+            self._open_logs.pop(name).close()
 
 
 async def _end_forwarding(forwarding: asyncio.Task[None]) -> None:

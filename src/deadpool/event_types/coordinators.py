@@ -37,4 +37,19 @@ EVENTS = (
         fields={"node": "the node", "message": "the kind of message"},
         console="REFUSED a message of node {node} that does not fit: {message}",
     ),
+    EventType(
+        name="metrics_failed",
+        meaning="A process does not serve its metrics; everything else goes on.",
+        action="Give `--metrics-port` a port that is free on that machine.",
+        fields={"reason": "the error"},
+        console="NO METRICS: {reason}",
+    ),
+    EventType(
+        name="hook_failed",
+        meaning="A command of `--on-event` or a webhook failed or did not answer. It is told once, until it works "
+        "again.",
+        action="Try the command by hand with an event on its standard input, or look at the server.",
+        fields={"hook": "which one", "reason": "the error"},
+        console="HOOK FAILED: {hook}: {reason}",
+    ),
 )

@@ -127,6 +127,11 @@ class Agent:
         return self._state.current.generation
 
     @property
+    def cause(self) -> str:
+        """Why this generation began."""
+        return self._state.current.cause
+
+    @property
     def phase(self) -> Phase:
         return self._state.current.phase
 

@@ -1,0 +1,46 @@
+"""`deadpool logs`: print the log of a rank, also around a fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def logs(
+    rank: Annotated[int | None, typer.Option(help="the rank, whichever process held it")] = None,
+    trainer: Annotated[str | None, typer.Option(help="a trainer by its name, as in n1.0, instead of a rank")] = None,
+    around: Annotated[
+        str | None, typer.Option(help="a fault or drain, as in fault-2 (default: the newest lines)")
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="lines before the fault, and after it")] = 20,
+    folder: Annotated[
+        Path | None, typer.Option("--logs", help="folder of an agent's logs (default: the one in the run folder)")
+    ] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
+) -> None:
+    """Print what a rank has written. Around a fault that is the log of the process that was lost, or stopped there, and
+    of the one that took its place. Also after the job has ended."""
+    from deadpool.cli.job_client import find_run_dir
+    from deadpool.control.log_search import excerpt, holders
+    from deadpool.errors import ConfigError
+    from deadpool.events import read_events
+
+    if (rank is None) == (trainer is None):
+        raise ConfigError("give either --rank or --trainer: a log is that of one of them")
+    run = find_run_dir(run_dir)
+    names = [trainer] if trainer is not None else holders(read_events(run.events), rank or 0, around)
+    place, found = folder or run.logs, 0
+    for name in names:
+        part = excerpt(place, name, around, lines=max(1, lines))
+        if part.path is None:
+            node = name.rpartition(".")[0]
+            print(f"== {name}: not in {place}. It ran on node {node}: look there, in the folder of its --logs")
+            continue
+        found += 1
+        print(f"== {part.path}" + ("" if part.at_mark or around is None else f" (it has no mark of {around}: its end)"))
+        for line in part.lines:
+            print(line)
+    if not found:
+        raise typer.Exit(1)

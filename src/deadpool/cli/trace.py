@@ -1,0 +1,42 @@
+"""`deadpool trace`: send recoveries as spans of OpenTelemetry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def trace(
+    run_folder: Annotated[
+        Path | None, typer.Argument(help="the job's run folder (default: the newest one here)")
+    ] = None,
+    otlp: Annotated[
+        str | None,
+        typer.Option(
+            help="where OTLP over HTTP is received, as in http://HOST:4318 (default: OTEL_EXPORTER_OTLP_ENDPOINT)"
+        ),
+    ] = None,
+    cause: Annotated[str | None, typer.Option(help="only this one, as in fault-1 (default: all of them)")] = None,
+) -> None:
+    """Send every completed recovery of a job, running or ended, to a tracing system: one trace each, with its phases
+    and each rank's part. Sent twice, the spans have the same ids."""
+    from deadpool.cli.job_client import find_run_dir
+    from deadpool.errors import ConfigError
+    from deadpool.events import read_events
+    from deadpool.metrics.spans import export, spans
+    from deadpool.story import recoveries
+
+    folder = find_run_dir(run_folder)
+    records = read_events(folder.events)
+    if not records:
+        raise ConfigError(f"{folder.path} has no events: give the run folder of a job")
+    found = [recovery for recovery in recoveries(records) if cause in (None, recovery.cause)]
+    if not found:
+        print("no completed recovery" + (f" with cause {cause}" if cause else ""))
+        return
+    run = f"{folder.path.resolve().name} {records[0]['t']}"
+    parts = [span for recovery in found for span in spans(recovery, run)]
+    export(parts, otlp)
+    print(f"sent {len(parts)} spans of {len(found)} recoveries")

@@ -1,0 +1,65 @@
+"""Every metric that coordinators and agents expose: name, kind, labels, meaning. docs/metrics.md is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def _metric(name: str, kind: str, help: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=kind, help=help, labels=labels)
+
+
+OF_COORDINATOR = (
+    _metric("deadpool_build_info", GAUGE, "Always 1; the label is the version of DeadPool.", "version"),
+    _metric("deadpool_leading", GAUGE, "1: this process is the coordinator. 0: it stands by, and has no other series."),
+    _metric("deadpool_phase", GAUGE, "1 for the phase that the job is in, 0 for the others.", "phase"),
+    _metric("deadpool_steps_total", COUNTER, "Completed steps; one that is computed again counts once."),
+    _metric("deadpool_step", GAUGE, "The newest completed step. It falls when a loss has cost steps."),
+    _metric("deadpool_step_seconds", HISTOGRAM, "Duration of the steps of rank 0."),
+    _metric("deadpool_watermark_step", GAUGE, "The newest version of which every copy is in place."),
+    _metric("deadpool_watermark_lag_steps", GAUGE, "Completed steps that a loss now would cost."),
+    _metric("deadpool_capture_interval_steps", GAUGE, "Steps from one snapshot to the next."),
+    _metric("deadpool_overhead_ratio", GAUGE, "Measured share of the step time that protection costs."),
+    _metric("deadpool_overhead_error_ratio", GAUGE, "How uncertain that share is (plus or minus)."),
+    _metric("deadpool_faults_total", COUNTER, "Faults and handovers of drains, by what was lost.", "kind"),
+    _metric("deadpool_recoveries_total", COUNTER, "Recoveries after which every rank has done a step.", "kind"),
+    _metric("deadpool_recovery_seconds", HISTOGRAM, "From the fault until every rank has done its first step."),
+    _metric("deadpool_recovery_phase_seconds", HISTOGRAM, "Phases of recoveries, as in deadpool story.", "phase"),
+    _metric("deadpool_lost_steps_total", COUNTER, "Completed steps that were computed again."),
+    _metric("deadpool_lost_seconds_total", COUNTER, "Time in recoveries that are over."),
+    _metric(
+        "deadpool_goodput_ratio", GAUGE, "Share of the time since training began in which new steps were computed."
+    ),
+    _metric("deadpool_nodes", GAUGE, "Nodes in the job, spares included."),
+    _metric("deadpool_spares", GAUGE, "Spare nodes."),
+    _metric("deadpool_quarantined_nodes", GAUGE, "Nodes that get no more ranks because they had too many faults."),
+    _metric("deadpool_stragglers", GAUGE, "Nodes that all others wait for."),
+    _metric("deadpool_arena_bytes", GAUGE, "Host memory that the snapshots of all nodes take."),
+    _metric("deadpool_sent_bytes_total", COUNTER, "Bytes of snapshots that all nodes have sent to their holders."),
+    _metric("deadpool_transfer_bytes_per_second", GAUGE, "Bandwidth of one transfer, the mean of all nodes."),
+    _metric("deadpool_slowest_transfer_bytes_per_second", GAUGE, "Bandwidth of one transfer of the slowest node."),
+    _metric("deadpool_takeovers_total", COUNTER, "How often another coordinator has taken over."),
+    _metric("deadpool_events_total", COUNTER, "Events, by name.", "event"),
+    _metric("deadpool_newest_event_timestamp_seconds", GAUGE, "Time of the newest event."),
+)
+OF_AGENT = (
+    _metric("deadpool_build_info", GAUGE, "Always 1; the label is the version of DeadPool.", "version"),
+    _metric("deadpool_node_connected", GAUGE, "1: a coordinator has taken this node in.", "node"),
+    _metric("deadpool_node_steps_total", COUNTER, "Steps that a rank has completed here, also again.", "node", "rank"),
+    _metric("deadpool_node_step_seconds", HISTOGRAM, "Duration of the steps of a rank here.", "node", "rank"),
+    _metric("deadpool_node_trainers", GAUGE, "Trainer processes, by state.", "node", "state"),
+    _metric("deadpool_node_arena_bytes", GAUGE, "Host memory that snapshots take on this node.", "node"),
+    _metric("deadpool_node_sent_bytes_total", COUNTER, "Bytes of snapshots that went to holders.", "node"),
+    _metric("deadpool_node_sent_seconds_total", COUNTER, "Time that these transfers took, one by one.", "node"),
+    _metric("deadpool_node_events_total", COUNTER, "Events that this agent has reported, by name.", "node", "event"),
+)

@@ -1,0 +1,79 @@
+"""Folds all events of a job into the figures that its coordinator exposes.
+
+The times in it are those of the records, so that a coordinator that takes over, or one that is started again, gets the
+same figures from the same log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from deadpool.metrics.recovery_fold import RecoveryFold
+from deadpool.metrics.step_times import STEP_BUCKETS_S, Histogram
+
+Record = dict[str, Any]
+PHASES = ("starting", "running", "recovering", "waiting", "completed", "failed")
+_PHASE_AFTER = {
+    "fault": "recovering",
+    "handover": "recovering",
+    "awaiting_spare": "waiting",
+    "awaiting_return": "waiting",
+    "no_majority": "waiting",
+    "planned": "recovering",
+    "go": "running",
+    "completed": "completed",
+    "failed": "failed",
+}
+
+
+class JobFold:
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()
+        self.recoveries = RecoveryFold()
+        self.phase = "starting"
+        self.steps = 0  # completed ones, however often
+        self.step_times = Histogram(STEP_BUCKETS_S)
+        self.sent_bytes = 0
+        self.progress: Record = {}  # the newest one
+        self.started: float | None = None  # when training began
+        self.newest: float | None = None  # time of the newest event
+
+    def add(self, record: Record) -> None:
+        what, t = str(record["what"]), float(record.get("t") or 0.0)
+        self.events[what] += 1
+        self.newest = max(self.newest or t, t)
+        self.recoveries.add(record)
+        if what in _PHASE_AFTER and (what != "planned" or self.started is not None):
+            self.phase = _PHASE_AFTER[what]
+        if what == "go":
+            self.started = self.started or t
+        elif what == "progress":
+            self._on_progress(record)
+        elif what == "planned":
+            self.steps = max(self.steps, record["step"] + record["lost_steps"])
+
+    def _on_progress(self, record: Record) -> None:
+        self.progress = record
+        self.steps = max(self.steps, record["step"])
+        self.sent_bytes += record["sent_bytes"]
+        self.step_times.merge(record["step_counts"], record["step_seconds"])
+
+    @property
+    def lost_s(self) -> float:
+        """Time in which nothing new was computed: in recoveries, and with steps that were computed again."""
+        under_way = 0.0
+        if self.recoveries.began is not None and self.newest is not None:
+            under_way = max(0.0, self.newest - self.recoveries.began)
+        return self.recoveries.stopped_s + under_way + self.recoveries.lost_steps * self.mean_step_s
+
+    @property
+    def mean_step_s(self) -> float:
+        return self.step_times.total / self.step_times.count if self.step_times.count else 0.0
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of the time since training began in which new steps were computed; None: it has not begun."""
+        if self.started is None or self.newest is None or self.newest <= self.started:
+            return None
+        return max(0.0, 1.0 - self.lost_s / (self.newest - self.started))

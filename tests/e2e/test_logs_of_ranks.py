@@ -1,0 +1,37 @@
+"""`deadpool logs` finds what a rank wrote around a fault, in the logs of both processes that held it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+
+def logs(stage, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "deadpool.cli.main", "logs", "--run-dir", str(stage.trial.job.run_dir.path)]
+    return subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=60)
+
+
+def test_rank_that_moved_is_followed_and_lines_are_structured(make_stage, play):
+    stage = make_stage("ddp", scene="say@3:1 wait@4:1 say@6:1", log_format="json")
+    play(stage, lambda: stage.kill_node_at_gate("n1", 4))
+
+    moved = logs(stage, "--rank", 1, "--around", "fault-1")
+    assert moved.returncode == 0, moved.stderr
+    lost, _, newcomer = moved.stdout.partition("n2.")
+    assert "/n1.0.log" in lost and "rank 1 is in step 3" in lost and "step 6" not in lost
+    assert "fault-1] this process is rank 1 from here on" in newcomer and "rank 1 is in step 6" in newcomer
+    survivor = logs(stage, "--rank", 0, "--around", "fault-1")
+    assert "fault-1] the generation ends here" in survivor.stdout and survivor.stdout.count("== ") == 1
+    assert logs(stage, "--rank", 0, "--around", "fault-7").returncode == 2
+
+    lines = [json.loads(line) for line in stage.trial.console().splitlines() if line.startswith("{")]
+    fault = next(each for each in lines if each.get("what") == "fault" and each["source"] == "coordinator")
+    assert fault["cause"] == "fault-1" and fault["text"].startswith("FAULT: ")
+    said = {each["text"]: each for each in lines if each["source"] == "trainer"}
+    assert said["rank 1 is in step 3"]["cause"] == "start" and said["rank 1 is in step 3"]["node"] == "n1"
+    assert said["rank 1 is in step 6"]["cause"] == "fault-1" and said["rank 1 is in step 6"]["trainer"].startswith(
+        "n2."
+    )
+    of_agents = [each for each in lines if each["source"] == "agent" and each.get("cause") == "fault-1"]
+    assert {"unwound", "resumed"} <= {each["what"] for each in of_agents}

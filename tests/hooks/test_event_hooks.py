@@ -1,0 +1,161 @@
+"""Commands and webhooks for events, with real processes and a real HTTP server: also those that fail and hang."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from http_receiver import Receiver
+
+from deadpool.hook_rules import ON_EVENT, WEBHOOK, parse_rule
+from deadpool.hooks import event_hooks
+from deadpool.hooks.command import Command
+from deadpool.hooks.event_hooks import EventHooks, Hook
+from deadpool.hooks.rate_limit import AT_MOST, WITHIN_S, RateLimit
+from deadpool.hooks.webhook import Webhook
+
+NO_SPARE = {"t": 5.0, "what": "no_spare", "cause": "fault-1", "generation": "1.2", "reason": "no spare is left"}
+
+
+@contextlib.contextmanager
+def hooks(folder: Path, *texts: str, kind: str = ON_EVENT):
+    told: list[dict] = []
+    running = EventHooks(
+        [parse_rule(kind, text) for text in texts], run_dir=folder, tell=lambda event: told.append(event.record())
+    )
+    running.start()
+    try:
+        yield running, told
+    finally:
+        running.close()
+
+
+def test_command_gets_the_event_as_json_and_in_its_environment(tmp_path):
+    folder = tmp_path / "a run's folder"
+    folder.mkdir()
+    command = f"no_spare=cat > {tmp_path}/given; env > {tmp_path}/env"
+    with hooks(folder, command) as (running, told):
+        running.offer(NO_SPARE)
+        running.offer({**NO_SPARE, "what": "go"})
+    given = json.loads((tmp_path / "given").read_text())
+    assert given.items() >= {**NO_SPARE, "event": "no_spare", "left_out": 0, "run_dir": str(folder)}.items()
+    assert given["text"].startswith("NO SPARE: no spare is left")
+    variables = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
+    assert variables["DEADPOOL_EVENT"] == "no_spare" and variables["DEADPOOL_EVENT_CAUSE"] == "fault-1"
+    assert variables["DEADPOOL_EVENT_REASON"] == "no spare is left" and variables["DEADPOOL_RUN_DIR"] == str(folder)
+    assert told == []
+
+
+def test_command_does_not_get_the_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEADPOOL_SECRET", "0123456789abcdef")
+    with hooks(tmp_path, f"failed=env > {tmp_path}/env") as (running, _):
+        running.offer({"t": 1.0, "what": "failed", "reason": "x"})
+    assert "0123456789abcdef" not in (tmp_path / "env").read_text()
+
+
+def test_command_that_fails_is_told_once_until_it_has_worked(tmp_path):
+    command = f"no_spare=test -e {tmp_path}/good || {{ echo no such mailer >&2; exit 3; }}"
+    with hooks(tmp_path, command) as (running, told):
+        for _ in range(3):
+            running.offer(NO_SPARE)
+        wait_until(lambda: running._hooks[0]._waiting.empty() and told)
+        (tmp_path / "good").touch()
+        running.offer(NO_SPARE)
+    assert [(each["what"], each["reason"]) for each in told] == [
+        ("hook_failed", "it ended with code 3: no such mailer"),
+    ]
+
+
+def test_command_that_hangs_holds_up_nobody_and_ends_with_its_children(tmp_path, monkeypatch):
+    monkeypatch.setattr(event_hooks, "LAST_S", 0.5)
+    slow = f"no_spare=sleep 1000 & echo $! > {tmp_path}/child; wait"
+    with hooks(tmp_path, slow, f"no_spare=touch {tmp_path}/other") as (running, _):
+        began = time.monotonic()
+        for _ in range(500):  # more than can wait
+            running.offer(NO_SPARE)
+        assert time.monotonic() - began < 1.0
+        wait_until((tmp_path / "other").exists)
+        wait_until((tmp_path / "child").exists)
+        wait_until(lambda: (tmp_path / "child").read_text().strip())
+        child = int((tmp_path / "child").read_text())
+    wait_until(lambda: not Path(f"/proc/{child}").exists() or " Z " in Path(f"/proc/{child}/stat").read_text())
+
+
+def test_command_has_a_time_limit():
+    record = {**NO_SPARE, "event": "no_spare", "text": "", "run_dir": ""}
+    assert Command("sleep 1000", timeout_s=0.2).call(record) == "it had not ended after 0.2 s, and was killed"
+    assert Command("yes", timeout_s=0.2).call(record) == "it had not ended after 0.2 s, and was killed"
+
+
+def test_webhook_posts_a_sentence_and_the_event(tmp_path):
+    with Receiver().running() as receiver:
+        with hooks(tmp_path, f"recovered={receiver.url()}", kind=WEBHOOK) as (running, told):
+            running.offer({"t": 9.0, "what": "go", "cause": "fault-2", "generation": "1.3"})
+        (body,) = receiver.posted
+        assert body["text"] == "DeadPool: recovered from fault-2: training runs in generation 1.3"
+        assert body["event"]["cause"] == "fault-2" and body["event"]["event"] == "recovered"
+        assert told == []
+
+
+def test_webhook_is_tried_again_while_the_server_is_busy():
+    with Receiver().running() as receiver:
+        receiver.codes = [503, 503]
+        webhook = Webhook(parse_rule(WEBHOOK, f"failed={receiver.url()}"), pauses_s=(0.01, 0.01))
+        assert webhook.call({"text": "x"}) is None
+        receiver.codes = [503] * 3
+        assert webhook.call({"text": "x"}) == "the server answered 503 Service Unavailable"
+        assert len(receiver.posted) == 1
+
+
+@pytest.mark.parametrize("listens", [True, False], ids=["does not answer", "is not there"])
+def test_webhook_host_that_is_dead_is_told_without_the_url(listens):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        if not listens:
+            silent.close()
+        rule = parse_rule(WEBHOOK, f"failed=http://127.0.0.1:{port}/SECRET")
+        told: list = []
+        hook = Hook(rule, Webhook(rule, timeout_s=0.2, pauses_s=()), told.append)
+        hook.start()
+        for _ in range(3):
+            hook.offer({"what": "failed", "text": "x"}, now=0.0)
+        hook.close(time.monotonic() + 10.0)
+    (event,) = told
+    assert event.what == "hook_failed" and "SECRET" not in json.dumps(event.detail)
+    assert event.detail["hook"] == "webhook 127.0.0.1"
+
+
+def test_rate_is_limited_and_what_was_left_out_is_counted():
+    limit = RateLimit()
+    assert [limit.admits("no_spare", now=float(n)) for n in range(AT_MOST + 3)] == [True] * AT_MOST + [False] * 3
+    assert limit.admits("failed", now=20.0)  # the end is always told
+    assert limit.take_left_out() == 3 and limit.take_left_out() == 0
+    assert limit.admits("no_spare", now=WITHIN_S + 20.0)
+
+
+def test_failure_of_a_hook_calls_no_hook(tmp_path):
+    with hooks(tmp_path, f"hook_failed=touch {tmp_path}/called") as (running, _):
+        running.offer({"t": 1.0, "what": "hook_failed", "hook": "command x", "reason": "y"})
+    assert not (tmp_path / "called").exists()
+
+
+def wait_until(ready, timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_descriptors_of_the_coordinator_are_not_inherited(tmp_path):
+    held = os.open("/dev/null", os.O_RDONLY)
+    try:
+        with hooks(tmp_path, f"no_spare=ls -l /proc/self/fd > {tmp_path}/fds") as (running, _):
+            running.offer(NO_SPARE)
+        assert f" {held} -> " not in (tmp_path / "fds").read_text()
+    finally:
+        os.close(held)

@@ -1,0 +1,39 @@
+"""`deadpool top` beside a real job: a node is drained by a key, and the story of it is read from the screen."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from tmux_screen import Screen, needs_tmux
+
+from deadpool.config import JobConfig
+from deadpool.control.launcher import LocalJob, running
+from deadpool.control.run_dir import RunDir
+from deadpool.workload.harness import SCRIPT
+
+SMALL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
+
+
+@needs_tmux
+@pytest.mark.thorough
+@pytest.mark.timeout(240)
+def test_node_is_drained_by_a_key_and_the_story_is_shown(tmp_path):
+    script = [str(SCRIPT), "--out", str(tmp_path / "out"), "--layout", "ddp", "--steps", "1000000", *SMALL]
+    config = JobConfig(nodes=2, spares=1, node_timeout_s=2.0).checked()
+    job = LocalJob(config, RunDir.create(tmp_path / "run"), script, quiet=True)
+    top = [sys.executable, "-m", "deadpool.cli.main", "top", "--run-dir", str(tmp_path / "run")]
+    with running(job), Screen(80, 24).running(top) as screen:
+        screen.await_text(lambda text: text.startswith("RUNNING") and "protected" in text, 90.0)
+        screen.await_text(lambda text: "spares 1" in text and ">n0" in text)
+        screen.press("d")
+        screen.await_text(lambda text: "Drain node n0?" in text)
+        screen.press("y")
+        screen.await_text(lambda text: "node n0 leaves; its ranks go to n2" in text or "is being drained" in text)
+        text = screen.await_text(lambda text: "n0 " not in text and "NO SPARE" in text and "recoveries 1" in text, 60.0)
+        assert "n2" in text and "goodput" in text
+        screen.press("s")
+        text = screen.await_text(lambda text: "drain-1:" in text)
+        assert "0 completed steps redone" in text and "handover" in text
+        screen.press("q")
+        screen.await_text(lambda text: "ENDED 0" in text)
