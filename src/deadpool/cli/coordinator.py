@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
+import platform
 import secrets
 import signal
 from pathlib import Path
@@ -99,10 +102,22 @@ async def coordinate(
 def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) -> None:
     from deadpool.timeouts import table
 
-    folder.announce(address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node)
+    facts = {"settings": dataclasses.asdict(config), "versions": _versions()}
+    folder.announce(address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node, **facts)
     rows = table(config.node_timeout_s, config.derived_timeouts, config.hang_timeout_s)
     for name, value, what_for in rows if not quiet else ():
         print_line(f"[deadpool] timeout: {name:12} {value:>8}  {what_for}")
+
+
+def _versions() -> dict[str, str]:
+    """Those of this machine, for a report of the job. torch is not imported for that."""
+    from importlib import metadata
+
+    from deadpool import __version__
+
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return {"deadpool": __version__, "python": platform.python_version(), "torch": metadata.version("torch")}
+    return {"deadpool": __version__, "python": platform.python_version()}
 
 
 def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:

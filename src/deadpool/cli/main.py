@@ -12,6 +12,7 @@ from deadpool.cli import (
     agent,
     chaos,
     coordinator,
+    dashboard,
     demo,
     doctor,
     drain,
@@ -20,6 +21,7 @@ from deadpool.cli import (
     kubernetes,
     picture,
     replace,
+    report,
     run,
     salvage,
     sim,
@@ -59,6 +61,8 @@ app.command()(status.status)
 app.command()(story.story)
 app.command()(journal.journal)
 app.command()(picture.picture)
+app.command()(dashboard.dashboard)
+app.command()(report.report)
 app.command()(kill.kill)
 app.command()(drain.drain)
 app.command()(replace.replace)

@@ -18,6 +18,7 @@ from deadpool.control.event_text import console_line
 from deadpool.control.examination_rpc import ExaminationRpc
 from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.peer_shutdown import DISMISS
+from deadpool.control.progress_log import ProgressLog
 from deadpool.control.status import describe
 from deadpool.events import Event, EventLog
 from deadpool.fault_orders import InjectionOrder
@@ -93,6 +94,7 @@ class CoordinatorServer:
         self._driver = CoreDriver(leadership, perform=self._perform, stall_s=STALL_S)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._last_fault: dict[str, Any] | None = None
+        self._progress = ProgressLog()
 
     async def start(self, host: str, port: int) -> Address:
         """A coordinator that is started again needs its old port. For a moment another process may use it as the near
@@ -194,9 +196,26 @@ class CoordinatorServer:
             case Examined():
                 self._examinations.on_examined(node, message)
             case Facts(facts=facts):
-                self._peers[node].facts.update(facts)
+                self._on_facts(node, facts)
             case _:
                 self._feed(FromAgent(node=node, message=message))
+
+    def _on_facts(self, node: str, facts: dict[str, Any]) -> None:
+        peer = self._peers[node]
+        is_first = not peer.facts
+        peer.facts.update(facts)
+        if not self._leadership.is_leader:
+            return
+        core, now = self._leadership.coordinator, time.time()
+        if is_first and (member := core.members.get(node)) is not None:
+            memory, link = facts.get("memory_bytes"), facts.get("link_gbps")
+            detail = {"rack": member.rack, "memory_bytes": memory, "link_gbps": link}
+            self._log_event(Event(what="machine", node=node, detail=detail))
+        if self._progress.is_due(now) and (event := self._progress.event(core, self._facts())) is not None:
+            self._log_event(event)
+
+    def _facts(self) -> dict[str, dict[str, Any]]:
+        return {node: peer.facts for node, peer in self._peers.items()}
 
     def _feed(self, input: CoordinatorInput) -> None:
         self._driver.feed(input)
@@ -236,7 +255,7 @@ class CoordinatorServer:
             self._peers[node].link.send(message)
 
     def _log_bandwidth(self) -> None:
-        if (event := bandwidth({node: peer.facts for node, peer in self._peers.items()})) is not None:
+        if (event := bandwidth(self._facts())) is not None:
             self._log_event(event)
 
     def _log_event(self, event: Event) -> None:
@@ -254,8 +273,7 @@ class CoordinatorServer:
 
     async def _examine(self, caller: Caller, ask: Ask) -> None:
         """Agents take seconds for this, so the answer comes later than those of other commands."""
-        facts = {node: peer.facts for node, peer in self._peers.items()}
-        caller.link.send(await self._examinations.examine(ask.arguments, facts))
+        caller.link.send(await self._examinations.examine(ask.arguments, self._facts()))
 
     def _fault_text(self) -> str | None:
         """That this process has seen; a coordinator before it may have seen others."""
@@ -271,8 +289,9 @@ class CoordinatorServer:
             )
         match ask.what:
             case "status":
-                facts = {node: peer.facts for node, peer in self._peers.items()}
-                return Answer(body=describe(self._leadership.coordinator, facts) | {"last_fault": self._fault_text()})
+                return Answer(
+                    body=describe(self._leadership.coordinator, self._facts()) | {"last_fault": self._fault_text()}
+                )
             case "kill":
                 return self._injections.order(ask.arguments)
             case "drain":

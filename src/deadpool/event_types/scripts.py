@@ -30,6 +30,20 @@ EVENTS = (
         fields={"reason": "the version, and what follows"},
     ),
     EventType(
+        name="progress",
+        meaning="How far the job is; every second at first, every 30 s in a long job, and not while it stands still.",
+        action="Nothing; `deadpool dashboard` and `deadpool report` draw it.",
+        fields={
+            "step": "completed steps, as far as heartbeats have told",
+            "watermark": "the newest version that is committed",
+            "spares": "spare nodes",
+            "overhead": "share of the step time that protection costs, as measured; empty: not known yet",
+            "overhead_error": "half of the width of its confidence interval",
+            "bytes_pushed": "bytes of snapshots that all nodes have sent to holders",
+            "arena_bytes": "host memory of all nodes that holds snapshots",
+        },
+    ),
+    EventType(
         name="step_times",
         meaning="How long a stretch of a rank's steps took.",
         action="Nothing; `deadpool picture` draws it.",
