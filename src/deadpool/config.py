@@ -102,6 +102,8 @@ class JobConfig:
         "encryption of all connections: off, ephemeral, or a folder with cert.pem, key.pem and ca.pem",
         commands=_ALL,
     )
+    dashboard: bool = setting(False, "serve a live page of the job, on loopback unless --dashboard-at says otherwise")
+    dashboard_at: str = setting("127.0.0.1:0", "HOST:PORT of that page; port 0: any free one")
     faults: tuple[str, ...] = setting((), f"a fault to inject (repeatable), {ORDER_HELP}", word="fault")
 
     @property
@@ -151,6 +153,8 @@ class JobConfig:
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
         parse_cpus(self.bulk_cpus)
+        host, _, port = self.dashboard_at.rpartition(":")
+        _require("dashboard_at", self.dashboard_at, bool(host) and port.isdigit(), "HOST:PORT")
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
             _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import platform
 import secrets
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.topology import Address
 
+_PAGE_NICE = 10
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -75,12 +79,19 @@ async def coordinate(
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]
+    pages: list[subprocess.Popen[bytes]] = []
+
+    def became_leader() -> None:
+        _announce(config, folder, address, quiet)
+        if config.dashboard and not pages:
+            pages.append(_start_dashboard(config, folder))
+
     server = CoordinatorServer(
         _leadership(config, founds),
         credentials=credentials,
         log=log,
         orders=orders,
-        became_leader=lambda: _announce(config, folder, address, quiet),
+        became_leader=became_leader,
         print_events=not quiet,
     )
     for sig in stops_on:
@@ -95,8 +106,27 @@ async def coordinate(
             await dismiss([place for place in places if str(place) != own], credentials, outcome.reason)
         return outcome
     finally:
+        for page in pages:
+            page.terminate()
+            page.wait()
         await server.close()
         log.close()
+
+
+def _start_dashboard(config: JobConfig, folder: RunDir) -> subprocess.Popen[bytes]:
+    """In a process of its own, of low priority, so that whoever looks at the job does not hold up a recovery. It ends
+    with this one."""
+    from deadpool.child_processes import end_with_parent
+
+    host, _, port = config.dashboard_at.rpartition(":")
+    command = [sys.executable, "-m", "deadpool.cli.main", "dashboard", f"--run-dir={folder.path}"]
+    tie_to_parent = end_with_parent(signal.SIGTERM)
+
+    def begin() -> None:
+        tie_to_parent()
+        os.nice(_PAGE_NICE)
+
+    return subprocess.Popen([*command, f"--host={host}", f"--port={port}"], stdin=subprocess.DEVNULL, preexec_fn=begin)
 
 
 def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) -> None:

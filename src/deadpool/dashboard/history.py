@@ -184,6 +184,8 @@ class History:
 
     def _on_progress(self, record: Record) -> None:
         """Between two of these the time of a step is known as a mean."""
+        if self.trained_since is None:
+            return  # the time until the script has come to its first step is no step time
         t, step = float(record["t"]), int(record["step"])
         if self.rate and step > self.rate[-1][1] and t > self.rate[-1][0]:
             self.step_times.add(t, (t - self.rate[-1][0]) / (step - self.rate[-1][1]))

@@ -6,7 +6,9 @@ written into logs and histories, and a cookie goes to every port of the same hos
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import time
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +43,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 _MOST_STREAMS = 32
+_PORT_WAIT_S = 3.0
 
 
 def asset(name: str) -> str:
@@ -55,7 +58,12 @@ class DashboardServer:
     async def start(self, host: str, port: int) -> str:
         """Returns the address of the page."""
         web = _aiohttp_web()
-        app = web.Application(middlewares=[web.middleware(self._with_headers)])
+
+        @web.middleware  # type: ignore[untyped-decorator]
+        async def with_headers(request: Any, handler: Any) -> Any:
+            return await self._guard(request, handler)
+
+        app = web.Application(middlewares=[with_headers])
         app.router.add_get("/", self._page)
         app.router.add_get("/assets/{name}", self._asset)
         app.router.add_get("/api/stream", self._stream)
@@ -64,7 +72,7 @@ class DashboardServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await self._listen(host, port)
         except OSError as error:
             await self._runner.cleanup()
             what = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error})"
@@ -77,7 +85,20 @@ class DashboardServer:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _with_headers(self, request: Any, handler: Any) -> Any:
+    async def _listen(self, host: str, port: int) -> None:
+        """The page of a coordinator that was started again needs its old port, which the last one may still have."""
+        deadline = time.monotonic() + _PORT_WAIT_S
+        while True:
+            try:
+                await _aiohttp_web().TCPSite(self._runner, host, port).start()
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+
+    async def _guard(self, request: Any, handler: Any) -> Any:
+        """What is told of the job needs the token, and every answer has the headers."""
         web = _aiohttp_web()
         try:
             if request.path.startswith("/api/") and not is_allowed(

@@ -30,8 +30,13 @@ def waterfall(fault: Interruption, records: list[Record]) -> dict[str, Any]:
         "marks": MARKS,
         "rows": rows[:_RANKS_SHOWN],
         "row_count": len(rows),
-        "story": [_line(record, fault.began) for record in records if record.get("rank") is None],
+        "story": [_line(record, fault.began) for record in records if _is_told(record, fault)],
     }
+
+
+def _is_told(record: Record, fault: Interruption) -> bool:
+    """What the coordinator did until the job had recovered; what comes later has this cause until the next fault."""
+    return record.get("rank") is None and (fault.ended is None or float(record["t"]) <= fault.ended)
 
 
 def _phases(fault: Interruption) -> list[dict[str, Any]]:

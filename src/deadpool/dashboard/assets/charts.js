@@ -31,12 +31,25 @@ function axis(format) {
   return { stroke: () => colour("quiet"), font: FONT, grid: { stroke: () => colour("line"), width: 1 }, ticks: { stroke: () => colour("line"), width: 1 }, values: format, size: 62 };
 }
 
+// Hours and minutes, with seconds in a short span and with the day where a new one begins.
+function clocks(splits) {
+  const narrow = splits.length > 1 && splits[1] - splits[0] < 60;
+  let last = "";
+  return splits.map((t) => {
+    const when = new Date(1000 * t), day = when.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+    const clock = when.toLocaleTimeString("en-GB", narrow ? {} : { hour: "2-digit", minute: "2-digit" });
+    const text = last && day !== last ? day : clock;
+    last = day;
+    return text;
+  });
+}
+
 function stepChart(faults, open) {
   const chart = new Chart(byId("steps"), () => ({
     scales: { y: { distr: 3 } },
     series: [{ label: "time", value: (_, t) => (t ? words.clock(t) : "–") },
       { label: "step time", stroke: colour("accent"), width: 1.6, points: { show: false }, value: (_, s) => words.seconds(s) }],
-    axes: [{ ...axis(), size: 40 }, axis((_, values) => values.map((value) => (value === null ? null : words.seconds(value))))],
+    axes: [{ ...axis((_, splits) => clocks(splits)), size: 36, space: 90 }, axis((_, values) => values.map((value) => (value === null ? null : words.seconds(value))))],
     hooks: { draw: [(plot) => mark(plot, faults())], ready: [(plot) => plot.over.addEventListener("click", (event) => pick(plot, event, faults(), open))] },
   }));
   return chart;

@@ -1,7 +1,7 @@
 "use strict";
 // The map of nodes on a canvas: racks are boxes, nodes are blocks in them, and a rank is a cell with a state.
 
-const CELLS = [26, 20, 15, 11, 8, 6, 5, 4, 3];
+const CELLS = [40, 32, 26, 20, 15, 11, 8, 6, 5, 4, 3];
 const TALLEST = 600;
 
 class NodeMap {
@@ -49,11 +49,11 @@ class NodeMap {
   }
 
   place(racks, cell, width) {
-    const per = this.nodes.per_node, gap = cell > 8 ? 2 : cell > 4 ? 1 : 0.5;
+    const per = this.nodes.per_node, gap = cell > 26 ? 4 : cell > 8 ? 2 : cell > 4 ? 1 : 0.5;
     const across = per <= 4 || cell > 12 ? Math.min(per, 8) : Math.ceil(per / 2), down = Math.ceil(per / across);
     const named = cell >= 15, label = cell > 8 ? 20 : cell >= 5 ? 15 : 12, pad = cell > 8 ? 10 : cell > 4 ? 5 : 3;
-    const nodeWidth = Math.max(across * (cell + gap) + (cell > 4 ? 6 : 2), named ? 58 : 0);
-    const nodeHeight = down * (cell + gap) + (named ? 20 : cell > 4 ? 5 : 2);
+    const nodeWidth = Math.max(across * (cell + gap) + (cell > 26 ? 14 : cell > 4 ? 6 : 2), named ? 62 : 0);
+    const nodeHeight = down * (cell + gap) + (named ? (cell > 26 ? 30 : 20) : cell > 4 ? 5 : 2);
     this.cell = cell; this.gap = gap; this.named = named; this.places = []; this.boxes = []; this.across = across;
     let x = 0, y = 0, tallest = 0;
     for (const [rack, members] of racks) {
@@ -113,10 +113,10 @@ class NodeMap {
       }
       pen.fill();
       if (this.cell < 15) continue;
-      pen.fillStyle = ink; pen.font = `600 ${Math.round(this.cell * 0.46)}px system-ui, "DejaVu Sans", sans-serif`; pen.textAlign = "center";
+      pen.fillStyle = ink; pen.font = `600 ${Math.round(Math.min(14, this.cell * 0.46))}px system-ui, "DejaVu Sans", sans-serif`; pen.textAlign = "center";
       for (let i = 0; i < cells.length; i += 2) {
         const [x, y] = this.cellAt(cells[i], cells[i + 1]), rank = this.rankOf(cells[i], cells[i + 1]);
-        pen.fillText(rank === null ? letter.toUpperCase() : rank, x + size / 2, y + size * 0.67, size - 2);
+        pen.fillText(rank === null ? letter.toUpperCase() : rank, x + size / 2, y + size / 2 + Math.min(14, this.cell * 0.46) * 0.36, size - 2);
       }
       pen.textAlign = "left";
     }

@@ -65,7 +65,7 @@ class Page {
     setText(byId("fault-count"), faults.length ? words.whole(faults.length) : "");
     const rows = faults.slice(-200).reverse().map((fault) => make("button", { type: "button", class: "fault", "data-kind": fault.kind, "data-cause": fault.cause, "aria-expanded": String(fault.cause === this.open), onclick: () => this.show(fault.cause) },
       make("b", { text: `${fault.cause}${fault.node ? ` · ${fault.node}` : ""}` }), make("span", { class: "cost", text: fault.seconds === null ? "under way" : words.seconds(fault.seconds) }),
-      make("span", { class: "about", text: `${words.clock(fault.began)} · ${fault.reason} · ${fault.lost_steps ? `${fault.lost_steps} steps done again` : "no completed step lost"}` })));
+      make("span", { class: "about", text: `${words.clock(fault.began)} · ${fault.reason} · ${fault.lost_steps ? `${fault.lost_steps} step${fault.lost_steps === 1 ? "" : "s"} done again` : "no completed step lost"}` })));
     byId("faults").replaceChildren(...(rows.length ? rows : [make("p", { class: "quiet", text: "None so far." })]));
     if (this.steps.plot) this.steps.plot.redraw();
     if (this.open) this.refreshFault();
