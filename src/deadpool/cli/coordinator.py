@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.topology import Address
 
-_PAGE_NICE = 10
+_PAGE_NICE = 5
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -16,6 +16,7 @@ Ask = Callable[[], Awaitable[dict[str, Any]]]
 """Asks the coordinator for its status. Raises where none answers."""
 
 _TICK_S = 0.4
+_REST = 3.0  # times as long as a view takes, this process rests: at thousands of nodes it takes long
 _WORK_SHARE = 0.05  # of the time, at most, the coordinator works at our questions
 _BYTES_PER_S = 100_000  # of one part; a large part is sent less often
 _SILENT_S = 3.0
@@ -87,8 +88,9 @@ class Feed:
         asking = asyncio.get_running_loop().create_task(self._keep_asking())
         try:
             while self._readers:
+                began = time.monotonic()
                 await self._refresh()
-                await asyncio.sleep(_TICK_S)
+                await asyncio.sleep(max(_TICK_S, _REST * (time.monotonic() - began)))
         finally:
             asking.cancel()
             self._task, self._status, self._answered_at = None, None, None

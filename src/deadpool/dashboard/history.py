@@ -47,6 +47,7 @@ class History:
     seats: list[str] = field(default_factory=list)  # node by position
     milestones: list[Record] = field(default_factory=list)
     resumed: dict[str, Record] = field(default_factory=dict)  # the last one by cause
+    went_on: dict[str, float] = field(default_factory=dict)  # when steps were completed again, by cause
     wait: Record | None = None
     drain: Record | None = None
     ended: Record | None = None
@@ -191,6 +192,8 @@ class History:
             self.step_times.add(t, (t - self.rate[-1][0]) / (step - self.rate[-1][1]))
         self.rate.append((t, step))
         self.progress = record
+        if self.milestones and self.milestones[-1]["what"] == "go":
+            self.went_on.setdefault(self.cause, t)
 
     def _on_step_times(self, record: Record) -> None:
         """Every rank reports the same steps, so the curve takes those of the first rank."""

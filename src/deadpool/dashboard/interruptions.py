@@ -49,17 +49,18 @@ def interruptions(history: History) -> list[Interruption]:
         if record["what"] not in ("fault", "handover") or not cause or cause in found:
             continue
         known = complete.get(cause)
-        found[cause] = _over(known) if known is not None else _under_way(record, records)
+        found[cause] = _over(known, history.went_on.get(cause)) if known is not None else _under_way(record, records)
     return list(found.values())
 
 
-def _over(recovery: Recovery) -> Interruption:
+def _over(recovery: Recovery, went_on: float | None) -> Interruption:
+    """Where the script began anew no rank reports that it has resumed; then `went_on` is when steps were seen."""
     fault = recovery.fault
     return Interruption(
         cause=recovery.cause,
         kind=_kind(fault),
         began=recovery.began,
-        ended=recovery.began + recovery.first_step_s if recovery.first_step_s is not None else None,
+        ended=recovery.began + recovery.first_step_s if recovery.first_step_s is not None else went_on,
         reason=str(fault.get("reason", "")),
         node=fault.get("node"),
         ranks=tuple(fault.get("ranks", ())),
@@ -103,10 +104,10 @@ def _phases_so_far(own: list[Record], began: float) -> dict[str, float]:
     return phases
 
 
-def standstill_s(found: list[Interruption], until: float) -> float:
+def standstill_s(found: list[Interruption], since: float, until: float) -> float:
     """How long training stood, each moment counted once. An open interruption ends with the next one that has ended,
     or now."""
-    total, covered = 0.0, float("-inf")
+    total, covered = 0.0, since
     for each in sorted(found, key=lambda each: each.began):
         later = [other.ended for other in found if other.ended is not None and other.ended >= each.began]
         end = each.ended if each.ended is not None else min(later, default=until)
@@ -122,5 +123,5 @@ def goodput(history: History, found: list[Interruption], until: float) -> tuple[
         return None
     whole = until - history.trained_since
     again = sum(each.lost_steps for each in found) * (history.usual_step_s or 0.0)
-    lost = min(whole, standstill_s(found, until) + again)
+    lost = min(whole, standstill_s(found, history.trained_since, until) + again)
     return 1.0 - lost / whole, lost, whole

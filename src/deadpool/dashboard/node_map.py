@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -65,9 +66,10 @@ def _rack(history: History, name: str) -> str | None:
     return history.nodes[name].rack if name in history.nodes else None
 
 
-def _natural(text: str) -> list[tuple[int, str]]:
+@functools.lru_cache(maxsize=1 << 16)
+def _natural(text: str) -> tuple[tuple[int, str], ...]:
     """n2 comes before n10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part)
 
 
 def _seat(history: History, name: str) -> int | None:

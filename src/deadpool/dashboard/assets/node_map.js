@@ -125,6 +125,7 @@ class NodeMap {
       const [x, y] = this.cellAt(Math.floor(at / this.nodes.per_node), at % this.nodes.per_node);
       pen.strokeStyle = style; pen.lineWidth = 2; pen.strokeRect(x - 1, y - 1, size + 2, size + 2);
     }
+    performance.mark("map-painted");
   }
 
   cellAt(index, i) {
