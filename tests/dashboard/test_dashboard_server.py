@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 import pytest
-from dashboard_records import SEATS_OF_SMALL_RUN, small_run, status
+from dashboard_records import SEATS_OF_SMALL_RUN, T0, small_run, status
 
 from deadpool.dashboard.access_token import access_token
 from deadpool.dashboard.feed import Feed
@@ -172,8 +172,8 @@ def test_page_loads_nothing_from_elsewhere():
 def test_report_holds_everything_and_runs_nothing_from_nodes(tmp_path):
     folder = small_run(tmp_path / "run of <script>alert(1)<")
     evil = "</script><script>alert(1)</script>"
-    with (folder / "events.jsonl").open("a") as log:
-        log.write(json.dumps({"t": 1e9, "what": "joined", "node": evil, "spare": True}) + "\n")
+    log = folder / "events.jsonl"
+    log.write_text(json.dumps({"t": T0, "what": "joined", "node": evil, "spare": True}) + "\n" + log.read_text())
     out = tmp_path / "out" / "report.html"
     done = subprocess.run(
         [*COMMAND, "report", str(folder), "--out", str(out)], capture_output=True, text=True, timeout=60
