@@ -50,5 +50,5 @@ def _reduce(path: Path) -> None:
     except ImportError:
         return
     with Image.open(path) as image:
-        reduced = image.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        reduced = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     reduced.save(path, optimize=True)

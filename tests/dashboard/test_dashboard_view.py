@@ -54,7 +54,7 @@ def test_running_job_has_nothing_to_do():
     assert figure(parts, "step") == "90"
     assert figure(parts, "rate") == "7,200"
     assert figure(parts, "goodput") == "100.00 %"
-    assert figure(parts, "cost") == "0.15 % ± 0.04 %"
+    assert figure(parts, "cost") == "0.15 ± 0.04 %"
     assert figure(parts, "protection") == "1 step at risk"
     assert states(parts) == {**dict.fromkeys(SEATS, "tt"), SPARE: "pp"}
 

@@ -17,7 +17,8 @@ Ask = Callable[[], Awaitable[dict[str, Any]]]
 
 _TICK_S = 0.4
 _REST = 3.0  # times as long as a view takes, this process rests: at thousands of nodes it takes long
-_WORK_SHARE = 0.05  # of the time, at most, the coordinator works at our questions
+_MOST_REST_S = 2.0
+_WORK_SHARE = 0.2  # of the time, at most, a question is open: at thousands of nodes an answer is work
 _BYTES_PER_S = 100_000  # of one part; a large part is sent less often
 _SILENT_S = 3.0
 _IDLE_S = 15.0  # a stream says something so often, so that a tunnel does not close it
@@ -90,7 +91,7 @@ class Feed:
             while self._readers:
                 began = time.monotonic()
                 await self._refresh()
-                await asyncio.sleep(max(_TICK_S, _REST * (time.monotonic() - began)))
+                await asyncio.sleep(min(_MOST_REST_S, max(_TICK_S, _REST * (time.monotonic() - began))))
         finally:
             asking.cancel()
             self._task, self._status, self._answered_at = None, None, None

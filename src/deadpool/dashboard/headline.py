@@ -141,7 +141,7 @@ def _cost(history: History, status: Status | None) -> dict[str, str]:
     share, error = (measured["share"], measured["error"]) if measured else _last_overhead(history)
     if share is None:
         return _figure("cost", "Cost of protection", "measuring" if status else "–", limit)
-    return _figure("cost", "Cost of protection", f"{words.percent(share)} ± {words.percent(error or 0.0)}", limit)
+    return _figure("cost", "Cost of protection", f"{100 * share:.2f} ± {words.percent(error or 0.0)}", limit)
 
 
 def _last_overhead(history: History) -> tuple[float | None, float | None]:

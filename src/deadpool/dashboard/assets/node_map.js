@@ -5,8 +5,8 @@ const CELLS = [40, 32, 26, 20, 15, 11, 8, 6, 5, 4, 3];
 const TALLEST = 600;
 
 class NodeMap {
-  constructor(describe) {
-    this.box = byId("map"); this.canvas = byId("canvas"); this.tip = byId("tip"); this.describe = describe;
+  constructor() {
+    this.box = byId("map"); this.canvas = byId("canvas"); this.tip = byId("tip");
     this.nodes = null; this.cells = null; this.focus = -1; this.hover = -1; this.places = [];
     this.box.addEventListener("mousemove", (event) => this.pointAt(event));
     this.box.addEventListener("mouseleave", () => this.setHover(-1));
@@ -92,7 +92,7 @@ class NodeMap {
       pen.beginPath(); pen.roundRect(box.x + 0.5, box.y + 0.5, box.wide - 1, box.high - 1, this.cell > 4 ? 10 : 4); pen.fill(); pen.stroke();
       if (!box.rack) continue;
       pen.fillStyle = quiet; pen.font = `${this.cell > 8 ? 12 : this.cell >= 5 ? 10.5 : 9}px system-ui, "DejaVu Sans", sans-serif`;
-      pen.fillText(box.rack, box.x + (this.cell > 8 ? 12 : 5), box.y + (this.cell > 8 ? 20 : this.cell >= 5 ? 14 : 11), box.wide - 8);
+      pen.fillText(fitting(pen, box.rack, box.wide - 10), box.x + (this.cell > 8 ? 12 : 5), box.y + (this.cell > 8 ? 20 : this.cell >= 5 ? 14 : 11));
     }
     const pitch = this.cell + this.gap, size = this.cell - (this.cell > 8 ? 0 : 0.25);
     const byTone = {};
@@ -100,7 +100,7 @@ class NodeMap {
       const states = this.cells.states[index] || "", row = this.nodes.rows[index];
       if (this.named) {
         pen.font = '12px system-ui, "DejaVu Sans", sans-serif'; pen.fillStyle = text;
-        pen.fillText(row[0], place.x, place.y + 12, Math.max(52, this.across * pitch));
+        pen.fillText(fitting(pen, row[0], Math.max(56, this.across * pitch)), place.x, place.y + 12);
       }
       for (let i = 0; i < states.length; i++) (byTone[states[i]] ||= []).push(index, i);
     });
@@ -134,9 +134,8 @@ class NodeMap {
   }
 
   rankOf(index, i) {
-    const [, , position, , , last] = this.nodes.rows[index];
-    if (position >= 0) return position * this.nodes.per_node + i;
-    return null;
+    const position = this.nodes.rows[index][2];
+    return position >= 0 ? position * this.nodes.per_node + i : null;
   }
 
   legend() {

@@ -20,7 +20,7 @@ function setText(element, text) { if (element.textContent !== text) element.text
 const words = {
   seconds(value) {
     if (value === null || value === undefined) return "–";
-    if (value < 0.001) return `${(1e6 * value).toFixed(0)} µs`;
+    if (value < 0.0009995) return `${(1e6 * value).toFixed(0)} µs`;
     if (value < 1) return `${(1e3 * value).toFixed(value < 0.01 ? 1 : 0)} ms`;
     if (value < 100) return `${Number(value.toPrecision(3))} s`;
     if (value < 6000) return `${Number((value / 60).toPrecision(3))} min`;
@@ -41,5 +41,13 @@ const words = {
     return items.length > most ? `${shown} and ${items.length - most} more` : shown;
   },
 };
+
+// As much of a text as fits, on a canvas.
+function fitting(pen, text, width) {
+  if (pen.measureText(text).width <= width) return text;
+  let shown = text.slice(0, 40);
+  while (shown.length > 1 && pen.measureText(`${shown}…`).width > width) shown = shown.slice(0, -1);
+  return `${shown}…`;
+}
 
 function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim(); }
