@@ -13,6 +13,7 @@ with contextlib.suppress(ImportError):  # the machine with the GPU need not have
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the answers of protocol transcripts anew")
+    parser.addoption("--update-pictures", action="store_true", help="take the pictures of the dashboard in docs anew")
     parser.addoption("--all", action="store_true", help="every cell of the layout matrix, not only every pair")
     parser.addoption(
         "--sample", action="store_true", help="a sample of the layout matrix, and nothing that is marked as thorough"

@@ -85,7 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("setting", "wire", "child_processes"),
     },
     "sim": SHARED,
-    "dashboard": SHARED | {"story"},
+    "dashboard": SHARED | {"story", "event_types", "journal"},
     "snapshot": SHARED
     | {"host_memory"}
     | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "preauth_limit", "tls")},
@@ -204,7 +204,7 @@ def test_public_names_are_documented():
 
 
 def test_coordinator_agent_and_commands_start_without_torch():
-    rooms = ("chaos", "cli", "clusters", "control", "journal", "protocol", "ray", "wire", "sim")
+    rooms = ("chaos", "cli", "clusters", "control", "dashboard", "journal", "protocol", "ray", "wire", "sim")
     start = sorted(m for m in modules() if room_of(m) in rooms)
     start.remove("clusters.kubernetes.operator.cluster")  # it needs lightkube
     start.remove("chaos.script")

@@ -126,6 +126,8 @@ class JobConfig:
     )
     on_event: tuple[str, ...] = setting((), ON_EVENT_HELP)
     webhook: tuple[str, ...] = setting((), WEBHOOK_HELP)
+    dashboard: bool = setting(False, "serve a live page of the job, on loopback unless --dashboard-at says otherwise")
+    dashboard_at: str = setting("127.0.0.1:0", "HOST:PORT of that page; port 0: any free one")
     faults: tuple[str, ...] = setting((), f"a fault to inject (repeatable), {ORDER_HELP}", word="fault")
 
     @property
@@ -194,6 +196,8 @@ class JobConfig:
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
         parse_cpus(self.bulk_cpus)
         self.hook_rules()
+        host, _, port = self.dashboard_at.rpartition(":")
+        _require("dashboard_at", self.dashboard_at, bool(host) and port.isdigit(), "HOST:PORT")
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
             _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")

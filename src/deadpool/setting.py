@@ -43,7 +43,7 @@ class Setting:
         if isinstance(value, tuple):
             return [f"{self.flag}={each}" for each in value]
         if isinstance(value, bool):
-            return [self.flag] if value else []
+            return [self.flag if value else f"--no-{self.word}"]  # the other command may have it in its environment
         return [f"{self.flag}={value}"]
 
 

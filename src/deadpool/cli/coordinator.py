@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
+import os
+import platform
 import secrets
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.topology import Address
 
+_PAGE_NICE = 5
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -87,12 +94,20 @@ async def coordinate(
         run_dir=folder.path,
         tell=lambda event: _tell(loop, server, event),
     )
+
+    pages: list[subprocess.Popen[bytes]] = []
+
+    def became_leader() -> None:
+        _announce(config, folder, address, quiet)
+        if config.dashboard and not pages:
+            pages.append(_start_dashboard(config, folder))
+
     server = CoordinatorServer(
         leadership,
         credentials=credentials,
         log=log,
         orders=orders,
-        became_leader=lambda: _announce(config, folder, address, quiet),
+        became_leader=became_leader,
         heartbeat_s=config.heartbeat_s,
         founds=founds,
         heard=hooks.offer,
@@ -113,6 +128,9 @@ async def coordinate(
             await dismiss([place for place in places if str(place) != own], credentials, outcome.reason)
         return outcome
     finally:
+        for page in pages:
+            page.terminate()
+            page.wait()
         await server.close()
         await asyncio.to_thread(hooks.close)
         await asyncio.to_thread(metrics.close)
@@ -132,10 +150,27 @@ def _tell(loop: asyncio.AbstractEventLoop, server: CoordinatorServer, event: Eve
         loop.call_soon_threadsafe(server.log_event, event)
 
 
+def _start_dashboard(config: JobConfig, folder: RunDir) -> subprocess.Popen[bytes]:
+    """In a process of its own, of low priority, so that whoever looks at the job does not hold up a recovery. It ends
+    with this one."""
+    from deadpool.child_processes import end_with_parent
+
+    host, _, port = config.dashboard_at.rpartition(":")
+    command = [sys.executable, "-m", "deadpool.cli.main", "dashboard", f"--run-dir={folder.path}"]
+    tie_to_parent = end_with_parent(signal.SIGTERM)
+
+    def begin() -> None:
+        tie_to_parent()
+        os.nice(_PAGE_NICE)
+
+    return subprocess.Popen([*command, f"--host={host}", f"--port={port}"], stdin=subprocess.DEVNULL, preexec_fn=begin)
+
+
 def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) -> None:
     from deadpool.timeouts import table
 
-    folder.announce(address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node)
+    facts = {"settings": dataclasses.asdict(config), "versions": _versions()}
+    folder.announce(address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node, **facts)
     rows = table(config.node_timeout_s, config.derived_timeouts, config.hang_timeout_s)
     for name, value, what_for in rows if not quiet else ():
         _say(config, f"timeout: {name:12} {value:>8}  {what_for}")
@@ -146,6 +181,17 @@ def _say(config: JobConfig, text: str) -> None:
         print_record(source="coordinator", text=text)
     else:
         print_line(f"[deadpool] {text}")
+
+
+def _versions() -> dict[str, str]:
+    """Those of this machine, for a report of the job. torch is not imported for that."""
+    from importlib import metadata
+
+    from deadpool import __version__
+
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return {"deadpool": __version__, "python": platform.python_version(), "torch": metadata.version("torch")}
+    return {"deadpool": __version__, "python": platform.python_version()}
 
 
 def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:

@@ -12,6 +12,7 @@ from deadpool.cli import (
     agent,
     chaos,
     coordinator,
+    dashboard,
     demo,
     doctor,
     drain,
@@ -21,6 +22,7 @@ from deadpool.cli import (
     logs,
     picture,
     replace,
+    report,
     run,
     salvage,
     sim,
@@ -65,6 +67,8 @@ app.command()(trace.trace)
 app.command()(journal.journal)
 app.command()(logs.logs)
 app.command()(picture.picture)
+app.command()(dashboard.dashboard)
+app.command()(report.report)
 app.command()(kill.kill)
 app.command()(drain.drain)
 app.command()(replace.replace)

@@ -21,6 +21,7 @@ from deadpool.control.core_driver import CoreDriver
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.examination import NodeExamination
 from deadpool.control.fault_injection import NodeInjections
+from deadpool.control.machine_facts import machine_facts
 from deadpool.control.peer_probe import unreachable
 from deadpool.control.process_activity import ActivityWatcher
 from deadpool.control.progress import FACT
@@ -96,6 +97,7 @@ class AgentProcess:
     ) -> None:
         self._core = Agent(node=node, standby=settings.spare_trainers, spare=spare, rehearsals=settings.rehearsals)
         self.node, self._rack, self._spare, self._host = node, rack, spare, host
+        self._machine = machine_facts(host)
         self._credentials = credentials
         self._incarnation = secrets.token_hex(4)
         self._client: CoordinatorClient | None = None
@@ -340,6 +342,7 @@ class AgentProcess:
             "push_gbps": sent.gbps,
             "rank_figures": rank_figures(self._core, sent),
             FACT: self._step_times.facts(),
+            **self._machine,
         }
 
     def _node_facts(self) -> NodeFacts:

@@ -18,7 +18,7 @@ from deadpool.control.event_text import console_line
 from deadpool.control.examination_rpc import ExaminationRpc
 from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.peer_shutdown import DISMISS
-from deadpool.control.progress import BEATS, ProgressReport, every
+from deadpool.control.progress import BEATS, ProgressReport, now_and_then
 from deadpool.control.status import describe
 from deadpool.events import Event, EventLog
 from deadpool.fault_orders import InjectionOrder
@@ -117,7 +117,7 @@ class CoordinatorServer:
 
     def open(self) -> None:
         """From here on this process may become the coordinator."""
-        self._reporting = asyncio.get_running_loop().create_task(every(self._progress_s, self._log_progress))
+        self._reporting = asyncio.get_running_loop().create_task(now_and_then(self._log_progress, self._progress_s))
         self._feed(Tick())
 
     async def wait(self) -> Outcome:
@@ -204,9 +204,21 @@ class CoordinatorServer:
             case Examined():
                 self._examinations.on_examined(node, message)
             case Facts(facts=facts):
-                self._peers[node].facts.update(facts)
+                self._on_facts(node, facts)
             case _:
                 self._feed(FromAgent(node=node, message=message))
+
+    def _on_facts(self, node: str, facts: dict[str, Any]) -> None:
+        peer = self._peers[node]
+        is_first = not peer.facts
+        peer.facts.update(facts)
+        if not self._leadership.is_leader:
+            return
+        core = self._leadership.coordinator
+        if is_first and (member := core.members.get(node)) is not None:
+            memory, link = facts.get("memory_bytes"), facts.get("link_gbps")
+            detail = {"rack": member.rack, "memory_bytes": memory, "link_gbps": link}
+            self.log_event(Event(what="machine", node=node, detail=detail))
 
     def _feed(self, input: CoordinatorInput) -> None:
         self._driver.feed(input)

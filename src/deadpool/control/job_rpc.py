@@ -15,7 +15,15 @@ _PATIENCE_S = 3.0
 
 def ask(run_dir: RunDir, what: str, **arguments: Any) -> dict[str, Any]:
     """Raises ConfigError with the coordinator's reason if it refuses, or if none answers."""
-    answer = asyncio.run(_ask(run_dir, Ask(what=what, arguments=arguments)))
+    return _body(asyncio.run(_ask(run_dir, Ask(what=what, arguments=arguments))))
+
+
+async def ask_status(run_dir: RunDir) -> dict[str, Any]:
+    """For a process that asks again and again. Raises as `ask` does."""
+    return _body(await _ask(run_dir, Ask(what="status", arguments={})))
+
+
+def _body(answer: Answer) -> dict[str, Any]:
     if answer.error:
         raise ConfigError(answer.error)
     return answer.body

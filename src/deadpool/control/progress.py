@@ -7,6 +7,7 @@ its counts with it, and a coordinator that takes over does not know what the las
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,9 @@ from deadpool.metrics.step_times import STEP_BUCKETS_S
 from deadpool.protocol.coordinator.core import Coordinator
 
 BEATS = 10
-"""Heartbeats from one such event to the next: about 5 MB of log per day by default."""
+"""Heartbeats from one such event to the next, in a job that is older than ten minutes: about 5 MB of log per day by
+default."""
+_FIRST_GAP_S, _GAP_SHARE_OF_AGE = 1.0, 1 / 60
 FACT = "step_times"
 """The fact by which the node of rank 0 tells how long steps took."""
 _NO_COUNTS = [0] * (len(STEP_BUCKETS_S) + 1)
@@ -75,7 +78,10 @@ def _nothing() -> dict[str, Any]:
     return {"bytes": 0, "n": _NO_COUNTS, "seconds": 0.0}
 
 
-async def every(seconds: float, call: Callable[[], None]) -> None:
+async def now_and_then(call: Callable[[], None], longest_gap_s: float) -> None:
+    """The gaps grow with the age of the job: a short one is seen closely, and the log of a long one stays small."""
+    began = time.monotonic()
     while True:
-        await asyncio.sleep(seconds)
+        age_s = time.monotonic() - began
+        await asyncio.sleep(min(longest_gap_s, max(_FIRST_GAP_S, _GAP_SHARE_OF_AGE * age_s)))
         call()

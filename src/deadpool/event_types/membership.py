@@ -13,6 +13,17 @@ EVENTS = (
         console="node {node} joined",
     ),
     EventType(
+        name="machine",
+        meaning="What a node has reported of its machine, once after it joined.",
+        action="Nothing; the dashboard compares copies with it.",
+        fields={
+            "node": "its name",
+            "rack": "its rack; empty: a rack of its own",
+            "memory_bytes": "memory of the machine",
+            "link_gbps": "GB/s that its network card reports; empty: it does not tell",
+        },
+    ),
+    EventType(
         name="spare_lost",
         meaning="A node without ranks is gone; training is not affected.",
         action="Replace it if `no_spare` follows.",

@@ -42,9 +42,9 @@ EVENTS = (
     ),
     EventType(
         name="progress",
-        meaning="How far the job is, and what its nodes report of themselves; logged every ten heartbeats and at the "
-        "end.",
-        action="Nothing; metrics are made of it.",
+        meaning="How far the job is, and what its nodes report of themselves; logged every second at first, every ten "
+        "heartbeats in a long job, and at the end.",
+        action="Nothing; metrics, the dashboard and reports are made of it.",
         fields={
             "phase": "the coordinator's phase",
             "step": "the newest completed step",

@@ -22,8 +22,9 @@ class Line:
 
 @dataclass(slots=True)
 class JournalReader:
-    """Reads the files in some folders as they grow. Nodes without a shared folder write one file each. A line that a
-    node wrote before it could report it as delivered is in the next node's file too; such duplicates are left out."""
+    """Reads the files in some folders, or single files, as they grow. Nodes without a shared folder write one file
+    each. A line that a node wrote before it could report it as delivered is in the next node's file too; such
+    duplicates are left out."""
 
     folders: list[Path]
     _offsets: dict[Path, int] = field(default_factory=dict)
@@ -36,7 +37,7 @@ class JournalReader:
 
     def _files(self) -> Iterator[Path]:
         for folder in self.folders:
-            yield from sorted(folder.glob(PATTERN))
+            yield from [folder] if folder.is_file() else sorted(folder.glob(PATTERN))
 
     def _new_lines(self, path: Path) -> Iterator[Line]:
         """Yields whole lines only: the last line may still be being written, or its writer was killed."""

@@ -1,0 +1,29 @@
+"""`deadpool report`: a job that has ended, as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run_dir: Annotated[Path | None, typer.Argument(help="the job's run folder (default: the newest one here)")] = None,
+    out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
+) -> None:
+    """Write one self-contained page about a job: goodput, every fault with its cost and cause, curves, settings."""
+    from deadpool.cli.job_client import find_run_dir
+    from deadpool.dashboard.report import write_report
+    from deadpool.dashboard.run_files import RunFiles
+    from deadpool.errors import ConfigError
+    from deadpool.owner_only import open_private
+
+    folder = find_run_dir(run_dir)
+    if not folder.events.exists():
+        raise ConfigError(f"{folder.path} has no events.jsonl: give the run folder of a job")
+    text = write_report(RunFiles(folder.path))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with open_private(out, "w") as file:  # like the run folder: logs and settings are in it
+        file.write(text)
+    print(f"written to {out}")

@@ -1,0 +1,93 @@
+"""All that a page shows, as plain values by part. The live page is sent the parts that changed, the report has all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from deadpool.dashboard.copies import copies
+from deadpool.dashboard.headline import headline
+from deadpool.dashboard.history import History, Record
+from deadpool.dashboard.interruptions import interruptions
+from deadpool.dashboard.node_map import node_map
+from deadpool.dashboard.series import Series
+from deadpool.event_types import BY_NAME
+
+_RECENT_SHOWN = 30
+
+
+@dataclass(slots=True)
+class Losses:
+    """One curve from the journal: the loss that the first rank which logs one has logged."""
+
+    key: str = ""
+    by_step: Series = field(default_factory=Series)
+    step_times: Series = field(default_factory=Series)  # seconds by time, from when the entries were made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the run folder says of the job itself."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def view(
+    history: History, losses: Losses, job: Job, status: dict[str, Any] | None, *, now: float, answers: bool = True
+) -> dict[str, Any]:
+    """`status` is what the coordinator answered last, None where there is none to ask. `answers`: it still does."""
+    found = interruptions(history)
+    return {
+        "job": _job(history, job, answers=answers),
+        "head": headline(history, found, status, now),
+        **node_map(history, found, status),
+        "faults": [each.facts() for each in found],
+        "curves": curves(history, losses),
+        "copies": copies(history, status),
+        "events": _recent(history),
+    }
+
+
+def curves(history: History, losses: Losses) -> dict[str, Any]:
+    """Step times come from the journal if there is one, for it has every step."""
+    has_journal = len(losses.step_times.xs) > len(history.step_times.xs)
+    times = (losses.step_times if has_journal else history.step_times).points()
+    loss = losses.by_step.points()
+    return {
+        "step_t": [round(t, 3) for t, _ in times],
+        "step_s": [round(s, 6) for _, s in times],
+        "loss_key": losses.key,
+        "loss_step": [step for step, _ in loss],
+        "loss": [value for _, value in loss],
+    }
+
+
+def _job(history: History, job: Job, *, answers: bool) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "world_size": len(history.seats) * history.per_node,
+        "began": history.began,
+        "trained_since": history.trained_since,
+        "ended": history.ended["t"] if history.ended else None,
+        "end_reason": history.ended.get("reason") if history.ended else None,
+        "answers": answers,
+        "settings": {name: value for name, value in job.settings.items() if value not in ("", [], None)},
+        "versions": job.versions,
+    }
+
+
+def _recent(history: History) -> list[dict[str, Any]]:
+    """The last events that the console shows, the newest first."""
+    lines: list[dict[str, Any]] = []
+    for record in reversed(history.recent):
+        text = _sentence(record)
+        if text:
+            lines.append({"t": record["t"], "what": record["what"], "cause": record.get("cause"), "text": text[:300]})
+    return lines[:_RECENT_SHOWN]
+
+
+def _sentence(record: Record) -> str | None:
+    kind = BY_NAME.get(record["what"])
+    return kind.sentence(record) if kind is not None else None
