@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import signal
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from deadpool.config import JobConfig
     from deadpool.control.coordinator import Outcome
     from deadpool.control.run_dir import RunDir
+    from deadpool.protocol.checkpoint import DurableSettings
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.topology import Address
 
@@ -58,6 +60,7 @@ async def coordinate(
 ) -> Outcome:
     """Runs until the job has ended, or until a standby is not needed any more. The job ends on the signals of
     `stops_on`."""
+    from deadpool.control.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.control.peer_shutdown import dismiss
     from deadpool.events import EventLog
@@ -72,8 +75,10 @@ async def coordinate(
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]
+    durable = durable_settings(config, credentials.secret)
+    begins_from = await asyncio.to_thread(find_to_begin, config, durable) if founds and durable else None
     server = CoordinatorServer(
-        _leadership(config, founds),
+        _leadership(config, founds, durable),
         credentials=credentials,
         log=log,
         orders=orders,
@@ -82,9 +87,14 @@ async def coordinate(
     )
     for sig in stops_on:
         asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, server.ask_checkpoint)
     address = await server.start(config.host, config.port)
     if not quiet:
         print_line(f"[deadpool] the coordinator listens on {address}, TLS {config.tls}")
+    if begins_from is not None:
+        server.use_checkpoint(begins_from)
+    if durable is not None and not founds:
+        server.search_checkpoint(functools.partial(find_to_fall_back_to, config, durable))
     server.open()
     try:
         outcome = await server.wait()
@@ -118,7 +128,7 @@ def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:
     return tuple(Address.parse(place) for place in places)
 
 
-def _leadership(config: JobConfig, founds: bool) -> Leadership:
+def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None) -> Leadership:
     from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines, FaultLimit
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.messages import Settings
@@ -136,6 +146,7 @@ def _leadership(config: JobConfig, founds: bool) -> Leadership:
         silence_s=config.node_timeout_s,
         isolation_s=config.isolation_timeout_s,
         replace_stragglers=config.replace_stragglers,
+        durable=durable,
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,

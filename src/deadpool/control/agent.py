@@ -51,7 +51,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.messages import Examine, Facts, Heartbeat, Injected, Join, Report, Seat, TrainerHello, Welcome
 from deadpool.protocol.topology import Address
-from deadpool.timeouts import STREAM_AT_LEAST_S, stream_s
+from deadpool.timeouts import STREAM_AT_LEAST_S
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.trainer_link import AgentEnd, TrainerListener
 
@@ -219,7 +219,7 @@ class AgentProcess:
     def _feed(self, input: Any) -> None:
         match input:
             case FromCoordinator(message=Welcome(settings=settings)):
-                self._data.use_deadline(stream_s(settings.silence_s))
+                self._data.use(settings)
         self._driver.feed(input)
 
     # --- effects -----------------------------------------------------------------------------------------------------

@@ -19,10 +19,14 @@ from deadpool.control.examination_rpc import ExaminationRpc
 from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.peer_shutdown import DISMISS
 from deadpool.control.status import describe
+from deadpool.errors import DeadPoolError
 from deadpool.events import Event, EventLog
 from deadpool.fault_orders import InjectionOrder
+from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import (
+    CheckpointAsked,
+    CheckpointFound,
     CoordinatorEffect,
     CoordinatorInput,
     Drop,
@@ -115,6 +119,28 @@ class CoordinatorServer:
 
     def stop(self, reason: str) -> None:
         self._feed(StopAsked(reason=reason))
+
+    def ask_checkpoint(self) -> None:
+        """On SIGUSR1."""
+        self._feed(CheckpointAsked())
+
+    def use_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._feed(CheckpointFound(checkpoint=checkpoint))
+
+    def search_checkpoint(self, search: Callable[[], Checkpoint | None]) -> None:
+        """In the background: a store may be slow, and the job runs meanwhile."""
+        task = asyncio.get_running_loop().create_task(self._search_checkpoint(search))
+        self._examining.add(task)
+        task.add_done_callback(self._examining.discard)
+
+    async def _search_checkpoint(self, search: Callable[[], Checkpoint | None]) -> None:
+        try:
+            found = await asyncio.to_thread(search)
+        except (OSError, DeadPoolError) as error:
+            self._log_event(Event(what="checkpoint_failed", detail={"reason": f"checkpoints cannot be read: {error}"}))
+            return
+        if found is not None:
+            self.use_checkpoint(found)
 
     async def close(self) -> None:
         """Every node gets the last messages before its connection is closed."""
@@ -257,6 +283,13 @@ class CoordinatorServer:
         facts = {node: peer.facts for node, peer in self._peers.items()}
         caller.link.send(await self._examinations.examine(ask.arguments, facts))
 
+    def _ask_checkpoint(self) -> Answer:
+        checkpoints = self._leadership.coordinator.checkpoints
+        if (refusal := checkpoints.refusal()) is not None:
+            return Answer(body={}, error=f"no checkpoint can be written: {refusal}")
+        self.ask_checkpoint()
+        return Answer(body={})
+
     def _fault_text(self) -> str | None:
         """That this process has seen; a coordinator before it may have seen others."""
         return console_line(self._last_fault) if self._last_fault is not None else None
@@ -279,9 +312,11 @@ class CoordinatorServer:
                 return self._drains.drain(ask.arguments)
             case "replace":
                 return self._drains.replace_straggler()
+            case "durable":
+                return self._ask_checkpoint()
             case "stop":
                 self.stop("asked to stop")
                 return Answer(body={})
             case _:
-                known = "status, kill, drain, replace, doctor or stop"
+                known = "status, kill, drain, replace, durable, doctor or stop"
                 return Answer(body={}, error=f"{ask.what!r} is not a request of DeadPool: send {known}")
