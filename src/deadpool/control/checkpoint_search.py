@@ -1,4 +1,7 @@
-"""Which durable checkpoint a coordinator begins from, or may fall back to: reads the store, and knows nothing of cores."""
+"""Which durable checkpoint a coordinator begins from, or may fall back to. It only reads the store.
+
+Cores decide what follows from it.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def _same_layout(config: JobConfig, manifest: Manifest) -> bool:
 def _require_same_layout(config: JobConfig, manifest: Manifest) -> None:
     if not _same_layout(config, manifest):
         raise ConfigError(
-            f"checkpoint {manifest.name} is of {manifest.positions} nodes with {manifest.per_node} ranks each, and this "
-            f"job has {config.nodes} with {config.nproc_per_node}: give the same --nodes and --nproc-per-node, or load "
-            "it in your script with torch.distributed.checkpoint.load"
+            f"checkpoint {manifest.name} is of {manifest.positions} nodes with {manifest.per_node} ranks each, and "
+            f"this job has {config.nodes} with {config.nproc_per_node}: give the same --nodes and --nproc-per-node, or "
+            "load it in your script with torch.distributed.checkpoint.load"
         )

@@ -1,4 +1,4 @@
-"""A rank's part of a checkpoint: which tensors it has, which of them it wrote itself, and where their bytes are. No torch.
+"""A rank's part of a checkpoint: its tensors, which of them it wrote itself, and where the bytes are. No torch.
 
 Ranks with the same bytes share the work: each of them computes the same assignment from the names and sizes, without
 a message.
