@@ -68,9 +68,7 @@ class DurableJob:
         return found
 
     def expected(self, version: int, rank: int) -> dict[str, Any]:
-        loaded: dict[str, Any] = torch.load(
-            self.trial.out / f"version-{version}-rank-{rank}.pt", weights_only=True
-        )
+        loaded: dict[str, Any] = torch.load(self.trial.out / f"version-{version}-rank-{rank}.pt", weights_only=True)
         return loaded
 
     def events(self, what: str) -> list[dict[str, Any]]:
@@ -85,8 +83,7 @@ def load_whole(folder: Path) -> dict[str, torch.Tensor]:
     """Every tensor of a checkpoint, by stock torch in this one process."""
     metadata = FileSystemReader(folder).read_metadata()
     state = {
-        name: torch.zeros(item.size, dtype=item.properties.dtype)
-        for name, item in metadata.state_dict_metadata.items()
+        name: torch.zeros(item.size, dtype=item.properties.dtype) for name, item in metadata.state_dict_metadata.items()
     }
     dcp.load(state, checkpoint_id=folder, no_dist=True)
     return state

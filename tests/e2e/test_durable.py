@@ -58,7 +58,12 @@ def test_job_begins_from_the_newest_one_bit_for_bit(layout, tmp_path, fork_serve
     whole = DurableJob(tmp_path / "whole", fork_server, layout, steps=8, config=ranks_of(layout))
     whole.run()
     first = DurableJob(
-        tmp_path / "first", fork_server, layout, steps=4, where=where, config={**ranks_of(layout), "durable_every": "1h"}
+        tmp_path / "first",
+        fork_server,
+        layout,
+        steps=4,
+        where=where,
+        config={**ranks_of(layout), "durable_every": "1h"},
     )
     first.run()
     step = manifests(where)[0].step

@@ -84,6 +84,7 @@ async def coordinate(
         orders=orders,
         became_leader=lambda: _announce(config, folder, address, quiet),
         print_events=not quiet,
+        find_checkpoint=functools.partial(find_to_fall_back_to, config, durable) if durable and not founds else None,
     )
     for sig in stops_on:
         asyncio.get_running_loop().add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
@@ -93,8 +94,6 @@ async def coordinate(
         print_line(f"[deadpool] the coordinator listens on {address}, TLS {config.tls}")
     if begins_from is not None:
         server.use_checkpoint(begins_from)
-    if durable is not None and not founds:
-        server.search_checkpoint(functools.partial(find_to_fall_back_to, config, durable))
     server.open()
     try:
         outcome = await server.wait()

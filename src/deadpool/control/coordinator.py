@@ -81,8 +81,11 @@ class CoordinatorServer:
         orders: list[InjectionOrder],
         became_leader: Callable[[], None],
         print_events: bool = True,
+        find_checkpoint: Callable[[], Checkpoint | None] | None = None,
     ) -> None:
-        """`became_leader` is called when this process becomes the coordinator, also at the start of the job."""
+        """`became_leader` is called when this process becomes the coordinator, also at the start of the job, and then
+        `find_checkpoint`, in a thread."""
+        self._find_checkpoint = find_checkpoint
         self._leadership, self._log, self._prints_events = leadership, log, print_events
         self._became_leader, self._was_leader = became_leader, False
         self._peers: dict[str, Peer] = {}
@@ -127,7 +130,7 @@ class CoordinatorServer:
     def use_checkpoint(self, checkpoint: Checkpoint) -> None:
         self._feed(CheckpointFound(checkpoint=checkpoint))
 
-    def search_checkpoint(self, search: Callable[[], Checkpoint | None]) -> None:
+    def _begin_search(self, search: Callable[[], Checkpoint | None]) -> None:
         """In the background: a store may be slow, and the job runs meanwhile."""
         task = asyncio.get_running_loop().create_task(self._search_checkpoint(search))
         self._examining.add(task)
@@ -228,6 +231,8 @@ class CoordinatorServer:
         self._driver.feed(input)
         if self._leadership.is_leader and not self._was_leader:
             self._became_leader()
+            if self._find_checkpoint is not None:
+                self._begin_search(self._find_checkpoint)
         self._was_leader = self._leadership.is_leader
 
     # --- effects -----------------------------------------------------------------------------------------------------

@@ -26,6 +26,11 @@ class RateLimit:
             time.sleep(self._free_at - now)
 
 
+def facts_of(data: bytes) -> tuple[int, str]:
+    """Size and checksum, as CheckedWriter finds them."""
+    return len(data), xxhash.xxh3_64_hexdigest(data)
+
+
 class CheckedWriter:
     def __init__(self, file: BinaryIO, limit: RateLimit) -> None:
         self._file, self._limit = file, limit

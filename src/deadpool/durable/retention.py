@@ -19,22 +19,23 @@ def superfluous(manifests: Sequence[Manifest], keep_last: int, keep_every: int) 
     return [each.name for each in older if not (keep_every and each.step % keep_every == 0)]
 
 
-def torn(store: Store, manifests: Sequence[Manifest], before: int) -> list[str]:
-    """Folders of writes that were cut off, below this step: nobody completes them any more."""
+def torn(store: Store, manifests: Sequence[Manifest]) -> list[str]:
+    """Folders of writes that were cut off, or are under way."""
     complete = {manifest.name for manifest in manifests}
-    names = [name for name in store.folders() if name.startswith(PREFIX) and name not in complete]
-    return [name for name in names if (step := step_of(name)) is not None and step < before]
+    return [name for name in store.folders() if step_of(name) is not None and name not in complete]
 
 
 def step_of(name: str) -> int | None:
+    """None: this is no folder of a checkpoint, and not ours to touch."""
     digits = name.removeprefix(PREFIX).partition("-")[0]
-    return int(digits) if digits.isdigit() else None
+    return int(digits) if name.startswith(PREFIX) and digits.isdigit() else None
 
 
 def discard_old(store: Store, keep_last: int, keep_every: int, *, newest: Manifest) -> list[str]:
     """What cannot be deleted now is tried again the next time: it is in nobody's way."""
     manifests = complete_ones(store)
-    names = [*superfluous(manifests, keep_last, keep_every), *torn(store, manifests, newest.step)]
+    cut_off = [name for name in torn(store, manifests) if (step_of(name) or 0) < newest.step]
+    names = [*superfluous(manifests, keep_last, keep_every), *cut_off]
     gone = []
     for name in names:
         if name != newest.name:

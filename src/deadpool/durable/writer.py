@@ -16,7 +16,7 @@ import msgpack
 
 from deadpool.durable.manifest import MANIFEST, Manifest, encode_manifest
 from deadpool.durable.pieces import decode_part, part_path
-from deadpool.durable.rate import CheckedWriter, RateLimit
+from deadpool.durable.rate import RateLimit, facts_of
 from deadpool.durable.retention import discard_old
 from deadpool.durable.store import open_store
 from deadpool.durable.tasks import FinishTask, PartTask, decode_task
@@ -48,12 +48,12 @@ def finish(task: FinishTask) -> int:
     parts = [decode_part(data) for data in encoded.values()]
     files = {path: facts for part in parts for path, facts in part.files.items()}
     for rank, data in encoded.items():
-        files[part_path(rank)] = _facts(data)
+        files[part_path(rank)] = facts_of(data)
     for path, (size, _) in files.items():
         if store.size(f"{task.name}/{path}") != size:
             raise OSError(f"{path} has another size than was written")
     metadata = encode_metadata(parts)
-    files[METADATA] = _facts(metadata)
+    files[METADATA] = facts_of(metadata)
     with store.writing(f"{task.name}/{METADATA}") as file:
         file.write(metadata)
     manifest = Manifest(
@@ -71,17 +71,6 @@ def finish(task: FinishTask) -> int:
         file.write(encode_manifest(manifest))
     discard_old(store, task.keep_last, task.keep_every, newest=manifest)
     return manifest.total_bytes
-
-
-def _facts(data: bytes) -> tuple[int, str]:
-    out = CheckedWriter(_Nowhere(), RateLimit(0))  # type: ignore[arg-type]
-    out.write(data)
-    return out.facts
-
-
-class _Nowhere:
-    def write(self, data: Any) -> None:
-        pass
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ class Checkpoints:
             return None
         if write is not None:
             return write.began + settings.timeout_s * (1.0 if write.is_late else LATE_SHARE)
-        return self._due_at if settings.every_s else None
+        return self._due_at if settings.every_s and self._job.phase is Phase.RUNNING else None
 
     def discount_stall(self, seconds: float) -> None:
         if self._due_at is not None:
