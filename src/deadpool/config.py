@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool import timeouts
-from deadpool.config_values import cast, parse_cpus, read_racks, read_toml
+from deadpool.config_values import cast, parse_bandwidth, parse_cpus, parse_period, read_racks, read_toml
 from deadpool.environment import PREFIX
 from deadpool.errors import ConfigError
 from deadpool.fault_orders import ORDER_HELP, parse_order
@@ -22,6 +22,7 @@ from deadpool.hook_rules import ON_EVENT, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, 
 from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, settings_of
 
 LOG_FORMATS = ("text", "json")
+RESUME = ("no", "auto", "must")
 IN_PLACE = ("auto", "always", "never")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
@@ -99,6 +100,20 @@ class JobConfig:
     )
     isolation_timeout_s: float = _derived("isolation_timeout_s")
     replace_stragglers: bool = setting(False, "drain a node that is slow all the time without being asked")
+    durable: str = setting(
+        "", "directory or URL (s3://..., gs://...) for durable checkpoints, which outlive every machine of the job"
+    )
+    durable_every: str = setting("30m", "how often a durable checkpoint is written, as in 30m, 90s or 200 steps")
+    durable_bandwidth: str = setting(
+        "", "bytes per second that each node may write to it, as in 200MB", default_text="no limit"
+    )
+    durable_timeout_s: float = setting(1800.0, "seconds after which the write of a durable checkpoint is given up")
+    durable_keep: int = setting(3, "newest durable checkpoints that stay; 0: all")
+    durable_keep_every: int = setting(0, "checkpoints whose step is a multiple of this stay too; 0: none")
+    resume: str = setting(
+        "no",
+        "whether the job begins from the newest complete checkpoint in --durable: no, auto (if there is one), must",
+    )
     tls: str = setting(
         "off",
         "encryption of all connections: off, ephemeral, or a folder with cert.pem, key.pem and ca.pem",
@@ -198,11 +213,23 @@ class JobConfig:
         self.hook_rules()
         host, _, port = self.dashboard_at.rpartition(":")
         _require("dashboard_at", self.dashboard_at, bool(host) and port.isdigit(), "HOST:PORT")
+        self._check_durable()
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
             _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")
         filled_in: dict[str, Any] = {**self.derived_timeouts}
         return dataclasses.replace(self, **filled_in)
+
+    def _check_durable(self) -> None:
+        parse_period(self.durable_every)
+        parse_bandwidth(self.durable_bandwidth)
+        for name in ("durable_keep", "durable_keep_every"):
+            _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")
+        timeout = self.durable_timeout_s
+        _require("durable_timeout_s", timeout, timeout > 0, "a time of more than 0 s")
+        _require("resume", self.resume, self.resume in RESUME, f"one of {', '.join(RESUME)}")
+        where = self.durable
+        _require("durable", where, bool(where) or self.resume == "no", "a directory or URL: --resume begins from it")
 
     def _check_coordinators(self) -> None:
         """One of several coordinators may act only with most of the nodes that ran, and most of two nodes are both."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,30 @@ def parse_cpus(text: str) -> frozenset[int]:
         return frozenset(cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1))
     except ValueError:
         raise ConfigError(f"bulk_cpus={text!r} cannot be used: give numbers and ranges, as in 0-3,8") from None
+
+
+def parse_period(text: str) -> tuple[float, int]:
+    """Seconds and steps, one of which is 0: "30m", "90s", "2h", "200 steps"; "": neither."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "step": 0.0, "steps": 0.0}
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
+    if not text.strip():
+        return 0.0, 0
+    if found is None or found[2] not in units or float(found[1]) <= 0:
+        raise ConfigError(f"durable_every={text!r} cannot be used: give a time or steps, as in 30m, 90s or 200 steps")
+    if units[found[2]]:
+        return float(found[1]) * units[found[2]], 0
+    return 0.0, max(1, int(float(found[1])))
+
+
+def parse_bandwidth(text: str) -> float:
+    """Bytes per second from "200MB" or "1.5GB"; "": no limit."""
+    units = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)B?(?:/S)?\s*", text.upper())
+    if not text.strip():
+        return 0.0
+    if found is None or float(found[1]) <= 0:
+        raise ConfigError(f"durable_bandwidth={text!r} cannot be used: give bytes per second, as in 200MB or 1.5GB")
+    return float(found[1]) * units[found[2]]
 
 
 def read_racks(path: Path, nodes: Sequence[str]) -> dict[str, str]:

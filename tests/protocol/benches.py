@@ -11,6 +11,7 @@ from notation import address, copies, copy, generation, geometry, lives, options
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
 from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import JobState, Phase
@@ -85,6 +86,7 @@ class CoordinatorBench(Bench):
         told = settings(layout, int(named.get("slots", 2)), float(named.get("budget", 0)))
         told = structs.replace(told, replace_stragglers="replace" in named)
         told = structs.replace(told, isolation_s=float(named.get("isolation", told.isolation_s)))
+        told = structs.replace(told, durable=_durable(named))
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
 
@@ -99,6 +101,10 @@ class CoordinatorBench(Bench):
                 return [fx.StopAsked(reason="asked to")]
             case ["drain", node]:
                 return [fx.DrainAsked(node=node, reason="asked to")]
+            case ["checkpoint-asked"]:
+                return [fx.CheckpointAsked()]
+            case ["checkpoint-found", name, number]:
+                return [fx.CheckpointFound(checkpoint=self._checkpoint(name, int(number)))]
             case ["lost", node]:
                 return [fx.LinkLost(node=node, reason="closed")]
             case ["stalled", seconds]:
@@ -108,6 +114,11 @@ class CoordinatorBench(Bench):
             case [node, *rest]:
                 return [fx.FromAgent(node=node.rstrip(":"), message=self._message(rest))]
         raise ValueError(words)
+
+    def _checkpoint(self, name: str, number: int) -> Checkpoint:
+        ranks = range(self._layout.world_size)
+        found = tuple(copy(f"{rank}:v{number}@7.7") for rank in ranks)
+        return Checkpoint(name=name, number=number, copies=found, recordings=tuple(b"\x01b" for _ in ranks))
 
     def _of_seat(self, node: str, words: list[str]) -> list[Any]:
         """`everybody connected`: for each rank of each seat. `everybody has v1@1.1`: sealed, and stored where held."""
@@ -191,6 +202,13 @@ class CoordinatorBench(Bench):
                 return msg.Salvaged(generation=now_in, ranks=names, folder="/kept", failure=failed)
             case ["durable", step, path]:
                 return msg.Durable(step=int(step), path=path)
+            case ["part", name, ranks] if ranks != "-":
+                written = copies(ranks)
+                return msg.CheckpointPart(name=name, copies=written, bytes_written=100 * len(written))
+            case ["part", name, "-", *failure]:
+                return msg.CheckpointPart(name=name, copies=(), bytes_written=0, failure=" ".join(failure))
+            case ["done", name, *failure]:
+                return msg.CheckpointDone(name=name, bytes_written=300, failure=" ".join(failure))
             case ["spoilt", node, name]:
                 wanted = copy(name).seal
                 return msg.Spoilt(generation=now_in, node=node, rank=wanted.rank, version=wanted.version)
@@ -225,6 +243,16 @@ class LeadershipBench(CoordinatorBench):
     def coordinator(self) -> Coordinator:
         coordinator: Coordinator = self.core.coordinator
         return coordinator
+
+
+def _durable(named: dict[str, str]) -> DurableSettings | None:
+    """`durable=60` seconds or `durable=3steps`."""
+    word = named.get("durable")
+    if word is None:
+        return None
+    steps = int(word.removesuffix("steps")) if word.endswith("steps") else 0
+    every_s = 0.0 if steps else float(word)
+    return DurableSettings(where="/durable", job="j", every_s=every_s, every_steps=steps, timeout_s=100)
 
 
 def _footing(named: dict[str, str]) -> Footing:
@@ -384,6 +412,11 @@ class AgentBench(Bench):
                 return [_Said(msg.Probe(generation=self.core.generation, number=int(number), peers=peers))]
             case ["probed", number, *nodes]:
                 return [fx.PeersProbed(number=int(number), unreachable=tuple(nodes))]
+            case ["write-checkpoint", name, wanted]:
+                order = msg.WriteCheckpoint(generation=self.core.generation, name=name, version=version(wanted))
+                return [_Said(order)]
+            case ["abandon-checkpoint", name]:
+                return [_Said(msg.AbandonCheckpoint(name=name))]
             case ["stand", number]:
                 return [_Said(msg.Stand(generation=self.core.generation, number=int(number)))]
             case ["proceed"]:
@@ -421,6 +454,10 @@ class AgentBench(Bench):
             case ["source-spoilt", node, name]:
                 wanted = copy(name).seal
                 return fx.SourceSpoilt(node=node, rank=wanted.rank, version=wanted.version)
+            case ["staged", name, ref]:
+                return fx.Staged(name=name, slots=(slot(ref),))
+            case ["part-written", name, *failure]:
+                return fx.PartWritten(name=name, bytes_written=100, failure=" ".join(failure))
             case ["written-out", ranks]:
                 return fx.WrittenOut(ranks=tuple(int(rank) for rank in ranks.split(",")), folder="/kept")
             case ["offered", number, name]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import os
 import platform
 import secrets
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from deadpool.control.run_dir import RunDir
     from deadpool.events import Event
     from deadpool.metrics.endpoint import Endpoint, JobCollector
+    from deadpool.protocol.checkpoint import DurableSettings
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.topology import Address
 
@@ -67,6 +69,7 @@ async def coordinate(
 ) -> Outcome:
     """Runs until the job has ended, or until a standby is not needed any more. The job ends on the signals of
     `stops_on`."""
+    from deadpool.control.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.control.peer_shutdown import dismiss
     from deadpool.events import EventLog
@@ -86,7 +89,9 @@ async def coordinate(
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]
-    leadership = _leadership(config, founds)
+    durable = durable_settings(config, credentials.secret)
+    begins_from = await asyncio.to_thread(find_to_begin, config, durable) if founds and durable else None
+    leadership = _leadership(config, founds, durable)
     metrics = Endpoint(config.metrics_host, config.metrics_port)
     loop = asyncio.get_running_loop()
     hooks = EventHooks(
@@ -113,14 +118,18 @@ async def coordinate(
         heard=hooks.offer,
         print_events=not quiet,
         print_json=config.log_format == "json",
+        find_checkpoint=functools.partial(find_to_fall_back_to, config, durable) if durable and not founds else None,
     )
     for sig in stops_on:
         loop.add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
+    loop.add_signal_handler(signal.SIGUSR1, server.ask_checkpoint)
     address = await server.start(config.host, config.port)
     if not quiet:
         _say(config, f"the coordinator listens on {address}, TLS {config.tls}")
     _serve_metrics(metrics, JobCollector(folder.events, lambda: leadership.is_leader), server)
     hooks.start()
+    if begins_from is not None:
+        server.use_checkpoint(begins_from)
     server.open()
     try:
         outcome = await server.wait()
@@ -207,7 +216,7 @@ def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:
     return tuple(Address.parse(place) for place in places)
 
 
-def _leadership(config: JobConfig, founds: bool) -> Leadership:
+def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None) -> Leadership:
     from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines, FaultLimit
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.messages import Settings
@@ -225,6 +234,7 @@ def _leadership(config: JobConfig, founds: bool) -> Leadership:
         silence_s=config.node_timeout_s,
         isolation_s=config.isolation_timeout_s,
         replace_stragglers=config.replace_stragglers,
+        durable=durable,
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,

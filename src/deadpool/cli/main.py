@@ -16,6 +16,7 @@ from deadpool.cli import (
     demo,
     doctor,
     drain,
+    durable,
     journal,
     kill,
     kubernetes,
@@ -77,6 +78,7 @@ app.command()(doctor.doctor)
 app.command()(salvage.salvage)
 app.command()(sim.sim)
 app.command()(chaos.chaos)
+app.add_typer(durable.app, name="durable")
 app.add_typer(kubernetes.app, name="kubernetes")
 app.add_typer(slurm.app, name="slurm")
 

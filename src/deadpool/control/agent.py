@@ -69,7 +69,7 @@ from deadpool.protocol.messages import (
     Welcome,
 )
 from deadpool.protocol.topology import Address
-from deadpool.timeouts import STREAM_AT_LEAST_S, stream_s
+from deadpool.timeouts import STREAM_AT_LEAST_S
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.trainer_link import AgentEnd, TrainerListener
 
@@ -256,7 +256,7 @@ class AgentProcess:
     def _feed(self, input: Any) -> None:
         match input:
             case FromCoordinator(message=Welcome(settings=settings)):
-                self._data.use_deadline(stream_s(settings.silence_s))
+                self._data.use(settings)
             case FromCoordinator(message=Fence(cause=cause)):
                 self._trainers.mark_fault(cause)
         self._driver.feed(input)

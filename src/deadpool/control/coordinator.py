@@ -20,10 +20,14 @@ from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.peer_shutdown import DISMISS
 from deadpool.control.progress import BEATS, ProgressReport, now_and_then
 from deadpool.control.status import describe
+from deadpool.errors import DeadPoolError
 from deadpool.events import Event, EventLog
 from deadpool.fault_orders import InjectionOrder
+from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import (
+    CheckpointAsked,
+    CheckpointFound,
     CoordinatorEffect,
     CoordinatorInput,
     Drop,
@@ -82,9 +86,11 @@ class CoordinatorServer:
         heard: Callable[[dict[str, Any]], None],
         print_events: bool = True,
         print_json: bool = False,
+        find_checkpoint: Callable[[], Checkpoint | None] | None = None,
     ) -> None:
-        """`became_leader` is called when this process becomes the coordinator, also at the start of the job;
-        `heard` is called with every event, and must return at once."""
+        """`became_leader` is called when this process becomes the coordinator, also at the start of the job, and then
+        `find_checkpoint`, in a thread; `heard` is called with every event, and must return at once."""
+        self._find_checkpoint = find_checkpoint
         self._leadership, self._log, self._prints_events = leadership, log, print_events
         self._prints_json = print_json
         self._became_leader, self._was_leader, self._heard = became_leader, False, heard
@@ -125,6 +131,28 @@ class CoordinatorServer:
 
     def stop(self, reason: str) -> None:
         self._feed(StopAsked(reason=reason))
+
+    def ask_checkpoint(self) -> None:
+        """On SIGUSR1."""
+        self._feed(CheckpointAsked())
+
+    def use_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._feed(CheckpointFound(checkpoint=checkpoint))
+
+    def _begin_search(self, search: Callable[[], Checkpoint | None]) -> None:
+        """In the background: a store may be slow, and the job runs meanwhile."""
+        task = asyncio.get_running_loop().create_task(self._search_checkpoint(search))
+        self._examining.add(task)
+        task.add_done_callback(self._examining.discard)
+
+    async def _search_checkpoint(self, search: Callable[[], Checkpoint | None]) -> None:
+        try:
+            found = await asyncio.to_thread(search)
+        except (OSError, DeadPoolError) as error:
+            self._log_event(Event(what="checkpoint_failed", detail={"reason": f"checkpoints cannot be read: {error}"}))
+            return
+        if found is not None:
+            self.use_checkpoint(found)
 
     async def close(self) -> None:
         """Every node gets the last messages before its connection is closed."""
@@ -224,6 +252,8 @@ class CoordinatorServer:
         self._driver.feed(input)
         if self._leadership.is_leader and not self._was_leader:
             self._became_leader()
+            if self._find_checkpoint is not None:
+                self._begin_search(self._find_checkpoint)
         self._was_leader = self._leadership.is_leader
 
     # --- effects -----------------------------------------------------------------------------------------------------
@@ -294,6 +324,13 @@ class CoordinatorServer:
         """Agents take seconds for this, so the answer comes later than those of other commands."""
         caller.link.send(await self._examinations.examine(ask.arguments, self._facts()))
 
+    def _ask_checkpoint(self) -> Answer:
+        checkpoints = self._leadership.coordinator.checkpoints
+        if (refusal := checkpoints.refusal()) is not None:
+            return Answer(body={}, error=f"no checkpoint can be written: {refusal}")
+        self.ask_checkpoint()
+        return Answer(body={})
+
     def _fault_text(self) -> str | None:
         """That this process has seen; a coordinator before it may have seen others."""
         return console_line(self._last_fault) if self._last_fault is not None else None
@@ -316,9 +353,11 @@ class CoordinatorServer:
                 return self._drains.drain(ask.arguments)
             case "replace":
                 return self._drains.replace_straggler()
+            case "durable":
+                return self._ask_checkpoint()
             case "stop":
                 self.stop("asked to stop")
                 return Answer(body={})
             case _:
-                known = "status, kill, drain, replace, doctor or stop"
+                known = "status, kill, drain, replace, durable, doctor or stop"
                 return Answer(body={}, error=f"{ask.what!r} is not a request of DeadPool: send {known}")

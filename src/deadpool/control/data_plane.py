@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
+from deadpool.control.checkpoint_files import CheckpointFiles
 from deadpool.control.rank_stats import SentBytes
 from deadpool.control.thread_priority import ThreadPriority
 from deadpool.errors import ArenaError, CopySpoilt, DeadPoolError, TransferError
@@ -27,7 +28,9 @@ from deadpool.protocol.effects import (
     Allocate,
     Allocated,
     AllocationFailed,
+    CompleteCheckpoint,
     CutStreams,
+    EndWriter,
     FetchCopy,
     Fetched,
     FetchFailed,
@@ -45,11 +48,12 @@ from deadpool.protocol.effects import (
     StopAsked,
     StreamsCut,
     WriteOut,
+    WritePart,
     WriteSeal,
     WrittenOut,
 )
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Copy, SlotRef, Source
+from deadpool.protocol.messages import Copy, Settings, SlotRef, Source
 from deadpool.protocol.seal import Extent, Geometry, Region, Seal
 from deadpool.protocol.topology import Address
 from deadpool.snapshot.arena import Arena, Segment
@@ -58,6 +62,7 @@ from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.salvage_file import write_salvage
 from deadpool.snapshot.slot import compute_digest, write_seal
 from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferClient, TransferRefused, TransferServer
+from deadpool.timeouts import stream_s
 from deadpool.wire.credentials import Credentials
 
 _ANSWER_S = 30.0
@@ -102,21 +107,27 @@ class DataPlane:
         self._arriving: dict[tuple[int, Version], tuple[SlotRef, Copy]] = {}
         self._attempts = itertools.count(1)  # counts over all fetches, so that no number is used twice
         self._lock = threading.Lock()
+        self._checkpoints = CheckpointFiles(deliver=self._deliver, slot=self._slot)
         self.sent = SentBytes()
 
     def start(self) -> Address:
         host, port = self._workers.submit(self._server.start).result()  # its threads get the same priority
         return Address(host=host, port=port)
 
-    def use_deadline(self, deadline_s: float) -> None:
-        """For streams that are opened from here on: the job's timeouts are known only when a coordinator accepts the
-        node."""
+    def use(self, settings: Settings) -> None:
+        """The job's settings are known only when a coordinator accepts the node."""
+        self._checkpoints.use(settings)
+        self._use_deadline(stream_s(settings.silence_s))
+
+    def _use_deadline(self, deadline_s: float) -> None:
+        """For streams that are opened from here on."""
         self._client.use_deadline(deadline_s)
         self._server.use_deadline(deadline_s)
 
     def close(self) -> None:
         for offer in list(self._offers):
             self.perform(RefuseOffer(offer=offer, reason="the agent is leaving"))
+        self._checkpoints.close()
         self._client.close()
         self._server.close()
         for pool in (self._movers, self._workers, self._hashers):
@@ -143,8 +154,17 @@ class DataPlane:
                 write_seal(self._slot(slot), copy.seal)
             case PushCopy():
                 self._stream(functools.partial(self._push, midway=self._midway(effect)), effect)
+            case FetchCopy(fetch=fetch) if fetch.checkpoint:
+                self._checkpoints.load(effect)
             case FetchCopy():
                 self._stream(self._fetch, effect)
+            case WritePart():
+                self._checkpoints.begin_generation()
+                self._stream(self._checkpoints.write_part, effect)
+            case CompleteCheckpoint():
+                self._checkpoints.finish(effect)
+            case EndWriter(name=name):
+                self._checkpoints.end_writer(name)
             case CutStreams(generation=generation):
                 self._submit(self._cut, generation)
             case WriteOut():
@@ -288,6 +308,7 @@ class DataPlane:
     def _cut(self, generation: Generation) -> None:
         """Reports only when no result of an older generation can follow: its last results are delivered before."""
         moving = set(self._moving)
+        self._checkpoints.cut()
         self._client.fence(generation)
         self._server.fence(generation)
         concurrent.futures.wait(moving)

@@ -7,6 +7,7 @@ from them. A test fails where code emits an event or a field that has no type, o
 from __future__ import annotations
 
 from deadpool.event_types import (
+    checkpoints,
     coordinators,
     copies,
     drains,
@@ -27,6 +28,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     "Recoveries, as each rank sees them": rank_recovery.EVENTS,
     "The end of a job": endings.EVENTS,
     "Snapshots and their copies": copies.EVENTS,
+    "Durable checkpoints": checkpoints.EVENTS,
     "Coordinators and connections": coordinators.EVENTS,
     "The training script and rehearsals": scripts.EVENTS,
     "The journal": journal.EVENTS,

@@ -74,6 +74,7 @@ EVENTS = (
             "resume": "the version that training resumes from; empty: the script starts at its first line",
             "seats": "node by position",
             "lost_steps": "completed steps that are computed again",
+            "checkpoint": "the durable checkpoint that every rank's state comes from; empty: from memory",
         },
         console="plan: nodes {seats}, training resumes at step {step}",
     ),

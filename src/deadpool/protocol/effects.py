@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from deadpool.events import Event
+from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Fetch, Holder, Peer, SlotRef
 from deadpool.protocol.seal import Digest, Geometry
@@ -57,7 +58,19 @@ class DrainAsked:
     reason: str
 
 
-CoordinatorInput = FromAgent | LinkLost | Tick | Stalled | StopAsked | DrainAsked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointAsked:
+    """A person wants a durable checkpoint as soon as there is a newer version to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFound:
+    """There is a complete checkpoint in the store that this job may go back to, or begin from."""
+
+    checkpoint: Checkpoint
+
+
+CoordinatorInput = FromAgent | LinkLost | Tick | Stalled | StopAsked | DrainAsked | CheckpointAsked | CheckpointFound
 
 # --- inputs of the agent ---------------------------------------------------------------------------------------------
 
@@ -209,6 +222,33 @@ class WrittenOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """The copies of a checkpoint are in memory of their own, or could not be put there: the slots are no longer
+    read."""
+
+    name: str
+    slots: tuple[SlotRef, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWritten:
+    """`failure` is empty if this node's part of the checkpoint is in the store."""
+
+    name: str
+    bytes_written: int
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFinished:
+    """`failure` is empty if the checkpoint is complete in the store."""
+
+    name: str
+    bytes_written: int
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeersProbed:
     number: int
     unreachable: tuple[str, ...]
@@ -225,7 +265,7 @@ AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Allocated
     | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received
     | ReceiveFailed | Tick | Stalled | StopAsked | SourceSpoilt | WrittenOut | PeersProbed
-    | LeaveAsked
+    | LeaveAsked | Staged | PartWritten | CheckpointFinished
 )  # fmt: skip
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -360,6 +400,31 @@ class WriteOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WritePart:
+    """Copy these slots into memory of their own (comes back as Staged), then write them to the store (PartWritten).
+    Each comes with what small collectives gave the rank."""
+
+    name: str
+    copies: tuple[tuple[SlotRef, Copy, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteCheckpoint:
+    """Write metadata and manifest; comes back as CheckpointFinished."""
+
+    name: str
+    number: int
+    copies: tuple[Copy, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndWriter:
+    """End what still writes to the checkpoint of that name. Nothing comes back."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbePeers:
     """Try to reach each of them; comes back as PeersProbed."""
 
@@ -370,7 +435,7 @@ class ProbePeers:
 AgentEffect = (
     ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | Allocate | ReleaseSegment | HashSlot
     | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | WriteOut
-    | ProbePeers | Emit | Finish
+    | ProbePeers | WritePart | CompleteCheckpoint | EndWriter | Emit | Finish
 )  # fmt: skip
 
 

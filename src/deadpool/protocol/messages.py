@@ -5,9 +5,10 @@ anything else is done with it if that generation is over. There are three conver
 
     agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Durable
                             FenceAck Spoilt PlanAck Prepared Connected Probed Finished Ended Standing Leave Salvaged
-                            Report
+                            CheckpointPart CheckpointDone Report
     coordinator -> agent    Welcome JoinRefused Alive Recording Rehearse Fence Plan Connect Go Permit Probe Release
-                            Stand Proceed Spoilt Salvage Shutdown (each in an Order, which names the term), Injection
+                            Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint Shutdown
+                            (each in an Order, which names the term), Injection
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
                             Connect Go Final Reschedule Stand Proceed Release End Injection
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits Standing
@@ -20,6 +21,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from deadpool.protocol.checkpoint import DurableSettings
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inventory_batches import Copies as Copies
 from deadpool.protocol.inventory_batches import Copy as Copy
@@ -64,6 +66,7 @@ class Fetch(Value, frozen=True, kw_only=True):
 
     copy: Copy
     groups: tuple[tuple[Source, ...], ...]
+    checkpoint: str = ""  # the durable checkpoint that has the whole snapshot; then there are no groups
 
 
 class RankOrder(Value, frozen=True, kw_only=True):
@@ -167,6 +170,7 @@ class Settings(Message, frozen=True, kw_only=True):
     silence_s: float = 5.0  # of a coordinator, after which another one is looked for
     isolation_s: float = 600.0  # without any coordinator, after which a node ends its trainers
     replace_stragglers: bool = False  # a node that is slow all the time is drained without being asked
+    durable: DurableSettings | None = None  # None: no checkpoints are written
 
 
 # --- agent -> coordinator --------------------------------------------------------------------------------------------
@@ -343,6 +347,24 @@ class Salvaged(Message, frozen=True, kw_only=True):
     failure: str = ""
 
 
+class CheckpointPart(Message, frozen=True, kw_only=True):
+    """A node has written its ranks' parts of a checkpoint, or could not. Of no generation: the version was committed
+    when the write began, and a recovery does not change that."""
+
+    name: str
+    copies: tuple[Copy, ...]
+    bytes_written: int
+    failure: str = ""
+
+
+class CheckpointDone(Message, frozen=True, kw_only=True):
+    """The manifest of a checkpoint is written, so the checkpoint is complete; or it could not be."""
+
+    name: str
+    bytes_written: int
+    failure: str = ""
+
+
 class Standing(Message, frozen=True, kw_only=True):
     """The rank has come to the boundary of this version and begins no step before it is told to. It has declared its
     capture of the version before."""
@@ -481,6 +503,28 @@ class Salvage(Message, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
 
 
+class WriteCheckpoint(Message, frozen=True, kw_only=True):
+    """Write this node's part of the version, which is committed, to the durable checkpoint of that name."""
+
+    generation: Generation
+    name: str
+    version: Version
+
+
+class FinishCheckpoint(Message, frozen=True, kw_only=True):
+    """Every node has written its part: write the metadata, then the manifest. `copies` are of all ranks, in order."""
+
+    name: str
+    number: int
+    copies: tuple[Copy, ...]
+
+
+class AbandonCheckpoint(Message, frozen=True, kw_only=True):
+    """The write takes too long, or another node's part is lost: end it."""
+
+    name: str
+
+
 class Stand(Message, frozen=True, kw_only=True):
     """Every rank captures this version, scheduled or not, and stops there. A rank that is already past it stops at the
     next version it comes to and says which; it is then told again."""
@@ -509,7 +553,7 @@ class Order(Message, frozen=True, kw_only=True):
     term: int
     message: (
         Welcome | JoinRefused | Alive | Recording | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Spoilt
-        | Salvage | Shutdown | Stand | Proceed | Probe
+        | Salvage | Shutdown | Stand | Proceed | Probe | WriteCheckpoint | FinishCheckpoint | AbandonCheckpoint
     )  # fmt: skip
 
 
@@ -737,11 +781,12 @@ class Injected(Message, frozen=True, kw_only=True):
 
 
 ALL: tuple[type[Message], ...] = (
-    Alive, Answer, Arriving, Ask, Attach, Captured, Connect, Connected, Declare, Detach, DeviceLost, Disconnecting,
-    Durable, End, Ended, Examine, Examined, Facts, Failed, Fence, FenceAck, Final, Finished, Go, Grant, Halt, Halted,
-    Heartbeat, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan,
-    PlanAck, Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage,
-    Salvaged, Sealed, Seat, Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello,
-    TrainerLost, Trainers, Waits, Welcome,
+    AbandonCheckpoint, Alive, Answer, Arriving, Ask, Attach, Captured, CheckpointDone, CheckpointPart, Connect,
+    Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, End, Ended, Examine, Examined, Facts, Failed, Fence,
+    FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected, Injection, Join,
+    JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Probe, Probed, Proceed,
+    Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown,
+    Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Waits, Welcome,
+    WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""

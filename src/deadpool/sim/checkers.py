@@ -64,7 +64,7 @@ class Checkers:
     def on_order_sent(self, host: Host, message: Any) -> None:
         """A coordinator that was replaced may order what it likes: that no node obeys it is checked elsewhere."""
         if isinstance(message, Plan):
-            self._world.history.planned(message.generation, message.resume)
+            self._world.history.planned(message.generation, message.resume, self._world.durable.origin(message))
         if host.coordinator is not self._world.coordinator:
             return
         match message:

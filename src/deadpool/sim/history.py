@@ -62,8 +62,11 @@ class History:
         self._undisturbed: list[list[int]] = [[mix(rank, 3) for rank in range(world_size)]]
         self._states: dict[tuple[Generation, int], list[State]] = {}  # not by Version: its equality is under test
 
-    def planned(self, generation: Generation, resume: Version | None) -> None:
+    def planned(self, generation: Generation, resume: Version | None, origin: Version | None) -> None:
+        """`origin`: the version that was written to the checkpoint from which the plan resumes, under a new birth."""
         self._resumed_from[generation] = resume
+        if resume is not None and origin is not None:
+            self._states[resume.generation, resume.number] = self.states(origin)
 
     def undisturbed(self, number: int, rank: int) -> int:
         """The data that a rank has seen after so many steps of a run without faults."""

@@ -16,6 +16,7 @@ from deadpool.protocol.effects import (
     Allocate,
     Allocated,
     AllocationFailed,
+    CompleteCheckpoint,
     CoordinatorFound,
     CoordinatorLost,
     CutStreams,
@@ -41,6 +42,7 @@ from deadpool.protocol.effects import (
     TrainerActivity,
     TrainerExited,
     WriteOut,
+    WritePart,
     WriteSeal,
     WrittenOut,
 )
@@ -272,8 +274,14 @@ class Machine:
                 self.arena.seal(slot, copy.seal.rank, copy.seal.version)
             case PushCopy():
                 self.world.streams.push(self, effect)
+            case FetchCopy(fetch=fetch) if fetch.checkpoint:
+                self.world.durable.load(self, effect)
             case FetchCopy():
                 self.world.streams.fetch(self, effect)
+            case WritePart():
+                self.world.durable.write_part(self, effect)
+            case CompleteCheckpoint():
+                self.world.durable.complete(self, effect)
             case CutStreams(generation=generation):
                 self.world.streams.cut(self, generation)
             case AcceptOffer(offer=offer, slot=slot):

@@ -311,10 +311,14 @@ class Process:
     def _stand_at(self, restore: Restore) -> None:
         if restore.slot is not None:
             content = self.machine.arena.contents.get(restore.slot)
-            assert content is not None, f"{self.name} restores {restore.version} from {restore.slot}: nothing is there"
-            assert content.replica is not None, f"{self.name} restores {restore.version} without its replica region"
-            self.state = State(content.unique, content.replica, content.course)
-            self.core.declare(self.machine.arena.geometry[restore.slot.segment])
+            gone = content is None or str(content.version) != str(restore.version)
+            assert not gone or self._is_superseded(restore), f"{self.name} restores {restore}: it is not there"
+            if content is None or gone:
+                self._load_early()  # a newer plan has given the slot away while this process loaded
+            else:
+                assert content.replica is not None, f"{self.name} restores {restore.version} without its replica region"
+                self.state = State(content.unique, content.replica, content.course)
+                self.core.declare(self.machine.arena.geometry[restore.slot.segment])
         prepared = self.walk.loaded(self._address)
         self.stage = self.walk.stage.value
         if prepared is None:
@@ -322,6 +326,10 @@ class Process:
             return
         self.say(prepared)
         self._go_on()
+
+    def _is_superseded(self, restore: Restore) -> bool:
+        is_seated_anew = isinstance(self.role, Seat) and self.role.generation > restore.generation
+        return self.core.is_aborted or is_seated_anew
 
     def _leave_walk(self) -> None:
         """A newer generation began during the load: a fence, or a newer seat of a newcomer."""

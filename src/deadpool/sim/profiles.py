@@ -53,6 +53,11 @@ def _births(options: SeedOptions) -> SeedOptions:
     )  # fmt: skip
 
 
+def _durable(options: SeedOptions) -> SeedOptions:
+    """Pairs of nodes die, so that both copies of a rank are lost, and spares can take all seats."""
+    return replace(options, durable=True, holders=1, spares=3, calm_s=60.0, budget=0.0, standbys=0, every=1)
+
+
 PROFILES = (
     ANYTHING,
     Profile(
@@ -78,6 +83,7 @@ PROFILES = (
     ),
     Profile(name="births", kinds=frozenset({"node_cut", "newcomer"}), intensity=10.0, shape=_births),
     Profile(name="long_loads", kinds=frozenset({"node", "trainer", "alarm"}), intensity=4.0, shape=_long_loads),
+    Profile(name="durable", kinds=frozenset({"pair", "node", "trainer", "join"}), intensity=3.0, shape=_durable),
     Profile(name="intervals", kinds=frozenset({"node", "trainer"}), intensity=0.5, shape=_intervals),
 )
 BY_NAME = {profile.name: profile for profile in PROFILES}

@@ -268,6 +268,7 @@ class CopyStreams:
     def _cut(self, machine: Machine, generation: Generation) -> None:
         for stream in [stream for stream in machine.streams if stream.generation < generation]:
             self._break(stream, machine)
+        self._world.durable.cut(machine)
         machine.streams_cut = generation
         machine.feed(StreamsCut(generation=generation))
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from deadpool.protocol.checkpoint import DurableSettings
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
@@ -15,6 +16,7 @@ from deadpool.protocol.messages import Settings
 from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool.sim.checkers import Checkers
 from deadpool.sim.clock import Clock, LocalClock
+from deadpool.sim.durable_store import DurableStore
 from deadpool.sim.history import History
 from deadpool.sim.hosts import CoordinatorLink, Host
 from deadpool.sim.machine import Machine
@@ -33,6 +35,7 @@ RESTS = 8
 DEAF_IN_PEACE_S = 6.0
 SILENCE_S = 5.0
 ISOLATION_S = 60.0
+DURABLE = DurableSettings(where="store", job="sim", every_s=6.0, timeout_s=60.0)
 
 
 class World:
@@ -46,6 +49,7 @@ class World:
         self.checkers = Checkers(self)
         self.reductions = Reductions(self)
         self.streams = CopyStreams(self)
+        self.durable = DurableStore(self)
         self.machines: dict[str, Machine] = {}  # the newest of each name
         self.incarnations: dict[str, Machine] = {}
         self.network = VirtualNetwork(self)
@@ -82,6 +86,7 @@ class World:
             coordinators=tuple(Address(host=host.name, port=1) for host in self.hosts),
             silence_s=SILENCE_S,
             isolation_s=ISOLATION_S,
+            durable=DURABLE if self.options.durable else None,
         )
         schedule = Schedule(every=self.options.every, rests=RESTS if self.options.budget else 0)
         return CoordinatorConfig(settings=settings, deadlines=DEADLINES, schedule=schedule)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from deadpool.errors import StateError
 from deadpool.snapshot.buffers import BufferStage, Signature, signature_of
+from deadpool.snapshot.checkpoint_names import CheckpointNames, RankSets
 from deadpool.snapshot.layout import BulkRegion, Packer, SlotLayout, TensorEntry, encode_layout, packing_order
 from deadpool.snapshot.objects import Key, Objects, ProtectedOptimizer, describe
 from deadpool.snapshot.placement import dtensor_spec_of
@@ -53,9 +54,13 @@ class CopyPlan:
 class BulkScanner:
     """Finds the live tensors and keeps the plan up to date."""
 
-    def __init__(self, objects: Objects, in_replica_region: frozenset[int], stage: BufferStage) -> None:
+    def __init__(
+        self, objects: Objects, in_replica_region: frozenset[int], stage: BufferStage, ranks: RankSets
+    ) -> None:
         self._objects = objects
         self._in_replica_region = in_replica_region
+        self._ranks = ranks
+        self._names = CheckpointNames(objects)
         self._stage = stage
         self._params = list(objects.params.values())
         self._plan: CopyPlan | None = None
@@ -81,7 +86,7 @@ class BulkScanner:
         locals_ |= self._stage.allocate([(item.key, item.tensor) for item in ordered if item.key[0] == "buffer"])
         packer = Packer()
         entries = tuple(self._entry(item, locals_[item.key], packer) for item in ordered)
-        layout = SlotLayout(entries=entries, state_keys=state_keys)
+        layout = SlotLayout(entries=entries, state_keys=state_keys, ranks=self._ranks.all())
         check = PlanCheck.of(self._params, self._objects.optimizers)
         return CopyPlan(tuple(live), locals_, layout, encode_layout(layout), check, signature_of(buffers))
 
@@ -90,6 +95,7 @@ class BulkScanner:
         nbytes = local.numel() * local.dtype.itemsize
         param = local_part(item.param)
         like_param = item.key[0] != "buffer" and local.shape == param.shape and local.device == param.device
+        start, alike, sharing = self._ranks.place(item.tensor, item.param, sharded=item.sharded)
         return TensorEntry(
             key=item.key,
             dtype=local.dtype,
@@ -100,6 +106,10 @@ class BulkScanner:
             device_type=local.device.type,
             like_param=like_param,
             dtensor_spec=dtensor_spec_of(item.tensor, describe(item.key)),
+            name=self._names.of(item.key, item.param),
+            start=start,
+            alike=alike,
+            sharing=sharing,
         )
 
 

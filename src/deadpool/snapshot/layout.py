@@ -43,14 +43,20 @@ class TensorEntry:
     device_type: str
     like_param: bool
     dtensor_spec: DTensorSpec | None
+    name: str  # in a checkpoint of the whole job, as torch.distributed.checkpoint names it
+    start: tuple[int, ...]  # where this part begins in the whole tensor
+    alike: int  # index of the ranks that hold the same bytes
+    sharing: int  # index of the ranks that the whole tensor lies on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLayout:
-    """All bulk entries of a snapshot, and the keys of each parameter's optimizer state in their order."""
+    """All bulk entries of a snapshot, and the keys of each parameter's optimizer state in their order. Entries name
+    sets of ranks by their index in `ranks`, because thousands of entries share a few large sets."""
 
     entries: tuple[TensorEntry, ...]
     state_keys: dict[str, dict[int, tuple[Any, ...]]]
+    ranks: tuple[tuple[int, ...], ...]
 
     def region_bytes(self, region: BulkRegion) -> int:
         return sum(entry.nbytes for entry in self.entries if entry.region == region)
@@ -82,22 +88,24 @@ def encode_layout(layout: SlotLayout) -> bytes:
         (*entry.key, dtype_name(entry.dtype), entry.shape, entry.region, entry.offset, *_origin(entry))
         for entry in layout.entries
     ]
-    return record.encode([rows, layout.state_keys], "layout")
+    return record.encode([rows, layout.state_keys, layout.ranks], "layout")
 
 
 def _origin(entry: TensorEntry) -> tuple[Any, ...]:
-    return entry.nbytes, entry.device_type, entry.like_param, entry.dtensor_spec
+    of_whole = entry.name, entry.start, entry.alike, entry.sharing
+    return entry.nbytes, entry.device_type, entry.like_param, entry.dtensor_spec, *of_whole
 
 
 def decode_layout(data: bytes) -> SlotLayout:
-    rows, state_keys = record.decode(data, "layout")
-    return SlotLayout(entries=tuple(map(_entry, rows)), state_keys=state_keys)
+    rows, state_keys, ranks = record.decode(data, "layout")
+    return SlotLayout(entries=tuple(map(_entry, rows)), state_keys=state_keys, ranks=ranks)
 
 
 def _entry(row: tuple[Any, ...]) -> TensorEntry:
-    kind, name, index, state_key, dtype, shape, region, offset, nbytes, device_type, like_param, dtensor_spec = row
+    kind, keyword, index, state_key, dtype, shape, region, offset, nbytes, device_type, like_param, *of_whole = row
+    dtensor_spec, name, start, alike, sharing = of_whole
     return TensorEntry(
-        key=(kind, name, index, state_key),
+        key=(kind, keyword, index, state_key),
         dtype=dtype_from_name(dtype),
         shape=shape,
         nbytes=nbytes,
@@ -106,10 +114,14 @@ def _entry(row: tuple[Any, ...]) -> TensorEntry:
         device_type=device_type,
         like_param=like_param,
         dtensor_spec=dtensor_spec,
+        name=name,
+        start=start,
+        alike=alike,
+        sharing=sharing,
     )
 
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
 
 
 def join_record(layout: bytes, host: dict[str, dict[str, bytes]]) -> bytes:

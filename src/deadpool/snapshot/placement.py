@@ -23,6 +23,18 @@ def dtensor_spec_of(tensor: Tensor, name: str) -> DTensorSpec | None:
     return placements, tuple(tensor.shape), tuple(tensor.stride())
 
 
+def place_in_whole(tensor: Tensor, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns where this rank's part begins in the whole tensor, and the ranks that the whole tensor lies on."""
+    if not is_dtensor(tensor):
+        return (0,) * tensor.dim(), (rank,)
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
+    ranks = tuple(sorted(mesh.mesh.flatten().tolist()))
+    _, start = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)  # type: ignore[attr-defined]
+    return tuple(start), ranks
+
+
 def make_dtensor(local: Tensor, dtensor_spec: DTensorSpec, param: Tensor, name: str) -> Tensor:
     """Makes a DTensor of `local` on the parameter's mesh."""
     from torch.distributed.tensor import DTensor

@@ -19,6 +19,7 @@ from deadpool.errors import StateError
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.snapshot.buffers import BufferStage
 from deadpool.snapshot.bulk import BulkScanner, CopyPlan, find_live
+from deadpool.snapshot.checkpoint_names import RankSets
 from deadpool.snapshot.checksums import StateHasher
 from deadpool.snapshot.copying import Boundary, BulkCopier, MakeLane, make_lane
 from deadpool.snapshot.host_state import HostState
@@ -71,7 +72,7 @@ class ProtectedState:
         )
         self._trees = ModuleTrees(self._objects.modules)
         self._stage = BufferStage(self._trees, include_host=clone_host_buffers)
-        self._scanner = BulkScanner(self._objects, in_replica_region, self._stage)
+        self._scanner = BulkScanner(self._objects, in_replica_region, self._stage, RankSets(replicas, rank))
         self._host = HostState(self._objects, self._trees)
         self._copier = BulkCopier(make_lane, sorted({param.device for param in self._objects.params.values()}, key=str))
         self._plan: CopyPlan | None = None

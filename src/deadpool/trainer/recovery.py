@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from deadpool.errors import GroupError, GroupMissing, NotInPlace
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Connect, Restore, SlotRef
+from deadpool.protocol.messages import Connect, Restore, Seat, SlotRef
 from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
 from deadpool.protocol.seal import Extent, Region
 from deadpool.snapshot.slot import read_seal
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from deadpool.trainer.job import Job
 
 _GRANT_WAIT_S = 0.5
+_NEWER_PLAN_S = 30.0
 
 
 def come_back(job: Job) -> None:
@@ -147,7 +148,8 @@ def _load(job: Job, restore: Restore, ref: SlotRef, early: EarlyLoad | None) -> 
     version = restore.version
     slot, geometry = job.session.slot(ref)
     seal = read_seal(slot)
-    assert seal is not None and seal.version == version, (seal, version)
+    if seal is None or seal.version != version:
+        _leave_for_newer_plan(job, restore.generation)
     early_bytes = 0
     if early is not None and early.is_of(ref, seal):
         early_bytes = early.finish()
@@ -157,6 +159,19 @@ def _load(job: Job, restore: Restore, ref: SlotRef, early: EarlyLoad | None) -> 
         job.session.core.declare(geometry)  # the agent need not be told: the slot is its own
     job.record = _record_of(slot, geometry.offset("record"), seal.extent)
     return early_bytes
+
+
+def _leave_for_newer_plan(job: Job, generation: Generation) -> NoReturn:
+    """A newcomer is not told of a fence. Its slot is another version's only if a newer plan went back further than this
+    one: the next seat is on its way."""
+    session = job.session
+
+    def is_superseded() -> bool | None:
+        role = session.role
+        return session.core.is_aborted or (isinstance(role, Seat) and role.generation > generation) or None
+
+    assert session.wait(is_superseded, timeout_s=_NEWER_PLAN_S), f"the snapshot of {generation} is not in its slot"
+    raise Superseded
 
 
 def _report_spoilt(job: Job, restore: Restore, region: Region) -> NoReturn:

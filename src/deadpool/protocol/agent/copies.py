@@ -84,6 +84,21 @@ class Copies:
         slot = self.own[rank].find(version) if rank in self.own else None
         return slot.ref if slot else None
 
+    def pin_own(self, ranks: tuple[int, ...], version: Version) -> tuple[tuple[SlotRef, Copy], ...] | None:
+        """Keeps the slots of these ranks from being overwritten until unpin(), or the next fence. None: one is gone."""
+        slots = [self.own[rank].find(version) if rank in self.own else None for rank in ranks]
+        if self._current.is_fenced or not all(slots):
+            return None
+        pinned = [(slot, slot.copy) for slot in slots if slot is not None and slot.copy is not None]
+        for slot, _ in pinned:
+            slot.readers += 1
+        return tuple((slot.ref, copy) for slot, copy in pinned)
+
+    def unpin(self, refs: tuple[SlotRef, ...]) -> None:
+        for ref in refs:
+            if self._slots.knows(ref):
+                self._slots.rank_slots_of(ref).end_reading(ref)
+
     # --- fence, plan, permit -----------------------------------------------------------------------------------------
 
     def fence(self) -> None:

@@ -5,7 +5,7 @@ process of its node takes a seat. What all parts share is in `state.py`. Inputs 
 
     orders         from the coordinator     term_guard: whose orders count; coordinator_session: coordinators change
     trainer_news   from the trainers        trainers: the processes; heartbeat: what is reported of them
-    data_news      from the data plane      copies, slots, pushes: the node's copies
+    data_news      from the data plane      copies, slots, pushes: the node's copies; checkpoint_writes: on disk
 
 A recovery passes through two parts, in this order:
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from deadpool.protocol.agent.activity_watch import ActivityWatch
 from deadpool.protocol.agent.capture_costs import CaptureCosts
+from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.copies import Copies
 from deadpool.protocol.agent.data_news import DataNews
@@ -73,6 +74,7 @@ class Agent:
             standby=0 if spare else standby,
         )
         self._reachability = Reachability(state)
+        checkpoints = CheckpointWrites(state, recordings)
         self._orders = Orders(
             state,
             session=self._session,
@@ -81,6 +83,7 @@ class Agent:
             heartbeats=heartbeats,
             recordings=recordings,
             reachability=self._reachability,
+            checkpoints=checkpoints,
             record=guard.record,
             standby=standby,
             spare=spare,
@@ -90,7 +93,7 @@ class Agent:
         )
         self._protection = ProtectionWatch(state)
         self._activity = ActivityWatch(state, unwinding)
-        self._data_news = DataNews(state, unwinding=unwinding, seating=seating)
+        self._data_news = DataNews(state, unwinding=unwinding, seating=seating, checkpoints=checkpoints)
 
     # --- the contract of a core --------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.unwinding import Unwinding
@@ -9,15 +10,18 @@ from deadpool.protocol.effects import (
     AgentInput,
     Allocated,
     AllocationFailed,
+    CheckpointFinished,
     Fetched,
     FetchFailed,
     Hashed,
     Offered,
+    PartWritten,
     Pushed,
     PushFailed,
     Received,
     ReceiveFailed,
     SourceSpoilt,
+    Staged,
     StreamsCut,
     WrittenOut,
 )
@@ -25,8 +29,10 @@ from deadpool.protocol.messages import Salvaged, Spoilt
 
 
 class DataNews:
-    def __init__(self, state: AgentState, *, unwinding: Unwinding, seating: Seating) -> None:
-        self._state, self._copies = state, state.copies
+    def __init__(
+        self, state: AgentState, *, unwinding: Unwinding, seating: Seating, checkpoints: CheckpointWrites
+    ) -> None:
+        self._state, self._copies, self._checkpoints = state, state.copies, checkpoints
         self._unwinding, self._seating = unwinding, seating
 
     def on_input(self, input: AgentInput) -> None:
@@ -67,5 +73,11 @@ class DataNews:
                 copies.arrivals.on_failed(slot)
             case SourceSpoilt(node=node, rank=rank, version=version):
                 state.tell_coordinator(Spoilt(generation=generation, node=node, rank=rank, version=version))
+            case Staged():
+                self._checkpoints.on_staged(input)
+            case PartWritten():
+                self._checkpoints.on_part_written(input)
+            case CheckpointFinished():
+                self._checkpoints.on_finished(input)
             case WrittenOut(ranks=ranks, folder=folder, failure=failure):
                 state.tell_coordinator(Salvaged(generation=generation, ranks=ranks, folder=folder, failure=failure))

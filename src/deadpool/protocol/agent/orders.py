@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.heartbeat import Heartbeats
 from deadpool.protocol.agent.reachability import Reachability
@@ -15,9 +16,11 @@ from deadpool.protocol.agent.trainers import TrainerState
 from deadpool.protocol.agent.unwinding import Unwinding
 from deadpool.protocol.effects import WriteOut
 from deadpool.protocol.messages import (
+    AbandonCheckpoint,
     Connect,
     Fence,
     Final,
+    FinishCheckpoint,
     Go,
     JoinRefused,
     Permit,
@@ -34,6 +37,7 @@ from deadpool.protocol.messages import (
     Spoilt,
     Stand,
     Welcome,
+    WriteCheckpoint,
 )
 
 
@@ -48,13 +52,14 @@ class Orders:
         heartbeats: Heartbeats,
         recordings: NodeRecordings,
         reachability: Reachability,
+        checkpoints: CheckpointWrites,
         record: TakeoverRecord,
         standby: int,
         spare: bool,
     ) -> None:
         self._state, self._session, self._unwinding, self._seating = state, session, unwinding, seating
         self._heartbeats, self._recordings, self._record = heartbeats, recordings, record
-        self._reachability = reachability
+        self._reachability, self._checkpoints = reachability, checkpoints
         self._standby, self._spare = standby, spare
 
     def on_message(self, message: Any, now: float) -> None:
@@ -88,6 +93,12 @@ class Orders:
                 state.copies.replace_at_holder(rank, node, version)
             case Spoilt(rank=rank, version=version):
                 state.copies.drop_spoilt(rank, version)
+            case WriteCheckpoint() if unfenced and self._seating.plan is not None:
+                self._checkpoints.write(message, tuple(order.rank for order in self._seating.plan.orders))
+            case FinishCheckpoint():
+                self._checkpoints.finish(message)
+            case AbandonCheckpoint():
+                self._checkpoints.abandon(message)
             # ways out
             case Stand() if unfenced:
                 self._session.stand(message)

@@ -18,6 +18,7 @@ them; each part calls only parts that come after it, so they are made from the l
     resumption      prepare, connect, go
     drain           how ranks get from a node that leaves to a spare
     rehearsals      spares rehearse ranks
+    checkpoints     durable checkpoints, from which a job begins again that has lost every copy of a rank
     ending          completed, failed, abandoned after what is left was written to disk
 
 While the job runs, `commits` decides which versions are committed and `heartbeats` passes on what ranks report to
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.drain import Drains
 from deadpool.protocol.coordinator.drain_requests import DrainRequests
@@ -48,6 +50,8 @@ from deadpool.protocol.coordinator.stragglers import StragglerWatch
 from deadpool.protocol.coordinator.takeover import RecoveredView, Takeover
 from deadpool.protocol.coordinator.timeouts import Timeouts
 from deadpool.protocol.effects import (
+    CheckpointAsked,
+    CheckpointFound,
     CoordinatorEffect,
     CoordinatorInput,
     DrainAsked,
@@ -60,6 +64,8 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
+    CheckpointDone,
+    CheckpointPart,
     Connected,
     Disconnecting,
     Durable,
@@ -95,15 +101,16 @@ class Coordinator:
         self.commits = job.commits
         self._monitor = monitor = RunMonitor(job)
         self._reachability = Reachability(job, monitor.hang)
-        self._ending = ending = Ending(job)
+        self.checkpoints = checkpoints = Checkpoints(job)
+        self._ending = ending = Ending(job, checkpoints)
         self._rehearsals = rehearsals = Rehearsals(job)
         self.drains = drains = Drains(job, rehearsals)
         self._history = history = FaultHistory(job, rehearsals)
         self._resumption = resumption = Resumption(job, drains, rehearsals, monitor.hang, ending)
-        self._planning = planning = Planning(job, history, monitor.hang, resumption, ending)
+        self._planning = planning = Planning(job, history, monitor.hang, resumption, ending, checkpoints)
         self._fencing = fencing = Fencing(job, monitor, drains, rehearsals, history, planning)
         self._faults = faults = Faults(job, history, monitor.hang, fencing, resumption, ending)
-        self._membership = membership = Membership(job, history, rehearsals, faults, planning, ending)
+        self._membership = membership = Membership(job, history, rehearsals, faults, planning, ending, checkpoints)
         self._drain_requests = DrainRequests(job, drains, fencing, membership)
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)
         self._takeover = Takeover(job, monitor, history, rehearsals, faults, resumption)
@@ -125,12 +132,23 @@ class Coordinator:
                 self._ending.end(reason, failed=True)
             case DrainAsked(node=node, reason=reason):
                 self._drain_requests.drain(node, reason, now)
+            case CheckpointAsked():
+                self.checkpoints.ask()
+            case CheckpointFound(checkpoint=checkpoint):
+                self.checkpoints.on_found(checkpoint)
             case Stalled(seconds=seconds):
                 self._discount_stall(seconds)
             case Tick():
                 self._timeouts.check(now)
         self._drain_requests.advance(now)
+        self._advance_checkpoints(now)
         return self._job.out.take()
+
+    def _advance_checkpoints(self, now: float) -> None:
+        """A write that is asked for at the end of the job begins before the job ends."""
+        if self.phase is not Phase.ENDED:
+            self.checkpoints.advance(now)
+            self._ending.end_if_written()
 
     def _answer_after_end(self, input: CoordinatorInput) -> None:
         """A node that joins now would wait for a welcome, and this process would wait for the node to leave."""
@@ -140,6 +158,7 @@ class Coordinator:
     def _discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: this process did not run for so long."""
         parts = (self._timeouts, self._monitor.hang, self._reachability, self._history.quarantine, self.drains)
+        self.checkpoints.discount_stall(seconds)
         for keeps_time in parts:
             keeps_time.discount_stall(seconds)
 
@@ -156,7 +175,8 @@ class Coordinator:
         """When to send a Tick at the latest."""
         if self.phase is Phase.ENDED:
             return None
-        return earliest(self._timeouts.next_silence(), earliest(self._job.phase_deadline, self.drains.deadline))
+        parts = earliest(self.drains.deadline, self.checkpoints.deadline())
+        return earliest(self._timeouts.next_silence(), earliest(self._job.phase_deadline, parts))
 
     def check(self) -> None:
         """Invariants, for tests and the simulator."""
@@ -195,6 +215,10 @@ class Coordinator:
                 self._on_spoilt(member, message)
             case Durable():
                 self._ending.salvage.note_durable(message)
+            case CheckpointPart():
+                self.checkpoints.on_part(node, message, now)
+            case CheckpointDone():
+                self.checkpoints.on_done(node, message, now)
             # a recovery, in its order
             case TrainerLost():
                 self._faults.on_trainer_lost(member, message, now)

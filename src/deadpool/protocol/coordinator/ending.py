@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.planner import ClusterView, index_inventories
 from deadpool.protocol.identity import Version
@@ -15,9 +16,10 @@ from deadpool.protocol.messages import Durable, Salvage, Salvaged, Shutdown
 
 
 class Ending:
-    def __init__(self, job: JobState) -> None:
-        self._job = job
+    def __init__(self, job: JobState, checkpoints: Checkpoints) -> None:
+        self._job, self._checkpoints = job, checkpoints
         self.salvage = SalvageProgress(job)
+        self._after_writing: tuple[str, bool] | None = None  # reason, whether failed
         self.shutdown = Shutdown(reason="", failed=False)  # what a node is told that joins after the end
 
     def end(self, reason: str, *, failed: bool) -> None:
@@ -27,6 +29,18 @@ class Ending:
         out.send_each(self._job.members, self.shutdown)
         self._job.enter_without_deadline(Phase.ENDED)
         out.finish(reason, failed=failed)
+
+    def end_after_writing(self, reason: str, *, failed: bool) -> None:
+        """All ranks have ended by themselves: what is committed by now is written first, if it is not yet."""
+        if not failed and self._checkpoints.is_wanted and self._after_writing is None:
+            self._checkpoints.ask()
+        self._after_writing = (reason, failed)
+
+    def end_if_written(self) -> None:
+        """After a write has begun that was asked for."""
+        if self._after_writing is not None and not self._checkpoints.is_writing:
+            reason, failed = self._after_writing
+            self.end(reason, failed=failed)
 
     def end_if(self, untenable: str | None) -> None:
         """`untenable` says why the job cannot go on; None: it can."""

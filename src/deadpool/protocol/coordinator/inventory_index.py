@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coordinator.placement import Rack
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inventory_batches import CopyBatch
@@ -162,6 +163,7 @@ class InventoryIndex:
         self._versions: dict[Version, VersionIndex] = {}
         self._empty = VersionIndex(layout)  # of a version that no node has; nothing is written into it
         self._last: tuple[Version | None, VersionIndex] = (None, self._empty)
+        self._checkpoint: tuple[Version | None, Checkpoint | None] = (None, None)
 
     def of(self, version: Version) -> VersionIndex:
         return self._versions.get(version, self._empty)
@@ -186,6 +188,17 @@ class InventoryIndex:
         if version is not self._last[0]:
             self._last = (version, self._versions.setdefault(version, VersionIndex(self._layout)))
         return self._last[1]
+
+    def count_checkpoint(self, checkpoint: Checkpoint, generation: Generation) -> Version:
+        """Rule 26, a checkpoint is born again: returns the version that it is in this generation."""
+        version = Version(generation, checkpoint.number)
+        self._checkpoint = (version, checkpoint)
+        return version
+
+    def checkpoint_at(self, version: Version | None) -> str:
+        """The name of the checkpoint that this version comes from; empty: it is in memory."""
+        known, checkpoint = self._checkpoint
+        return checkpoint.name if checkpoint is not None and version == known else ""
 
     # --- where copies are ---------------------------------------------------------------------------------------------
 
@@ -231,7 +244,7 @@ class InventoryIndex:
         """Where to pull the snapshot from: its record and unique bytes and, if they lack it, a replica's bytes."""
         homes = self.homes(rank, version)
         if not homes:
-            return None
+            return self._fetch_from_checkpoint(rank, version)
         copy = homes[0][1]
         base = tuple(_source(node, rank, "record", "unique") for node, _ in homes)
         if not copy.seal.extent.replica_bytes:
@@ -244,6 +257,15 @@ class InventoryIndex:
         known = next((home.peers for _, home in homes if home.peers), ())  # a holder may not know of peers
         peers = known or tuple(other for _, other in others)
         return Fetch(copy=replace(copy, geometry=_full_geometry(copy), peers=peers), groups=(base, tuple(replicas)))
+
+    def _fetch_from_checkpoint(self, rank: int, version: Version) -> Fetch | None:
+        known, checkpoint = self._checkpoint
+        if checkpoint is None or version != known:
+            return None
+        copy = checkpoint.copies[rank]
+        return Fetch(
+            copy=replace(copy, seal=replace(copy.seal, version=version)), groups=(), checkpoint=checkpoint.name
+        )
 
     def _replicas_of(self, copy: Copy) -> list[tuple[NodeView, int]]:
         """Other ranks' own copies with the same replica region."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.election import Election
@@ -19,6 +20,7 @@ from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.takeover import recover_view
 from deadpool.protocol.effects import (
+    CheckpointFound,
     CoordinatorEffect,
     CoordinatorInput,
     FromAgent,
@@ -48,14 +50,21 @@ class Leadership:
         self._out = Outbox(self)
         self._pulse_s = PULSE_SHARE * config.settings.silence_s
         self._pulsed: dict[str, float] = {}  # when each node was last told that the coordinator is there
-        self.coordinator = Coordinator(config, term=FIRST_TERM, name=name)
+        self._checkpoint: Checkpoint | None = None  # the newest one that this process knows of
+        self.coordinator = self._new_coordinator(FIRST_TERM)
         self.election: Election | None = None if founds else self._begin_election(FIRST_TERM)
 
     def _begin_election(self, term: int) -> Election:
         return Election(self._config, self._name, term)
 
+    def _new_coordinator(self, term: int) -> Coordinator:
+        coordinator = Coordinator(self._config, term=term, name=self._name)
+        if self._checkpoint is not None:
+            coordinator.checkpoints.on_found(self._checkpoint)
+        return coordinator
+
     def _lead(self, term: int) -> None:
-        self.coordinator = Coordinator(self._config, term=term, name=self._name)
+        self.coordinator = self._new_coordinator(term)
         self.election = None
 
     @property
@@ -69,6 +78,8 @@ class Leadership:
     # --- the contract of a core ---------------------------------------------------------------------------------------
 
     def step(self, input: CoordinatorInput, *, now: float) -> list[CoordinatorEffect]:
+        if isinstance(input, CheckpointFound):
+            self._checkpoint = input.checkpoint
         if self.election is not None:
             effects = self._elect(self.election, input, now)
         elif isinstance(input, Stalled) and self._is_given_up(input.seconds):
@@ -133,7 +144,8 @@ class Leadership:
         durable = self.coordinator.salvage.durable
         self.election = self._begin_election(self.coordinator.term + 1)
         self.election.start(now)
-        self.coordinator = Coordinator(self._config, term=self.election.term, name=self._name)
+        self._checkpoint = self.coordinator.checkpoints.newest
+        self.coordinator = self._new_coordinator(self.election.term)
         if durable is not None:
             self.coordinator.salvage.note_durable(durable)
         return self._out.take()

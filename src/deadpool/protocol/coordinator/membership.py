@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.ending import Ending
 from deadpool.protocol.coordinator.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.faults import Faults
@@ -22,9 +23,10 @@ class Membership:
         faults: Faults,
         planning: Planning,
         ending: Ending,
+        checkpoints: Checkpoints,
     ) -> None:
         self._job, self._history, self._rehearsals = job, history, rehearsals
-        self._faults, self._planning, self._ending = faults, planning, ending
+        self._faults, self._planning, self._ending, self._checkpoints = faults, planning, ending, checkpoints
 
     # --- nodes join ---------------------------------------------------------------------------------------------------
 
@@ -66,6 +68,8 @@ class Membership:
             member.inventory = Inventory()
         job.begin_generation(Generation(job.term, FOUNDING), cause="start")
         job.quorum.pass_to(job.generation, [member.voter for member in ready[:positions]])
+        if self._checkpoints.newest is not None:
+            self._rehearsals.take_recordings(self._checkpoints.newest)
         self._planning.plan(now)
 
     # --- nodes are lost, or leave -------------------------------------------------------------------------------------

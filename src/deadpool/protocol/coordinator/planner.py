@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView, VersionIndex, index_nodes
 from deadpool.protocol.coordinator.placement import NO_PLACEMENT, Placement, place
 from deadpool.protocol.identity import Generation, Version
@@ -40,6 +41,7 @@ class ClusterView:
     committed: bool = True  # False: the watermark is only where a young job resumed, and would be no loss
     placement: Placement = NO_PLACEMENT  # of the plan before
     before: GlobalPlan | None = None  # that plan, where it is known
+    checkpoint: Checkpoint | None = None  # durable and complete: to begin from where no version is left in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,7 @@ class GlobalPlan:
     permit: Permit
     store_rank: int
     parts: dict[str, Plan]
+    checkpoint: str = ""  # the durable checkpoint that every rank's state comes from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,8 @@ def plan(view: ClusterView, changes: ChangesBy = _unknown) -> GlobalPlan | NoPla
     seats = choose_seats(view)
     index = _index(view, seats)
     resume = index.newest_common()
+    if resume is None and view.checkpoint is not None:
+        resume = index.count_checkpoint(view.checkpoint, view.generation)
     if resume is None and view.watermark is not None and view.committed:
         return _no_common_version(index, view.watermark)  # found before the job waits for a spare: none would help
     if isinstance(seats, NoPlan):
@@ -208,6 +213,7 @@ class _PlanBuilder:
                 node.node: as_before if self._stays(node, undisturbed) else self._part(node, common)
                 for node in view.nodes
             },
+            checkpoint=self.index.checkpoint_at(self.resume),
         )
 
     def _part(self, node: NodeView, common: Plan) -> Plan:

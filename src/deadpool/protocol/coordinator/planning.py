@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from enum import Enum
 
+from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.ending import Ending
 from deadpool.protocol.coordinator.fault_history import FaultHistory
 from deadpool.protocol.coordinator.hang import HangMonitor
 from deadpool.protocol.coordinator.job import JobState, Phase
-from deadpool.protocol.coordinator.planner import GlobalPlan, NoPlan, plan
+from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, plan
 from deadpool.protocol.coordinator.resumption import Resumption
 
 ISOLATION_TIMEOUTS = 4
@@ -18,10 +20,16 @@ their trainers."""
 
 class Planning:
     def __init__(
-        self, job: JobState, history: FaultHistory, hang: HangMonitor, resumption: Resumption, ending: Ending
+        self,
+        job: JobState,
+        history: FaultHistory,
+        hang: HangMonitor,
+        resumption: Resumption,
+        ending: Ending,
+        checkpoints: Checkpoints,
     ) -> None:
         self._job, self._history, self._hang = job, history, hang
-        self._resumption, self._ending = resumption, ending
+        self._resumption, self._ending, self._checkpoints = resumption, ending, checkpoints
         self.wait = Wait(job)
         self._unfrozen: list[str] = []  # nodes that had not acknowledged the fence when all were last looked at
 
@@ -54,7 +62,7 @@ class Planning:
 
     def plan(self, now: float) -> None:
         job = self._job
-        match plan(job.view(), job.changes_by):
+        match plan(self._view(), job.changes_by):
             case NoPlan(missing_nodes=missing, reason=reason) if missing:
                 self.wait.for_spare(reason, now)
             case NoPlan(reason=reason) if job.silent.may_return:
@@ -66,6 +74,14 @@ class Planning:
                 self.wait.for_isolation(now)
             case GlobalPlan() as chosen:
                 self._resumption.carry_out(chosen, now)
+
+    def _view(self) -> ClusterView:
+        """A durable checkpoint counts only once no node can come back with what is missing: it is older. A job that
+        never committed anything begins with it at once."""
+        view = self._job.view()
+        if self._job.silent.may_return and view.committed and view.watermark is not None:
+            return view
+        return dataclasses.replace(view, checkpoint=self._checkpoints.newest)
 
     def plan_without_silent_nodes(self, now: float) -> None:
         """They did not come back in time."""

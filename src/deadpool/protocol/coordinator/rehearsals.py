@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.messages import Recording, Rehearse
@@ -64,6 +65,13 @@ class Rehearsals:
         for recording in self._recordings.lend(node, ranks):
             self._job.out.send(node, recording)
 
+    def take_recordings(self, checkpoint: Checkpoint) -> None:
+        """The job will begin from a checkpoint: its processes rehearse with what an earlier job recorded."""
+        for rank, data in enumerate(checkpoint.recordings):
+            if data:
+                recording = Recording(rank=rank, start=self._job.generation, complete=bool(data[0]), book=data[1:])
+                self._recordings.add(recording)
+
     def forget(self, node: str) -> None:
         self._recordings.forget(node)
 
@@ -79,6 +87,9 @@ class RecordingCache:
         self._of_rank: dict[int, Recording] = {}
         self._readers: dict[int, set[str]] = {}  # by rank: nodes that have its recording, or will once there is one
         self._read_by: dict[str, set[int]] = {}  # the same by node
+
+    def add(self, recording: Recording) -> None:
+        self._of_rank[recording.rank] = recording
 
     def renew(self, node: str, recording: Recording) -> list[str]:
         """From the rank's own node. Returns the other nodes that have to get it."""

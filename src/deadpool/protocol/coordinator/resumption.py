@@ -16,6 +16,9 @@ from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Connected, Ended, Finished, Go, Prepared, Release
 
+CHECKPOINT_READ_S = 1800.0
+"""How much longer nodes may take to prepare where the state of all ranks is read from a durable checkpoint."""
+
 
 class Barrier:
     """What each rank reported when it arrived."""
@@ -77,12 +80,14 @@ class Resumption:
             resume=str(resume) if resume else None,
             seats=list(job.seats),
             lost_steps=steps_lost(job.members.values(), resume),
+            checkpoint=plan.checkpoint or None,
         )
         job.commits.adopt(plan, job.members.values())
         if resume is None:
             self._rehearsals.discard_recordings()
         self._send_parts(plan)
-        job.enter(Phase.PREPARING, now, job.deadlines.prepare_s)
+        patience_s = job.deadlines.prepare_s + (CHECKPOINT_READ_S if plan.checkpoint else 0.0)
+        job.enter(Phase.PREPARING, now, patience_s)
 
     def _send_parts(self, plan: GlobalPlan) -> None:
         quorum, voters = self._job.quorum, self._job.voters
@@ -192,4 +197,4 @@ class Resumption:
             return
         codes = {rank: code for rank, code in self._barriers.ended.reports.items() if code}
         reason = f"ranks ended with codes {codes}" if codes else "all ranks ended"
-        self._ending.end(reason, failed=bool(codes))
+        self._ending.end_after_writing(reason, failed=bool(codes))

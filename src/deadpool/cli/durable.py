@@ -1,0 +1,125 @@
+"""`deadpool durable`: list and verify durable checkpoints, and have a running job write one now."""
+
+from __future__ import annotations
+
+import json as json_format
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from deadpool.control.run_dir import RunDir
+    from deadpool.durable.manifest import Manifest
+
+app = typer.Typer(help="Durable checkpoints: list, verify, write one now.", no_args_is_help=True)
+_POLL_S = 0.2
+
+Where = Annotated[str, typer.Argument(metavar="PATH", help="what the job was given with --durable")]
+
+
+@app.command("list")
+def list_checkpoints(
+    where: Where, json: Annotated[bool, typer.Option("--json", help="print JSON, one line each")] = False
+) -> None:
+    """List complete checkpoints, newest first, and folders of writes that were cut off."""
+    from deadpool.durable.manifest import complete_ones
+    from deadpool.durable.retention import torn
+
+    store = _open(where)
+    manifests = complete_ones(store)
+    for manifest in manifests:
+        print(json_format.dumps(_facts(manifest)) if json else _line(manifest))
+    for name in torn(store, manifests):
+        print(json_format.dumps({"name": name, "complete": False}) if json else f"{name}: not complete")
+    if not manifests and not json:
+        print(f"there is no complete checkpoint in {where}")
+
+
+@app.command()
+def verify(
+    where: Where,
+    name: Annotated[str | None, typer.Argument(help="one checkpoint (default: all complete ones)")] = None,
+) -> None:
+    """Read every byte of checkpoints and compare checksums. Exits 1 where something is damaged, or none is there."""
+    from deadpool.durable.manifest import complete_ones
+    from deadpool.durable.reading import faults_of
+
+    store = _open(where)
+    manifests = [each for each in complete_ones(store) if name in (None, each.name)]
+    damaged = False
+    for manifest in manifests:
+        faults = faults_of(store, manifest)
+        damaged = damaged or bool(faults)
+        print(f"{manifest.name}: {'DAMAGED' if faults else 'as written'}")
+        for fault in faults:
+            print(f"  {fault}")
+    if not manifests:
+        print(f"there is no complete checkpoint {name or ''} in {where}".replace("  ", " "))
+    raise typer.Exit(1 if damaged or not manifests else 0)
+
+
+@app.command()
+def now(
+    wait: Annotated[bool, typer.Option(help="wait until it is complete, or has failed")] = True,
+    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
+    timeout_s: Annotated[float, typer.Option(help="seconds to wait at most")] = 1800.0,
+) -> None:
+    """Have the running job write a checkpoint of the newest committed version, as SIGUSR1 to its coordinator does.
+
+    If the newest committed version was written before, the next one is written."""
+    from deadpool.cli.job_client import ask, find_run_dir
+    from deadpool.errors import ConfigError
+
+    folder = find_run_dir(run_dir)
+    known = len(_ended(folder))
+    ask(folder, "durable")
+    if not wait:
+        return
+    deadline = time.monotonic() + timeout_s
+    while len(ended := _ended(folder)) <= known:
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"no checkpoint was complete within {timeout_s:g} s: see checkpoint_late in {folder.events}"
+            )
+        time.sleep(_POLL_S)
+    event = ended[known]
+    if event["what"] == "checkpoint_failed":
+        print(f"no checkpoint: {event['reason']}")
+        raise typer.Exit(1)
+    print(f"checkpoint of step {event['step']}: {event['name']}")
+
+
+def _ended(folder: RunDir) -> list[dict[str, Any]]:
+    from deadpool.events import read_events
+
+    return [
+        event for event in read_events(folder.events) if event["what"] in ("checkpoint_written", "checkpoint_failed")
+    ]
+
+
+def _open(where: str) -> Any:
+    from deadpool.control.checkpoint_search import absolute
+    from deadpool.durable.store import open_store
+
+    return open_store(absolute(where))
+
+
+def _line(manifest: Manifest) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.written_at))
+    layout = f"{manifest.positions} x {manifest.per_node} ranks"
+    return f"{manifest.name}: step {manifest.step}, {manifest.total_bytes / 1e6:.1f} MB, {layout}, {at}"
+
+
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "name": manifest.name,
+        "complete": True,
+        "step": manifest.step,
+        "job": manifest.job,
+        "bytes": manifest.total_bytes,
+        "nodes": manifest.positions,
+        "nproc_per_node": manifest.per_node,
+        "written_at": manifest.written_at,
+    }

@@ -1,0 +1,106 @@
+"""Makes the `.metadata` of torch.distributed.checkpoint from the parts of all ranks, and checks that they fit together.
+
+Where ranks have different tensors of one name, as pipeline stages that count their layers from 0 have, each name gets
+the lowest rank that it is of: `model.0.weight@rank4`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from deadpool.durable.pieces import Part, Piece, identity
+from deadpool.errors import StateError
+from deadpool.snapshot.tensors import dtype_from_name
+
+METADATA = ".metadata"
+Written = tuple[Part, Piece]
+
+
+def encode_metadata(parts: Iterable[Part]) -> bytes:
+    """StateError: some tensor is in no part, or two ranks that should have the same one do not."""
+    parts = list(parts)
+    _require_all_written(parts)
+    metadata = Metadata(state_dict_metadata={}, planner_data={}, storage_data={})
+    for name, written in _by_name(parts):
+        _add(metadata, name, written)
+    return pickle.dumps(metadata)
+
+
+def _require_all_written(parts: list[Part]) -> None:
+    found = {part.rank: part.found() for part in parts}
+    for part in parts:
+        for piece in part.pieces:
+            there = found.get(piece.writer, {}).get(identity(piece))
+            if there is None:
+                raise StateError(
+                    f"{piece.name} of rank {part.rank} was to be written by rank {piece.writer}, and was not"
+                )
+            if there.digest != piece.digest:
+                raise StateError(
+                    f"{piece.name} counts as the same on ranks {part.rank} and {piece.writer}, and is not: correct "
+                    "protect(replicated=...)"
+                )
+
+
+def _by_name(parts: list[Part]) -> Iterable[tuple[str, list[Written]]]:
+    """All chunks of each tensor, under the name that it gets."""
+    tensors: dict[str, dict[tuple[int, ...], list[Written]]] = {}
+    for part in parts:
+        for piece in part.found().values():
+            if piece.nbytes or not any(piece.whole):
+                tensors.setdefault(piece.name, {}).setdefault(piece.sharing, []).append((part, piece))
+    for name, by_ranks in sorted(tensors.items()):
+        different = _different(by_ranks)
+        for index, (ranks, written) in enumerate(different):
+            keeps_name = len(different) == 1 or (index == 0 and written[0][1].kind == "buffer")
+            yield (name if keeps_name else f"{name}@rank{ranks[0]}"), written
+
+
+def _different(by_ranks: dict[tuple[int, ...], list[Written]]) -> list[tuple[tuple[int, ...], list[Written]]]:
+    """Tensors of one name that differ. What is equal was written more than once, because it was not known to be."""
+    seen: set[Any] = set()
+    result = []
+    for ranks, written in sorted(by_ranks.items()):
+        content = tuple(sorted((piece.start, piece.whole, piece.dtype, piece.digest) for _, piece in written))
+        if content not in seen:
+            seen.add(content)
+            result.append((ranks, written))
+    return result
+
+
+def _add(metadata: Metadata, name: str, written: list[Written]) -> None:
+    chunks: dict[tuple[int, ...], Written] = {}
+    for part, piece in written:
+        chunks.setdefault(piece.start, (part, piece))
+    first = written[0][1]
+    metadata.state_dict_metadata[name] = TensorStorageMetadata(
+        properties=TensorProperties(dtype=dtype_from_name(first.dtype)),
+        size=torch.Size(first.whole),
+        chunks=[ChunkStorageMetadata(torch.Size(piece.start), torch.Size(piece.shape)) for _, piece in chunks.values()],
+    )
+    metadata.planner_data[name] = _path(name)
+    for index, (start, (part, piece)) in enumerate(chunks.items()):
+        assert piece.at is not None
+        item, length, _ = piece.at
+        metadata.storage_data[MetadataIndex(name, start, index)] = _StorageInfo(part.file, item, length)
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """As keys of nested dicts: the keyword of protect(), then the name; of an optimizer's state also what it is."""
+    keyword, _, rest = name.partition(".")
+    if rest.startswith("state."):
+        of, _, state_key = rest.removeprefix("state.").rpartition(".")
+        return keyword, "state", of, state_key
+    return keyword, rest

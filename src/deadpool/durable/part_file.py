@@ -1,0 +1,135 @@
+"""Writes one rank's part of a checkpoint: the tensors that this rank has to write, and the records of exact resumption.
+
+Tensors are written as torch.distributed.checkpoint writes them: each is an archive of torch.save, one after the other
+in one file. The bytes lie in such an archive as they are, and the part says where, so that they can be read without
+torch.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Any
+
+import numpy as np
+import torch
+
+from deadpool.durable.pieces import (
+    Part,
+    Piece,
+    data_path,
+    encode_part,
+    part_path,
+    record_path,
+    recording_path,
+    share_out,
+)
+from deadpool.durable.rate import CheckedWriter, RateLimit
+from deadpool.durable.store import Store
+from deadpool.protocol.messages import Copy
+from deadpool.protocol.seal import Region
+from deadpool.snapshot.checksums import digest_region
+from deadpool.snapshot.layout import SlotLayout, TensorEntry, decode_layout, split_record
+from deadpool.snapshot.slot import region
+from deadpool.snapshot.tensors import dtype_name
+
+_LOCAL_HEADER_BYTES = 30  # of a zip file, before the name
+
+
+class PartWriter:
+    def __init__(self, store: Store, name: str, limit: RateLimit) -> None:
+        self._store, self._name, self._limit = store, name, limit
+
+    def write(self, copy: Copy, slot: memoryview, recording: bytes) -> int:
+        """Returns how many bytes were written."""
+        rank, extent = copy.seal.rank, copy.seal.extent
+        regions: dict[str, memoryview] = {each: region(slot, copy.geometry, extent, each) for each in _regions()}
+        record = bytes(regions["record"])
+        layout = decode_layout(split_record(record)[0])
+        files: dict[str, tuple[int, str]] = {}
+        pieces = self._write_tensors(rank, layout, regions, files)
+        self._write_file(record_path(rank), record, files)
+        self._write_file(recording_path(rank), recording, files)
+        part = Part(rank=rank, file=data_path(rank), pieces=tuple(pieces), files=dict(files))
+        self._write_file(part_path(rank), encode_part(part), files)
+        return sum(size for size, _ in files.values())
+
+    def _write_tensors(
+        self, rank: int, layout: SlotLayout, regions: dict[str, memoryview], files: dict[str, tuple[int, str]]
+    ) -> list[Piece]:
+        writers = _writers(layout)
+        with self._store.writing(f"{self._name}/{data_path(rank)}") as file:
+            out = CheckedWriter(file, self._limit)
+            pieces = [
+                self._write_tensor(rank, layout, entry, writers[entry.key], regions[entry.region], out)
+                for entry in layout.entries
+            ]
+        files[data_path(rank)] = out.facts
+        return pieces
+
+    def _write_tensor(
+        self, rank: int, layout: SlotLayout, entry: TensorEntry, writer: int, whole: memoryview, out: CheckedWriter
+    ) -> Piece:
+        data = whole[entry.offset : entry.offset + entry.nbytes]
+        at = None
+        if writer == rank:
+            archive, inside = _archive(entry, data)
+            at = (out.size, len(archive), out.size + inside)
+            out.write(archive)
+        spec = entry.dtensor_spec
+        return Piece(
+            name=entry.name,
+            kind=entry.key[0],
+            dtype=dtype_name(entry.dtype),
+            whole=tuple(spec[1]) if spec is not None else entry.shape,
+            start=entry.start,
+            shape=entry.shape,
+            region=entry.region,
+            offset=entry.offset,
+            nbytes=entry.nbytes,
+            digest=digest_region(data),
+            sharing=layout.ranks[entry.sharing],
+            writer=writer,
+            at=at,
+        )
+
+    def _write_file(self, path: str, data: bytes, files: dict[str, tuple[int, str]]) -> None:
+        with self._store.writing(f"{self._name}/{path}") as file:
+            out = CheckedWriter(file, self._limit)
+            out.write(data)
+        files[path] = out.facts
+
+
+def _regions() -> tuple[Region, ...]:
+    return ("record", "unique", "replica")
+
+
+def _writers(layout: SlotLayout) -> dict[Any, int]:
+    """The rank that writes each entry."""
+    by_ranks: dict[int, list[TensorEntry]] = {}
+    for entry in layout.entries:
+        by_ranks.setdefault(entry.alike, []).append(entry)
+    writers: dict[Any, int] = {}
+    for index, entries in by_ranks.items():
+        shares = share_out(((entry.name, entry.nbytes) for entry in entries), layout.ranks[index])
+        writers |= {entry.key: shares[entry.name] for entry in entries}
+    return writers
+
+
+def _archive(entry: TensorEntry, data: memoryview) -> tuple[memoryview, int]:
+    """The tensor as torch.save writes it, and where its bytes begin in that."""
+    array = np.frombuffer(data, np.uint8)
+    tensor = torch.from_numpy(array.copy() if not entry.nbytes else array).view(entry.dtype).reshape(entry.shape)
+    buffer = io.BytesIO()
+    torch.save(tensor, buffer)
+    archive = buffer.getbuffer()
+    if not entry.nbytes:
+        return archive, 0
+    with zipfile.ZipFile(buffer) as file:
+        stored = next(info for info in file.infolist() if info.filename.endswith("/data/0"))
+    assert stored.compress_type == zipfile.ZIP_STORED and stored.file_size == entry.nbytes, stored
+    header = archive[stored.header_offset : stored.header_offset + _LOCAL_HEADER_BYTES]
+    name_bytes, extra_bytes = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+    start = stored.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
+    assert archive[start : start + entry.nbytes] == data, entry.name
+    return archive, start

@@ -1,0 +1,89 @@
+"""The process that writes to the store: `python -m deadpool.durable.writer`, started by an agent, niced, one thread.
+
+It gets its task on stdin and answers with one line of JSON. It is apart from the agent because it needs torch, and
+because a store that hangs must hang nothing but this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import msgpack
+
+from deadpool.durable.manifest import MANIFEST, Manifest, encode_manifest
+from deadpool.durable.pieces import decode_part, part_path
+from deadpool.durable.rate import RateLimit, facts_of
+from deadpool.durable.retention import discard_old
+from deadpool.durable.store import open_store
+from deadpool.durable.tasks import FinishTask, PartTask, decode_task
+from deadpool.errors import DeadPoolError
+from deadpool.snapshot.arena import Segment
+
+NICENESS = 19
+
+
+def write_parts(task: PartTask) -> int:
+    from deadpool.durable.part_file import PartWriter
+
+    writer = PartWriter(open_store(task.where), task.name, RateLimit(task.bytes_per_s))
+    total = 0
+    for staged in task.copies:
+        segment = Segment.attach(staged.fd, staged.copy.geometry, 1)
+        total += writer.write(staged.copy, segment.slot(0), staged.recording)
+    return total
+
+
+def finish(task: FinishTask) -> int:
+    """Checks that all parts are there and fit together; then the manifest, then what is too old goes."""
+    import torch
+
+    from deadpool.durable.metadata import METADATA, encode_metadata
+
+    store = open_store(task.where)
+    encoded = {copy.seal.rank: store.read(f"{task.name}/{part_path(copy.seal.rank)}") for copy in task.copies}
+    parts = [decode_part(data) for data in encoded.values()]
+    files = {path: facts for part in parts for path, facts in part.files.items()}
+    for rank, data in encoded.items():
+        files[part_path(rank)] = facts_of(data)
+    for path, (size, _) in files.items():
+        if store.size(f"{task.name}/{path}") != size:
+            raise OSError(f"{path} has another size than was written")
+    metadata = encode_metadata(parts)
+    files[METADATA] = facts_of(metadata)
+    with store.writing(f"{task.name}/{METADATA}") as file:
+        file.write(metadata)
+    manifest = Manifest(
+        name=task.name,
+        job=task.job,
+        step=task.step,
+        positions=task.positions,
+        per_node=task.per_node,
+        written_at=time.time(),
+        torch=torch.__version__,
+        files=files,
+        copies=task.copies,
+    )
+    with store.writing(f"{task.name}/{MANIFEST}") as file:
+        file.write(encode_manifest(manifest))
+    discard_old(store, task.keep_last, task.keep_every, newest=manifest)
+    return manifest.total_bytes
+
+
+def main() -> None:
+    os.nice(NICENESS)
+    task = decode_task(sys.stdin.buffer.read())
+    answer: dict[str, Any]
+    try:
+        answer = {"bytes": write_parts(task) if isinstance(task, PartTask) else finish(task), "failure": ""}
+    except (OSError, DeadPoolError, ValueError, msgpack.UnpackException) as error:
+        answer = {"bytes": 0, "failure": f"{type(error).__name__}: {error}"}
+    print(json.dumps(answer), flush=True)
+    os._exit(0)  # threads of a store's library must not keep this process
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Events of durable checkpoints."""
+
+from __future__ import annotations
+
+from deadpool.event_types.event_type import EventType
+
+_NAME = "the folder of the checkpoint in `--durable`"
+
+EVENTS = (
+    EventType(
+        name="checkpoint_begun",
+        meaning="A durable checkpoint of a committed version is being written in the background.",
+        action="Nothing.",
+        fields={"step": "the version", "name": _NAME},
+    ),
+    EventType(
+        name="checkpoint_written",
+        meaning="A durable checkpoint is complete: a job can begin from it after everything else is lost.",
+        action="Nothing.",
+        fields={
+            "step": "the version",
+            "name": _NAME,
+            "bytes": "its size",
+            "seconds": "how long it took",
+        },
+        console="durable checkpoint of step {step} is complete: {name}",
+    ),
+    EventType(
+        name="checkpoint_failed",
+        meaning="A durable checkpoint could not be written, and is tried again later. Training goes on, and the "
+        "checkpoint before it stays.",
+        action="Look at the reason: a full disk, missing rights, an object store that does not answer.",
+        fields={"step": "the version", "name": _NAME, "reason": "the error, with the node"},
+        console="NO CHECKPOINT of step {step}: {reason}; training goes on, it is tried again",
+    ),
+    EventType(
+        name="checkpoint_late",
+        meaning="The write of a durable checkpoint takes long: its store may hang. Training goes on.",
+        action="Look at the store from the nodes named. Give `--durable-timeout-s` more time if it is only slow.",
+        fields={
+            "step": "the version",
+            "name": _NAME,
+            "nodes": "nodes that are not done",
+            "seconds": "since it began",
+        },
+        console="the durable checkpoint of step {step} takes long: {nodes} still write after {seconds} s",
+    ),
+    EventType(
+        name="checkpoint_found",
+        meaning="There is a complete durable checkpoint that the job begins from, or may fall back to.",
+        action="Nothing.",
+        fields={"step": "its version", "name": _NAME},
+        console="durable checkpoint of step {step} found: {name}",
+    ),
+)
