@@ -73,7 +73,8 @@ def test_the_whole_job_is_preempted(tmp_path: Path) -> None:
         reached = job.results().newest_step()
         assert reached > before, "it trained on until its end"
         old = read_events(job.run_folder / f"attempt-{job.job_id}.0" / "events.jsonl")
-        assert [event for event in old if event["what"] in ("left", "leaving", "handover")] == []
+        drains = ("drain", "drain_failed", "drain_refused", "handover", "left")
+        assert [event for event in old if event["what"] in drains] == []
         job.await_step(reached + 5)
         assert job.results().steps_done_again() <= reached % 10 + 11  # since the last checkpoint
         job.finish()
