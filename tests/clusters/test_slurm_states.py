@@ -15,6 +15,7 @@ from slurm_job import HOME, SlurmJob, slurm_testbed
 from slurm_testbed import ROOT, why_not
 from test_slurm_howto import blocks
 
+from deadpool.events import read_events
 from deadpool.workload.results import Results, differences
 
 pytestmark = [
@@ -51,12 +52,13 @@ def test_state_fail_and_state_down(tmp_path: Path) -> None:
 
 def test_the_whole_job_is_preempted(tmp_path: Path) -> None:
     """No node of it could take over: the script is warned, Slurm requeues the job, and the script goes on from its own
-    checkpoint."""
-    with slurm_testbed(tmp_path, ClusterShape(nodes=3)) as testbed:
+    checkpoint. The site grants more time than that of the notice."""
+    with slurm_testbed(tmp_path, ClusterShape(nodes=3, grace_s=45)) as testbed:
         job = SlurmJob(testbed)
         job.alice(f"mkdir {job.out.name}")
         program = f"{CHECKPOINTS} {HOME}/{job.out.name} {HOME}/{job.stop_file.name}"
-        job.alice(f"PACE_S=0.1 deadpool slurm submit --nodes 2 --spares 1 --requeue --run-dir {job.name} {program}")
+        submit = f"deadpool slurm submit --nodes 2 --spares 1 --requeue --warn-s 25 --run-dir {job.name}"
+        job.alice(f"PACE_S=0.1 {submit} {program}")
         job.note_id()
         job.until(lambda: job.out.exists() and job.results().newest_step() > 12, "step 12", 200.0)
         began = time.monotonic()
@@ -70,6 +72,9 @@ def test_the_whole_job_is_preempted(tmp_path: Path) -> None:
         job.times.append(("from the urgent job to the next allocation", time.monotonic() - began))
         reached = job.results().newest_step()
         assert reached > before, "it trained on until its end"
+        old = read_events(job.run_folder / f"attempt-{job.job_id}.0" / "events.jsonl")
+        drains = ("drain", "drain_failed", "drain_refused", "handover", "left")
+        assert [event for event in old if event["what"] in drains] == []
         job.await_step(reached + 5)
         assert job.results().steps_done_again() <= reached % 10 + 11  # since the last checkpoint
         job.finish()

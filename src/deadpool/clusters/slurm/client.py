@@ -108,6 +108,11 @@ def job_record(job_id: str) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
+def is_preempted(job_id: str) -> bool:
+    """Slurm has announced that it takes all nodes of the job away."""
+    return job_record(job_id).get("PreemptTime", "None") not in ("None", "N/A", "")
+
+
 def job(job_id: str) -> JobFacts | None:
     """None: Slurm does not know it any more."""
     try:

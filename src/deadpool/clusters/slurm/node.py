@@ -170,7 +170,7 @@ class SlurmNode:
         if facts is not None and not facts.is_running:
             self._is_cancelled = True
             self._processes.cancel()
-        elif facts is not None and (facts.ends_at or math.inf) < time.time() + self.warn_s:
+        elif facts is not None and self._ends_soon(facts):
             print_line(f"[deadpool] node {self.allocation.own}: Slurm ends this job soon; training goes on till then")
         elif agent.poll() is None:
             agent.send_signal(number)
@@ -180,6 +180,15 @@ class SlurmNode:
             return client.job(self.allocation.job_id)
         except SlurmError:
             return None
+
+    def _ends_soon(self, facts: client.JobFacts) -> bool:
+        """A site may grant a preempted job more time than that of the notice."""
+        if (facts.ends_at or math.inf) < time.time() + self.warn_s:
+            return True
+        try:
+            return client.is_preempted(facts.job_id)
+        except SlurmError:
+            return False
 
     # --- end ----------------------------------------------------------------------------------------------------------
 

@@ -29,14 +29,11 @@ class TimeLimit:
         left_s = ends_at - time.time() if ends_at is not None else float("inf")
         if ends_at is not None and left_s < self._warn_s and self._noticed != ends_at:
             self._noticed = ends_at
-            reason = "preempted" if self._is_preempted() else "time limit"
+            reason = "preempted" if client.is_preempted(self._job_id) else "time limit"
             self._folder.set_notice(reason, ends_at)
             self._say("limit", f"the allocation ends in {left_s:.0f} s ({reason})")
-        return self._requeue and left_s < REQUEUE_S and not self._is_preempted()
+        return self._requeue and left_s < REQUEUE_S and not client.is_preempted(self._job_id)
 
     def requeue(self) -> None:
         self._say("requeue", f"job {self._job_id} is requeued: it starts anew in its next allocation")
         client.requeue(self._job_id)
-
-    def _is_preempted(self) -> bool:
-        return client.job_record(self._job_id).get("PreemptTime", "None") not in ("None", "N/A", "")
