@@ -10,9 +10,10 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+if TYPE_CHECKING:  # it is not installed yet when scripts/frameworks begins
+    import pytest
 
 
 class Results:
