@@ -211,8 +211,8 @@ class JobConfig:
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
         parse_cpus(self.bulk_cpus)
         self.hook_rules()
-        host, _, port = self.dashboard_at.rpartition(":")
-        _require("dashboard_at", self.dashboard_at, bool(host) and port.isdigit(), "HOST:PORT")
+        host, _, page_port = self.dashboard_at.rpartition(":")
+        _require("dashboard_at", self.dashboard_at, bool(host) and page_port.isdigit(), "HOST:PORT")
         self._check_durable()
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node

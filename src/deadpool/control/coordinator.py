@@ -149,7 +149,7 @@ class CoordinatorServer:
         try:
             found = await asyncio.to_thread(search)
         except (OSError, DeadPoolError) as error:
-            self._log_event(Event(what="checkpoint_failed", detail={"reason": f"checkpoints cannot be read: {error}"}))
+            self.log_event(Event(what="checkpoint_failed", detail={"reason": f"checkpoints cannot be read: {error}"}))
             return
         if found is not None:
             self.use_checkpoint(found)

@@ -86,10 +86,10 @@ def _family(metric: Metric, found: Values) -> Any:
 
     first = next(iter(found.values()))
     if isinstance(first, Histogram):
-        family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        histograms = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for labels, histogram in found.items():
-            family.add_metric(labels, _buckets(histogram), histogram.total)
-        return family
+            histograms.add_metric(labels, _buckets(histogram), histogram.total)
+        return histograms
     kind = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels)
     for labels, value in found.items():

@@ -34,6 +34,9 @@ class NodeRecordings:
         """Another one leads, or the same one anew: it has no recordings."""
         self._coordinator_has.clear()
 
+    def of(self, rank: int) -> Recording | None:
+        return self._of_rank.get(rank)
+
     def unknown_to_coordinator(self, ranks: Iterable[int]) -> list[Recording]:
         """It is going to be told these. A coordinator that took over has no recording of a rank whose node was lost
         with the coordinator before it; a spare that rehearsed the rank has."""
