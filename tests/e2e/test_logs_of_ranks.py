@@ -26,12 +26,12 @@ def test_rank_that_moved_is_followed_and_lines_are_structured(make_stage, play):
     assert logs(stage, "--rank", 0, "--around", "fault-7").returncode == 2
 
     lines = [json.loads(line) for line in stage.trial.console().splitlines() if line.startswith("{")]
-    fault = next(each for each in lines if each.get("what") == "fault" and each["source"] == "coordinator")
+    fault = next(each for each in lines if each.get("what") == "fault" and each["process"] == "coordinator")
     assert fault["cause"] == "fault-1" and fault["text"].startswith("FAULT: ")
-    said = {each["text"]: each for each in lines if each["source"] == "trainer"}
+    said = {each["text"]: each for each in lines if each["process"] == "trainer"}
     assert said["rank 1 is in step 3"]["cause"] == "start" and said["rank 1 is in step 3"]["node"] == "n1"
     assert said["rank 1 is in step 6"]["cause"] == "fault-1" and said["rank 1 is in step 6"]["trainer"].startswith(
         "n2."
     )
-    of_agents = [each for each in lines if each["source"] == "agent" and each.get("cause") == "fault-1"]
+    of_agents = [each for each in lines if each["process"] == "agent" and each.get("cause") == "fault-1"]
     assert {"unwound", "resumed"} <= {each["what"] for each in of_agents}

@@ -326,7 +326,7 @@ class AgentProcess:
         for record in report.records:
             self._event_counts[str(record.get("what"))] += 1
             if self._is_json:
-                print_record(**{"source": "agent", "node": self.node, **record})
+                print_record(**{"process": "agent", "node": self.node, **record})
 
     def _facts(self) -> dict[str, Any]:
         sent = self._data.sent
@@ -363,7 +363,7 @@ class AgentProcess:
             return
         if self._is_json:
             print_record(
-                source="trainer", node=self.node, rank=trainer.rank, trainer=name, cause=self._core.cause, text=text
+                process="trainer", node=self.node, rank=trainer.rank, trainer=name, cause=self._core.cause, text=text
             )
         else:
             print_line(f"[{self.node} r{trainer.rank}] {text}")

@@ -272,7 +272,7 @@ class CoordinatorServer:
     def _print(self, record: dict[str, Any]) -> None:
         line = console_line(record)
         if self._prints_json:
-            print_record(**{"source": "coordinator", "text": line, **record})
+            print_record(**{"process": "coordinator", "text": line, **record})
         elif line is not None:
             print_line(f"[deadpool] {line}")
 
