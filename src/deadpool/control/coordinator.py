@@ -251,7 +251,7 @@ class CoordinatorServer:
             self.log_event(event)
 
     def _log_progress(self) -> None:
-        if self._leadership.is_leader:
+        if self._leadership.is_leader and self._leadership.coordinator.members:
             self.log_event(self._progress.event(self._leadership.coordinator, self._facts()))
 
     def _facts(self) -> dict[str, dict[str, Any]]:
