@@ -201,8 +201,9 @@ class JobConfig:
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
         budget = self.overhead_budget
         _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
-        port = self.metrics_port
-        _require("metrics_port", port, 0 <= port < 65536, "a port, or 0 for no metrics")
+        last = self.metrics_port_of(self.nodes + self.spares + self.standby_coordinators)
+        accepted = "a port with as many free ones after it as there are processes, or 0 for no metrics"
+        _require("metrics_port", self.metrics_port, 0 <= last < 65536, accepted)
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")

@@ -66,3 +66,13 @@ def test_before_any_node_has_told_anything_there_is_an_event_all_the_same():
     empty = logged(ProgressReport(founds=True), core_of(2), n0={})
     assert empty["sent_bytes"] == 0 and len(empty["step_counts"]) == len(STEP_BUCKETS_S) + 1
     assert empty["slowest_bytes_per_s"] is None
+
+
+def test_figures_that_make_no_sense_count_as_nothing():
+    for nonsense in (
+        {"step_counts": [1], "step_seconds": 1.0},
+        {"step_counts": "x" * 16, "step_seconds": 1.0},
+        {"a": 1},
+    ):
+        event = logged(ProgressReport(founds=True), core_of(2), n0={FACT: nonsense})
+        assert sum(event["step_counts"]) == 0

@@ -89,6 +89,14 @@ def test_full_disk_costs_lines_and_nothing_else(make_log):
     log.fault("fault-1")
 
 
+def test_folder_that_is_gone_costs_lines_and_nothing_else(tmp_path):
+    log = TrainerLog(tmp_path / "gone", "n1.0", file_bytes=10)
+    log.write("lost")
+    log.fault("fault-1")
+    log.write("lost as well")
+    log.close()
+
+
 def test_folder_without_links_costs_only_what_rotation_drops(tmp_path, make_log, monkeypatch):
     def refuse(*_):
         raise OSError("no links here")

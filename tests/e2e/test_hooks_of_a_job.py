@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import socket
 
+import pytest
 
+
+@pytest.mark.thorough
 def test_recovery_is_told_and_dead_hooks_are_not_in_its_way(make_stage, play, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dead = listener.getsockname()[1]

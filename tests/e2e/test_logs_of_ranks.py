@@ -1,4 +1,5 @@
-"""`deadpool logs` finds what a rank wrote around a fault, in the logs of both processes that held it."""
+"""What an operator has after a recovery: a rank's lines in the logs of both processes that held it, structured lines
+with the cause, and a hook that was called."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ def logs(stage, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=60)
 
 
-def test_rank_that_moved_is_followed_and_lines_are_structured(make_stage, play):
-    stage = make_stage("ddp", scene="say@3:1 wait@4:1 say@6:1", log_format="json")
+def test_rank_that_moved_is_followed_lines_are_structured_and_a_hook_is_called(make_stage, play, tmp_path):
+    hook = f"recovered=cat > {tmp_path}/told"
+    stage = make_stage("ddp", scene="say@3:1 wait@4:1 say@6:1", log_format="json", on_event=(hook,))
     play(stage, lambda: stage.kill_node_at_gate("n1", 4))
 
     moved = logs(stage, "--rank", 1, "--around", "fault-1")
@@ -26,12 +28,13 @@ def test_rank_that_moved_is_followed_and_lines_are_structured(make_stage, play):
     assert logs(stage, "--rank", 0, "--around", "fault-7").returncode == 2
 
     lines = [json.loads(line) for line in stage.trial.console().splitlines() if line.startswith("{")]
-    fault = next(each for each in lines if each.get("what") == "fault" and each["source"] == "coordinator")
+    fault = next(each for each in lines if each.get("what") == "fault" and each["process"] == "coordinator")
     assert fault["cause"] == "fault-1" and fault["text"].startswith("FAULT: ")
-    said = {each["text"]: each for each in lines if each["source"] == "trainer"}
+    said = {each["text"]: each for each in lines if each["process"] == "trainer"}
     assert said["rank 1 is in step 3"]["cause"] == "start" and said["rank 1 is in step 3"]["node"] == "n1"
     assert said["rank 1 is in step 6"]["cause"] == "fault-1" and said["rank 1 is in step 6"]["trainer"].startswith(
         "n2."
     )
-    of_agents = [each for each in lines if each["source"] == "agent" and each.get("cause") == "fault-1"]
+    of_agents = [each for each in lines if each["process"] == "agent" and each.get("cause") == "fault-1"]
     assert {"unwound", "resumed"} <= {each["what"] for each in of_agents}
+    assert json.loads((tmp_path / "told").read_text())["cause"] == "fault-1"

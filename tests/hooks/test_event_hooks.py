@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from http_receiver import Receiver
 
+from deadpool.event_types import BY_NAME
 from deadpool.hook_rules import ON_EVENT, WEBHOOK, parse_rule
 from deadpool.hooks import event_hooks
 from deadpool.hooks.command import Command
@@ -136,6 +137,11 @@ def test_rate_is_limited_and_what_was_left_out_is_counted():
     assert limit.admits("failed", now=20.0)  # the end is always told
     assert limit.take_left_out() == 3 and limit.take_left_out() == 0
     assert limit.admits("no_spare", now=WITHIN_S + 20.0)
+
+
+def test_no_event_has_a_field_that_hooks_and_structured_lines_add():
+    added = {"event", "text", "run_dir", "left_out", "process"}
+    assert [each.name for each in BY_NAME.values() if added & each.fields.keys()] == []
 
 
 def test_failure_of_a_hook_calls_no_hook(tmp_path):

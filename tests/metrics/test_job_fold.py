@@ -84,6 +84,15 @@ def test_what_was_lost_is_told_apart():
     assert fold.recoveries.faults == {"node": 1, "trainer": 1, "hang": 1, "drain": 1}
 
 
+def test_recovery_after_a_takeover_is_lost_time_though_no_fault_was_seen():
+    took_over = {"t": 200.0, "what": "took_over", "term": 2, "running": False, "nodes": []}
+    go = {"t": 205.0, "what": "go", "cause": "term-2", "generation": "2.3"}
+    assert folded([*start(), took_over]).phase == "recovering"
+    fold = folded([*start(), took_over, go])
+    assert fold.recoveries.stopped_s == 5.0 and sum(fold.recoveries.faults.values()) == 0
+    assert folded([*start(), took_over | {"running": True}]).phase == "running"
+
+
 def test_four_thousand_ranks_fold_fast():
     """Per event as with few ranks: each is looked at once."""
     few, many = recovery(200.0, number=1, ranks=64), recovery(200.0, number=1, ranks=4096)

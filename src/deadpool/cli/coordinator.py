@@ -187,7 +187,7 @@ def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) 
 
 def _say(config: JobConfig, text: str) -> None:
     if config.log_format == "json":
-        print_record(source="coordinator", text=text)
+        print_record(process="coordinator", text=text)
     else:
         print_line(f"[deadpool] {text}")
 

@@ -8,12 +8,13 @@ import secrets
 import signal
 import socket
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from deadpool.config import JobConfig
+from deadpool.control.agent_metrics import AgentMetrics
 from deadpool.control.bulk_cpus import bulk_cpus
 from deadpool.control.console import print_line, print_record
 from deadpool.control.coordinator_client import CoordinatorClient
@@ -31,9 +32,6 @@ from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.thread_priority import ThreadPriority
 from deadpool.control.trainer_processes import TrainerProcesses
 from deadpool.events import Event
-from deadpool.metrics.endpoint import Endpoint, NodeCollector
-from deadpool.metrics.node_facts import NodeFacts
-from deadpool.metrics.step_times import StepTimes
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.agent.trainers import TrainerState
 from deadpool.protocol.effects import (
@@ -64,7 +62,6 @@ from deadpool.protocol.messages import (
     Join,
     Report,
     Seat,
-    Stepped,
     TrainerHello,
     Welcome,
 )
@@ -140,9 +137,13 @@ class AgentProcess:
         self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
         self._ready_file = ReadyFile(ready_file)
         self._is_json = settings.log_format == "json"
-        self._step_times = StepTimes()
-        self._event_counts: Counter[str] = Counter()
-        self._metrics = Endpoint(settings.metrics_host, settings.metrics_port)
+        self._metrics = AgentMetrics(
+            node,
+            settings,
+            trainers=self._core.trainers,
+            data=self._data,
+            is_connected=lambda: self._client is not None and self._client.is_accepted,
+        )
 
     async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:
         """Joins the job, and returns when the job ends or this node leaves it."""
@@ -155,7 +156,7 @@ class AgentProcess:
         self._data_address = self._data.start()
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
-        self._serve_metrics()
+        self._metrics.start(self._report)
         staying = asyncio.get_running_loop().create_task(client.stay_connected())
         watching = asyncio.get_running_loop().create_task(self._watcher.run())
         try:
@@ -169,10 +170,6 @@ class AgentProcess:
             watching.cancel()
             staying.cancel()
             await self._close(client)
-
-    def _serve_metrics(self) -> None:
-        if (failure := self._metrics.start(NodeCollector(self._node_facts))) is not None:
-            self._report(Event(what="metrics_failed", detail={"reason": failure}))
 
     async def _connect_first(self, client: CoordinatorClient, patience_s: float) -> bool:
         """Returns False if this process was told to stop before any coordinator answered."""
@@ -232,14 +229,8 @@ class AgentProcess:
             return
         name = next((name for name, known in self._ends.items() if known is end), None)
         if name is not None:
-            self._note_step(name, message)
+            self._metrics.on_trainer_message(name, message)
             self._feed(FromTrainer(trainer=name, message=message))
-
-    def _note_step(self, name: str, message: Any) -> None:
-        trainer = self._core.trainers.by_name.get(name)
-        if isinstance(message, Stepped) and trainer is not None and trainer.state is TrainerState.SEATED:
-            assert trainer.rank is not None
-            self._step_times.add(trainer.rank, message.step_s)
 
     def _on_trainer_disconnected(self, end: AgentEnd) -> None:
         """Nothing more follows from it here: the exit of the process is reported by the fork server."""
@@ -314,7 +305,8 @@ class AgentProcess:
     def _to_coordinator(self, message: Any) -> None:
         if isinstance(message, Report):
             self._unsent.append(message)
-            self._note_events(message)
+            self._metrics.on_report(message)
+            self._print(message)
         elif self._client is not None:
             self._client.send(message)
         if self._client is not None and self._client.is_accepted:
@@ -324,11 +316,10 @@ class AgentProcess:
                 self._client.send(Facts(facts=self._facts()))
                 self._ready_file.set(all(each.state in READY_STATES for each in self._core.trainers.by_name.values()))
 
-    def _note_events(self, report: Report) -> None:
-        for record in report.records:
-            self._event_counts[str(record.get("what"))] += 1
-            if self._is_json:
-                print_record(**{"source": "agent", "node": self.node, **record})
+    def _print(self, report: Report) -> None:
+        """In text the coordinator's lines are enough."""
+        for record in report.records if self._is_json else ():
+            print_record(**{"process": "agent", "node": self.node, **record})
 
     def _facts(self) -> dict[str, Any]:
         sent = self._data.sent
@@ -341,23 +332,9 @@ class AgentProcess:
             "bytes_pushed": sent.total,
             "push_gbps": sent.gbps,
             "rank_figures": rank_figures(self._core, sent),
-            FACT: self._step_times.facts(),
+            FACT: self._metrics.step_times(),
             **self._machine,
         }
-
-    def _node_facts(self) -> NodeFacts:
-        """Called by threads of the endpoint."""
-        sent = self._data.sent
-        return NodeFacts(
-            node=self.node,
-            connected=self._client is not None and self._client.is_accepted,
-            step_times=self._step_times.by_rank,
-            trainers=Counter(str(each.state.value) for each in tuple(self._core.trainers.by_name.values())),
-            arena_bytes=self._data.arena_bytes,
-            sent_bytes=sent.total,
-            sent_seconds=sent.seconds,
-            events=dict(self._event_counts),
-        )
 
     def _show(self, name: str, text: str) -> None:
         """Lines of a trainer without a rank, as in a rehearsal, go to its log only."""
@@ -366,7 +343,7 @@ class AgentProcess:
             return
         if self._is_json:
             print_record(
-                source="trainer", node=self.node, rank=trainer.rank, trainer=name, cause=self._core.cause, text=text
+                process="trainer", node=self.node, rank=trainer.rank, trainer=name, cause=self._core.cause, text=text
             )
         else:
             print_line(f"[{self.node} r{trainer.rank}] {text}")

@@ -293,7 +293,7 @@ class CoordinatorServer:
             self.log_event(event)
 
     def _log_progress(self) -> None:
-        if self._leadership.is_leader:
+        if self._leadership.is_leader and self._leadership.coordinator.members:
             self.log_event(self._progress.event(self._leadership.coordinator, self._facts()))
 
     def _facts(self) -> dict[str, dict[str, Any]]:
@@ -314,7 +314,7 @@ class CoordinatorServer:
     def _print(self, record: dict[str, Any]) -> None:
         line = console_line(record)
         if self._prints_json:
-            print_record(**{"source": "coordinator", "text": line, **record})
+            print_record(**{"process": "coordinator", "text": line, **record})
         elif line is not None:
             print_line(f"[deadpool] {line}")
 

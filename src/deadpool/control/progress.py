@@ -70,8 +70,12 @@ class ProgressReport:
 
 
 def _step_times(fact: Mapping[str, Any]) -> dict[str, Any]:
-    told = fact.get(FACT)
-    return {"n": told["step_counts"], "seconds": told["step_seconds"]} if told else {"n": _NO_COUNTS, "seconds": 0.0}
+    """What does not look as it should counts as nothing: a node's figures must not end a coordinator."""
+    told = fact.get(FACT) or {}
+    counts, seconds = told.get("step_counts"), told.get("step_seconds")
+    if not isinstance(counts, list | tuple) or len(counts) != len(_NO_COUNTS) or not isinstance(seconds, float):
+        return {"n": _NO_COUNTS, "seconds": 0.0}
+    return {"n": list(counts), "seconds": seconds}
 
 
 def _nothing() -> dict[str, Any]:

@@ -80,8 +80,11 @@ class TrainerLog:
             self._keep(list(self._faults)[-1], self._path)
 
     def _open(self) -> IO[bytes]:
-        """Unbuffered: a line is in the file when it was written."""
-        return open(self._path, "ab", buffering=0, opener=owner_only_opener)
+        """Unbuffered: a line is in the file when it was written. Lines for which no file can be opened are lost."""
+        try:
+            return open(self._path, "ab", buffering=0, opener=owner_only_opener)
+        except OSError:
+            return open(os.devnull, "ab", buffering=0)
 
     def _rotated(self, number: int) -> Path:
         return self._folder / f"{self._name}.log.{number}"

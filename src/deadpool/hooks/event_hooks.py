@@ -3,6 +3,7 @@ coordinator, not another hook."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -52,13 +53,18 @@ class Hook:
 
     def close(self, deadline: float) -> None:
         """What waits is still delivered, until the deadline."""
-        try:
-            self._waiting.put(None, timeout=max(0.0, deadline - time.monotonic()))
-            self._thread.join(max(0.0, deadline - time.monotonic()))
-        except queue.Full:
-            pass
+        self._end(max(0.0, deadline - time.monotonic()))
+        self._thread.join(max(0.0, deadline - time.monotonic()))
         self._target.close()
+        while self._thread.is_alive() and not self._waiting.empty():
+            with contextlib.suppress(queue.Empty):
+                self._waiting.get_nowait()
+        self._end(0.0)
         self._thread.join(1.0)
+
+    def _end(self, timeout_s: float) -> None:
+        with contextlib.suppress(queue.Full):
+            self._waiting.put(None, timeout=timeout_s or None, block=timeout_s > 0)
 
     def _run(self) -> None:
         while (record := self._waiting.get()) is not None:

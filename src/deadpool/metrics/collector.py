@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from deadpool import __version__
-from deadpool.metrics.catalog import COUNTER, Metric
+from deadpool.metrics.catalog import COUNTER, HISTOGRAM, Metric
 from deadpool.metrics.job_fold import PHASES, JobFold
 from deadpool.metrics.node_facts import NodeFacts
 from deadpool.metrics.step_times import Histogram
@@ -84,13 +84,12 @@ def families(metrics: Iterable[Metric], values: Mapping[str, Values]) -> Iterato
 def _family(metric: Metric, found: Values) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-    first = next(iter(found.values()))
-    if isinstance(first, Histogram):
+    if metric.kind == HISTOGRAM:
         histograms = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for labels, histogram in found.items():
             histograms.add_metric(labels, _buckets(histogram), histogram.total)
         return histograms
-    kind = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
+    kind: Any = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels)
     for labels, value in found.items():
         family.add_metric(labels, float(value))

@@ -46,6 +46,8 @@ class JobFold:
         self.recoveries.add(record)
         if what in _PHASE_AFTER and (what != "planned" or self.started is not None):
             self.phase = _PHASE_AFTER[what]
+        elif what == "took_over" and not record.get("running"):
+            self.phase = "recovering"
         if what == "go":
             self.started = self.started or t
         elif what == "progress":

@@ -46,6 +46,8 @@ class RecoveryFold:
         what = record["what"]
         if what in ("fault", "handover"):
             self._begin(record)
+        elif what == "took_over" and not record.get("running") and self.began is None:
+            self.began = float(record["t"])  # a recovery without a fault of its own follows
         if what in _KEPT:
             self._kept.append(record)
         if what == "go":
