@@ -52,7 +52,6 @@ def test_the_last_one_out_has_only_scancel(tmp_path: Path) -> None:
         batch_host = job.alice(f"squeue -h -j {job.job_id} -o %B").strip()
         faults = Faults(testbed, job, 0)
         job.survive("kill of the batch host", lambda: testbed.kill(batch_host), faults.recovered(), 120.0)
-        testbed.start_node(batch_host)  # until Slurm sees a dead node again, a job there is COMPLETING
         job.finish(state="CANCELLED")
         assert result(job)["code"] == 0
         job.assert_nothing_left()
