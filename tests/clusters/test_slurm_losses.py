@@ -60,8 +60,9 @@ def test_the_last_one_out_has_only_scancel(tmp_path: Path) -> None:
 
 
 def test_a_spare_that_is_not_needed_any_more_is_cancelled(tmp_path: Path) -> None:
-    """There is no free node, so that the new spare's job waits. Then the node that was cut off comes back."""
-    with slurm_testbed(tmp_path, ClusterShape(nodes=4, down_after_s=120)) as testbed:
+    """The only other node is in use, so that the new spare's job waits. Then the node that was cut off comes back."""
+    with slurm_testbed(tmp_path, ClusterShape(nodes=5, down_after_s=120)) as testbed:
+        testbed.run("sbatch -w n5 -J other -o /dev/null --wrap 'sleep 900'", user="bob", folder="/home/bob")
         job = SlurmJob(testbed)
         job.submit("--nodes 3 --spares 1 --overhead-budget 0")
         job.await_protected(spares=1, timeout_s=240.0)
