@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from slurm_config import ClusterShape
 from slurm_faults import Faults
 from slurm_job import HOME, SlurmJob, slurm_testbed
 from slurm_testbed import ROOT, why_not
-from test_slurm_howto import blocks
 
 from deadpool.events import read_events
 from deadpool.workload.results import Results, differences
@@ -92,7 +92,10 @@ def test_a_health_check_drains_a_node(tmp_path: Path) -> None:
     command = tmp_path / "deadpool"
     words = ["env", f"PYTHONPATH={ROOT}/src", str(ROOT / ".venv" / "bin" / "deadpool")]
     command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-    check = next(block for block in blocks("howto/doctor.md", "") if "scontrol update" in block)
+    scripts = re.findall(
+        r"^#!/bin/sh\n.*?(?=^```)", (ROOT / "docs/howto/doctor.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    (check,) = [script for script in scripts if "scontrol update" in script]
     program = tmp_path / "health"
     program.write_text(check.replace("/opt/deadpool/bin/deadpool", str(command)).replace("--gpus 8 ", ""))
     for path in (command, program):

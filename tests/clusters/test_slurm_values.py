@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from deadpool.clusters.slurm.preflight import check_before_submission
 from deadpool.clusters.slurm.racks import racks_of_features, racks_of_switches
 from deadpool.clusters.slurm.roles import assign_roles
 from deadpool.clusters.slurm.run_folder import RunFolder
+from deadpool.clusters.slurm.time_limit import TimeLimit
 from deadpool.errors import ConfigError
 
 TOPOLOGY = """\
@@ -163,3 +165,15 @@ def test_a_run_folder_that_cannot_be_written_to_is_found_before_the_submission(t
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"not submitted: .*file cannot be written to: .* --no-preflight"):
         check_before_submission(tmp_path / "file" / "first")
+
+
+def test_a_preempted_job_without_a_time_limit_gets_a_notice_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, said = RunFolder(tmp_path, "17.0"), []
+    limit = TimeLimit("17", folder, requeue=True, warn_s=120, say=lambda what, text: said.append(text))
+    monkeypatch.setattr(client, "is_preempted", lambda job_id: False)
+    assert not limit.look(None) and not folder.notice_file.exists()
+    monkeypatch.setattr(client, "is_preempted", lambda job_id: True)
+    assert not limit.look(None) and not limit.look(None)
+    assert json.loads(folder.notice_file.read_text()) == {"reason": "preempted", "ends_at": None} and len(said) == 1

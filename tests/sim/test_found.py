@@ -25,6 +25,8 @@ FOUND = {
         107,
     ),
     "a recording that did not count, since its node had no seat, is not told again": ("succession", 256),
+    "a recording that did not count, since its node was late for a takeover, is not told again": ("anything", 655),
+    "a node whose acknowledgement was lost with its link does not acknowledge the same fence again": ("anything", 695),
     "late news of a start voids recordings of that same start": ("returns", 103),
     "a seat of a plan that never went keeps out the nodes that ran last": ("succession", 38),
 }

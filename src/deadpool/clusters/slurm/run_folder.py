@@ -97,7 +97,7 @@ class RunFolder:
         """For training scripts. It appears when the allocation ends soon."""
         return self.path / self._own("notice")
 
-    def set_notice(self, reason: str, ends_at: float) -> None:
+    def set_notice(self, reason: str, ends_at: float | None) -> None:
         self._write(self.notice_file.name, {"reason": reason, "ends_at": ends_at})
 
     # --- the end ------------------------------------------------------------------------------------------------------

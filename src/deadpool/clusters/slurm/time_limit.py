@@ -23,6 +23,7 @@ class TimeLimit:
         self._job_id, self._folder, self._requeue, self._say = job_id, folder, requeue, say
         self._warn_s = max(warn_s, REQUEUE_S)
         self._noticed: float | None = None
+        self._preempted = False  # and noticed, of a job whose end Slurm does not tell
 
     def look(self, ends_at: float | None) -> bool:
         """Returns whether the job is to be requeued now."""
@@ -32,6 +33,12 @@ class TimeLimit:
             reason = "preempted" if client.is_preempted(self._job_id) else "time limit"
             self._folder.set_notice(reason, ends_at)
             self._say("limit", f"the allocation ends in {left_s:.0f} s ({reason})")
+        elif ends_at is None and not self._preempted and client.is_preempted(self._job_id):
+            self._preempted = True
+            self._folder.set_notice("preempted", None)
+            self._say(
+                "limit", "the allocation ends soon (preempted); of a job without a time limit Slurm does not say when"
+            )
         return self._requeue and left_s < REQUEUE_S and not client.is_preempted(self._job_id)
 
     def requeue(self) -> None:

@@ -36,7 +36,6 @@ class CoordinatorSession:
 
     def on_welcome(self, welcome: Welcome, now: float) -> None:
         state, settings, first = self._state, welcome.settings, self._state.settings is None
-        takes_over = welcome.term != self._guard.record.promise.term
         self._guard.promise(welcome)
         state.settings = settings
         state.copies.configure(settings)
@@ -47,8 +46,6 @@ class CoordinatorSession:
             return
         self.proceed()
         self._report_for_takeover()
-        if not takes_over:
-            self._recordings.forget_coordinator()  # it was told them by a node that has no seat, so they do not count
         if self._leave is not None:
             state.tell_coordinator(self._leave)
 
@@ -70,9 +67,9 @@ class CoordinatorSession:
             trainers=state.trainers.infos(),
         )
         state.tell_coordinator(report)
-        ranks = [trainer.rank for trainer in state.trainers.seated() if trainer.rank is not None]
-        for recording in self._recordings.unknown_to_coordinator(ranks):
-            state.tell_coordinator(recording)
+        for trainer in state.trainers.seated():
+            if trainer.rank is not None and (recording := self._recordings.of(trainer.rank)) is not None:
+                state.tell_coordinator(recording)
 
     def on_link_lost(self, now: float) -> None:
         self._liveness.on_lost(now)

@@ -128,8 +128,11 @@ class Orders:
 
     def _fence(self, fence: Fence, now: float) -> None:
         current = self._state.current
-        if self._state.settings is None or (current.is_fenced and fence.generation == current.generation):
-            return  # the order came twice
+        if self._state.settings is None:
+            return
+        if current.is_fenced and fence.generation == current.generation:
+            self._unwinding.acknowledge_again()
+            return
         self._heartbeats.fence(now)
         self._session.fence()
         self._recordings.fence()

@@ -31,7 +31,8 @@ class NodeRecordings:
         self.keep(recording)
 
     def forget_coordinator(self) -> None:
-        """Another one leads, or the same one anew: it has no recordings."""
+        """Another one leads, or the same one had lost this node. What the node tells it now counts only if the node
+        still has its seat, so it is told again with the next plan."""
         self._coordinator_has.clear()
 
     def of(self, rank: int) -> Recording | None:
@@ -61,6 +62,9 @@ class NodeRecordings:
                 self._trainers.replace(trainer, EARLIER_START, rank=trainer.rank)
             else:
                 self._send(trainer, recording)
+
+    def of(self, rank: int) -> Recording | None:
+        return self._of_rank.get(rank)
 
     def void(self, start: Generation) -> None:
         """The script begins at its first line, and this time peers may tell each other something else. A node that

@@ -70,8 +70,17 @@ class Unwinding:
             return
         current.freeze()
         self.deadline = None
+        self._acknowledge()
+
+    def acknowledge_again(self) -> None:
+        """The coordinator had lost this node, and its acknowledgement with it."""
+        if self._state.current.phase is Phase.FROZEN:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        state = self._state
         inventory = state.copies.inventory(state.trainers.lives())
-        ack = FenceAck(generation=current.generation, inventory=inventory, hung=tuple(self._hung))
+        ack = FenceAck(generation=state.current.generation, inventory=inventory, hung=tuple(self._hung))
         state.tell_coordinator(ack)
 
     def next_check(self) -> float | None:
