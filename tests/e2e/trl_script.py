@@ -121,7 +121,8 @@ def make_generating_trainer(args: argparse.Namespace, model: Any, settings: Any,
         return [each.count("spare") - 0.1 * each.count("lost") + 0.01 * len(each) for each in completions]
 
     trainer = kind(model=model, reward_funcs=reward, args=config(**settings), train_dataset=rows, **more)
-    trainer.model.register_forward_pre_hook(Generating(args, trainer))
+    generating = trainer.model.get_base_model() if args.lora else trainer.model
+    generating.register_forward_pre_hook(Generating(args, trainer))
     return trainer
 
 
