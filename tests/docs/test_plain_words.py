@@ -18,6 +18,8 @@ WORD = re.compile(r"[A-Z]?[a-z]+")
 """Words of prose and the parts of identifiers: `_prompt_book` and `PromptBook` have two each."""
 
 ALLOWED = {"CHANGELOG.md", "tests/docs/test_plain_words.py"}
+NAMES_OF_LIBRARIES = {"tests/e2e/trl_script.py: prompt"}
+"""Columns of TRL's data sets have the names that TRL gives them."""
 
 
 def _texts() -> dict[str, str]:
@@ -37,4 +39,4 @@ def test_no_retired_word_is_left() -> None:
         for word in WORD.findall(f"{Path(name).stem} {text}")
         if word.lower() in RETIRED
     }
-    assert sorted(found) == []
+    assert sorted(found - NAMES_OF_LIBRARIES) == []

@@ -36,7 +36,7 @@ MOMENTS = {
 VARIANTS = {
     "recomputed activations": ["--kind", "grpo", "--checkpointing", *LASTING],
     "LoRA and a KL term": ["--kind", "grpo", "--lora", "--beta", "0.05"],
-    "an update of half the size ends each epoch": ["--kind", "grpo", "--steps-per-generation", "1", "--prompts", "10"],
+    "an update of half the size ends each epoch": ["--kind", "grpo", "--steps-per-generation", "1", "--rows", "10"],
     "RLOO": ["--kind", "rloo", *LASTING],
 }
 

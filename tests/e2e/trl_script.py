@@ -114,7 +114,7 @@ def make_generating_trainer(args: argparse.Namespace, model: Any, settings: Any,
     }
     if args.paged:
         settings["use_transformers_continuous_batching"] = True
-    rows = make_rows(("prompt",)).select(range(args.prompts))
+    rows = make_rows(("prompt",)).select(range(args.rows))
 
     def reward(completions: list[str], **_: Any) -> list[float]:
         kill_if_asked(args, "reward", trainer.state.global_step)
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=["sft", "dpo", "grpo", "rloo"], default="sft")
     parser.add_argument("--iterations", type=int, default=1)
     parser.add_argument("--steps-per-generation", type=int)
-    parser.add_argument("--prompts", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=20)
     parser.add_argument("--beta", type=float, default=0.0)
     parser.add_argument("--kill", default="")
     for flag in ("--bf16", "--lora", "--checkpointing", "--paged", "--sync-ref", "--forget-ref"):
