@@ -1,6 +1,6 @@
 """Trains a small Llama on generated tokens with torchtitan, protected by two lines. On CPUs too (torchtitan_cpu.py).
 
-deadpool run --nodes 2 --spares 1 --preload torchtitan.trainer examples/train_torchtitan.py
+deadpool run --nodes 2 --spares 1 examples/train_torchtitan.py
 torchrun --nproc-per-node 2 examples/train_torchtitan.py      # unprotected
 """
 

@@ -8,6 +8,7 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.errors import JobFailed
 from deadpool.workload.results import differences
 
@@ -17,6 +18,14 @@ STEPS = 10
 GENTLE = """{"stage3_param_persistence_threshold": 100}"""
 TIGHT = """{"stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 2000,
     "stage3_max_live_parameters": 5000, "stage3_max_reuse_distance": 1000, "sub_group_size": 3000}"""
+
+
+@pytest.fixture(scope="module")
+def fork_server():
+    """DeepSpeed takes long to import."""
+    shared = SharedForkServer(["deepspeed"])
+    yield shared
+    shared.close()
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,6 @@ EXAMPLES: dict[str, tuple[str, str, Callable[[Path, str], Any]]] = {
     "deepspeed": ("--steps 20", "deepspeed", printed_losses),
     "megatron": ("--steps 20", "megatron.core", printed_losses),
 }
-IN_THE_CHECK = ("transformers", "lightning")
 
 
 def commands_on_the_page(framework: str) -> list[list[str]]:
@@ -56,26 +55,43 @@ def is_installed(module: str) -> bool:
     return top is not None and importlib.util.find_spec(module) is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "framework", [each if each in IN_THE_CHECK else pytest.param(each, marks=pytest.mark.thorough) for each in EXAMPLES]
-)
-def test_command_on_the_page(tmp_path, framework):
+@pytest.mark.parametrize("framework", EXAMPLES)
+def test_trains_what_torchrun_trains(tmp_path, framework):
     small, module, outcome = EXAMPLES[framework]
     if not is_installed(module):
         pytest.skip(f"{module} is not installed")
-    (command,) = commands_on_the_page(framework)
-    *options, script = command
-
-    def arguments(name: str) -> list[str]:
-        return [str(ROOT / script), *small.replace("OUT", str(tmp_path / name)).split()]
-
-    undisturbed = outcome(tmp_path / "plain", torchrun(2, tmp_path, *arguments("plain"), timeout_s=120))
-    faulty = ["--fault", "at=backward step=5 node=n1", "--run-dir", str(tmp_path / "run")]
-    printed = deadpool_run(*options, *faulty, *arguments("job"))
-    assert len([event for event in read_events(tmp_path / "run/events.jsonl") if event["what"] == "fault"]) == 1
+    script, *arguments = script_of(framework, small, tmp_path / "plain")
+    undisturbed = outcome(tmp_path / "plain", torchrun(2, tmp_path, script, *arguments, timeout_s=120))
+    printed = run_with_a_fault(framework, small, tmp_path / "job", "at=backward step=5 node=n1")
     assert undisturbed, "nothing was trained"
     assert outcome(tmp_path / "job", printed) == undisturbed
+
+
+@pytest.mark.parametrize("framework", ["transformers", "lightning"])
+def test_command_on_the_page(tmp_path, framework):
+    _, module, outcome = EXAMPLES[framework]
+    if not is_installed(module):
+        pytest.skip(f"{module} is not installed")
+    printed = run_with_a_fault(
+        framework, "--out OUT --epochs 1 --sentences 64", tmp_path / "job", "at=backward step=2 node=n1"
+    )
+    assert outcome(tmp_path / "job", printed)
+
+
+def script_of(framework: str, small: str, out: Path) -> list[str]:
+    (command,) = commands_on_the_page(framework)
+    return [str(ROOT / command[-1]), *small.replace("OUT", str(out)).split()]
+
+
+def run_with_a_fault(framework: str, small: str, out: Path, fault: str) -> str:
+    """By the command on the page, with a fault and less to train."""
+    (command,) = commands_on_the_page(framework)
+    faulty = ["--fault", fault, "--run-dir", f"{out}-run"]
+    printed = deadpool_run(*command[:-1], *faulty, *script_of(framework, small, out))
+    assert len([event for event in read_events(Path(f"{out}-run/events.jsonl")) if event["what"] == "fault"]) == 1
+    return printed
 
 
 def deadpool_run(*arguments: str) -> str:

@@ -36,7 +36,7 @@ MOMENTS = {
 VARIANTS = {
     "recomputed activations": ["--kind", "grpo", "--checkpointing", *LASTING],
     "LoRA and a KL term": ["--kind", "grpo", "--lora", "--beta", "0.05"],
-    "an update of half the size ends each epoch": ["--kind", "grpo", "--steps-per-generation", "1", "--prompts", "10"],
+    "an update of half the size ends each epoch": ["--kind", "grpo", "--steps-per-generation", "1", "--rows", "10"],
     "RLOO": ["--kind", "rloo", *LASTING],
 }
 
@@ -99,7 +99,7 @@ def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbe
 
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
     arguments, _ = TRAININGS["GRPO, four updates per generation"]
-    stage, disturbed = run(tmp_path, fork_server, ["--kill", "generation:4:1"], arguments)
+    stage, disturbed = run(tmp_path, fork_server, MOMENTS["backward"], arguments)
     assert differences(undisturbed(arguments), disturbed) == []
     assert stage.trainers()[0] == "n0.0"
     assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]

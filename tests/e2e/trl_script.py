@@ -114,14 +114,15 @@ def make_generating_trainer(args: argparse.Namespace, model: Any, settings: Any,
     }
     if args.paged:
         settings["use_transformers_continuous_batching"] = True
-    rows = make_rows(("prompt",)).select(range(args.prompts))
+    rows = make_rows(("prompt",)).select(range(args.rows))
 
     def reward(completions: list[str], **_: Any) -> list[float]:
         kill_if_asked(args, "reward", trainer.state.global_step)
         return [each.count("spare") - 0.1 * each.count("lost") + 0.01 * len(each) for each in completions]
 
     trainer = kind(model=model, reward_funcs=reward, args=config(**settings), train_dataset=rows, **more)
-    trainer.model.register_forward_pre_hook(Generating(args, trainer))
+    generating = trainer.model.get_base_model() if args.lora else trainer.model
+    generating.register_forward_pre_hook(Generating(args, trainer))
     return trainer
 
 
@@ -170,7 +171,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=["sft", "dpo", "grpo", "rloo"], default="sft")
     parser.add_argument("--iterations", type=int, default=1)
     parser.add_argument("--steps-per-generation", type=int)
-    parser.add_argument("--prompts", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=20)
     parser.add_argument("--beta", type=float, default=0.0)
     parser.add_argument("--kill", default="")
     for flag in ("--bf16", "--lora", "--checkpointing", "--paged", "--sync-ref", "--forget-ref"):

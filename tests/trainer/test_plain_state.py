@@ -43,3 +43,28 @@ def test_everything_plain_is_as_it_was():
 def test_what_is_no_plain_data_is_left_alone():
     values = plain_attributes(Owner())["values"]
     assert sorted(values) == ["count", "figures", "names"]
+
+
+def test_keys_come_back_in_their_order():
+    """A log that lists what was added up has the order in which it was added up."""
+    owner = Owner()
+    sums = owner.figures["train"]
+    sums["entropy"].append(1.0)
+    state = decode(encode(plain_attributes(owner), "owner"), "owner")
+    sums.clear()
+    sums["entropy"].append(4.0)
+    sums["later"].append(5.0)
+    sums["loss"].append(3.0)
+    set_plain_attributes(owner, state)
+    assert owner.figures["train"] is sums
+    assert list(sums.items()) == [("loss", [0.5]), ("entropy", [1.0])]
+
+
+def test_a_dict_that_a_factory_made_is_made_again():
+    owner, fresh = Owner(), Owner()
+    for each in (owner, fresh):
+        each.names = defaultdict(lambda: defaultdict(int))
+    owner.names["a"]["count"] = 1
+    set_plain_attributes(fresh, decode(encode(plain_attributes(owner), "owner"), "owner"))
+    fresh.names["a"]["others"] += 1
+    assert fresh.names == {"a": {"count": 1, "others": 1}}

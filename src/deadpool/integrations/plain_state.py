@@ -65,12 +65,14 @@ def _set(owner: object, name: str, value: Any) -> None:
 
 
 def _refill(held: dict[Any, Any], value: dict[Any, Any]) -> None:
-    for key in [key for key in held if key not in value]:
-        del held[key]
+    """In the order of `value`: what is made by going through a dict, such as an entry of a log, has that order too."""
+    before = dict(held)
+    held.clear()
     for key, each in value.items():
-        if isinstance(each, dict) and key not in held and isinstance(held, defaultdict):
-            held[key]  # its factory makes what is missing
-        if isinstance(each, dict) and isinstance(held.get(key), dict):
+        if isinstance(each, dict) and key not in before and isinstance(held, defaultdict):
+            before[key] = held[key]  # its factory makes what is missing
+        if isinstance(each, dict) and isinstance(before.get(key), dict):
+            held[key] = before[key]
             _refill(held[key], each)
         else:
             held[key] = each
