@@ -6,7 +6,7 @@ import json
 import subprocess
 
 import pytest
-from browsing import COMMAND, CONTRASTS, NARROW, WIDE, Requests, log_in, served, text_of, token_of
+from browsing import COMMAND, CONTRASTS, NARROW, WIDE, Requests, log_in, served, text_of, token_of, wait
 from dashboard_records import T0, node_name, small_run
 
 LOST, SPARE = node_name(1), node_name(4)
@@ -30,9 +30,7 @@ def test_page_of_a_finished_job(browser, folder, picture):
         page.goto(address)
         page.fill("#token", "not the token")
         page.click("#login button")
-        page.wait_for_function(
-            "document.getElementById('login-error').textContent.includes('not the token of this job')"
-        )
+        wait(page, "document.getElementById('login-error').textContent.includes('not the token')")
         assert not page.is_visible("#main")
         log_in(page, address, token_of(folder))
         page.wait_for_selector(".fault")
