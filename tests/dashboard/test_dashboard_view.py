@@ -150,6 +150,12 @@ def test_rank_that_is_far_behind_lags():
     assert states(shown(history_of(*running()), told))[SEATS[3]] == "tl"
 
 
+def test_coordinates_are_known_where_the_mesh_is():
+    told = {"t": T0 + 9, "what": "mesh", "rank": 0, "names": ["pp", "dp", "tp"], "shape": [2, 2, 2]}
+    assert shown(history_of(*running()))["nodes"]["mesh"] is None
+    assert shown(history_of(*running(), told))["nodes"]["mesh"] == {"names": ["pp", "dp", "tp"], "shape": [2, 2, 2]}
+
+
 def test_new_job_in_the_same_folder_begins_anew():
     ended = {"t": T0 + 90, "what": "failed", "reason": "no copy"}
     assert shown(history_of(*running(), *lost(), ended))["head"]["state"] == "failed"

@@ -60,6 +60,7 @@ class History:
     every: int = 1
     protected_step: int | None = None
     bandwidth: Record | None = None
+    mesh: Record | None = None
     step_times: Series = field(default_factory=Series)  # seconds by time
     rate: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_RATE))  # time, step
     recent: deque[Record] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -182,6 +183,10 @@ class History:
 
     def _on_bandwidth(self, record: Record) -> None:
         self.bandwidth = record
+
+    def _on_mesh(self, record: Record) -> None:
+        names, shape = list(map(str, record["names"])), list(map(int, record["shape"]))
+        self.mesh = {"names": names, "shape": shape}
 
     def _on_progress(self, record: Record) -> None:
         """Between two of these the time of a step is known as a mean."""

@@ -48,7 +48,7 @@ def node_map(history: History, found: list[Interruption], status: dict[str, Any]
         steps.append(min(own_steps) if own_steps else -1)
         cells.append(_cells(history, seen, told, position, is_stopped, newest - lag_steps))
     return {
-        "nodes": {"per_node": history.per_node, "rows": rows, "states": STATES},
+        "nodes": {"per_node": history.per_node, "rows": rows, "states": STATES, "mesh": history.mesh},
         "cells": {"states": cells, "steps": steps},
     }
 
