@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deadpool.dashboard.series import Series
+from deadpool.event_types import BY_NAME
 
 Record = dict[str, Any]
 
 _MILESTONES = {"fault", "handover", "fenced", "planned", "prepared", "go", "signal_sent", "injected"}
 _WAITS = {"awaiting_spare", "awaiting_return", "no_majority", "cut_off"}
 _ENDS = {"completed", "failed"}
-_RECENT = 60
+_RECENT = 30
 _REMEMBERED_RATE = 600
 
 
@@ -73,8 +74,8 @@ class History:
             self._begin_anew()  # another job in the same folder
         self.began = t if self.began is None else min(self.began, t)
         self.last_t = max(self.last_t, t)
-        if what not in ("step_times", "progress", "machine", "slots_allocated", "resumed"):
-            self.recent.append(record)
+        if what in BY_NAME and BY_NAME[what].sentence(record):
+            self.recent.append(record)  # what the console shows
         if what in _MILESTONES:
             self._add_milestone(what, record)
         handler = getattr(self, f"_on_{what}", None)
