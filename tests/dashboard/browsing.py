@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,14 @@ def log_in(page: Any, address: str, token: str) -> None:
     page.fill("#token", token)
     page.click("#login button")
     page.wait_for_selector("#figure-step")
+
+
+def wait(page: Any, condition: str, timeout_s: float = 90.0) -> None:
+    """Playwright's own wait_for_function evaluates its text inside the page, which the page's policy forbids."""
+    deadline = time.monotonic() + timeout_s
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, f"{condition} did not come true within {timeout_s:g} s"
+        page.wait_for_timeout(50)
 
 
 def text_of(page: Any, selector: str) -> str:

@@ -32,12 +32,12 @@ def browser() -> Iterator[Any]:
 def picture(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Keeps a picture of a page as an artefact; with --update-pictures also in the documentation."""
 
-    def take(page: Any, name: str, **options: Any) -> None:
+    def take(page: Any, name: str, *, kept: bool = True, **options: Any) -> None:
         ARTEFACTS.mkdir(parents=True, exist_ok=True)
         path = ARTEFACTS / f"{name}.png"
         page.screenshot(path=path, **options)
         _reduce(path)
-        if request.config.getoption("--update-pictures"):
+        if kept and request.config.getoption("--update-pictures"):
             shutil.copy(path, PICTURES / f"dashboard-{name}.png")
 
     return take

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,18 +144,19 @@ def write_run(
     (folder / "events.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if losses:
         (folder / "journal").mkdir()
-        lines = (
-            {
-                "run": "a",
-                "rank": 0,
-                "step": step,
-                "time": T0 + 8 + STEP_S * (step + 1),
-                "values": {"train": {"loss": loss}},
-            }
-            for step, loss in enumerate(losses)
+        (folder / "journal" / "rank-00000.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in _journal(losses))
         )
-        (folder / "journal" / "rank-00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
+
+
+def _journal(losses: list[float]) -> Iterator[Record]:
+    """With some noise, and the standstill of the fault after 100 steps."""
+    noise, t = random.Random(0), T0 + 8
+    for step, loss in enumerate(losses):
+        t += STEP_S * noise.uniform(0.95, 1.08) + (1.2 if step == 99 else 0.0)
+        values = {"train": {"loss": loss * noise.uniform(0.97, 1.03)}}
+        yield {"run": "a", "rank": 0, "step": step, "time": t, "values": values}
 
 
 def small_run(folder: Path) -> Path:
@@ -165,7 +167,7 @@ def small_run(folder: Path) -> Path:
     records += fault(1, at, seats, position=1, spare=node_name(4), per_node=2, step=99)
     records += [{**each, "t": each["t"] + 2} for each in progress(101, 200)]
     records.append({"t": T0 + 120, "what": "completed", "cause": "fault-1", "reason": "all ranks ended"})
-    return write_run(folder, records, nodes=4, per_node=2, losses=[10.0 / (1 + step) for step in range(200)])
+    return write_run(folder, records, nodes=4, per_node=2, losses=[2 + 9.0 / (1 + step / 20) for step in range(200)])
 
 
 SEATS_OF_SMALL_RUN = [node_name(0), node_name(4), node_name(2), node_name(3)]

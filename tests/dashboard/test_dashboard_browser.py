@@ -6,7 +6,7 @@ import json
 import subprocess
 
 import pytest
-from browsing import COMMAND, CONTRASTS, NARROW, WIDE, Requests, log_in, served, text_of, token_of
+from browsing import COMMAND, CONTRASTS, NARROW, WIDE, Requests, log_in, served, text_of, token_of, wait
 from dashboard_records import T0, node_name, small_run
 
 LOST, SPARE = node_name(1), node_name(4)
@@ -30,9 +30,7 @@ def test_page_of_a_finished_job(browser, folder, picture):
         page.goto(address)
         page.fill("#token", "not the token")
         page.click("#login button")
-        page.wait_for_function(
-            "document.getElementById('login-error').textContent.includes('not the token of this job')"
-        )
+        wait(page, "document.getElementById('login-error').textContent.includes('not the token')")
         assert not page.is_visible("#main")
         log_in(page, address, token_of(folder))
         page.wait_for_selector(".fault")
@@ -47,7 +45,7 @@ def test_page_of_a_finished_job(browser, folder, picture):
         for theme in ("dark", "light"):
             result = page.evaluate(CONTRASTS)
             assert result["count"] > 60 and result["bad"] == [], theme
-            picture(page, f"finished-{theme}", full_page=True)
+            picture(page, f"finished-{theme}", kept=False, full_page=True)
             page.click("#theme")
         assert page.evaluate("window.evil") is None
         assert seen.elsewhere(address) == [] and len(seen.urls) > 8
@@ -77,19 +75,21 @@ def _walk_by_keyboard(page) -> None:
 
 
 @pytest.mark.thorough
-def test_report_opened_from_a_file(browser, folder, tmp_path, picture):
-    out = tmp_path / "report.html"
+def test_report_opened_from_a_file(browser, tmp_path, picture):
+    folder, out = small_run(tmp_path / "llm-7b"), tmp_path / "report.html"
+    (folder / "logs" / f"{SPARE}.0.log").write_text("rank 2 loaded version 99 from gpu-0002\n")
     subprocess.run([*COMMAND, "report", str(folder), "--out", str(out)], check=True, timeout=60, capture_output=True)
-    page = browser.new_page(viewport=NARROW, color_scheme="light")
-    seen = Requests(page)
-    page.goto(out.as_uri())
-    page.wait_for_selector(".fault")
-    page.click(".fault")
-    page.wait_for_selector('#detail [data-phase="redo"]')
-    page.click("#settings summary")
-    assert "2.13.0" in text_of(page, "#settings-list")
-    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]  # nothing is cut off
-    assert page.evaluate("performance.getEntriesByName('map-painted').length") > 0
-    picture(page, "report-narrow", full_page=True)
-    assert page.evaluate("window.evil") is None
-    assert seen.elsewhere(out.as_uri()) == [] and seen.errors == []
+    for size, scheme, name in ((WIDE, "dark", "report"), (NARROW, "light", "report-narrow")):
+        page = browser.new_page(viewport=size, color_scheme=scheme)
+        seen = Requests(page)
+        page.goto(out.as_uri())
+        page.click(".fault")
+        page.wait_for_selector('#detail [data-phase="redo"]')
+        assert "loaded version 99" in text_of(page, "#detail pre")
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]  # nothing is cut off
+        wait(page, "performance.getEntriesByName('map-painted').length > 0")
+        page.evaluate("scrollTo(0, 0)")
+        picture(page, name, full_page=size is WIDE)
+        page.click("#settings summary")
+        assert "2.13.0" in text_of(page, "#settings-list")
+        assert seen.elsewhere(out.as_uri()) == [] and seen.errors == []

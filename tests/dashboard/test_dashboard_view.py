@@ -150,6 +150,12 @@ def test_rank_that_is_far_behind_lags():
     assert states(shown(history_of(*running()), told))[SEATS[3]] == "tl"
 
 
+def test_coordinates_are_known_where_the_mesh_is():
+    told = {"t": T0 + 9, "what": "mesh", "rank": 0, "names": ["pp", "dp", "tp"], "shape": [2, 2, 2]}
+    assert shown(history_of(*running()))["nodes"]["mesh"] is None
+    assert shown(history_of(*running(), told))["nodes"]["mesh"] == {"names": ["pp", "dp", "tp"], "shape": [2, 2, 2]}
+
+
 def test_new_job_in_the_same_folder_begins_anew():
     ended = {"t": T0 + 90, "what": "failed", "reason": "no copy"}
     assert shown(history_of(*running(), *lost(), ended))["head"]["state"] == "failed"
@@ -215,25 +221,25 @@ def test_fault_in_detail_has_phases_ranks_and_ends_of_logs(tmp_path):
     assert files.fault("fault-9") is None
 
 
-def test_4096_nodes_are_read_and_shown_in_time(tmp_path):
+def test_thousand_nodes_are_read_and_shown_in_time(tmp_path):
     """A page polls several times a second; against reading and parsing the log once, building a view is little."""
-    seats = [node_name(index) for index in range(4096)]
+    seats = [node_name(index) for index in range(1024)]
     records = [
-        *start(4096, 8),
+        *start(1024, 8),
         *progress(0, 100),
-        *fault(1, T0 + 60, seats, position=7, spare=node_name(4096), per_node=8, step=99),
+        *fault(1, T0 + 60, seats, position=7, spare=node_name(1024), per_node=8, step=99),
     ]
-    folder = write_run(tmp_path / "run", records, nodes=4096, per_node=8)
+    folder = write_run(tmp_path / "run", records, nodes=1024, per_node=8)
     began = time.perf_counter()
     for line in (folder / "events.jsonl").read_text().splitlines():
         json.loads(line)
     parsed = time.perf_counter() - began
-    files, told = RunFiles(folder), status(seats, [node_name(4096 + i) for i in range(8)], 8, 100)
+    files, told = RunFiles(folder), status(seats, [node_name(1024 + i) for i in range(8)], 8, 100)
     files.refresh()
     began = time.perf_counter()
     parts = view(files.history, files.losses, files.job(), told, now=T0 + 100)
     built = time.perf_counter() - began
     print(f"parsing {len(records)} records {parsed:.2f} s, a view {built:.2f} s")
-    assert sum(map(len, parts["cells"]["states"])) == 8 * (4096 + 8)  # the lost node's spare is among the told ones
+    assert sum(map(len, parts["cells"]["states"])) == 8 * (1024 + 8)  # the lost node's spare is among the told ones
     assert len(files.fault("fault-1")["rows"]) == 64
     assert built < parsed

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from browsing import WIDE, Requests, log_in, text_of
+from browsing import WIDE, Requests, log_in, text_of, wait
 from serve_large import SECRET
 
 from deadpool.dashboard.access_token import access_token
@@ -38,11 +38,11 @@ def test_4096_nodes(browser, address, picture):
     page = browser.new_page(viewport=WIDE, color_scheme="dark")
     seen = Requests(page)
     log_in(page, address, access_token(SECRET))  # the server reads the log when the first page is opened
-    page.wait_for_function(f"{PAINTED}.length > 0", timeout=60_000)
+    wait(page, f"{PAINTED}.length > 0")
     loads = []
     for _ in range(3):
         page.reload()
-        page.wait_for_function(f"{PAINTED}.length > 0", timeout=60_000)
+        wait(page, f"{PAINTED}.length > 0")
         loads.append(page.evaluate(f"{PAINTED}[0].startTime") / 1000)
     page.wait_for_selector('#legend [data-state="l"]')
 

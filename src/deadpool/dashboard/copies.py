@@ -51,10 +51,7 @@ def _summary(status: dict[str, Any]) -> str:
     version, missing = status["watermark"], status["copies_missing"]
     if version is None:
         return "no version is complete yet"
-    state = (
-        "all copies are in place" if not missing else f"{words.plural(missing, 'copy' if missing == 1 else 'copie')}"
-    )
-    state += "" if not missing else " still missing"
+    state = f"{missing} copies are still missing" if missing else "all copies are in place"
     sent = sum(rank["wire_bytes_per_step"] or 0.0 for rank in status["ranks"])
     arena = sum(node.get("arena_bytes") or 0 for node in status["nodes"])
     return f"version {version:,}: {state}; {words.size(sent)} sent per step, {words.size(arena)} of host memory"

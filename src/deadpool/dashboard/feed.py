@@ -106,8 +106,10 @@ class Feed:
             self._refreshed.notify_all()
 
     def _build(self, now: float) -> dict[str, str]:
-        self._files.refresh()
-        history = self._files.history
+        """A job that has ended is looked at anew only if its log has grown."""
+        has_grown, history = self._files.refresh(), self._files.history
+        if history.ended is not None and not has_grown and self._parts:
+            return {}
         status = self._status if history.ended is None else None
         answers = self._ask is None or status is not None or history.ended is not None
         shown = view(history, self._files.losses, self._files.job(), status, now=now, answers=answers)

@@ -43,7 +43,7 @@ def state(history: History, found: list[Interruption]) -> tuple[str, str]:
         return "waiting", _WAITS[history.wait["what"]]
     if history.trained_since is None:
         return "forming", "forming"
-    if found and _is_open(found[-1], history):
+    if found and _is_open(found[-1]):
         doing = "handing over" if found[-1].kind == "drain" else "recovering"
         return "recovering", f"{doing}: {found[-1].cause}"
     if history.drain is not None:
@@ -51,7 +51,7 @@ def state(history: History, found: list[Interruption]) -> tuple[str, str]:
     return "running", "running"
 
 
-def _is_open(last: Interruption, history: History) -> bool:
+def _is_open(last: Interruption) -> bool:
     """Until every rank goes on. `resumed` is reported after the first new step, which may take long."""
     return "connect" not in last.phases_s
 

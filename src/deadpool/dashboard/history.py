@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deadpool.dashboard.series import Series
+from deadpool.event_types import BY_NAME
 
 Record = dict[str, Any]
 
 _MILESTONES = {"fault", "handover", "fenced", "planned", "prepared", "go", "signal_sent", "injected"}
 _WAITS = {"awaiting_spare", "awaiting_return", "no_majority", "cut_off"}
 _ENDS = {"completed", "failed"}
-_RECENT = 60
+_RECENT = 30
 _REMEMBERED_RATE = 600
 
 
@@ -61,6 +62,7 @@ class History:
     every: int = 1
     protected_step: int | None = None
     bandwidth: Record | None = None
+    mesh: Record | None = None
     step_times: Series = field(default_factory=Series)  # seconds by time
     rate: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_RATE))  # time, step
     recent: deque[Record] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -73,8 +75,8 @@ class History:
             self._begin_anew()  # another job in the same folder
         self.began = t if self.began is None else min(self.began, t)
         self.last_t = max(self.last_t, t)
-        if what not in ("step_times", "progress", "machine", "slots_allocated", "resumed"):
-            self.recent.append(record)
+        if what in BY_NAME and BY_NAME[what].sentence(record):
+            self.recent.append(record)  # what the console shows
         if what in _MILESTONES:
             self._add_milestone(what, record)
         handler = getattr(self, f"_on_{what}", None)
@@ -183,6 +185,10 @@ class History:
 
     def _on_bandwidth(self, record: Record) -> None:
         self.bandwidth = record
+
+    def _on_mesh(self, record: Record) -> None:
+        names, shape = list(map(str, record["names"])), list(map(int, record["shape"]))
+        self.mesh = {"names": names, "shape": shape}
 
     def _on_progress(self, record: Record) -> None:
         """Between two of these the time of a step is known as a mean."""

@@ -34,13 +34,14 @@ def node_map(history: History, found: list[Interruption], status: dict[str, Any]
     live = {each["node"]: each for each in status["nodes"]} if status else {}
     names = _shown(history, live)
     index = {name: i for i, name in enumerate(names)}
+    seat = {name: position for position, name in enumerate(history.seats)}
     lag_steps = _tolerated_lag(history)
     newest = max((step or 0 for each in live.values() for step in each["steps"].values()), default=0)
     is_stopped = bool(found) and found[-1].ended is None and "connect" not in found[-1].phases_s
     rows, cells, steps = [], [], []
     for name in names:
         seen, told = history.nodes.get(name) or NodeSeen(name), live.get(name)
-        position = told["position"] if told else _seat(history, name)
+        position = told["position"] if told else seat.get(name) if seen.lost is None else None
         rack = (told["rack"] if told else None) or seen.rack or ""
         holders = [index[holder] for holder in (told["holders"] if told else ()) if holder in index]
         rows.append([name, rack, -1 if position is None else position, holders, _note(seen), _last(seen)])
@@ -48,7 +49,7 @@ def node_map(history: History, found: list[Interruption], status: dict[str, Any]
         steps.append(min(own_steps) if own_steps else -1)
         cells.append(_cells(history, seen, told, position, is_stopped, newest - lag_steps))
     return {
-        "nodes": {"per_node": history.per_node, "rows": rows, "states": STATES},
+        "nodes": {"per_node": history.per_node, "rows": rows, "states": STATES, "mesh": history.mesh},
         "cells": {"states": cells, "steps": steps},
     }
 
@@ -70,12 +71,6 @@ def _rack(history: History, name: str) -> str | None:
 def _natural(text: str) -> tuple[tuple[int, str], ...]:
     """n2 comes before n10."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part)
-
-
-def _seat(history: History, name: str) -> int | None:
-    if history.nodes[name].lost is not None or name not in history.seats:
-        return None
-    return history.seats.index(name)
 
 
 def _note(seen: NodeSeen) -> str:

@@ -26,14 +26,16 @@ class RunFiles:
     _offset: int = 0
     _reader: LossReader | None = None
 
-    def refresh(self) -> None:
-        """Reads what was added since the last call."""
+    def refresh(self) -> bool:
+        """Reads what was added since the last call. Returns whether there were events."""
         self.history.per_node = int(self._announced().get("nproc_per_node") or 1)
+        before = self._offset
         for line in self._new_lines():
             self._add(line)
         if self._reader is None:
             self._reader = LossReader(self.folder / "journal", self.losses)
         self._reader.read()
+        return self._offset != before
 
     def job(self) -> Job:
         announced = self._announced()

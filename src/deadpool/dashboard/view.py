@@ -13,7 +13,7 @@ from deadpool.dashboard.node_map import node_map
 from deadpool.dashboard.series import Series
 from deadpool.event_types import BY_NAME
 
-_RECENT_SHOWN = 30
+_TEXT_LIMIT = 300
 
 
 @dataclass(slots=True)
@@ -80,14 +80,11 @@ def _job(history: History, job: Job, *, answers: bool) -> dict[str, Any]:
 
 def _recent(history: History) -> list[dict[str, Any]]:
     """The last events that the console shows, the newest first."""
-    lines: list[dict[str, Any]] = []
-    for record in reversed(history.recent):
-        text = _sentence(record)
-        if text:
-            lines.append({"t": record["t"], "what": record["what"], "cause": record.get("cause"), "text": text[:300]})
-    return lines[:_RECENT_SHOWN]
+    return [
+        {"t": each["t"], "what": each["what"], "cause": each.get("cause"), "text": _sentence(each)}
+        for each in reversed(history.recent)
+    ]
 
 
-def _sentence(record: Record) -> str | None:
-    kind = BY_NAME.get(record["what"])
-    return kind.sentence(record) if kind is not None else None
+def _sentence(record: Record) -> str:
+    return (BY_NAME[record["what"]].sentence(record) or "")[:_TEXT_LIMIT]

@@ -30,6 +30,12 @@ EVENTS = (
         fields={"reason": "the version, and what follows"},
     ),
     EventType(
+        name="mesh",
+        meaning="The device mesh of all ranks that the model's parameters are on, as rank 0 has found it.",
+        action="Nothing; the dashboard shows the coordinates of each rank.",
+        fields={"names": "names of its dimensions", "shape": "their sizes; ranks count along the last one first"},
+    ),
+    EventType(
         name="step_times",
         meaning="How long a stretch of a rank's steps took.",
         action="Nothing; `deadpool picture` draws it.",

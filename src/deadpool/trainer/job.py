@@ -25,6 +25,7 @@ from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import boundary_stop, closures, lost_peer, recovery, rehearsal
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.adapters.ddp import ddp_modules
+from deadpool.trainer.adapters.dtensor import whole_mesh
 from deadpool.trainer.adapters.kept_gradients import KeptGradients
 from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.budget import Budget
@@ -238,6 +239,7 @@ class Job:
         require_wrappers(self.state.modules)  # the script may have made wrappers since protect()
         if self.session.rank == 0:
             self._warn_of_torch()
+            self._report_mesh()
         with self.session.changed:
             self.session.core.begin()
         self._observe(self.state.mark())
@@ -266,6 +268,14 @@ class Job:
         if text := versions.warning(self.session.settings.in_place):
             note(text)
             self.session.emit("unknown_torch", reason=text)
+
+    def _report_mesh(self) -> None:
+        """For operators, who see ranks and think of stages and shards."""
+        assert self.session.settings is not None
+        parameters = (each for module in self.state.modules for each in module.parameters())
+        mesh = whole_mesh(parameters, self.session.settings.layout.world_size)
+        if mesh is not None:
+            self.session.emit("mesh", names=list(mesh[0]), shape=list(mesh[1]))
 
     def leave_step(self, error: BaseException | None) -> bool:
         """The block has ended; whether the step counts is not known yet. Returns whether to suppress the exception: a

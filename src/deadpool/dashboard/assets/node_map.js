@@ -172,10 +172,10 @@ class NodeMap {
     const count = this.nodes ? this.nodes.rows.length * this.nodes.per_node : 0;
     if (!count) return;
     this.focus = Math.max(0, Math.min(count - 1, at));
-    this.showTip(this.focus);
     setText(byId("cell"), this.textOf(this.focus).join(". "));
     const [, y] = this.cellAt(Math.floor(this.focus / this.nodes.per_node), this.focus % this.nodes.per_node);
     if (y < this.box.scrollTop || y > this.box.scrollTop + this.box.clientHeight - 40) this.box.scrollTop = y - 80;
+    this.showTip(this.focus);
     this.draw();
   }
 

@@ -1,4 +1,4 @@
-"""Finds the ranks that hold the same part of a DTensor, by its mesh and placements. Shared by the adapters."""
+"""Reads the meshes of DTensors: which ranks hold the same part of one, and which coordinates ranks have."""
 
 from __future__ import annotations
 
@@ -25,3 +25,14 @@ def _ranks_alike(tensor: DTensor) -> tuple[int, ...]:
         for placement, position in zip(tensor.placements, coordinate, strict=True)
     ]
     return tuple(sorted(torch.as_tensor(tensor.device_mesh.mesh[tuple(index)]).flatten().tolist()))
+
+
+def whole_mesh(parameters: Iterable[torch.Tensor], world_size: int) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
+    """Names and sizes of the dimensions of the mesh that has all ranks in their order, the last dimension fastest.
+    None: the parameters are on no such mesh, or its dimensions have no names."""
+    meshes = {id(each.device_mesh): each.device_mesh for each in parameters if isinstance(each, DTensor)}
+    for mesh in meshes.values():
+        root = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh  # a name that is not public
+        if root.mesh_dim_names and root.mesh.flatten().tolist() == list(range(world_size)):
+            return tuple(root.mesh_dim_names), tuple(root.mesh.shape)
+    return None
