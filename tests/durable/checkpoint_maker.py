@@ -76,6 +76,7 @@ def finish_task(where: str, step: int, copies: tuple[Copy, ...], keep_last: int 
     return FinishTask(
         where=where,
         name=name_of(step),
+        nice=0,
         job="test",
         step=step,
         positions=2,

@@ -26,7 +26,7 @@ def require_equal(job: DurableJob, where: str) -> int:
     return newest.step
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "layout", ["ddp", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fsdp2", "tp", "fsdp2-tp", "3d"))]
 )
@@ -49,7 +49,7 @@ def _load_into_half_as_many_ranks(job: DurableJob, where: str, folder: Path) -> 
     run_ranks(SCRIPT, [*arguments, "--expect", str(expected)], WORLD[job.layout] // 2, folder / "console.log")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "layout", ["ddp", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fsdp2", "tp", "3d"))]
 )

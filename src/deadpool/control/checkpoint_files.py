@@ -73,7 +73,13 @@ class CheckpointFiles:
             StagedCopy(fd=segment.fd, copy=copy, recording=recording)
             for segment, (_, copy, recording) in zip(segments, effect.copies, strict=True)
         ]
-        task = PartTask(where=durable.where, name=effect.name, bytes_per_s=durable.bytes_per_s, copies=tuple(staged))
+        task = PartTask(
+            where=durable.where,
+            name=effect.name,
+            nice=durable.nice,
+            bytes_per_s=durable.bytes_per_s,
+            copies=tuple(staged),
+        )
         self._writers.start(task, lambda: _close(segments))
 
     def _copy(self, source: memoryview, target: memoryview, generation: Generation) -> None:
@@ -90,6 +96,7 @@ class CheckpointFiles:
         task = FinishTask(
             where=durable.where,
             name=effect.name,
+            nice=durable.nice,
             job=durable.job,
             step=effect.number,
             positions=layout.positions,
