@@ -1,4 +1,4 @@
-"""What durable checkpoints are for, and what must not hurt: losses of everything, and stores that fail, fill up or hang."""
+"""What durable checkpoints are for, and what must not hurt: total losses, and stores that fail, fill up or hang."""
 
 from __future__ import annotations
 
