@@ -3,8 +3,8 @@ while none is.
 
     python benchmarks/durable.py --nodes 1 --ranks 2 --steps 400 --every 20s
 
-It prints the ratio during a write, and what follows from it for one checkpoint every half hour. Steps and writes are matched by
-wall-clock time: both come from this one machine.
+It prints the ratio during a write, and what follows from it for one checkpoint every half hour. Steps and writes are
+matched by wall-clock time: both come from this one machine.
 """
 
 from __future__ import annotations

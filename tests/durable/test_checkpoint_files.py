@@ -31,7 +31,7 @@ def where(tmp_path: Path) -> str:
     return str(tmp_path / "check points")
 
 
-def test_stock_torch_loads_it_into_a_plain_model(where):
+def test_plain_torch_loads_it_into_a_plain_model(where):
     write_whole(DirectoryStore(Path(where)), where, 3)
     model = make_model()
     with torch.no_grad():

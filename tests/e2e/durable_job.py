@@ -81,7 +81,7 @@ def manifests(where: str) -> list[Manifest]:
 
 
 def load_whole(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a checkpoint, by stock torch in this one process."""
+    """Every tensor of a checkpoint, by plain torch in this one process."""
     metadata = FileSystemReader(folder).read_metadata()
     state = {
         name: torch.zeros(item.size, dtype=item.properties.dtype) for name, item in metadata.state_dict_metadata.items()

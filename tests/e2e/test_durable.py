@@ -1,4 +1,4 @@
-"""Checkpoints that agents write: stock torch loads them, and jobs begin from them bit for bit."""
+"""Checkpoints that agents write: plain torch loads them, and jobs begin from them bit for bit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def require_equal(job: DurableJob, where: str) -> int:
 @pytest.mark.parametrize(
     "layout", ["ddp", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fsdp2", "tp", "fsdp2-tp", "3d"))]
 )
-def test_stock_torch_loads_what_agents_wrote(layout, tmp_path, fork_server):
+def test_plain_torch_loads_what_agents_wrote(layout, tmp_path, fork_server):
     where = str(tmp_path / "check points")
     job = DurableJob(tmp_path / "job", fork_server, layout, where=where, config=ranks_of(layout))
     job.run()

@@ -127,7 +127,7 @@ def _writers(layout: SlotLayout) -> dict[Any, int]:
 
 def host_buffers(modules: dict[str, bytes]) -> dict[str, Tensor]:
     """Buffers in host memory, by name. They are in the boundary record already, and are read from there; but whoever
-    loads the checkpoint with stock torch looks for them among the tensors."""
+    loads the checkpoint with plain torch looks for them among the tensors."""
     found: dict[str, Tensor] = {}
     for keyword, data in modules.items():
         parts = decode(data, keyword)

@@ -121,7 +121,7 @@ class DurableStore:
         return Checkpoint(name=name, number=number, copies=self._stored[name].copies)
 
     def origin(self, plan: Plan) -> Version | None:
-        """The version that was written, where a plan resumes from a checkpoint. Checker (rule 25)."""
+        """The version that was written, where a plan resumes from a checkpoint. The checker of checkpoints."""
         names = [fetch.checkpoint for order in plan.orders for fetch in order.fetch if fetch.checkpoint]
         if not names:
             return None
