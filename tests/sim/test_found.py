@@ -21,6 +21,9 @@ FOUND = {
     "a plan that lets a node leave and replaces a lost one has no majority": ("anything", 321),
     "orders of a newer plan take the place of those that a process still loads by": ("long_loads", 58),
     "a seat of a plan that never went keeps out the nodes that ran last": ("succession", 38),
+    "a time that has passed wakes the coordinator for ever where no checkpoint can begin": ("durable", 0),
+    "a newcomer still loads from a slot that a plan which goes back to a checkpoint has given away": ("durable", 58),
+    "the cut of an older generation ends what loads from a checkpoint in this one": ("durable", 63),
 }
 
 
