@@ -2,50 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from durable_job import DurableJob, manifests
-from unprotected import _free_port
+from s3_server import serving_s3
 
 from deadpool.durable.reading import faults_of
 from deadpool.durable.store import open_store
 
 
 @pytest.fixture
-def bucket(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'torch-deadpool[durable]'")
-    pytest.importorskip("flask_cors", reason="needs moto[server]")
-    address = f"http://127.0.0.1:{_free_port()}"
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", address.rpartition(":")[2]]
-    with (tmp_path / "moto.log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        _await(address)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
-        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("bucket")
-        yield "s3://bucket/check points"
-    finally:
-        server.kill()
-        server.wait()
-
-
-def _await(address: str) -> None:
-    deadline = time.monotonic() + 60.0
-    while True:
-        try:
-            urllib.request.urlopen(address, timeout=5.0)
-            return
-        except urllib.error.URLError:
-            assert time.monotonic() < deadline, "moto's server did not start"
-            time.sleep(0.2)
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with serving_s3(tmp_path, monkeypatch) as name:
+        yield f"s3://{name}/check points"
 
 
 @pytest.mark.thorough
