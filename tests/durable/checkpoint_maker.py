@@ -28,7 +28,7 @@ def make_model() -> nn.Module:
 class MadeRank:
     """A rank's snapshot in a slot. Both ranks have the same parameters, and buffers of their own."""
 
-    def __init__(self, rank: int, step: int) -> None:
+    def __init__(self, rank: int, step: int, shifted: float = 0.0) -> None:
         self.model = make_model()
         for name, buffer in self.model.named_buffers():
             if buffer.is_floating_point():
@@ -37,6 +37,8 @@ class MadeRank:
         for param in self.model.parameters():
             param.grad = torch.ones_like(param)
         self.optimizer.step()
+        with torch.no_grad():
+            next(self.model.parameters()).add_(shifted)
         replicas = {id(param): RANKS for param in self.model.parameters()}
         self.state = ProtectedState(
             {"model": self.model, "optimizer": self.optimizer}, replicas=replicas, rank=rank, node_of=lambda peer: peer

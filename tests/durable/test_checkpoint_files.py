@@ -126,15 +126,19 @@ def test_torn_write_is_no_checkpoint(where):
 def test_ranks_that_only_claim_to_be_the_same_are_refused(where):
     store = DirectoryStore(Path(where))
     copies = write_parts(store, 3)
-    other = MadeRank(1, 3)
-    with torch.no_grad():
-        next(other.model.parameters()).add_(1.0)
-    other.state.record()
-    other.state.copy_bulk(other.segment.slot(0), other.copy.geometry, cancelled=lambda: False)
+    other = MadeRank(1, 3, shifted=1.0)
     PartWriter(store, name_of(3), RateLimit(0)).write(other.copy, other.segment.slot(0), b"")
     other.close()
     with pytest.raises(StateError, match="counts as the same on ranks"):
         finish(finish_task(where, 3, copies))
+
+
+def test_snapshot_that_was_damaged_in_memory_is_not_written(where):
+    made = MadeRank(0, 3)
+    _put(made.segment, made.copy.geometry.offset("replica") + 5, memoryview(b"?"))
+    with pytest.raises(StateError, match="not as sealed"):
+        PartWriter(DirectoryStore(Path(where)), name_of(3), RateLimit(0)).write(made.copy, made.segment.slot(0), b"")
+    made.close()
 
 
 def test_old_ones_go_and_every_nth_stays(where):

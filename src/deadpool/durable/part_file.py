@@ -27,8 +27,9 @@ from deadpool.durable.pieces import (
 )
 from deadpool.durable.rate import CheckedWriter, RateLimit
 from deadpool.durable.store import Store
+from deadpool.errors import StateError
 from deadpool.protocol.messages import Copy
-from deadpool.protocol.seal import Region
+from deadpool.protocol.seal import NOT_AS_SEALED, Region, digest_of
 from deadpool.snapshot.checkpoint_names import plain_name
 from deadpool.snapshot.checksums import digest_region
 from deadpool.snapshot.layout import SlotLayout, TensorEntry, decode_layout, split_record
@@ -47,6 +48,9 @@ class PartWriter:
         """Returns how many bytes were written."""
         rank, extent = copy.seal.rank, copy.seal.extent
         regions: dict[str, memoryview] = {each: region(slot, copy.geometry, extent, each) for each in _regions()}
+        for each, data in regions.items():
+            if digest_region(data) != digest_of(copy.seal.digest, each):  # type: ignore[arg-type]
+                raise StateError(f"region {each!r} of rank {rank} is {NOT_AS_SEALED}")
         record = bytes(regions["record"])
         encoded_layout, host = split_record(record)
         files: dict[str, tuple[int, str]] = {}
