@@ -65,6 +65,7 @@ def test_everything_is_killed_while_it_writes(tmp_path, fork_server):
     same_as(whole, *jobs, last)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_every_copy_of_a_rank_is_lost_in_mid_run(tmp_path, fork_server):
     """A node and the holder of its copies die at once. The job goes back to its checkpoint by itself."""
@@ -98,6 +99,8 @@ def trains_on(job: DurableJob) -> list[dict[str, Any]]:
     return job.events("checkpoint_failed")
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
 def test_store_fails(tmp_path, fork_server):
     (tmp_path / "file").touch()
     job = DurableJob(
