@@ -42,6 +42,8 @@ TORCH_FREE_SNAPSHOT = {
     "snapshot.transfer",
 }
 
+TORCH_FREE_DURABLE = {f"durable.{module}" for module in ("manifest", "pieces", "rate", "reading", "store", "tasks")}
+
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "environment": set(),
@@ -79,7 +81,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "timeouts",
         "metrics",
     }
-    | TORCH_FREE_SNAPSHOT,
+    | TORCH_FREE_SNAPSHOT
+    | TORCH_FREE_DURABLE,
     "clusters": {
         *("", "config", "control", "environment", "errors", "events", "host_memory", "owner_only", "protocol"),
         *("setting", "wire", "child_processes"),
@@ -89,6 +92,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "snapshot": SHARED
     | {"host_memory"}
     | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "preauth_limit", "tls")},
+    "durable": {"protocol", "snapshot", "errors"},
     "backend": {"config", "events", "errors"},
     "trainer": SHARED
     | {"wire", "snapshot", "backend", "child_processes", "environment", "fork_loop", "journal", "notes"},
@@ -106,7 +110,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 TORCH_IN_WORKLOAD = {
     f"workload.{module}" for module in ("average", "device", "gpt", "layouts", "loader", "master_weights", "train")
 }
-TORCH_ALLOWED = {"snapshot", "backend", "trainer", "integrations", "chaos.strangers.torchrun"} | TORCH_IN_WORKLOAD
+TORCH_IN_DURABLE = {f"durable.{module}" for module in ("metadata", "part_file", "writer")}
+TORCH_ALLOWED = {"snapshot", "backend", "trainer", "integrations", "chaos.strangers.torchrun"}
+TORCH_ALLOWED |= TORCH_IN_WORKLOAD | TORCH_IN_DURABLE
 PROTOCOL_PACKAGES = {"msgspec"}
 """protocol is written with the standard library and msgspec, whose Structs are its messages and their values."""
 PROTOCOL_FORBIDDEN = {"asyncio", "os", "random", "socket", "threading", "time", "uuid"}

@@ -107,6 +107,7 @@ class JobConfig:
     durable_bandwidth: str = setting(
         "", "bytes per second that each node may write to it, as in 200MB", default_text="no limit"
     )
+    durable_nice: int = setting(10, "niceness of the processes that write durable checkpoints: training goes first")
     durable_timeout_s: float = setting(1800.0, "seconds after which the write of a durable checkpoint is given up")
     durable_keep: int = setting(3, "newest durable checkpoints that stay; 0: all")
     durable_keep_every: int = setting(0, "checkpoints whose step is a multiple of this stay too; 0: none")
@@ -226,6 +227,7 @@ class JobConfig:
         parse_bandwidth(self.durable_bandwidth)
         for name in ("durable_keep", "durable_keep_every"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")
+        _require("durable_nice", self.durable_nice, 0 <= self.durable_nice <= 19, "a number of 0 to 19")
         timeout = self.durable_timeout_s
         _require("durable_timeout_s", timeout, timeout > 0, "a time of more than 0 s")
         _require("resume", self.resume, self.resume in RESUME, f"one of {', '.join(RESUME)}")

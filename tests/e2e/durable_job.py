@@ -37,13 +37,14 @@ class DurableJob:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        settings = {"nodes": 2, "overhead_budget": 0.0, "durable_every": "1h", "durable": self.where, **self.config}
+        settings = {"nodes": 2, "overhead_budget": 0.0, "durable_every": "1h", "durable": self.where}
+        settings |= {"durable_nice": 0, **self.config}  # a busy machine would hardly run it otherwise
         words = ["--layout", self.layout, "--steps", str(self.steps), "--step-s", str(self.step_s)]
         self.trial = WorkloadTrial(
             JobConfig(**settings).checked(),
             words,
             self.folder,
-            deadline_s=120.0,
+            deadline_s=240.0,
             script=SCRIPT,
             fork_server=self.fork_server,
         )
@@ -80,7 +81,7 @@ def manifests(where: str) -> list[Manifest]:
 
 
 def load_whole(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a checkpoint, by stock torch in this one process."""
+    """Every tensor of a checkpoint, by plain torch in this one process."""
     metadata = FileSystemReader(folder).read_metadata()
     state = {
         name: torch.zeros(item.size, dtype=item.properties.dtype) for name, item in metadata.state_dict_metadata.items()

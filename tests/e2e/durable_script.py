@@ -1,6 +1,6 @@
 """The workload, but before every step each rank saves what it holds, gathered by torch: what a checkpoint has to equal.
 
-It also loads a checkpoint with stock torch: `--load FOLDER --expect FILE` builds the model on as many ranks as there
+It also loads a checkpoint with plain torch: `--load FOLDER --expect FILE` builds the model on as many ranks as there
 are, calls torch.distributed.checkpoint.load and compares.
 """
 
@@ -46,7 +46,7 @@ def whole(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def state_of(built: Assembly) -> dict[str, tuple[torch.Tensor, int]]:
-    """By the names that stock torch gives."""
+    """By the names that plain torch gives."""
     names = {id(param): name.removeprefix("module.") for name, param in built.model.named_parameters()}
     found = {f"model.{names[id(param)]}": whole(param) for param in built.model.parameters()}
     for param, state in built.optimizer.state.items():

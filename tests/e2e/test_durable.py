@@ -1,4 +1,4 @@
-"""Checkpoints that agents write: stock torch loads them, and jobs begin from them bit for bit."""
+"""Checkpoints that agents write: plain torch loads them, and jobs begin from them bit for bit."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def require_equal(job: DurableJob, where: str) -> int:
     return newest.step
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "layout", ["ddp", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fsdp2", "tp", "fsdp2-tp", "3d"))]
 )
-def test_stock_torch_loads_what_agents_wrote(layout, tmp_path, fork_server):
+def test_plain_torch_loads_what_agents_wrote(layout, tmp_path, fork_server):
     where = str(tmp_path / "check points")
     job = DurableJob(tmp_path / "job", fork_server, layout, where=where, config=ranks_of(layout))
     job.run()
@@ -49,7 +49,7 @@ def _load_into_half_as_many_ranks(job: DurableJob, where: str, folder: Path) -> 
     run_ranks(SCRIPT, [*arguments, "--expect", str(expected)], WORLD[job.layout] // 2, folder / "console.log")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "layout", ["ddp", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fsdp2", "tp", "3d"))]
 )

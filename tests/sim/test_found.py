@@ -29,6 +29,9 @@ FOUND = {
     "a node whose acknowledgement was lost with its link does not acknowledge the same fence again": ("anything", 695),
     "late news of a start voids recordings of that same start": ("returns", 103),
     "a seat of a plan that never went keeps out the nodes that ran last": ("succession", 38),
+    "a time that has passed wakes the coordinator for ever where no checkpoint can begin": ("durable", 0),
+    "a newcomer still loads from a slot that a plan which goes back to a checkpoint has given away": ("durable", 58),
+    "the cut of an older generation ends what loads from a checkpoint in this one": ("durable", 63),
 }
 
 

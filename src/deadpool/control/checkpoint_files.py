@@ -25,6 +25,7 @@ from deadpool.protocol.effects import (
     Staged,
     WritePart,
 )
+from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Settings, SlotRef
 from deadpool.snapshot.arena import Segment
 
@@ -37,14 +38,15 @@ class CheckpointFiles:
         self._deliver, self._slot = deliver, slot
         self._writers = CheckpointWriters(deliver)
         self._settings: Settings | None = None
-        self._fenced = threading.Event()
+        self._fenced: Generation = NO_GENERATION  # older ones have ended
         self._loads: set[Load] = set()
 
     def use(self, settings: Settings) -> None:
         self._settings = settings
 
     def close(self) -> None:
-        self.cut()
+        for load in list(self._loads):
+            load.cancel()
         self._writers.close()
 
     # --- writing -----------------------------------------------------------------------------------------------------
@@ -59,7 +61,7 @@ class CheckpointFiles:
             for ref, copy, _ in effect.copies:
                 segment = Segment.create(f"checkpoint-{copy.seal.rank}", copy.geometry, 1)
                 segments.append(segment)
-                self._copy(self._slot(ref), segment.slot(0))
+                self._copy(self._slot(ref), segment.slot(0), effect.generation)
         except (ArenaError, TransferError) as error:
             failure = str(error)
         self._deliver(Staged(name=effect.name, slots=tuple(ref for ref, _, _ in effect.copies)))
@@ -71,14 +73,20 @@ class CheckpointFiles:
             StagedCopy(fd=segment.fd, copy=copy, recording=recording)
             for segment, (_, copy, recording) in zip(segments, effect.copies, strict=True)
         ]
-        task = PartTask(where=durable.where, name=effect.name, bytes_per_s=durable.bytes_per_s, copies=tuple(staged))
+        task = PartTask(
+            where=durable.where,
+            name=effect.name,
+            nice=durable.nice,
+            bytes_per_s=durable.bytes_per_s,
+            copies=tuple(staged),
+        )
         self._writers.start(task, lambda: _close(segments))
 
-    def _copy(self, source: memoryview, target: memoryview) -> None:
+    def _copy(self, source: memoryview, target: memoryview, generation: Generation) -> None:
         """In chunks, since a recovery does not wait for it."""
         taken, given = np.frombuffer(source, np.uint8), np.frombuffer(target, np.uint8)
         for start in range(0, len(taken), _CHUNK_BYTES):
-            if self._fenced.is_set():
+            if generation < self._fenced:
                 raise TransferError("a recovery began before the snapshots were copied")
             np.copyto(given[start : start + _CHUNK_BYTES], taken[start : start + _CHUNK_BYTES])
 
@@ -88,6 +96,7 @@ class CheckpointFiles:
         task = FinishTask(
             where=durable.where,
             name=effect.name,
+            nice=durable.nice,
             job=durable.job,
             step=effect.number,
             positions=layout.positions,
@@ -114,14 +123,13 @@ class CheckpointFiles:
         load.run(self._settings.durable.where)
         self._loads.discard(load)
 
-    def begin_generation(self) -> None:
-        self._fenced.clear()
-
-    def cut(self) -> None:
-        """No slot is read or written for a checkpoint after this, once the threads of write_part() have ended."""
-        self._fenced.set()
+    def cut(self, generation: Generation) -> None:
+        """No slot is read or written for an older generation after this, once the threads of write_part() have
+        ended."""
+        self._fenced = max(self._fenced, generation)
         for load in list(self._loads):
-            load.cancel()
+            if load.generation < generation:
+                load.cancel()
 
 
 class Load:
@@ -131,6 +139,10 @@ class Load:
         self._effect, self._slot, self._deliver = effect, slot, deliver
         self._lock = threading.Lock()
         self._is_cancelled = False
+
+    @property
+    def generation(self) -> Generation:
+        return self._effect.generation
 
     def run(self, where: str) -> None:
         effect = self._effect

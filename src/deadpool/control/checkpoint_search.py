@@ -27,6 +27,7 @@ def durable_settings(config: JobConfig, secret: bytes) -> DurableSettings | None
         every_s=every_s,
         every_steps=every_steps,
         bytes_per_s=parse_bandwidth(config.durable_bandwidth),
+        nice=config.durable_nice,
         timeout_s=config.durable_timeout_s,
         keep_last=config.durable_keep,
         keep_every=config.durable_keep_every,

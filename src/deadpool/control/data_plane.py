@@ -159,7 +159,6 @@ class DataPlane:
             case FetchCopy():
                 self._stream(self._fetch, effect)
             case WritePart():
-                self._checkpoints.begin_generation()
                 self._stream(self._checkpoints.write_part, effect)
             case CompleteCheckpoint():
                 self._checkpoints.finish(effect)
@@ -308,7 +307,7 @@ class DataPlane:
     def _cut(self, generation: Generation) -> None:
         """Reports only when no result of an older generation can follow: its last results are delivered before."""
         moving = set(self._moving)
-        self._checkpoints.cut()
+        self._checkpoints.cut(generation)
         self._client.fence(generation)
         self._server.fence(generation)
         concurrent.futures.wait(moving)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from deadpool.durable.pieces import (
     Part,
@@ -26,12 +27,15 @@ from deadpool.durable.pieces import (
 )
 from deadpool.durable.rate import CheckedWriter, RateLimit
 from deadpool.durable.store import Store
+from deadpool.errors import StateError
 from deadpool.protocol.messages import Copy
-from deadpool.protocol.seal import Region
+from deadpool.protocol.seal import NOT_AS_SEALED, Region, digest_of
+from deadpool.snapshot.checkpoint_names import plain_name
 from deadpool.snapshot.checksums import digest_region
 from deadpool.snapshot.layout import SlotLayout, TensorEntry, decode_layout, split_record
+from deadpool.snapshot.record import decode
 from deadpool.snapshot.slot import region
-from deadpool.snapshot.tensors import dtype_name
+from deadpool.snapshot.tensors import dtype_name, to_bytes
 
 _LOCAL_HEADER_BYTES = 30  # of a zip file, before the name
 
@@ -44,10 +48,13 @@ class PartWriter:
         """Returns how many bytes were written."""
         rank, extent = copy.seal.rank, copy.seal.extent
         regions: dict[str, memoryview] = {each: region(slot, copy.geometry, extent, each) for each in _regions()}
+        for each, data in regions.items():
+            if digest_region(data) != digest_of(copy.seal.digest, each):  # type: ignore[arg-type]
+                raise StateError(f"region {each!r} of rank {rank} is {NOT_AS_SEALED}")
         record = bytes(regions["record"])
-        layout = decode_layout(split_record(record)[0])
+        encoded_layout, host = split_record(record)
         files: dict[str, tuple[int, str]] = {}
-        pieces = self._write_tensors(rank, layout, regions, files)
+        pieces = self._write_tensors(rank, decode_layout(encoded_layout), regions, host_buffers(host["module"]), files)
         self._write_file(record_path(rank), record, files)
         self._write_file(recording_path(rank), recording, files)
         part = Part(rank=rank, file=data_path(rank), pieces=tuple(pieces), files=dict(files))
@@ -55,7 +62,12 @@ class PartWriter:
         return sum(size for size, _ in files.values())
 
     def _write_tensors(
-        self, rank: int, layout: SlotLayout, regions: dict[str, memoryview], files: dict[str, tuple[int, str]]
+        self,
+        rank: int,
+        layout: SlotLayout,
+        regions: dict[str, memoryview],
+        buffers: dict[str, Tensor],
+        files: dict[str, tuple[int, str]],
     ) -> list[Piece]:
         writers = _writers(layout)
         with self._store.writing(f"{self._name}/{data_path(rank)}") as file:
@@ -64,6 +76,7 @@ class PartWriter:
                 self._write_tensor(rank, layout, entry, writers[entry.key], regions[entry.region], out)
                 for entry in layout.entries
             ]
+            pieces += [_write_buffer(rank, name, buffer, out) for name, buffer in buffers.items()]
         files[data_path(rank)] = out.facts
         return pieces
 
@@ -73,7 +86,7 @@ class PartWriter:
         data = whole[entry.offset : entry.offset + entry.nbytes]
         at = None
         if writer == rank:
-            archive, inside = _archive(entry, data)
+            archive, inside = _archive(_as_tensor(entry, data), data)
             at = (out.size, len(archive), out.size + inside)
             out.write(archive)
         spec = entry.dtensor_spec
@@ -116,20 +129,59 @@ def _writers(layout: SlotLayout) -> dict[Any, int]:
     return writers
 
 
-def _archive(entry: TensorEntry, data: memoryview) -> tuple[memoryview, int]:
-    """The tensor as torch.save writes it, and where its bytes begin in that."""
+def host_buffers(modules: dict[str, bytes]) -> dict[str, Tensor]:
+    """Buffers in host memory, by name. They are in the boundary record already, and are read from there; but whoever
+    loads the checkpoint with plain torch looks for them among the tensors."""
+    found: dict[str, Tensor] = {}
+    for keyword, data in modules.items():
+        parts = decode(data, keyword)
+        for path, buffers in parts["buffers"].items():
+            for name, buffer in buffers.items():
+                if buffer is not None and name not in parts["passing"].get(path, ()):
+                    found[".".join(part for part in (keyword, plain_name(path), name) if part)] = buffer
+    return found
+
+
+def _write_buffer(rank: int, name: str, buffer: Tensor, out: CheckedWriter) -> Piece:
+    data = memoryview(to_bytes(buffer))
+    archive, inside = _archive(buffer.contiguous(), data)
+    at = (out.size, len(archive), out.size + inside)
+    out.write(archive)
+    shape = tuple(buffer.shape)
+    return Piece(
+        name=name,
+        kind="buffer",
+        dtype=dtype_name(buffer.dtype),
+        whole=shape,
+        start=(0,) * len(shape),
+        shape=shape,
+        region="",
+        offset=0,
+        nbytes=len(data),
+        digest=digest_region(data),
+        sharing=(rank,),
+        writer=rank,
+        at=at,
+    )
+
+
+def _as_tensor(entry: TensorEntry, data: memoryview) -> Tensor:
     array = np.frombuffer(data, np.uint8)
-    tensor = torch.from_numpy(array.copy() if not entry.nbytes else array).view(entry.dtype).reshape(entry.shape)
+    return torch.from_numpy(array if entry.nbytes else array.copy()).view(entry.dtype).reshape(entry.shape)
+
+
+def _archive(tensor: Tensor, data: memoryview) -> tuple[memoryview, int]:
+    """The tensor as torch.save writes it, and where its bytes begin in that."""
     buffer = io.BytesIO()
     torch.save(tensor, buffer)
     archive = buffer.getbuffer()
-    if not entry.nbytes:
+    if not len(data):
         return archive, 0
     with zipfile.ZipFile(buffer) as file:
         stored = next(info for info in file.infolist() if info.filename.endswith("/data/0"))
-    assert stored.compress_type == zipfile.ZIP_STORED and stored.file_size == entry.nbytes, stored
+    assert stored.compress_type == zipfile.ZIP_STORED and stored.file_size == len(data), stored
     header = archive[stored.header_offset : stored.header_offset + _LOCAL_HEADER_BYTES]
     name_bytes, extra_bytes = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
     start = stored.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
-    assert archive[start : start + entry.nbytes] == data, entry.name
+    assert archive[start : start + len(data)] == data, stored
     return archive, start

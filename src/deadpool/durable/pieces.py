@@ -26,7 +26,7 @@ class Piece:
     whole: tuple[int, ...]  # shape of the whole tensor
     start: tuple[int, ...]
     shape: tuple[int, ...]
-    region: str
+    region: str  # empty: it is in the boundary record
     offset: int  # in the region
     nbytes: int
     digest: int

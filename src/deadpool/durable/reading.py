@@ -67,7 +67,7 @@ def _by_file(store: Store, name: str, part: Part) -> Iterator[tuple[str, list[tu
     """The rank's pieces by the file that has them, in the order of that file."""
     by_writer: dict[int, list[Piece]] = {}
     for piece in part.pieces:
-        if piece.nbytes:
+        if piece.nbytes and piece.region:
             by_writer.setdefault(piece.writer, []).append(piece)
     for writer, pieces in sorted(by_writer.items()):
         found = (part if writer == part.rank else _read_part(store, name, writer)).found()

@@ -102,11 +102,9 @@ class FsspecStore:
             try:
                 yield cast(BinaryIO, file)
             except BaseException:
-                discard = getattr(file, "discard", None)
-                if discard is not None:
-                    with contextlib.suppress(Exception):
-                        discard()  # without it, closing would publish what was written so far
-                file.closed = True
+                with contextlib.suppress(Exception):
+                    file.discard()
+                    file.closed = True  # otherwise the collection of the object would publish what was written so far
                 raise
             file.close()
 

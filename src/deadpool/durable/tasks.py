@@ -18,6 +18,7 @@ class StagedCopy(msgspec.Struct, frozen=True, kw_only=True):
 class PartTask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     where: str
     name: str
+    nice: int
     bytes_per_s: float
     copies: tuple[StagedCopy, ...]
 
@@ -25,6 +26,7 @@ class PartTask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class FinishTask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     where: str
     name: str
+    nice: int
     job: str
     step: int
     positions: int

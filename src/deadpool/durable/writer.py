@@ -23,8 +23,6 @@ from deadpool.durable.tasks import FinishTask, PartTask, decode_task
 from deadpool.errors import DeadPoolError
 from deadpool.snapshot.arena import Segment
 
-NICENESS = 19
-
 
 def write_parts(task: PartTask) -> int:
     from deadpool.durable.part_file import PartWriter
@@ -74,8 +72,8 @@ def finish(task: FinishTask) -> int:
 
 
 def main() -> None:
-    os.nice(NICENESS)
     task = decode_task(sys.stdin.buffer.read())
+    os.nice(task.nice)  # before torch is imported, which takes most of the CPU time of a small checkpoint
     answer: dict[str, Any]
     try:
         answer = {"bytes": write_parts(task) if isinstance(task, PartTask) else finish(task), "failure": ""}

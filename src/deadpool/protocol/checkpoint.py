@@ -23,6 +23,7 @@ class DurableSettings(Value, frozen=True, kw_only=True):
     every_s: float = 0.0  # 0: not by time
     every_steps: int = 0  # 0: not by steps
     bytes_per_s: float = 0.0  # of each node; 0: no limit
+    nice: int = 10  # of the processes that write
     timeout_s: float = 1800.0  # after which a write is given up
     keep_last: int = 3  # 0: all
     keep_every: int = 0  # checkpoints whose step is a multiple of this stay too; 0: none

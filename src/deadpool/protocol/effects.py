@@ -402,9 +402,10 @@ class WriteOut:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePart:
     """Copy these slots into memory of their own (comes back as Staged), then write them to the store (PartWritten).
-    Each comes with what small collectives gave the rank."""
+    Each comes with what small collectives gave the rank. A fence cuts the first short, and not the second."""
 
     name: str
+    generation: Generation
     copies: tuple[tuple[SlotRef, Copy, bytes], ...]
 
 

@@ -17,7 +17,7 @@ from deadpool.protocol.effects import (
     Staged,
     WritePart,
 )
-from deadpool.protocol.identity import Version
+from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Plan
 from deadpool.sim.arena import Content
 from deadpool.sim.violation import fail
@@ -101,12 +101,14 @@ class DurableStore:
         machine.arena.end_write(effect.slot, effect, replace(content, version=seal.version))
         machine.feed(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
 
-    def cut(self, machine: Machine) -> None:
-        """Before the agent hears that streams are cut: no slot is read or written for a checkpoint after that."""
-        for staging in self._staging.pop(machine.incarnation, []):
+    def cut(self, machine: Machine, generation: Generation) -> None:
+        """Before the agent hears that streams are cut: no slot is read or written for older generations after that."""
+        for staging in [s for s in self._staging.get(machine.incarnation, []) if s.generation < generation]:
+            self._staging[machine.incarnation].remove(staging)
             machine.feed(Staged(name=staging.name, slots=tuple(ref for ref, _, _ in staging.copies)))
             machine.feed(PartWritten(name=staging.name, bytes_written=0, failure="a recovery began"))
-        for effect in self._loading.pop(machine.incarnation, []):
+        for effect in [e for e in self._loading.get(machine.incarnation, []) if e.generation < generation]:
+            self._loading[machine.incarnation].remove(effect)
             machine.arena.end_write(effect.slot, effect, None)
 
     # --- what there is ------------------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ class DurableStore:
         return Checkpoint(name=name, number=number, copies=self._stored[name].copies)
 
     def origin(self, plan: Plan) -> Version | None:
-        """The version that was written, where a plan resumes from a checkpoint. Checker (rule 25)."""
+        """The version that was written, where a plan resumes from a checkpoint. The checker of checkpoints."""
         names = [fetch.checkpoint for order in plan.orders for fetch in order.fetch if fetch.checkpoint]
         if not names:
             return None

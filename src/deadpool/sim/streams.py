@@ -268,7 +268,7 @@ class CopyStreams:
     def _cut(self, machine: Machine, generation: Generation) -> None:
         for stream in [stream for stream in machine.streams if stream.generation < generation]:
             self._break(stream, machine)
-        self._world.durable.cut(machine)
+        self._world.durable.cut(machine, generation)
         machine.streams_cut = generation
         machine.feed(StreamsCut(generation=generation))
 

@@ -33,7 +33,7 @@ class CheckpointWrites:
             return
         self._copies[order.name] = tuple(copy for _, copy in found)
         parts = tuple((ref, copy, self._recording(copy.seal.rank)) for ref, copy in found)
-        self._state.effects.append(WritePart(name=order.name, copies=parts))
+        self._state.effects.append(WritePart(name=order.name, generation=order.generation, copies=parts))
 
     def _recording(self, rank: int) -> bytes:
         recording = self._recordings.of(rank)

@@ -34,7 +34,6 @@ class Write:
     began: float
     pending: set[str]  # nodes whose part is not written
     copies: dict[int, Copy] = field(default_factory=dict)
-    bytes_written: int = 0
     finisher: str | None = None
     is_late: bool = False
 
@@ -115,7 +114,8 @@ class Checkpoints:
         job = self._job
         self._attempts += 1
         self._asked, self._due_at = False, now + settings.every_s
-        name = f"step-{version.number:09d}-{settings.job}-g{job.generation}-{self._attempts}"
+        # No two attempts have the same name, under whichever coordinator: what is complete is never written again.
+        name = f"step-{version.number:09d}-{settings.job}-g{job.generation}-{job.term}.{self._attempts}"
         self._write = Write(name, version, now, set(job.seats))
         job.out.emit("checkpoint_begun", step=version.number, name=name)
         job.send_seats(WriteCheckpoint(generation=job.generation, name=name, version=version))
@@ -131,7 +131,6 @@ class Checkpoints:
             return
         write.pending.discard(node)
         write.copies |= {copy.seal.rank: copy for copy in part.copies}
-        write.bytes_written += part.bytes_written
         if not write.pending:
             self._finish(write, now)
 

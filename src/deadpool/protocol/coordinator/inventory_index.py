@@ -190,7 +190,7 @@ class InventoryIndex:
         return self._last[1]
 
     def count_checkpoint(self, checkpoint: Checkpoint, generation: Generation) -> Version:
-        """Rule 26, a checkpoint is born again: returns the version that it is in this generation."""
+        """Rule 26, a checkpoint is named anew: returns the version that it is in this generation."""
         version = Version(generation, checkpoint.number)
         self._checkpoint = (version, checkpoint)
         return version

@@ -3,12 +3,17 @@
 docs/protocol.md lists them by number, each with the rule that it breaks.
 """
 
-from deadpool.sim.mutations import drain_mutations, rules, takeover_mutations
+from deadpool.sim.mutations import checkpoint_mutations, drain_mutations, rules, takeover_mutations
 from deadpool.sim.mutations.mutation import Mutation, Patch
 
 ALL: tuple[Mutation, ...] = tuple(
     sorted(
-        (*rules.MUTATIONS, *takeover_mutations.MUTATIONS, *drain_mutations.MUTATIONS),
+        (
+            *rules.MUTATIONS,
+            *takeover_mutations.MUTATIONS,
+            *drain_mutations.MUTATIONS,
+            *checkpoint_mutations.MUTATIONS,
+        ),
         key=lambda mutation: mutation.number,
     )
 )

@@ -1,0 +1,152 @@
+"""What durable checkpoints are for, and what must not hurt: total losses, and stores that fail, fill up or hang."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from durable_job import DurableJob, await_some_checkpoint, manifests
+
+from deadpool.control.launcher import running
+
+ROUNDS = int(os.environ.get("DURABLE_ROUNDS", "20"))
+
+
+def same_as(whole: DurableJob, *jobs: DurableJob) -> None:
+    """Every loss that any of the jobs computed, and the final state of the last one."""
+    last = max(len(losses) for losses in whole.losses().values())
+    for job in jobs:
+        for rank, losses in job.losses().items():
+            assert losses == {step: whole.losses()[rank][step] for step in losses}
+    for rank in whole.losses():
+        for name, (tensor, _) in whole.expected(last, rank).items():
+            assert jobs[-1].expected(last, rank)[name][0].equal(tensor), (rank, name)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_everything_is_killed_while_it_writes(tmp_path, fork_server):
+    """Again and again, at any moment of a write. Each job begins from the newest complete checkpoint."""
+    rng = random.Random(18)
+    where, steps, shape = str(tmp_path / "checkpoints"), 10 * ROUNDS, {"nodes": 1, "nproc_per_node": 2, "holders": 0}
+    whole = DurableJob(tmp_path / "whole", fork_server, steps=steps, config=shape)
+    whole.run()
+    jobs: list[DurableJob] = []
+    for number in range(ROUNDS):
+        newest = manifests(where)[0] if number else None
+        job = DurableJob(
+            tmp_path / f"job-{number}",
+            fork_server,
+            steps=steps,
+            step_s=0.2,
+            where=where,
+            config={**shape, "durable_every": "1 steps", "resume": "auto"},
+        )
+        with running(job.trial.job):
+            job.trial.await_event("checkpoint_begun", rng.choice((1, 1, 2)) if number else 2)
+            time.sleep(3.0 * rng.random() ** 2)
+            job.kill_everything()
+        if newest is not None:
+            assert job.events("planned")[0]["checkpoint"] == newest.name
+        assert manifests(where)
+        jobs.append(job)
+    steps_begun_from = [job.events("planned")[0]["step"] for job in jobs]
+    assert steps_begun_from == sorted(steps_begun_from) and steps_begun_from[-1] > 0
+    last = DurableJob(tmp_path / "last", fork_server, steps=steps, where=where, config={**shape, "resume": "must"})
+    last.run()
+    same_as(whole, *jobs, last)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(400)
+def test_every_copy_of_a_rank_is_lost_in_mid_run(tmp_path, fork_server):
+    """A node and the holder of its copies die at once. The job goes back to its checkpoint by itself."""
+    where, shape = str(tmp_path / "checkpoints"), {"nodes": 3, "node_timeout_s": 10.0}
+    whole = DurableJob(tmp_path / "whole", fork_server, steps=12, config=shape)
+    whole.run()
+    job = DurableJob(
+        tmp_path / "job",
+        fork_server,
+        steps=12,
+        step_s=0.5,
+        where=where,
+        config={**shape, "spares": 2, "durable_every": "2 steps"},
+    )
+    with running(job.trial.job):
+        await_some_checkpoint(job)
+        for node in ("n0", "n1"):
+            job.trial.job.kill_node(node)
+        assert job.trial.job.wait(240.0) == 0
+    planned = job.events("planned")
+    assert planned[-1]["checkpoint"] == job.events("checkpoint_written")[0]["name"]
+    assert {"n0", "n1"}.isdisjoint(planned[-1]["seats"])
+    same_as(whole, job)
+
+
+def trains_on(job: DurableJob) -> list[dict[str, Any]]:
+    """The job completes. Returns what the operator was told."""
+    job.run()
+    assert all(sorted(losses) == list(range(job.steps)) for losses in job.losses().values())
+    assert job.events("checkpoint_written") == []
+    return job.events("checkpoint_failed")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_store_fails(tmp_path, fork_server):
+    (tmp_path / "file").touch()
+    job = DurableJob(
+        tmp_path / "job", fork_server, where=str(tmp_path / "file" / "below"), config={"nodes": 1, "holders": 0}
+    )
+    failed = trains_on(job)
+    assert "NotADirectory" in failed[0]["reason"] or "FileExists" in failed[0]["reason"]
+    assert "NO CHECKPOINT" in job.trial.console()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small file system")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], check=False).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_store_fills_up(tmp_path, fork_server, small_disk):
+    job = DurableJob(tmp_path / "job", fork_server, where=str(small_disk), config={"nodes": 1, "holders": 0})
+    assert "No space left" in trains_on(job)[0]["reason"]
+    assert manifests(str(small_disk)) == []
+
+
+@pytest.fixture
+def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An object store that takes connections and never answers."""
+    pytest.importorskip("s3fs", reason="needs s3fs: pip install 'torch-deadpool[durable]'")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+        yield "s3://bucket/checkpoints"
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_store_hangs(tmp_path, fork_server, silent_server):
+    config = {"nodes": 1, "holders": 0, "durable_timeout_s": 20.0, "durable_every": "1 steps"}
+    job = DurableJob(tmp_path / "job", fork_server, steps=60, step_s=0.5, where=silent_server, config=config)
+    failed = trains_on(job)
+    assert "did not write within 20 s" in failed[0]["reason"]
+    assert job.events("checkpoint_late")[0]["nodes"] == "n0"
