@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.control.progress import FACT, ProgressReport
+from deadpool.control.progress import FACT, ProgressReport, gap_s
 from deadpool.metrics.step_times import STEP_BUCKETS_S, StepTimes
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
@@ -76,3 +76,8 @@ def test_figures_that_make_no_sense_count_as_nothing():
     ):
         event = logged(ProgressReport(founds=True), core_of(2), n0={FACT: nonsense})
         assert sum(event["step_counts"]) == 0
+
+
+def test_gaps_grow_with_the_age_of_the_job():
+    assert [gap_s(age_s, 10.0) for age_s in (0.0, 60.0, 300.0, 86400.0)] == [1.0, 1.0, 5.0, 10.0]
+    assert gap_s(0.0, 0.5) == 0.5

@@ -82,10 +82,13 @@ def _nothing() -> dict[str, Any]:
     return {"bytes": 0, "n": _NO_COUNTS, "seconds": 0.0}
 
 
+def gap_s(age_s: float, longest_s: float) -> float:
+    """It grows with the age of the job: a short one is seen closely, and the log of a long one stays small."""
+    return min(longest_s, max(_FIRST_GAP_S, _GAP_SHARE_OF_AGE * age_s))
+
+
 async def now_and_then(call: Callable[[], None], longest_gap_s: float) -> None:
-    """The gaps grow with the age of the job: a short one is seen closely, and the log of a long one stays small."""
     began = time.monotonic()
     while True:
-        age_s = time.monotonic() - began
-        await asyncio.sleep(min(longest_gap_s, max(_FIRST_GAP_S, _GAP_SHARE_OF_AGE * age_s)))
+        await asyncio.sleep(gap_s(time.monotonic() - began, longest_gap_s))
         call()

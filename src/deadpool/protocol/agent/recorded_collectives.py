@@ -63,9 +63,6 @@ class NodeRecordings:
             else:
                 self._send(trainer, recording)
 
-    def of(self, rank: int) -> Recording | None:
-        return self._of_rank.get(rank)
-
     def void(self, start: Generation) -> None:
         """The script begins at its first line, and this time peers may tell each other something else. A node that
         comes back hears of a start that others made long ago, and may have recordings of it already."""

@@ -19,5 +19,5 @@ def counted_before_its_manifest(patch: Patch) -> None:
 
 
 MUTATIONS = [
-    Mutation(40, "checkpoint without its manifest", counted_before_its_manifest, rule=25, profile="durable"),
+    Mutation(41, "checkpoint without its manifest", counted_before_its_manifest, rule=25, profile="durable"),
 ]
