@@ -66,6 +66,7 @@ LIBRARIES = {
 
 def main() -> int:
     args = parse()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends its pytest, and prints the table
     chosen = args.only or list(LIBRARIES)
     deadline = time.monotonic() + 60 * args.limit_minutes
     fingerprint = fingerprint_of_sources()
