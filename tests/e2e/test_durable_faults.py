@@ -70,13 +70,13 @@ def test_everything_is_killed_while_it_writes(tmp_path, fork_server):
 def test_every_copy_of_a_rank_is_lost_in_mid_run(tmp_path, fork_server):
     """A node and the holder of its copies die at once. The job goes back to its checkpoint by itself."""
     where, shape = str(tmp_path / "checkpoints"), {"nodes": 3, "node_timeout_s": 10.0}
-    whole = DurableJob(tmp_path / "whole", fork_server, steps=12, config=shape)
+    whole = DurableJob(tmp_path / "whole", fork_server, steps=100, config=shape)
     whole.run()
     job = DurableJob(
         tmp_path / "job",
         fork_server,
-        steps=12,
-        step_s=0.5,
+        steps=100,
+        step_s=1.0,
         where=where,
         config={**shape, "spares": 2, "durable_every": "2 steps"},
     )
@@ -84,9 +84,10 @@ def test_every_copy_of_a_rank_is_lost_in_mid_run(tmp_path, fork_server):
         await_some_checkpoint(job)
         for node in ("n0", "n1"):
             job.trial.job.kill_node(node)
+        (job.trial.out / "hurry").touch()
         assert job.trial.job.wait(240.0) == 0
     planned = job.events("planned")
-    assert planned[-1]["checkpoint"] == job.events("checkpoint_written")[0]["name"]
+    assert planned[-1]["checkpoint"] in [event["name"] for event in job.events("checkpoint_written")]
     assert {"n0", "n1"}.isdisjoint(planned[-1]["seats"])
     same_as(whole, job)
 
