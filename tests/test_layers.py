@@ -88,7 +88,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("setting", "wire", "child_processes"),
     },
     "sim": SHARED,
-    "dashboard": SHARED | {"story", "event_types", "journal"},
+    "dashboard": SHARED | {"story", "event_types", "journal", "metrics"},
     "snapshot": SHARED
     | {"host_memory"}
     | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "preauth_limit", "tls")},

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from deadpool.metrics.step_times import STEP_BUCKETS_S, Histogram
+
 Record = dict[str, Any]
 T0 = 1_794_884_600.0
 STEP_S = 0.5
@@ -38,15 +40,25 @@ def plan(
 
 def progress(begin: int, end: int) -> Iterator[Record]:
     for step in range(begin, end, 10):
-        t = T0 + 8 + STEP_S * step
-        detail = {
-            "watermark": step,
-            "spares": 1,
-            "overhead": 0.0015,
-            "overhead_error": 0.0004,
-            "sent_bytes": 10**9,
-        }
-        yield {"t": t, "what": "progress", "step": step, **detail, "arena_bytes": 4 * 10**9}
+        yield progress_record(T0 + 8 + STEP_S * step, step)
+
+
+def progress_record(t: float, step: int, steps: int = 10) -> Record:
+    """After `steps` more steps."""
+    times = Histogram(STEP_BUCKETS_S)
+    for _ in range(steps):
+        times.add(STEP_S)
+    detail = {
+        "watermark": step,
+        "spares": 1,
+        "overhead": 0.0015,
+        "overhead_error": 0.0004,
+        "sent_bytes": 10**9,
+        "step_counts": times.counts,
+        "step_seconds": times.total,
+        "arena_bytes": 4 * 10**9,
+    }
+    return {"t": t, "what": "progress", "step": step, **detail}
 
 
 def fault(

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dashboard_records import T0, fault, node_name, progress, start, status, write_run
+from dashboard_records import T0, fault, node_name, progress, progress_record, start, status, write_run
 
 from deadpool.dashboard.access_token import access_token
 from deadpool.dashboard.feed import Feed
@@ -53,7 +53,7 @@ async def main(folder: Path, nodes: int) -> None:
             chosen = dice.choice(told["nodes"][:nodes])
             chosen["steps"][str(chosen["ranks"][3])] = step - 60
         with (folder / "events.jsonl").open("a") as log:
-            line = {"t": T0 + 600 + time.time() - began, "what": "progress", "step": step, "watermark": step - 1}
+            line = progress_record(T0 + 600 + time.time() - began, step, 1)
             log.write(json.dumps(line) + "\n")
         return told
 

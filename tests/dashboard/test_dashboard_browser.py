@@ -37,7 +37,7 @@ def test_page_of_a_finished_job(browser, folder, picture):
         assert page.url == address  # the token is in no address
 
         assert text_of(page, "#state-text").lower() == "completed"
-        assert text_of(page, "#figure-goodput .value") == "98.48 %"
+        assert text_of(page, "#figure-goodput .value") == "98.93 %"
         assert text_of(page, "#legend").replace("\n", " ") == "2 lost 10 ended"
         assert "link to node gpu-0001 lost" in text_of(page, '.fault[data-cause="fault-1"]')
 

@@ -7,11 +7,23 @@ import math
 import time
 
 import pytest
-from dashboard_records import STEP_S, T0, fault, node_name, plan, progress, small_run, start, status, write_run
+from dashboard_records import (
+    STEP_S,
+    T0,
+    fault,
+    node_name,
+    plan,
+    progress,
+    progress_record,
+    small_run,
+    start,
+    status,
+    write_run,
+)
 
 from deadpool.dashboard.headline import state
 from deadpool.dashboard.history import History
-from deadpool.dashboard.interruptions import goodput, interruptions
+from deadpool.dashboard.interruptions import interruptions
 from deadpool.dashboard.losses import loss_key
 from deadpool.dashboard.run_files import RunFiles
 from deadpool.dashboard.series import Series
@@ -65,7 +77,7 @@ def test_recovery_under_way_shows_its_phase_and_the_lost_node():
     assert parts["head"]["text"] == "recovering: fault-1"
     assert states(parts) == {SEATS[0]: "rr", SEATS[1]: "xx", SEATS[2]: "rr", SEATS[3]: "rr", SPARE: "ii"}
     assert parts["faults"][0]["seconds"] is None and list(parts["faults"][0]["phases_s"]) == ["unwind"]
-    assert goodput(history, interruptions(history), T0 + 62)[1] == pytest.approx(2.0)
+    assert history.fold.lost_s(T0 + 62) == pytest.approx(2.0)
 
 
 def test_recovered_job_tells_what_the_fault_cost_and_asks_for_a_spare():
@@ -76,8 +88,11 @@ def test_recovered_job_tells_what_the_fault_cost_and_asks_for_a_spare():
     only = parts["faults"][0]
     assert only["seconds"] == pytest.approx(1.206, abs=1e-3) and only["lost_steps"] == 1 and only["ranks"] == [2, 3]
     assert states(parts)[SPARE] == "tt" and states(parts)[SEATS[1]] == "xx"
-    share, seconds, _ = goodput(history, interruptions(history), T0 + 108)
-    assert seconds == pytest.approx(1.206 + STEP_S, abs=1e-3) and share == pytest.approx(1 - seconds / 100, abs=1e-6)
+    (go,) = [each for each in lost() if each["what"] == "go"]
+    assert history.fold.lost_s() == pytest.approx(
+        go["t"] - (T0 + 60) + STEP_S
+    )  # stood still until go, then a step again
+    assert history.fold.goodput(T0 + 108) == pytest.approx(1 - history.fold.lost_s() / 100)
 
 
 def test_second_fault_before_the_first_was_over_counts_each_moment_once():
@@ -86,13 +101,14 @@ def test_second_fault_before_the_first_was_over_counts_each_moment_once():
     history = history_of(*running(), *first, *second)
     found = interruptions(history)
     assert [each.ended is None for each in found] == [True, False]
-    assert goodput(history, found, T0 + 90)[1] == pytest.approx(61 + 1.206 - 60 + STEP_S, abs=1e-3)
+    (go,) = [each for each in second if each["what"] == "go"]
+    assert history.fold.lost_s() == pytest.approx(go["t"] - (T0 + 60) + STEP_S)
 
 
 def test_script_that_began_anew_is_over_when_steps_come():
     """No rank reports that it has resumed, since the script runs from its first line."""
     records = [each for each in lost() if each["what"] != "resumed"]
-    later = {"t": T0 + 70, "what": "progress", "step": 101, "watermark": 101}
+    later = progress_record(T0 + 70, 101)
     before, after = history_of(*running(), *records), history_of(*running(), *records, later)
     assert interruptions(before)[0].ended is None
     assert interruptions(after)[0].ended == T0 + 70

@@ -56,15 +56,15 @@ def test_goodput_is_what_is_left_of_the_time():
         *recovery(150.0, number=1, lost_steps=2),
     ]
     fold = folded([*records, progress(200.0, step=40)])
-    assert fold.lost_s == pytest.approx(8.0 + 2 * 1.0)  # stood still until go, then two steps of a second again
-    assert fold.goodput == pytest.approx(0.9)
+    assert fold.lost_s() == pytest.approx(8.0 + 2 * 1.0)  # stood still until go, then two steps of a second again
+    assert fold.goodput() == pytest.approx(0.9)
 
 
 def test_goodput_falls_while_a_recovery_is_under_way():
     running = [*start(98.0), progress(149.0, step=10)]
     stands = [recovery(150.0, number=1)[0], {"t": 200.0, "what": "awaiting_spare", "reason": "", "cause": "fault-1"}]
-    assert folded(running).goodput == 1.0
-    assert folded([*running, *stands]).goodput == pytest.approx(0.5)
+    assert folded(running).goodput() == 1.0
+    assert folded([*running, *stands]).goodput() == pytest.approx(0.5)
     assert folded([*running, *stands]).phase == "waiting"
 
 

@@ -14,7 +14,7 @@ def copies(history: History, status: dict[str, Any] | None) -> dict[str, Any]:
     """The nodes whose copies are furthest behind come first; a large job does not show all of them."""
     if status is None:
         told = (history.bandwidth or {}).get("summary")
-        sent = f"{words.size(history.sent_bytes)} were sent to holders" if history.sent_bytes else ""
+        sent = f"{words.size(history.fold.sent_bytes)} were sent to holders" if history.fold.sent_bytes else ""
         return {"rows": [], "count": 0, "summary": told or sent or "no copies are known"}
     versions: dict[str, int] = {}
     for rank in status["ranks"]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from deadpool.dashboard import words
 from deadpool.dashboard.history import History, Record
-from deadpool.dashboard.interruptions import Interruption, goodput
+from deadpool.dashboard.interruptions import Interruption
 from deadpool.event_types import BY_NAME
 
 Status = dict[str, Any]
@@ -26,7 +26,7 @@ def headline(history: History, found: list[Interruption], status: Status | None,
     figures = [
         _step(history, status),
         _rate(history, status, now),
-        _goodput(history, found, until),
+        _goodput(history, until),
         _protection(history, status),
         _cost(history, status),
         _spares(history, status),
@@ -110,11 +110,11 @@ def _rate(history: History, status: Status | None, now: float) -> dict[str, str]
     return _figure("rate", "Steps per hour", words.whole(round(rate)) if rate is not None else "–", detail)
 
 
-def _goodput(history: History, found: list[Interruption], until: float) -> dict[str, str]:
-    measured = goodput(history, found, until)
-    if measured is None:
+def _goodput(history: History, until: float) -> dict[str, str]:
+    share = history.fold.goodput(until)
+    if share is None:
         return _figure("goodput", "Goodput", "–", "training has not begun")
-    share, lost, whole = measured
+    lost, whole = history.fold.lost_s(until), history.fold.trained_s(until)
     detail = f"{words.seconds(lost) if lost else 'nothing'} lost of {words.seconds(whole)}"
     return _figure("goodput", "Goodput", words.percent(share), detail)
 

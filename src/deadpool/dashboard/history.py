@@ -13,6 +13,7 @@ from typing import Any
 
 from deadpool.dashboard.series import Series
 from deadpool.event_types import BY_NAME
+from deadpool.metrics.job_fold import JobFold
 
 Record = dict[str, Any]
 
@@ -57,8 +58,8 @@ class History:
     last_t: float = 0.0
     generation: str = ""
     cause: str = ""
+    fold: JobFold = field(default_factory=JobFold)  # what metrics count
     progress: Record | None = None
-    sent_bytes: int = 0  # to holders
     every: int = 1
     protected_step: int | None = None
     bandwidth: Record | None = None
@@ -75,6 +76,7 @@ class History:
             self._begin_anew()  # another job in the same folder
         self.began = t if self.began is None else min(self.began, t)
         self.last_t = max(self.last_t, t)
+        self.fold.add(record)
         if what in BY_NAME and BY_NAME[what].sentence(record):
             self.recent.append(record)  # what the console shows
         if what in _MILESTONES:
@@ -196,7 +198,6 @@ class History:
             return  # the time until the script has come to its first step is no step time
         t, step = float(record["t"]), int(record["step"])
         self.progress = record
-        self.sent_bytes += record.get("sent_bytes") or 0
         if self.rate and step == self.rate[-1][1]:
             return  # it stands still
         if self.rate and step > self.rate[-1][1] and t > self.rate[-1][0]:

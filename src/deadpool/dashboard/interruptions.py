@@ -102,26 +102,3 @@ def _phases_so_far(own: list[Record], began: float) -> dict[str, float]:
             break
         phases[name], last = at[milestone] - last, at[milestone]
     return phases
-
-
-def standstill_s(found: list[Interruption], since: float, until: float) -> float:
-    """How long training stood, each moment counted once. An open interruption ends with the next one that has ended,
-    or now."""
-    total, covered = 0.0, since
-    for each in sorted(found, key=lambda each: each.began):
-        later = [other.ended for other in found if other.ended is not None and other.ended >= each.began]
-        end = each.ended if each.ended is not None else min(later, default=until)
-        total += max(0.0, end - max(each.began, covered))
-        covered = max(covered, end)
-    return total
-
-
-def goodput(history: History, found: list[Interruption], until: float) -> tuple[float, float, float] | None:
-    """The share of the time since training began that was neither standstill nor steps done again; then the seconds
-    that were lost, and the seconds since training began. None: it has not begun."""
-    if history.trained_since is None or until <= history.trained_since:
-        return None
-    whole = until - history.trained_since
-    again = sum(each.lost_steps for each in found) * (history.usual_step_s or 0.0)
-    lost = min(whole, standstill_s(found, history.trained_since, until) + again)
-    return 1.0 - lost / whole, lost, whole

@@ -31,7 +31,7 @@ def job_values(fold: JobFold) -> dict[str, Values]:
         "deadpool_recovery_seconds": recoveries.seconds,
         "deadpool_lost_steps_total": recoveries.lost_steps,
         "deadpool_lost_seconds_total": recoveries.stopped_s,
-        "deadpool_goodput_ratio": fold.goodput,
+        "deadpool_goodput_ratio": fold.goodput(),
         "deadpool_nodes": progress.get("nodes"),
         "deadpool_spares": progress.get("spares"),
         "deadpool_quarantined_nodes": progress.get("quarantined"),

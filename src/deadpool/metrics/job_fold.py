@@ -61,21 +61,24 @@ class JobFold:
         self.sent_bytes += record["sent_bytes"]
         self.step_times.merge(record["step_counts"], record["step_seconds"])
 
-    @property
-    def lost_s(self) -> float:
-        """Time in which nothing new was computed: in recoveries, and with steps that were computed again."""
-        under_way = 0.0
-        if self.recoveries.began is not None and self.newest is not None:
-            under_way = max(0.0, self.newest - self.recoveries.began)
+    def lost_s(self, until: float | None = None) -> float:
+        """Time in which nothing new was computed: in recoveries, and with steps that were computed again. `until` is
+        the time of the newest event if it is not given."""
+        until, under_way = until or self.newest or 0.0, 0.0
+        if self.recoveries.began is not None:
+            under_way = max(0.0, until - self.recoveries.began)
         return self.recoveries.stopped_s + under_way + self.recoveries.lost_steps * self.mean_step_s
 
     @property
     def mean_step_s(self) -> float:
         return self.step_times.total / self.step_times.count if self.step_times.count else 0.0
 
-    @property
-    def goodput(self) -> float | None:
+    def trained_s(self, until: float | None = None) -> float:
+        """Time since training began."""
+        until = until or self.newest
+        return max(0.0, until - self.started) if self.started is not None and until is not None else 0.0
+
+    def goodput(self, until: float | None = None) -> float | None:
         """The share of the time since training began in which new steps were computed; None: it has not begun."""
-        if self.started is None or self.newest is None or self.newest <= self.started:
-            return None
-        return max(0.0, 1.0 - self.lost_s / (self.newest - self.started))
+        trained_s = self.trained_s(until)
+        return max(0.0, 1.0 - self.lost_s(until) / trained_s) if trained_s else None

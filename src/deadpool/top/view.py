@@ -52,7 +52,8 @@ def _head(model: Model) -> list[str]:
     if status is None:
         return [model.failure or "asking the coordinator ...", "", "", "", ""]
     fold = model.fold
-    goodput = f"  goodput {100 * fold.goodput:.1f} %" if fold.goodput is not None else ""
+    share = fold.goodput()
+    goodput = f"  goodput {100 * share:.1f} %" if share is not None else ""
     recoveries = f"  recoveries {sum(fold.recoveries.recoveries.values())}" if fold.newest is not None else ""
     ended = fold.phase if fold.phase in ("completed", "failed") else ""
     first = (
