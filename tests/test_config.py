@@ -173,3 +173,11 @@ def test_yes_and_no_in_the_environment(word, truth):
 def test_neither_yes_nor_no():
     with pytest.raises(ConfigError, match="replace_stragglers='maybe' cannot be used: give true or false"):
         resolve({}, environment={"DEADPOOL_REPLACE_STRAGGLERS": "maybe"})
+
+
+def test_settings_that_are_told_keep_targets_of_hooks_secret():
+    url, command = "https://hooks.example/services/T0/B1/xyz", "notify --token abc"
+    config = JobConfig(nodes=2, webhook=(f"failed={url}",), on_event=(f"failed={command}",)).checked()
+    told = config.told()
+    assert told["webhook"] == ("webhook hooks.example",) and told["on_event"] == ("command notify",)
+    assert told["nodes"] == config.nodes and "xyz" not in str(told) and "abc" not in str(told)

@@ -18,7 +18,7 @@ from deadpool.config_values import cast, parse_bandwidth, parse_cpus, parse_peri
 from deadpool.environment import PREFIX
 from deadpool.errors import ConfigError
 from deadpool.fault_orders import ORDER_HELP, parse_order
-from deadpool.hook_rules import ON_EVENT, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, HookRule, parse_rule
+from deadpool.hook_rules import HOOKS, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, HookRule, parse_rule
 from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, settings_of
 
 LOG_FORMATS = ("text", "json")
@@ -171,8 +171,12 @@ class JobConfig:
         return self.metrics_port + process if self.metrics_port else 0
 
     def hook_rules(self) -> list[HookRule]:
-        given = ((ON_EVENT, self.on_event), (WEBHOOK, self.webhook))
-        return [parse_rule(kind, text) for kind, texts in given for text in texts]
+        return [parse_rule(kind, text) for kind in HOOKS for text in getattr(self, kind)]
+
+    def told(self) -> dict[str, Any]:
+        """All settings, for whoever reads about the job. Targets of hooks may be secrets, so only their labels."""
+        labels = {kind: tuple(rule.label for rule in self.hook_rules() if rule.kind == kind) for kind in HOOKS}
+        return dataclasses.asdict(self) | labels
 
     def check_webhooks(self) -> None:
         """Raises ConfigError where a file holds no URL. Only at the start: later the job is more important."""

@@ -14,6 +14,8 @@ from deadpool.event_types import BY_NAME
 RECOVERED = "recovered"
 """No event of its own: `go` after a fault or a drain."""
 ON_EVENT, WEBHOOK = "on_event", "webhook"
+HOOKS = (ON_EVENT, WEBHOOK)
+"""Names of the settings."""
 ON_EVENT_HELP = (
     "a command for events (repeatable), as in 'recovered,no_spare,failed=logger \"$DEADPOOL_EVENT_TEXT\"'; "
     "it gets the event as JSON on its standard input"

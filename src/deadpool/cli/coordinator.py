@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import os
 import platform
@@ -178,7 +177,7 @@ def _start_dashboard(config: JobConfig, folder: RunDir) -> subprocess.Popen[byte
 def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) -> None:
     from deadpool.timeouts import table
 
-    facts = {"settings": dataclasses.asdict(config), "versions": _versions()}
+    facts = {"settings": config.told(), "versions": _versions()}
     folder.announce(address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node, **facts)
     rows = table(config.node_timeout_s, config.derived_timeouts, config.hang_timeout_s)
     for name, value, what_for in rows if not quiet else ():
