@@ -52,7 +52,10 @@ def test_what_has_passed_is_not_run_again(tmp_path, jobs):
         results = results_type(path, "sources", fresh=False)
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "matrix_results", "test_cells.py"]
         command += ["-n", str(jobs)] if jobs else []
-        environment = {**os.environ, "MATRIX_RESULTS": str(path), "PYTHONPATH": str(SCRIPTS)}
+        own = {
+            name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+        }  # not a worker of ours
+        environment = {**own, "MATRIX_RESULTS": str(path), "PYTHONPATH": str(SCRIPTS)}
         subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=60)
         return results, list(results.follow())
 

@@ -25,7 +25,7 @@ QUICK = (
     "28 racks ignored",
     "36 process of another rank seated",
     "31 hangs not detected",
-    "40 checkpoint without its manifest",
+    "41 checkpoint without its manifest",
 )
 
 

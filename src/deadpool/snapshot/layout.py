@@ -7,6 +7,7 @@ size small tensors lie side by side, and so do scalars, which optimizers keep on
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -84,11 +85,12 @@ class Packer:
 
 
 def encode_layout(layout: SlotLayout) -> bytes:
+    """Compressed, because it is a part of every version: it is encoded once, and travels in every step."""
     rows = [
         (*entry.key, dtype_name(entry.dtype), entry.shape, entry.region, entry.offset, *_origin(entry))
         for entry in layout.entries
     ]
-    return record.encode([rows, layout.state_keys, layout.ranks], "layout")
+    return zlib.compress(record.encode([rows, layout.state_keys, layout.ranks], "layout"))
 
 
 def _origin(entry: TensorEntry) -> tuple[Any, ...]:
@@ -97,7 +99,11 @@ def _origin(entry: TensorEntry) -> tuple[Any, ...]:
 
 
 def decode_layout(data: bytes) -> SlotLayout:
-    rows, state_keys, ranks = record.decode(data, "layout")
+    try:
+        plain = zlib.decompress(data)
+    except zlib.error as error:
+        raise StateError(f"layout: the stored state is damaged or of another format ({error})") from error
+    rows, state_keys, ranks = record.decode(plain, "layout")
     return SlotLayout(entries=tuple(map(_entry, rows)), state_keys=state_keys, ranks=ranks)
 
 
