@@ -69,6 +69,7 @@ def test_trains_what_torchrun_trains(tmp_path, framework):
     assert outcome(tmp_path / "job", printed) == undisturbed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", ["transformers", "lightning"])
 def test_command_on_the_page(tmp_path, framework):
     _, module, outcome = EXAMPLES[framework]

@@ -77,6 +77,7 @@ def test_installed_command_knows_its_version(python, tmp_path):
     assert str(python.parents[1]) in home
 
 
+@pytest.mark.thorough
 def test_demo_from_the_wheel_shows_that_nothing_was_lost(python, tmp_path):
     said = run(python.with_name("deadpool"), "demo", "--steps", 6, "--json", tmp_path / "figures.json", folder=tmp_path)
     assert "BIT-IDENTICAL" in said and "NOT BIT" not in said

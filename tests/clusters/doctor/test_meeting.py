@@ -118,6 +118,7 @@ def test_time_since_boot_is_no_clock(three):
 # --- versions and secrets --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_another_version_of_deadpool(three, tmp_path):
     copy = tmp_path / "other" / "deadpool"
     shutil.copytree(Path(deadpool.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -146,6 +147,7 @@ def test_another_version_of_what_all_must_share(three, tmp_path, package, called
     assert f"it has {called} 1.2.3, and the others have" in found["what"]
 
 
+@pytest.mark.thorough
 def test_another_secret(three, tmp_path):
     other = tmp_path / "other-secret"
     other.write_text("t" * 32)
