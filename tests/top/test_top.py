@@ -106,6 +106,15 @@ def test_nodes_that_need_somebody_come_first_and_the_cursor_stays_on_its_node():
     assert model.node is not None
 
 
+def test_cursor_that_no_key_has_moved_is_in_the_first_line():
+    """Whichever node has joined first."""
+    status = json.loads(json.dumps(status_of(3)))
+    model = Model()
+    model.update(status | {"nodes": status["nodes"][1:2]})
+    model.update(status)
+    assert model.node == model.nodes[0]["node"] == "gpu-0000"
+
+
 @pytest.mark.parametrize(
     ("typed", "keys"),
     [("dy", ["d", "y"]), ("\x1b[A\x1b[6~q", ["up", "pagedown", "q"]), ("\x1b", ["escape"]), ("\x1b[Zq", ["q"])],

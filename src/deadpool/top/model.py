@@ -25,10 +25,11 @@ class Model:
     message: str = ""
     is_over: bool = False
     _nodes: list[Status] = field(default_factory=list)
+    _has_moved: bool = False
 
     def update(self, status: Status) -> None:
-        """The cursor stays on its node."""
-        chosen = self.node
+        """The cursor stays on the node that a key has moved it to, and else in the first line."""
+        chosen = self.node if self._has_moved else None
         self.status, self.failure = status, ""
         self._nodes = sorted(status["nodes"], key=lambda node: _order(node, status))
         names = [node["node"] for node in self._nodes]
@@ -71,6 +72,7 @@ class Model:
         page, all_nodes = self.page_rows, len(self._nodes)
         steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, " ": page}
         steps |= {"home": -all_nodes, "g": -all_nodes, "end": all_nodes, "G": all_nodes}
+        self._has_moved |= key in steps
         moved = self.selected + steps.get(key, 0)
         self.selected = max(0, min(moved, len(self._nodes) - 1))
 
