@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import msgpack
 
@@ -104,7 +105,7 @@ def decode_part(data: bytes) -> Part:
         raise StateError(f"this is not a part of a checkpoint ({error})") from error
 
 
-def _piece(row: tuple) -> Piece:  # type: ignore[type-arg]
+def _piece(row: tuple[Any, ...]) -> Piece:
     name, kind, dtype, whole, start, shape, region, offset, nbytes, digest, sharing, writer, at = row
     return Piece(
         name=name,
