@@ -12,6 +12,10 @@ have done a new step, minus a median step of the run under torchrun.
 Small models of further layouts are trained under torchrun, twice (without determinism there is nothing to compare), and
 protected, once for each moment, with a node killed there.
 
+`--alone` trains with one rank that has the GPU for itself, and captures every step in every other stretch of 10 steps:
+the ratio is of captured stretches to their neighbours, so a machine that gets slower does not show. Timers of Megatron
+are off, as they are by default, or wait for the whole device at each of their marks.
+
 NCCL gives ranks that share a GPU 64 channels per communicator, as no GPU of a cluster gets: connecting takes five times
 as long as with 8. NCCL_MAX_NCHANNELS sees to a usual number.
 """
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import operator
 import os
 import socket
 import statistics
@@ -30,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from output import give_out
+from pairs import interval_95, neighbour_ratios
 
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
@@ -41,6 +47,7 @@ from deadpool.workload.results import Results, differences
 SCRIPTS = Path(__file__).parents[1] / "tests" / "e2e"
 LIMIT_S = 240.0
 WARM_UP_STEPS = 5
+STRETCH, STRETCHES = 10, 24
 DEVICE = os.environ.get("FRAMEWORKS_DEVICE", "cuda")  # cpu: to try this file, not to measure
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
@@ -181,6 +188,26 @@ def train_large(name: str, kills: int) -> dict[str, Any]:
     }
 
 
+def train_alone(timing_level: int) -> dict[str, Any]:
+    """With Megatron, and without holders: what a capture itself costs."""
+    framework = FRAMEWORKS["megatron"]
+    own = ("--steps", str(STRETCH * STRETCHES), "--capture-turns", str(STRETCH), "--timing-level", str(timing_level))
+    with temporary_folder("deadpool-frameworks-") as folder:
+        trial = protected(framework, 1, (*framework.large, *own), folder, holders=0)
+        ends = [each.ended for each in trial.run().steps[0]]
+    stretches = range(2 * STRETCH, len(ends), STRETCH)  # the first one of either kind is left out
+    is_captured = [start // STRETCH % 2 == 1 for start in stretches]
+    # The first two steps after a switch are left out.
+    steps_s = [statistics.median(map(operator.sub, ends[s + 2 : s + STRETCH], ends[s + 1 :])) for s in stretches]
+    ratios = neighbour_ratios(is_captured, steps_s)
+    return {
+        "timing_level": timing_level,
+        "ratio": statistics.median(ratios),
+        "ratio_95": list(interval_95(ratios)),
+        "uncaptured_step_s": statistics.median(s for s, is_on in zip(steps_s, is_captured, strict=True) if not is_on),
+    }
+
+
 def kill_nodes(trial: WorkloadTrial, kills: int, step_s: float) -> list[tuple[str, float]]:
     """Each in mid-step, once the spare has rehearsed both ranks."""
     seated, done = ["n0", "n1"], []
@@ -204,8 +231,12 @@ def main() -> None:
     parser.add_argument("--framework", action="append", choices=list(FRAMEWORKS), help="default: all")
     parser.add_argument("--kills", type=int, default=2, help="of nodes in the large training; 0 leaves it out")
     parser.add_argument("--layouts", default="", help="of small models: those whose names contain this; none: none")
+    parser.add_argument("--alone", action="store_true", help="only Megatron with one rank, captured and not")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if args.alone:
+        give_out({"alone": [train_alone(timing_level) for timing_level in (0, 2)]}, args.json)
+        return
     figures: dict[str, Any] = {}
     for name in args.framework or FRAMEWORKS:
         figures[name] = train_large(name, args.kills) if args.kills else {}

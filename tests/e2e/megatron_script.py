@@ -48,6 +48,8 @@ parser.add_argument("--late-hooks", action="store_true", help="gather in forward
 parser.add_argument("--no-zeroing", action="store_true", help="what cannot be protected")
 parser.add_argument("--refused", default="", help="a field of the model's configuration that cannot be protected")
 parser.add_argument("--refused-update", default="", help="one of the optimizer's")
+parser.add_argument("--timing-level", type=int, default=2, help="from 1 on timers wait for the whole device")
+parser.add_argument("--capture-turns", type=int, default=0, help="capture nothing in every other so many steps")
 parser.add_argument("--reruns", action="store_true", help="let Megatron's own machine run steps again")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
@@ -161,7 +163,7 @@ def model_config() -> TransformerConfig:
         attention_dropout=0.1,
         deterministic_mode=False,
         gradient_accumulation_fusion=False,
-        timers=timers.Timers(2, "minmax"),
+        timers=timers.Timers(args.timing_level, "minmax"),
         **moe,
         **recompute,
     )
@@ -361,6 +363,8 @@ if args.reruns:
 
 job = protect(chunks, optimizer, scheduler, data=batches, counters=counters)
 for step in job.steps(args.steps):
+    if args.capture_turns:
+        job.enabled = step.number // args.capture_turns % 2 == 1
     with step:
         loss = train_one(step.number)
         if not step.dry:

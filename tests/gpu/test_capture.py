@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -129,7 +131,7 @@ def test_capture_thread_and_optimizer_issue_together():
 
 
 def test_given_up_copy_leaves_the_slot_unsealed_and_the_state_alone(monkeypatch):
-    monkeypatch.setattr(cuda_lane, "BATCH_BYTES", 64 << 20)
+    monkeypatch.setattr(cuda_lane, "BATCH_BYTES", (64 << 20, 64 << 20))
     job = CudaJob(width=1 << 18)
     job.train(2)
     with registered_slot(job.state) as slot:
@@ -158,6 +160,25 @@ def test_steady_state_never_synchronises():
         with no_synchronisation():
             assert step_beside_its_copy(job, slot)
             assert step_beside_its_copy(job, slot)
+
+
+def test_a_read_of_the_script_does_not_wait_for_the_whole_copy():
+    """A copy engine that has begun with a stream stays with it: one stream alone would keep every read waiting."""
+    job = CudaJob(width=1 << 18)
+    job.train(2)
+    small = torch.ones((), device="cuda")
+    shares = []
+    with registered_slot(job.state) as slot:
+        for _ in range(5):
+            torch.cuda.synchronize()
+            copy = slot.open(job.state)
+            began = time.perf_counter()
+            copy.commit()
+            small.item()
+            read_s = time.perf_counter() - began
+            copy.await_end()
+            shares.append(read_s / (time.perf_counter() - began))
+    assert statistics.median(shares) < 0.5, shares
 
 
 def test_control_synchronisation_is_noticed():

@@ -73,9 +73,9 @@ def make_moves(
         stored = _joined_window(whole, geometry, neighbours)
         joined = _joined(pieces)
         if joined is not None:
-            of_device.pieces.extend(_cut(CopyPiece(stored, joined), limit_bytes or COPY_PIECE_BYTES))
+            of_device.pieces.extend(cut_piece(CopyPiece(stored, joined), limit_bytes or COPY_PIECE_BYTES))
         elif len(pieces) == 1:
-            of_device.pieces.extend(_cut(pieces[0], limit_bytes or COPY_PIECE_BYTES))
+            of_device.pieces.extend(cut_piece(pieces[0], limit_bytes or COPY_PIECE_BYTES))
         else:
             of_device.runs.append(TensorRun(stored, tuple(pieces)))
     return moves
@@ -134,7 +134,8 @@ def _joined(pieces: list[CopyPiece]) -> Tensor | None:
     return first.as_strided((count,), (1,))
 
 
-def _cut(piece: CopyPiece, limit_bytes: int) -> Iterator[CopyPiece]:
+def cut_piece(piece: CopyPiece, limit_bytes: int) -> Iterator[CopyPiece]:
+    """Cuts a piece into pieces of up to the limit. One that is not contiguous stays whole."""
     if piece.nbytes <= limit_bytes or not piece.live.is_contiguous():
         yield piece
         return

@@ -1,4 +1,4 @@
-"""Sets the environment variables that torchrun would set for this rank."""
+"""Sets the environment variables that torchrun would set for this rank, and one for CUDA."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import zlib
 from deadpool.protocol.topology import Layout
 
 _FIRST_PORT, _PORT_COUNT = 20_000, 10_000  # below the ports that the kernel assigns by itself
+
+_COPY_CONNECTIONS = ("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "8")
+"""CUDA's own default. Scripts of Megatron set CUDA_DEVICE_MAX_CONNECTIONS=1, which would put all copies into one queue,
+and what the script reads would wait for the whole of a capture (snapshot/cuda_lane.py)."""
 
 
 def set_environment(rank: int, layout: Layout, master: str, secret: bytes) -> None:
@@ -29,3 +33,4 @@ def set_environment(rank: int, layout: Layout, master: str, secret: bytes) -> No
         TORCHELASTIC_MAX_RESTARTS="0",
         ROLE_NAME="default",
     )
+    os.environ.setdefault(*_COPY_CONNECTIONS)
