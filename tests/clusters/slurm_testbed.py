@@ -26,7 +26,6 @@ from deadpool.child_processes import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = Path(__file__).with_name("slurm_inside.py")
-PACKAGES = ("slurm-wlm", "slurmctld", "slurmd", "slurm-client", "munge", "iproute2")
 _PROGRAMS = ("/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/sbin/munged", "/usr/bin/sbatch")
 _START_S = 60.0
 _STOP_S = 10.0
@@ -45,8 +44,7 @@ def why_not() -> str | None:
 
 def install() -> None:
     """Debian's packages. What they start by themselves where there is systemd is none of ours, so it may not start."""
-    command = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "--no-install-recommends", *PACKAGES]
-    subprocess.run(command, check=True, timeout=900, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+    subprocess.run([ROOT / "scripts/packages", "slurm"], check=True, timeout=900)
 
 
 @dataclass(slots=True)

@@ -27,8 +27,7 @@ def blocks(page: str, language: str) -> list[str]:
 def test_the_how_to_is_followed(tmp_path: Path) -> None:
     submit, look, kill, after, own = blocks("howto/slurm.md", "bash")
     with slurm_testbed(tmp_path, ClusterShape(nodes=6)) as testbed:
-        script = blocks("tutorial.md", "python")[0]
-        (testbed.home / "train.py").write_text(script.replace("job.steps(2000)", "job.steps(600)"))
+        (testbed.home / "train.py").write_text(blocks("tutorial.md", "python")[0])
         job = SlurmJob(testbed, name="runs/first")
         assert "Submitted batch job" in job.alice(submit)
         job.note_id()

@@ -90,7 +90,7 @@ def test_the_whole_job_is_preempted(tmp_path: Path) -> None:
 def test_a_health_check_drains_a_node(tmp_path: Path) -> None:
     """The HealthCheckProgram of the how-to, followed literally, on a node whose shared memory is too small."""
     command = tmp_path / "deadpool"
-    words = ["env", f"PYTHONPATH={ROOT}/src", str(ROOT / ".venv" / "bin" / "deadpool")]
+    words = ["env", f"PYTHONPATH={ROOT}/src", str(Path(sys.executable).with_name("deadpool"))]
     command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     scripts = re.findall(
         r"^#!/bin/sh\n.*?(?=^```)", (ROOT / "docs/howto/doctor.md").read_text(), re.MULTILINE | re.DOTALL

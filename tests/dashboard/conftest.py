@@ -20,7 +20,7 @@ def browser() -> Iterator[Any]:
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: scripts/setup installs it")
     chromium = shutil.which("chromium")
     if chromium is None:
-        pytest.skip("there is no chromium: scripts/browser installs it")
+        pytest.skip("there is no chromium: scripts/packages installs it")
     flags = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"]
     with driver.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=chromium, args=flags)

@@ -20,7 +20,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS, DASHBOARD = DEPLOY / "prometheus", DEPLOY / "grafana" / "deadpool.json"
 NAMES = {metric.name for metric in (*OF_COORDINATOR, *OF_AGENT)}
 needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is missing: scripts/monitoring installs it"
+    shutil.which("promtool") is None, reason="promtool is missing: scripts/packages installs it"
 )
 
 

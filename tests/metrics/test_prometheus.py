@@ -25,7 +25,7 @@ from deadpool.control.run_dir import RunDir
 from deadpool.workload.harness import SCRIPT
 
 pytestmark = [
-    pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is missing: scripts/monitoring gets it"),
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is missing: scripts/packages gets it"),
     pytest.mark.thorough,
     pytest.mark.timeout(240),
 ]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing: scripts/monitoring installs it")
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing: scripts/packages installs it")
 
 
 class Screen:
