@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import subprocess
 import sys
@@ -56,6 +57,27 @@ def test_requeue_at_the_time_limit(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(CHECKPOINTS)]
         subprocess.run([*command, str(reference), str(job.stop_file)], check=True, timeout=200, capture_output=True)
         assert differences(Results.read(reference), job.results()) == []
+
+
+def test_requeue_at_the_time_limit_with_durable_checkpoints(tmp_path: Path) -> None:
+    """A script without a checkpoint of its own goes on in the next allocation, and little is computed again."""
+    with slurm_testbed(tmp_path, ClusterShape(nodes=3)) as testbed:
+        job = SlurmJob(testbed)
+        durable = f"--durable {HOME}/checkpoints --overhead-budget 0"
+        job.submit(f"--nodes 2 --spares 1 --time 2 --requeue --warn-s 60 {durable}")
+        began = time.monotonic()
+        job.until((job.run_folder / f"attempt-{job.job_id}.0").exists, "the next allocation", 300.0)
+        reached = job.results().newest_step()
+        job.await_step(reached + 5, 240.0)
+        job.times.append(("from submit to a step that is new, over a time limit of 120 s", time.monotonic() - began))
+        steps = job.results().steps[0]
+        first_again = next(later.step for earlier, later in itertools.pairwise(steps) if later.step <= earlier.step)
+        print(f"{reached + 1} steps in the first allocation, of which {reached + 1 - first_again} were computed again")
+        assert first_again > 0.75 * reached, "a checkpoint of the last seconds"
+        job.finish()
+        job.assert_nothing_left()
+        job.print_times("time limit with requeue and durable checkpoints")
+        job.assert_bit_identical(2)
 
 
 def test_a_script_that_fails_makes_a_job_that_failed(tmp_path: Path) -> None:

@@ -91,6 +91,19 @@ def test_settings_follow_from_the_allocation() -> None:
     assert (config.nodes, config.nproc_per_node, config.standby_coordinators) == (2, 2, 0)
 
 
+@pytest.mark.parametrize(
+    ("variables", "resume"),
+    [
+        ({"DEADPOOL_DURABLE": "/shared"}, "no"),
+        ({"DEADPOOL_DURABLE": "/shared", "SLURM_RESTART_COUNT": "1"}, "auto"),
+        ({"DEADPOOL_DURABLE": "/shared", "SLURM_RESTART_COUNT": "1", "DEADPOOL_RESUME": "no"}, "no"),
+        ({"SLURM_RESTART_COUNT": "1"}, "no"),
+    ],
+)
+def test_a_requeued_job_begins_from_its_checkpoint(variables: dict[str, str], resume: str) -> None:
+    assert job_settings(allocation("n1 n2"), variables, {}).resume == resume
+
+
 def test_a_topology_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="racks come from Slurm"):
         job_settings(allocation("n1 n2"), {}, {"topology": "racks.toml"})

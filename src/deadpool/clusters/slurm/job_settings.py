@@ -16,10 +16,13 @@ from deadpool.errors import ConfigError
 
 
 def job_settings(allocation: Allocation, variables: Mapping[str, str], flags: Mapping[str, Any]) -> JobConfig:
-    """Nodes that are no spares train, with one trainer per GPU. A second coordinator stands by."""
+    """Nodes that are no spares train, with one trainer per GPU. A second coordinator stands by. A job that was requeued
+    begins from its durable checkpoint, if there is one."""
     found = {name: value for name, value in flags.items() if value is not None}
-    given = {name for name in ("nodes", "nproc_per_node", "standby_coordinators") if variable_of(name) in variables}
-    given |= set(found)
+    by_variable = ("nodes", "nproc_per_node", "standby_coordinators", "durable", "resume")
+    given = {name for name in by_variable if variable_of(name) in variables} | set(found)
+    if "durable" in given and "resume" not in given and variables.get("SLURM_RESTART_COUNT", "0") != "0":
+        found["resume"] = "auto"
     if "nodes" not in given:
         found["nodes"] = len(allocation.hosts) - int(found.get("spares") or variables.get(variable_of("spares")) or 0)
     if "nproc_per_node" not in given:

@@ -85,6 +85,7 @@ class SlurmNode:
                 self.folder,
                 place=self._place,
                 spares=described["spares"],
+                is_durable=bool(self.config.durable),
                 requeue=self.requeue,
                 warn_s=self.warn_s,
             )

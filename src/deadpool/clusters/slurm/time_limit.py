@@ -25,6 +25,11 @@ class TimeLimit:
         self._noticed: float | None = None
         self._preempted = False  # and noticed, of a job whose end Slurm does not tell
 
+    @property
+    def is_near(self) -> bool:
+        """The end of the allocation was announced."""
+        return self._noticed is not None or self._preempted
+
     def look(self, ends_at: float | None) -> bool:
         """Returns whether the job is to be requeued now."""
         left_s = ends_at - time.time() if ends_at is not None else float("inf")
@@ -42,5 +47,5 @@ class TimeLimit:
         return self._requeue and left_s < REQUEUE_S and not client.is_preempted(self._job_id)
 
     def requeue(self) -> None:
-        self._say("requeue", f"job {self._job_id} is requeued: it starts anew in its next allocation")
+        self._say("requeue", f"job {self._job_id} is requeued: the script begins again in its next allocation")
         client.requeue(self._job_id)

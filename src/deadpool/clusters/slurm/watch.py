@@ -1,5 +1,6 @@
 """Looks after a running job from the node of its acting coordinator: new spares, nodes that administrators take out,
-and the end of the allocation. It runs beside every coordinator and does something only where that one acts.
+and the end of the allocation, before which durable checkpoints are written. It runs beside every coordinator and does
+something only where that one acts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from deadpool.clusters.slurm.spare_jobs import SpareJobs
 from deadpool.clusters.slurm.time_limit import TimeLimit
 from deadpool.control.console import print_line
 from deadpool.control.job_rpc import ask
-from deadpool.errors import ConfigError, DeadPoolError
+from deadpool.errors import DeadPoolError
 from deadpool.owner_only import open_private
 
 T = TypeVar("T")
@@ -28,13 +29,22 @@ _STOP_S = 25.0
 
 class JobWatch:
     def __init__(
-        self, allocation: Allocation, folder: RunFolder, *, place: str, spares: int, requeue: bool, warn_s: float
+        self,
+        allocation: Allocation,
+        folder: RunFolder,
+        *,
+        place: str,
+        spares: int,
+        is_durable: bool,
+        requeue: bool,
+        warn_s: float,
     ) -> None:
-        """`place` is where the coordinator of this node listens."""
+        """`place` is where the coordinator of this node listens. `is_durable`: the job writes durable checkpoints."""
         self._allocation, self._folder, self._place = allocation, folder, place
         self._spares = SpareJobs(allocation, folder, wanted=spares, say=self._say)
         self._drains = AdminDrains(folder.run_dir, say=self._say)
         self._limit = TimeLimit(allocation.job_id, folder, requeue=requeue, warn_s=warn_s, say=self._say)
+        self._is_durable = is_durable
         self._said: dict[str, str] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="deadpool-slurm-watch", daemon=True)
@@ -72,14 +82,21 @@ class JobWatch:
             self._guarded("spares", self._spares.cancel_all)
             self._guarded("requeue", self._limit.requeue)
             return
+        if self._limit.is_near and self._is_durable:
+            self._guarded("checkpoint", self._ask_checkpoint)
         bad = self._guarded("nodes", lambda: self._drains.look(status)) or set()
         self._guarded("spares", lambda: self._spares.look(status, bad=bad, ends_at=job.ends_at))
+
+    def _ask_checkpoint(self) -> None:
+        """Again and again until the end, so that one write follows the other: little is left to be computed again."""
+        ask(self._folder.run_dir, "durable")
+        self._say("checkpoint", "durable checkpoints are written until then")
 
     def _guarded(self, what: str, action: Callable[[], T]) -> T | None:
         """A controller that is away, or a right that is missing, is said once and tried again: training goes on."""
         try:
             return action()
-        except (SlurmError, ConfigError, OSError) as error:
+        except (SlurmError, DeadPoolError, OSError) as error:
             self._say(f"failed {what}", f"Slurm: {error}")
             return None
 
