@@ -27,6 +27,7 @@ from deadpool.workload.harness import SCRIPT
 from deadpool.workload.results import Results, differences
 
 HOME = "/home/alice"
+OWN_CHECKPOINTS = Path(__file__).with_name("checkpoint_script.py")
 SMALL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256", "--dropout", "0.1"]
 STEPS = 20_000  # of the schedule; the file --stop ends the script long before
 _POLL_S = 0.3
@@ -72,6 +73,13 @@ class SlurmJob:
 
     def submit(self, options: str) -> None:
         self.alice(f"deadpool slurm submit --run-dir {shlex.quote(self.name)} {options} {self.workload()}")
+        self.note_id()
+
+    def submit_with_own_checkpoints(self, options: str) -> None:
+        """A script that saves checkpoints of its own and goes on from them, for jobs that are requeued."""
+        self.alice(f"mkdir {shlex.quote(self.out.name)}")
+        script = shlex.join([str(OWN_CHECKPOINTS), f"{HOME}/{self.out.name}", f"{HOME}/{self.stop_file.name}"])
+        self.alice(f"PACE_S=0.1 deadpool slurm submit --run-dir {shlex.quote(self.name)} {options} {script}")
         self.note_id()
 
     def note_id(self) -> None:
@@ -186,8 +194,18 @@ class SlurmJob:
         """Against torchrun, undisturbed and without DeadPool, stopped at the same step."""
         reference = self.testbed.folder / "reference"
         arguments = ["--out", str(reference), "--stop", str(self.stop_file), "--steps", str(STEPS), *SMALL]
+        self._assert_same_under_torchrun(world_size, reference, [str(SCRIPT), *arguments])
+
+    def assert_bit_identical_with_own_checkpoints(self, world_size: int) -> None:
+        """The same, where submit_with_own_checkpoints() has begun it."""
+        reference = self.testbed.folder / "reference"
+        reference.mkdir()
+        script = [str(OWN_CHECKPOINTS), str(reference), str(self.stop_file)]
+        self._assert_same_under_torchrun(world_size, reference, script)
+
+    def _assert_same_under_torchrun(self, world_size: int, reference: Path, script: list[str]) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world_size}", str(SCRIPT), *arguments],
+            [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world_size}", *script],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shlex
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,15 +12,12 @@ from slurm_config import ClusterShape
 from slurm_job import HOME, SlurmJob, slurm_testbed
 from slurm_testbed import why_not
 
-from deadpool.workload.results import Results, differences
-
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.thorough,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.timeout(600),
 ]
-CHECKPOINTS = Path(__file__).with_name("checkpoint_script.py")
 
 
 def exit_code(job: SlurmJob) -> str:
@@ -34,11 +29,7 @@ def test_requeue_at_the_time_limit(tmp_path: Path) -> None:
     """The script goes on from its own checkpoint in the next allocation."""
     with slurm_testbed(tmp_path, ClusterShape(nodes=3)) as testbed:
         job = SlurmJob(testbed)
-        job.alice(f"mkdir {job.out.name}")
-        program = f"{CHECKPOINTS} {HOME}/{job.out.name} {HOME}/{job.stop_file.name}"
-        submit = f"deadpool slurm submit --nodes 2 --spares 1 --time 2 --requeue --warn-s 60 --run-dir {job.name}"
-        job.alice(f"PACE_S=0.1 {submit} {program}")
-        job.note_id()
+        job.submit_with_own_checkpoints("--nodes 2 --spares 1 --time 2 --requeue --warn-s 60")
         first = job.run_folder / f"attempt-{job.job_id}.0"
         began = time.monotonic()
         job.until(first.exists, "the next allocation", 300.0)
@@ -52,11 +43,7 @@ def test_requeue_at_the_time_limit(tmp_path: Path) -> None:
         job.finish()
         job.assert_nothing_left()
         job.print_times("time limit with requeue")
-        reference = tmp_path / "reference"
-        reference.mkdir()
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(CHECKPOINTS)]
-        subprocess.run([*command, str(reference), str(job.stop_file)], check=True, timeout=200, capture_output=True)
-        assert differences(Results.read(reference), job.results()) == []
+        job.assert_bit_identical_with_own_checkpoints(2)
 
 
 def test_requeue_at_the_time_limit_with_durable_checkpoints(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,11 +11,10 @@ from pathlib import Path
 import pytest
 from slurm_config import ClusterShape
 from slurm_faults import Faults
-from slurm_job import HOME, SlurmJob, slurm_testbed
+from slurm_job import SlurmJob, slurm_testbed
 from slurm_testbed import ROOT, why_not
 
 from deadpool.events import read_events
-from deadpool.workload.results import Results, differences
 
 pytestmark = [
     pytest.mark.e2e,
@@ -24,7 +22,6 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.timeout(600),
 ]
-CHECKPOINTS = Path(__file__).with_name("checkpoint_script.py")
 
 
 def test_state_fail_and_state_down(tmp_path: Path) -> None:
@@ -55,11 +52,7 @@ def test_the_whole_job_is_preempted(tmp_path: Path) -> None:
     checkpoint. The site grants more time than that of the notice."""
     with slurm_testbed(tmp_path, ClusterShape(nodes=3, grace_s=45)) as testbed:
         job = SlurmJob(testbed)
-        job.alice(f"mkdir {job.out.name}")
-        program = f"{CHECKPOINTS} {HOME}/{job.out.name} {HOME}/{job.stop_file.name}"
-        submit = f"deadpool slurm submit --nodes 2 --spares 1 --requeue --warn-s 25 --run-dir {job.name}"
-        job.alice(f"PACE_S=0.1 {submit} {program}")
-        job.note_id()
+        job.submit_with_own_checkpoints("--nodes 2 --spares 1 --requeue --warn-s 25")
         job.until(lambda: job.out.exists() and job.results().newest_step() > 12, "step 12", 200.0)
         began = time.monotonic()
         testbed.run("sbatch -p urgent -N 3 -J urgent -o /dev/null --wrap 'sleep 5'", user="bob", folder="/home/bob")
@@ -80,11 +73,7 @@ def test_the_whole_job_is_preempted(tmp_path: Path) -> None:
         job.finish()
         job.assert_nothing_left()
         job.print_times("preemption of the whole job")
-        reference = tmp_path / "reference"
-        reference.mkdir()
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(CHECKPOINTS)]
-        subprocess.run([*command, str(reference), str(job.stop_file)], check=True, timeout=200, capture_output=True)
-        assert differences(Results.read(reference), job.results()) == []
+        job.assert_bit_identical_with_own_checkpoints(2)
 
 
 def test_a_health_check_drains_a_node(tmp_path: Path) -> None:

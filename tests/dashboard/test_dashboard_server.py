@@ -152,7 +152,7 @@ def test_nobody_looks_and_the_coordinator_is_left_alone(tmp_path):
         return status(SEATS_OF_SMALL_RUN, [], 2, 250)
 
     async def check(session, address):
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # nothing is to happen, so there is nothing to wait for
         return len(asked)
 
     assert serving(small_run(tmp_path / "run"), check, ask) == 0

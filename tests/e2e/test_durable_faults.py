@@ -52,7 +52,7 @@ def test_everything_is_killed_while_it_writes(tmp_path, fork_server):
         )
         with running(job.trial.job):
             job.trial.await_event("checkpoint_begun", rng.choice((1, 1, 2)) if number else 2)
-            time.sleep(3.0 * rng.random() ** 2)
+            time.sleep(3.0 * rng.random() ** 2)  # to any moment of the write, most often an early one
             job.kill_everything()
         if newest is not None:
             assert job.events("planned")[0]["checkpoint"] == newest.name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import enum
+import importlib
+import pkgutil
 import types
 import typing
 from typing import Any
@@ -72,12 +74,16 @@ def test_every_message_comes_back_equal(cls):
 
 
 def classes_in_messages() -> set[type]:
-    return {cls for cls in vars(messages).values() if isinstance(cls, type) and cls.__module__ == messages.__name__}
+    """All that the files of the package define, whether its `__init__.py` knows of it or not."""
+    names = [found.name for found in pkgutil.iter_modules(messages.__path__, f"{messages.__name__}.")]
+    files = [vars(importlib.import_module(name)) for name in names]
+    return {cls for file in files for cls in file.values() if isinstance(cls, type) and cls.__module__ in names}
 
 
 def test_every_message_class_may_travel():
     assert {cls for cls in classes_in_messages() if issubclass(cls, Message)} == set(messages.ALL)
     assert all(issubclass(cls, Value) for cls in classes_in_messages())
+    assert {cls.__name__ for cls in classes_in_messages()} <= set(messages.__all__)
 
 
 def test_fields_of_any_type_are_only_in_messages_that_are_checked_for_them():

@@ -29,7 +29,7 @@ from deadpool.durable.rate import CheckedWriter, RateLimit
 from deadpool.durable.store import Store
 from deadpool.errors import StateError
 from deadpool.protocol.messages import Copy
-from deadpool.protocol.seal import NOT_AS_SEALED, Region, digest_of
+from deadpool.protocol.seal import NOT_AS_SEALED, REGIONS, Region, digest_of
 from deadpool.snapshot.checkpoint_names import plain_name
 from deadpool.snapshot.checksums import digest_region
 from deadpool.snapshot.layout import SlotLayout, TensorEntry, decode_layout, split_record
@@ -47,9 +47,9 @@ class PartWriter:
     def write(self, copy: Copy, slot: memoryview, recording: bytes) -> int:
         """Returns how many bytes were written."""
         rank, extent = copy.seal.rank, copy.seal.extent
-        regions: dict[str, memoryview] = {each: region(slot, copy.geometry, extent, each) for each in _regions()}
+        regions = {each: region(slot, copy.geometry, extent, each) for each in REGIONS}
         for each, data in regions.items():
-            if digest_region(data) != digest_of(copy.seal.digest, each):  # type: ignore[arg-type]
+            if digest_region(data) != digest_of(copy.seal.digest, each):
                 raise StateError(f"region {each!r} of rank {rank} is {NOT_AS_SEALED}")
         record = bytes(regions["record"])
         encoded_layout, host = split_record(record)
@@ -65,7 +65,7 @@ class PartWriter:
         self,
         rank: int,
         layout: SlotLayout,
-        regions: dict[str, memoryview],
+        regions: dict[Region, memoryview],
         buffers: dict[str, Tensor],
         files: dict[str, tuple[int, str]],
     ) -> list[Piece]:
@@ -111,10 +111,6 @@ class PartWriter:
             out = CheckedWriter(file, self._limit)
             out.write(data)
         files[path] = out.facts
-
-
-def _regions() -> tuple[Region, ...]:
-    return ("record", "unique", "replica")
 
 
 def _writers(layout: SlotLayout) -> dict[Any, int]:

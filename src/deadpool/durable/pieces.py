@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 
 from deadpool.errors import StateError
+from deadpool.protocol.seal import Region
 
 _FORMAT = 1
 
@@ -27,7 +28,7 @@ class Piece:
     whole: tuple[int, ...]  # shape of the whole tensor
     start: tuple[int, ...]
     shape: tuple[int, ...]
-    region: str  # empty: it is in the boundary record
+    region: Region | Literal[""]  # empty: it is in the boundary record
     offset: int  # in the region
     nbytes: int
     digest: int

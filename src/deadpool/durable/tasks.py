@@ -37,6 +37,7 @@ class FinishTask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Task = PartTask | FinishTask
+_DECODER: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 
 
 def encode_task(task: Task) -> bytes:
@@ -44,4 +45,4 @@ def encode_task(task: Task) -> bytes:
 
 
 def decode_task(data: bytes) -> Task:
-    return msgspec.msgpack.decode(data, type=Task)  # type: ignore[arg-type]
+    return _DECODER.decode(data)

@@ -240,14 +240,14 @@ class Checkers:
 
     def runs(self, process: Process) -> None:
         """The process may run in a generation that is over, if it was cut off from hearing so."""
-        core = process.core
+        core, told = process.core, process.recordings.told
         if self._process_of.setdefault((core.generation, core.rank), process.number) != process.number:
             fail("h", f"two processes run as rank {core.rank} in generation {core.generation}")
-        resume, start = self._origins.get(core.generation, (core.live, process.told))  # else planned by one deposed
+        resume, start = self._origins.get(core.generation, (core.live, told))  # else planned by one deposed
         if core.live is not None and core.live.number and str(core.live) != str(resume):
             fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {resume}")
-        if process.told is not None and process.told != start and process.told in self._starts:  # None: told nothing
-            fail("recordings", f"rank {core.rank} was told of start {process.told}, the job goes on from {start}")
+        if told is not None and told != start and told in self._starts:  # None: told nothing
+            fail("recordings", f"rank {core.rank} was told of start {told}, the job goes on from {start}")
 
     def final_state(self, rank: int, version: Version | None, state: State) -> None:
         if version is None or version.number != self._world.last_step:

@@ -31,7 +31,7 @@ class RehearsalChecker:
     def _check(self, process: Process) -> None:
         """At the end of a job that had time enough without faults."""
         world = self._world
-        if process.alive and process.awaits_recording:
-            waited_s = world.clock.now - max(process.ordered_at, self._since, world.options.calm_s)
+        if process.alive and process.seating.awaits_recording:
+            waited_s = world.clock.now - max(process.seating.ordered_at, self._since, world.options.calm_s)
             if waited_s > LONG_S:
                 fail("rehearsals", f"{process.name} has waited {waited_s:.0f} s for the recording of its rank")

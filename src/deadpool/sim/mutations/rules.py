@@ -23,7 +23,7 @@ from deadpool.protocol.messages import Fetch, Missed, Permit, Rehearse
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.sim.mutations.mutation import Mutation, Patch
-from deadpool.sim.process import Process
+from deadpool.sim.process.seating import Seating
 from deadpool.sim.streams import CopyStreams
 
 
@@ -140,7 +140,7 @@ def replica_as_evidence(patch: Patch) -> None:
 
 
 def spoilt_copy_loaded(patch: Patch) -> None:
-    patch.set(Process, "_found_spoilt", Process._stand_at)
+    patch.set(Seating, "_found_spoilt", Seating._stand_at)
 
 
 def racks_ignored(patch: Patch) -> None:

@@ -1,0 +1,119 @@
+"""Every message between coordinator, agents and trainers. Values only; wire/ turns them into bytes.
+
+A message that depends on the seating of ranks carries the generation in which it was sent. Its receiver drops it before
+anything else is done with it if that generation is over. There are three conversations, in the order of a recovery:
+
+    agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Durable
+                            FenceAck Spoilt PlanAck Prepared Connected Probed Finished Ended Standing Leave Salvaged
+                            CheckpointPart CheckpointDone Report
+    coordinator -> agent    Welcome JoinRefused Alive Recording Rehearse Fence Plan Connect Go Permit Probe Release
+                            Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint Shutdown
+                            (each in an Order, which names the term), Injection
+    agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
+                            Connect Go Final Reschedule Stand Proceed Release End Injection
+                            Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits Standing
+                            Finished Report Failed DeviceLost Hung Injected
+
+Each file holds what both sides say about one subject, with the values inside those messages:
+
+    joining             a node joins, a coordinator takes over
+    trainer_processes   which trainers a node has, how they start and end
+    rehearsals          what a spare needs to rehearse a rank
+    progress            how far the ranks are, what protection costs
+    copies              a version from the slot to the seal, the holders and the permit
+    fences              a recovery begins: the generation ends, all nodes come to rest
+    plans               what each node has to do in the next generation
+    seats               each rank takes its seat, loads, connects; Go ends the recovery
+    reachability        which nodes reach each other
+    drains              a node leaves on purpose
+    checkpoints         committed versions on disk or in an object store
+    ending              the job is complete, or cannot go on
+    commands            what people ask of a job and read of it
+    order               the envelope of what a coordinator says to agents
+
+All other code imports the names from here.
+"""
+
+from __future__ import annotations
+
+from deadpool.protocol.inventory_batches import Copies, Copy, Inventory, Live, Lives
+from deadpool.protocol.messages.checkpoints import (
+    AbandonCheckpoint,
+    CheckpointDone,
+    CheckpointPart,
+    Durable,
+    FinishCheckpoint,
+    WriteCheckpoint,
+)
+from deadpool.protocol.messages.commands import Answer, Ask, Examine, Examined, Facts, Injected, Injection, Report
+from deadpool.protocol.messages.copies import (
+    Attach,
+    Captured,
+    Declare,
+    Detach,
+    Final,
+    Grant,
+    Missed,
+    Permit,
+    Reschedule,
+    Sealed,
+    SlotRef,
+    Spoilt,
+    Stored,
+)
+from deadpool.protocol.messages.drains import Leave, Proceed, Stand, Standing
+from deadpool.protocol.messages.ending import Ended, Finished, Release, Salvage, Salvaged, Shutdown
+from deadpool.protocol.messages.fences import Fence, FenceAck, Halt, Halted
+from deadpool.protocol.messages.joining import Disconnecting, Join, JoinRefused, Settings, TakeoverReport, Welcome
+from deadpool.protocol.messages.order import Order
+from deadpool.protocol.messages.plans import Fetch, Holder, Plan, PlanAck, RankOrder, Source
+from deadpool.protocol.messages.progress import (
+    WAITS_FOR_DATA,
+    WAITS_FOR_PEERS,
+    Alive,
+    CaptureCostReport,
+    Heartbeat,
+    Overhead,
+    Paused,
+    Stepped,
+    Waits,
+    WorkTime,
+)
+from deadpool.protocol.messages.reachability import Peer, Probe, Probed
+from deadpool.protocol.messages.rehearsals import Parked, Recording, Rehearse
+from deadpool.protocol.messages.seats import Arriving, Connect, Connected, Go, Prepared, Restore, Seat
+from deadpool.protocol.messages.trainer_processes import (
+    DeviceLost,
+    End,
+    Failed,
+    Hung,
+    TrainerHello,
+    TrainerInfo,
+    TrainerLost,
+    Trainers,
+)
+from deadpool.protocol.structs import Message
+
+ALL: tuple[type[Message], ...] = (
+    AbandonCheckpoint, Alive, Answer, Arriving, Ask, Attach, Captured, CheckpointDone, CheckpointPart, Connect,
+    Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, End, Ended, Examine, Examined, Facts, Failed, Fence,
+    FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected, Injection, Join,
+    JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Probe, Probed, Proceed,
+    Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown,
+    Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Waits, Welcome,
+    WriteCheckpoint,
+)  # fmt: skip
+"""What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
+
+__all__ = [
+    "ALL", "WAITS_FOR_DATA", "WAITS_FOR_PEERS", "AbandonCheckpoint", "Alive", "Answer", "Arriving", "Ask", "Attach",
+    "CaptureCostReport", "Captured", "CheckpointDone", "CheckpointPart", "Connect", "Connected", "Copies", "Copy",
+    "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "End", "Ended", "Examine", "Examined", "Facts",
+    "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished", "Go", "Grant", "Halt", "Halted",
+    "Heartbeat", "Holder", "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused", "Leave", "Live",
+    "Lives", "Missed", "Order", "Overhead", "Parked", "Paused", "Peer", "Permit", "Plan", "PlanAck", "Prepared",
+    "Probe", "Probed", "Proceed", "RankOrder", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore",
+    "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shutdown", "SlotRef", "Source", "Spoilt", "Stand",
+    "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers",
+    "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+]  # fmt: skip

@@ -1,0 +1,112 @@
+"""Snapshots and their copies, in the order of one version: a slot, the capture, the seal, the holders, the permit."""
+
+from __future__ import annotations
+
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inventory_batches import Copy
+from deadpool.protocol.seal import Geometry
+from deadpool.protocol.structs import Message, Value
+from deadpool.protocol.topology import Schedule
+
+
+class SlotRef(Value, frozen=True, kw_only=True):
+    """A slot of the node's arena, by its segment and its place in the segment."""
+
+    segment: int
+    index: int
+
+
+class Declare(Message, frozen=True, kw_only=True):
+    """The trainer's state has this geometry from now on, and it wants slots for it."""
+
+    geometry: Geometry
+    peers: tuple[int, ...]
+
+
+class Attach(Message, frozen=True, kw_only=True):
+    """A segment of the arena. Its file descriptor travels beside this message."""
+
+    segment: int
+    geometry: Geometry
+    count: int
+
+
+class Detach(Message, frozen=True, kw_only=True):
+    """The agent has given the segment up. Its memory is free when the trainer has unmapped it too."""
+
+    segment: int
+
+
+class Grant(Message, frozen=True, kw_only=True):
+    """The trainer owns this slot until it says Captured or Missed, or unwinds."""
+
+    generation: Generation
+    slot: SlotRef
+
+
+class Captured(Message, frozen=True, kw_only=True):
+    """A snapshot is complete in its slot. The agent owns the slot again and seals it."""
+
+    generation: Generation
+    version: Version
+    slot: SlotRef
+    record_bytes: int
+
+
+class Missed(Message, frozen=True, kw_only=True):
+    """This rank has no copy of a scheduled version and never will."""
+
+    generation: Generation
+    rank: int
+    number: int
+    reason: str
+    stall_s: float | None = None  # given up for want of time: how long the step would have waited, by estimate
+
+
+class Sealed(Message, frozen=True, kw_only=True):
+    """A rank's own node has checksummed a snapshot and sealed it."""
+
+    generation: Generation
+    copy: Copy
+
+
+class Stored(Message, frozen=True, kw_only=True):
+    """A holder has verified and sealed a copy of another node's snapshot."""
+
+    generation: Generation
+    rank: int
+    version: Version
+    bytes_received: int
+
+
+class Permit(Message, frozen=True, kw_only=True):
+    """The node keeps `watermark` and every version numbered from `keep_from` on. It may overwrite the rest."""
+
+    generation: Generation
+    watermark: Version | None
+    keep_from: int
+    schedule: Schedule
+
+
+class Final(Message, frozen=True, kw_only=True):
+    """The watermark moved: steps below `number` will never be computed again."""
+
+    number: int
+
+
+class Reschedule(Message, frozen=True, kw_only=True):
+    """Versions from `schedule.start` on are captured by this schedule. A trainer that is already past one of them when
+    this arrives says Missed for it."""
+
+    generation: Generation
+    schedule: Schedule
+
+
+class Spoilt(Message, frozen=True, kw_only=True):
+    """The bytes of a copy are not those that were sealed. Trainers and agents say it of their own node's copies. The
+    copy counts as lost from here on."""
+
+    generation: Generation
+    node: str
+    rank: int
+    version: Version

@@ -1,0 +1,51 @@
+"""The end of a job: ranks finish and are released, or what is left of their state goes to disk."""
+
+from __future__ import annotations
+
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.structs import Message
+
+
+class Finished(Message, frozen=True, kw_only=True):
+    """The rank has completed its last step. It stays in its loop until every rank has."""
+
+    generation: Generation
+    rank: int
+
+
+class Release(Message, frozen=True, kw_only=True):
+    """Every rank has completed its last step, so no step will have to be computed again and trainers may end."""
+
+    generation: Generation
+
+
+class Ended(Message, frozen=True, kw_only=True):
+    """The rank's process has ended as it should: it had been released, or its script never asked for protection."""
+
+    generation: Generation
+    rank: int
+    code: int
+
+
+class Salvage(Message, frozen=True, kw_only=True):
+    """The job cannot go on: write these ranks' copies of the version to disk, and say where they are."""
+
+    generation: Generation
+    version: Version
+    ranks: tuple[int, ...]
+
+
+class Salvaged(Message, frozen=True, kw_only=True):
+    """The answer to Salvage: which ranks' copies are in `folder`, or why they are not."""
+
+    generation: Generation
+    ranks: tuple[int, ...]
+    folder: str
+    failure: str = ""
+
+
+class Shutdown(Message, frozen=True, kw_only=True):
+    """The job is over for this node: end every trainer, then the agent."""
+
+    reason: str
+    failed: bool

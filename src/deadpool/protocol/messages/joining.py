@@ -1,0 +1,78 @@
+"""How an agent and a coordinator find each other: a node joins, a coordinator takes over, a link is given up."""
+
+from __future__ import annotations
+
+from deadpool.protocol.checkpoint import DurableSettings
+from deadpool.protocol.identity import Version
+from deadpool.protocol.inventory_batches import Inventory
+from deadpool.protocol.messages.copies import Permit
+from deadpool.protocol.messages.trainer_processes import TrainerInfo
+from deadpool.protocol.quorum import Footing
+from deadpool.protocol.structs import Message
+from deadpool.protocol.topology import Address, Layout, Schedule
+
+
+class Settings(Message, frozen=True, kw_only=True):
+    """What the coordinator decides for the whole job. Every agent obeys it and passes it on to its trainers."""
+
+    layout: Layout
+    slots: int
+    heartbeat_s: float
+    unwind_s: float
+    in_place: str = "auto"  # whether survivors keep their processes: auto, always or never
+    overhead_budget: float = 0.0  # share of the step time that captures may cost; 0: no limit
+    coordinators: tuple[Address, ...] = ()  # where one may be found, in this order; more than one: they need a majority
+    silence_s: float = 5.0  # of a coordinator, after which another one is looked for
+    isolation_s: float = 600.0  # without any coordinator, after which a node ends its trainers
+    replace_stragglers: bool = False  # a node that is slow all the time is drained without being asked
+    durable: DurableSettings | None = None  # None: no checkpoints are written
+
+
+class Join(Message, frozen=True, kw_only=True):
+    """An agent asks a coordinator to take it into the job."""
+
+    node: str
+    incarnation: str
+    data: Address
+    spare: bool
+    rack: str | None = None  # None: a rack of its own
+    footing: Footing = Footing()
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """The coordinator takes the node in. It also asks whether the node will follow `by` in this term."""
+
+    term: int
+    settings: Settings
+    by: str = ""
+
+
+class JoinRefused(Message, frozen=True, kw_only=True):
+    """The coordinator does not take the node in, and says why."""
+
+    reason: str
+
+
+class TakeoverReport(Message, frozen=True, kw_only=True):
+    """An agent's answer to the Welcome of a coordinator that it was not following: everything that this coordinator
+    has to know about the node and did not see itself. With it the agent promises `term` and obeys no lower one
+    afterwards."""
+
+    term: int
+    footing: Footing
+    running: bool  # Go was heard of its plan, and no fence since
+    resume: Version | None
+    permit: Permit | None
+    schedules: tuple[Schedule, ...]
+    holders: tuple[str, ...]  # of what this node's ranks seal
+    inventory: Inventory  # not frozen, and without live state
+    trainers: tuple[TrainerInfo, ...]
+    missed: tuple[int, ...] = ()  # of this generation, as far as no permit has passed them
+    finished: tuple[int, ...] = ()
+    ended: tuple[tuple[int, int], ...] = ()  # rank, exit code
+    lost: tuple[tuple[int, str], ...] = ()  # seats whose process is gone: rank, why
+
+
+class Disconnecting(Message, frozen=True, kw_only=True):
+    """This node hears nothing from the coordinator and looks for another one. The end of the link is not the end of the
+    node: its trainers go on."""

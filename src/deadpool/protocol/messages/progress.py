@@ -1,0 +1,87 @@
+"""How far the ranks are while the job runs, and what protection costs them."""
+
+from __future__ import annotations
+
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.structs import Message, Value
+
+
+class Stepped(Message, frozen=True, kw_only=True):
+    """The rank has completed a step, and this is what it took."""
+
+    generation: Generation
+    number: int
+    step_s: float = 0.0
+    stall_s: float = 0.0  # that captures cost it, by waits and by traffic, as far as is known by now
+    copy_s: float | None = None  # that a capture took; None: none has become known since the last step
+    captured: int | None = None  # the version that was; None: the one that this step began with
+    waited_s: float | None = None  # for other ranks, by estimate, since the last step was told; None: not measured
+    cycle_s: float | None = None  # since the step before was told, with all that lies between; None: there was none
+
+
+class Paused(Message, frozen=True, kw_only=True):
+    """The script does something that takes long on purpose. Without a reason it goes on with its steps."""
+
+    reason: str | None
+
+
+WAITS_FOR_PEERS, WAITS_FOR_DATA = "peers", "data"
+
+
+class Waits(Message, frozen=True, kw_only=True):
+    """The script has waited for a while: for other ranks, or for its data. With an empty `what` it waits no longer."""
+
+    what: str
+
+
+class Overhead(Value, frozen=True, kw_only=True):
+    """What protection costs, as a share of the step time, measured in the running job."""
+
+    share: float
+    error: float  # to either side: the 95 % confidence interval
+    count: int  # of comparisons
+
+    @property
+    def at_least(self) -> float:
+        return max(0.0, self.share - self.error)
+
+    @property
+    def at_most(self) -> float:
+        return max(0.0, self.share + self.error)
+
+
+class CaptureCostReport(Value, frozen=True, kw_only=True):
+    """What capturing every so many steps costs a rank, as medians of the latest captures. None means that too few were
+    measured."""
+
+    rank: int
+    every: int  # the interval under which it was measured
+    step_s: float
+    stall_s: float | None  # per capture; of one that was given up, what it would have been
+    commit_s: float | None  # from the end of a step to the news that its version is committed
+    overhead: Overhead | None = None
+
+
+class WorkTime(Value, frozen=True, kw_only=True):
+    """How long a rank works at a step, as a median of the latest steps. The time it waits for other ranks is left out:
+    with it all ranks' steps would take equally long."""
+
+    rank: int
+    step_s: float
+    own_s: float
+
+
+class Heartbeat(Message, frozen=True, kw_only=True):
+    """The node is alive, and this is how far its ranks are."""
+
+    generation: Generation
+    steps: tuple[tuple[int, int], ...]  # of ranks in their loop; 0: this process has completed none yet
+    paused: tuple[tuple[int, str], ...] = ()  # (rank, why no step is to be expected of it for now)
+    costs: tuple[CaptureCostReport, ...] = ()
+    work_times: tuple[WorkTime, ...] = ()
+    waiting: tuple[int, ...] = ()  # ranks that have waited for other ranks for a while, by their own word
+    idle: tuple[int, ...] = ()  # ranks that have done nothing for a while, and have not said what they wait for
+
+
+class Alive(Message, frozen=True, kw_only=True):
+    """The answer to a heartbeat: the coordinator is there, and still leads."""

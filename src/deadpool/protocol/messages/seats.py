@@ -1,0 +1,80 @@
+"""From a plan to Go: each rank's process takes its seat, loads its state and connects to the others."""
+
+from __future__ import annotations
+
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages.copies import SlotRef
+from deadpool.protocol.seal import Seal
+from deadpool.protocol.structs import Message
+from deadpool.protocol.topology import Address, Schedule
+
+
+class Seat(Message, frozen=True, kw_only=True):
+    """Take this rank. Without `resume` the script runs under real groups, otherwise under fake ones until it is
+    restored."""
+
+    generation: Generation
+    cause: str
+    rank: int
+    resume: Version | None
+    schedule: Schedule
+
+
+class Arriving(Message, frozen=True, kw_only=True):
+    """The resume version is being written into `slot`. Restore follows when it is there and as sealed.
+
+    A trainer that loads from the slot meanwhile gives up its live state, and holds nothing valid before Restore comes.
+    Nothing is promised: a fence may come instead.
+    """
+
+    generation: Generation
+    slot: SlotRef
+    seal: Seal
+
+
+class Restore(Message, frozen=True, kw_only=True):
+    """Load `version` and stand at it. Without `slot` the live state is clean and stays."""
+
+    generation: Generation
+    version: Version
+    slot: SlotRef | None
+    schedule: Schedule
+    capture: bool  # this rank has no sealed copy of the resume version: capture it again after Go
+
+
+class Prepared(Message, frozen=True, kw_only=True):
+    """The rank's trainer is at rest with the resume version loaded. `store` is its rendezvous server.
+
+    `agreement` says what its frameworks have agreed on with their peers in earlier steps.
+    """
+
+    generation: Generation
+    rank: int
+    store: Address
+    agreement: str = ""
+
+
+class Connect(Message, frozen=True, kw_only=True):
+    """All old groups are gone and every rank is at rest: make the new groups, and meet at `store`.
+
+    Unless `agreed`, the frameworks of some rank have agreed on something else than the others', so that all ranks
+    have to forget what was agreed.
+    """
+
+    generation: Generation
+    store: Address
+    agreed: bool = True
+
+
+class Connected(Message, frozen=True, kw_only=True):
+    """The rank's trainer has made its new process groups."""
+
+    generation: Generation
+    rank: int
+
+
+class Go(Message, frozen=True, kw_only=True):
+    """Every rank is connected: the generation runs from here on."""
+
+    generation: Generation
+    cause: str

@@ -1,0 +1,64 @@
+"""The trainer processes of a node: how they start, which there are, and how they end before their rank is done."""
+
+from __future__ import annotations
+
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.structs import Message, Value
+from deadpool.protocol.topology import Address
+
+
+class TrainerHello(Message, frozen=True, kw_only=True):
+    """A trainer process has started and names its rendezvous server."""
+
+    trainer: str
+    pid: int
+    store: Address
+
+
+class TrainerInfo(Value, frozen=True, kw_only=True):
+    """What the coordinator has to know about a trainer process to judge how soon it could take a rank."""
+
+    trainer: str
+    state: str  # starting | idle | rehearsing | parked | seated
+    rank: int | None  # held if seated, rehearsed if rehearsing or parked
+
+
+class Trainers(Message, frozen=True, kw_only=True):
+    """The state of at least one of the node's trainers has changed; all of them are listed."""
+
+    trainers: tuple[TrainerInfo, ...]
+
+
+class Failed(Message, frozen=True, kw_only=True):
+    """The user's script raised. The process ends after this."""
+
+    error: str
+
+
+class DeviceLost(Message, frozen=True, kw_only=True):
+    """Nothing can run on this process's device any more. The process ends after this."""
+
+    error: str
+
+
+class Hung(Message, frozen=True, kw_only=True):
+    """The main thread does not come back from an abort. The watchdog thread says it, and the process ends after
+    this."""
+
+    found: str
+
+
+class TrainerLost(Message, frozen=True, kw_only=True):
+    """A trainer ended that should not have. One that held no rank is of no generation: a spare that joined in the
+    middle of one has not heard of it."""
+
+    generation: Generation | None
+    trainer: str
+    rank: int | None
+    reason: str
+
+
+class End(Message, frozen=True, kw_only=True):
+    """The trainer is no longer needed: end the process."""
+
+    reason: str
