@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from deadpool.control.run_dir import RunDir
     from deadpool.durable.manifest import Manifest
 
 app = typer.Typer(help="Durable checkpoints: list, verify, write one now.", no_args_is_help=True)
@@ -71,32 +70,41 @@ def now(
     If the newest committed version was written before, the next one is written."""
     from deadpool.cli.job_client import ask, find_run_dir
     from deadpool.errors import ConfigError
+    from deadpool.events import read_events
 
     folder = find_run_dir(run_dir)
-    known = len(_ended(folder))
+    before = read_events(folder.events)
     ask(folder, "durable")
     if not wait:
         return
     deadline = time.monotonic() + timeout_s
-    while len(ended := _ended(folder)) <= known:
+    while (answer := answer_to_request(before, read_events(folder.events))) is None:
         if time.monotonic() > deadline:
             raise ConfigError(
                 f"no checkpoint was complete within {timeout_s:g} s: see checkpoint_late in {folder.events}"
             )
         time.sleep(_POLL_S)
-    event = ended[known]
-    if event["what"] == "checkpoint_failed":
-        print(f"no checkpoint: {event['reason']}")
+    if answer["what"] != "checkpoint_written":
+        print(f"no checkpoint: {answer['reason']}")
         raise typer.Exit(1)
-    print(f"checkpoint of step {event['step']}: {event['name']}")
+    print(f"checkpoint of step {answer['step']}: {answer['name']}")
 
 
-def _ended(folder: RunDir) -> list[dict[str, Any]]:
-    from deadpool.events import read_events
+def answer_to_request(before: list[dict[str, Any]], events: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What became of a checkpoint that was asked for after `before`; None: nothing yet.
 
-    return [
-        event for event in read_events(folder.events) if event["what"] in ("checkpoint_written", "checkpoint_failed")
-    ]
+    A write that was under way already is of an older version, so its end is no answer. Its failure is one: the next
+    attempt comes only after a while."""
+    under_way = {event["name"] for event in before if event["what"] == "checkpoint_begun"}
+    for event in events[len(before) :]:
+        match event["what"]:
+            case "checkpoint_written" if event["name"] not in under_way:
+                return event
+            case "checkpoint_failed" if "name" in event:  # else a store could not be searched
+                return event
+            case "completed" | "failed":
+                return event | {"reason": f"the job has ended ({event['reason']})"}
+    return None
 
 
 def _open(where: str) -> Any:
