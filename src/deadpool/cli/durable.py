@@ -1,4 +1,4 @@
-"""`deadpool durable`: list and verify durable checkpoints, and have a running job write one now."""
+"""`deadpool durable`: list, verify and export durable checkpoints, and have a running job write one now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from deadpool.durable.manifest import Manifest
 
-app = typer.Typer(help="Durable checkpoints: list, verify, write one now.", no_args_is_help=True)
+app = typer.Typer(help="Durable checkpoints: list, verify, export, write one now.", no_args_is_help=True)
 _POLL_S = 0.2
 
 Where = Annotated[str, typer.Argument(metavar="PATH", help="what the job was given with --durable")]
@@ -57,6 +57,35 @@ def verify(
     if not manifests:
         print(f"there is no complete checkpoint {name or ''} in {where}".replace("  ", " "))
     raise typer.Exit(1 if damaged or not manifests else 0)
+
+
+@app.command()
+def export(
+    where: Where,
+    out: Annotated[Path, typer.Option(help="the folder that gets the files")],
+    name: Annotated[str | None, typer.Argument(help="one checkpoint (default: the newest complete one)")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="the object, by its keyword in protect() (default: the only module)")
+    ] = None,
+    shard_bytes: Annotated[str, typer.Option(help="the size of a file at most, as in 500MB")] = "5GB",
+    force: Annotated[bool, typer.Option("--force", help="replace an exported model in the folder")] = False,
+) -> None:
+    """Write a model of a checkpoint as safetensors files, with the names of its parameters."""
+    from deadpool.config_values import parse_bytes
+    from deadpool.durable.export import export as write
+    from deadpool.errors import ConfigError
+
+    limit = parse_bytes(shard_bytes, "--shard-bytes")
+    try:
+        done = write(_open(where), out, name=name, prefix=prefix, shard_bytes=limit, force=force)
+    except OSError as error:
+        raise ConfigError(f"the export failed: {error}") from error
+    size = f"{done.tensor_count} tensors, {done.total_bytes / 1e6:.1f} MB"
+    print(f"{done.manifest.name}: {size} of {done.prefix} are in {out}")
+    if done.of_ranks:
+        print(f"  {len(done.of_ranks)} names end in @rankN, since ranks have different tensors of one name")
+    if done.left_out:
+        print(f"  {len(done.left_out)} buffers of other ranks were left out, as {done.left_out[0]}")
 
 
 @app.command()
