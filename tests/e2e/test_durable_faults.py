@@ -16,6 +16,7 @@ import pytest
 from durable_job import DurableJob, await_some_checkpoint, manifests
 
 from deadpool.control.launcher import running
+from deadpool.errors import JobFailed
 
 ROUNDS = int(os.environ.get("DURABLE_ROUNDS", "20"))
 
@@ -90,6 +91,30 @@ def test_every_copy_of_a_rank_is_lost_in_mid_run(tmp_path, fork_server):
     assert planned[-1]["checkpoint"] in [event["name"] for event in job.events("checkpoint_written")]
     assert {"n0", "n1"}.isdisjoint(planned[-1]["seats"])
     same_as(whole, job)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_checkpoint_is_damaged(tmp_path, fork_server):
+    """It ends the job with its name and what to do, and not after retries without end."""
+    where, shape = str(tmp_path / "checkpoints"), {"nodes": 1, "holders": 0}
+    DurableJob(tmp_path / "first", fork_server, steps=3, where=where, config=shape).run()
+    name = manifests(where)[0].name
+    path = Path(where) / name / "deadpool" / "rank-0.record"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    second = DurableJob(tmp_path / "second", fork_server, steps=6, where=where, config={**shape, "resume": "auto"})
+    with pytest.raises(JobFailed, match="ended with code 1"):
+        second.run()
+    (failed,) = second.events("failed")
+    assert f"checkpoint {name} could not be read 3 times" in failed["reason"]
+    assert f"delete the folder {name} and start again with --resume auto" in failed["reason"]
+    assert second.losses() == {}
+    path.unlink()
+    third = DurableJob(tmp_path / "third", fork_server, steps=6, where=where, config={**shape, "resume": "auto"})
+    with pytest.raises(JobFailed, match=r"rank-0\.record is missing"):
+        third.run()
 
 
 def trains_on(job: DurableJob) -> list[dict[str, Any]]:
