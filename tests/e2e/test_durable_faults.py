@@ -94,27 +94,39 @@ def test_every_copy_of_a_rank_is_lost_in_mid_run(tmp_path, fork_server):
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
-def test_checkpoint_is_damaged(tmp_path, fork_server):
-    """It ends the job with its name and what to do, and not after retries without end."""
-    where, shape = str(tmp_path / "checkpoints"), {"nodes": 1, "holders": 0}
-    DurableJob(tmp_path / "first", fork_server, steps=3, where=where, config=shape).run()
-    name = manifests(where)[0].name
-    path = Path(where) / name / "deadpool" / "rank-0.record"
+@pytest.mark.timeout(400)
+def test_checkpoints_are_damaged(tmp_path, fork_server):
+    """One with a missing file is passed over. One with changed bytes ends the job with its name and what to do, and not
+    after retries without end."""
+    where = str(tmp_path / "checkpoints")
+
+    def job(name: str, steps: int) -> DurableJob:
+        config = {"nodes": 1, "holders": 0, "resume": "auto"}
+        return DurableJob(tmp_path / name, fork_server, steps=steps, where=where, config=config)
+
+    for name, steps in (("first", 3), ("second", 6)):
+        job(name, steps).run()
+    gone, older = manifests(where)
+    (Path(where) / gone.name / "__0_0.distcp").unlink()
+    third = job("third", 6)
+    third.run()
+    (skipped,) = third.events("checkpoint_skipped")
+    assert (skipped["name"], skipped["reason"]) == (gone.name, "__0_0.distcp is missing")
+    assert third.events("planned")[0]["checkpoint"] == older.name
+    assert sorted(third.losses()[0]) == list(range(older.step, 6))
+    newest = manifests(where)[0]
+    assert newest.name == third.events("checkpoint_written")[-1]["name"]
+    path = Path(where) / newest.name / "deadpool" / "rank-0.record"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    second = DurableJob(tmp_path / "second", fork_server, steps=6, where=where, config={**shape, "resume": "auto"})
+    fourth = job("fourth", 8)
     with pytest.raises(JobFailed, match="ended with code 1"):
-        second.run()
-    (failed,) = second.events("failed")
-    assert f"checkpoint {name} could not be read 3 times" in failed["reason"]
-    assert f"delete the folder {name} and start again with --resume auto" in failed["reason"]
-    assert second.losses() == {}
-    path.unlink()
-    third = DurableJob(tmp_path / "third", fork_server, steps=6, where=where, config={**shape, "resume": "auto"})
-    with pytest.raises(JobFailed, match=r"rank-0\.record is missing"):
-        third.run()
+        fourth.run()
+    (failed,) = fourth.events("failed")
+    assert f"checkpoint {newest.name} could not be read 3 times" in failed["reason"]
+    assert f"delete the folder {newest.name} and start again with --resume auto" in failed["reason"]
+    assert fourth.losses() == {}
 
 
 def trains_on(job: DurableJob) -> list[dict[str, Any]]:
