@@ -65,7 +65,7 @@ def _newest_that_is_whole(
     store: Store, found: Sequence[Manifest], settings: DurableSettings, skipped: Skipped
 ) -> Manifest:
     """Files may be gone since they were written. That bytes in them have changed is found when they are loaded."""
-    damaged = []
+    damaged: list[tuple[str, int, str]] = []
     for manifest in found:
         if (missing := what_is_missing(store, manifest)) is None:
             for name, step, reason in damaged:

@@ -233,7 +233,7 @@ def _read_piece(stream: BinaryIO, piece: Piece, whole: Tensor, path: str) -> Non
     """A piece that is the whole tensor goes to its place at once; another one is smaller than the tensor."""
     is_whole = piece.shape == piece.whole
     local = whole if is_whole else torch.empty(piece.shape, dtype=whole.dtype)
-    data = memoryview(local.reshape(-1).view(torch.uint8).numpy())
+    data = local.reshape(-1).view(torch.uint8).numpy().data
     stream.seek(_place(piece))
     filled = 0
     while filled < len(data) and (count := stream.readinto(data[filled : filled + CHUNK_BYTES])):  # type: ignore[attr-defined]
