@@ -110,7 +110,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 TORCH_IN_WORKLOAD = {
     f"workload.{module}" for module in ("average", "device", "gpt", "layouts", "loader", "master_weights", "train")
 }
-TORCH_IN_DURABLE = {f"durable.{module}" for module in ("metadata", "part_file", "writer")}
+TORCH_IN_DURABLE = {f"durable.{module}" for module in ("export", "metadata", "part_file", "writer")}
 TORCH_ALLOWED = {"snapshot", "backend", "trainer", "integrations", "chaos.strangers.torchrun"}
 TORCH_ALLOWED |= TORCH_IN_WORKLOAD | TORCH_IN_DURABLE
 PROTOCOL_PACKAGES = {"msgspec"}

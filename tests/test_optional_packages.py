@@ -13,7 +13,7 @@ OF_LIBRARIES = (*(f"integrations.{name}" for name in LIBRARIES), "clusters.kuber
 """What imports one of these uses the library itself."""
 OPTIONAL = (
     *("cryptography", "pynvml", "hypothesis", "atheris", "torchdata", "tensorboard", "wandb", "ray"),
-    *("kopf", "lightkube", "yaml", "aiohttp", "playwright", "fsspec", "s3fs"),
+    *("kopf", "lightkube", "yaml", "aiohttp", "playwright", "fsspec", "s3fs", "safetensors"),
     *("prometheus_client", "opentelemetry"),
     *LIBRARIES,
 )

@@ -35,13 +35,27 @@ def parse_period(text: str) -> tuple[float, int]:
 
 def parse_bandwidth(text: str) -> float:
     """Bytes per second from "200MB" or "1.5GB"; "": no limit."""
-    units = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)B?(?:/S)?\s*", text.upper())
     if not text.strip():
         return 0.0
-    if found is None or float(found[1]) <= 0:
+    count = _count_bytes(text.upper().rstrip().removesuffix("/S"))
+    if count <= 0:
         raise ConfigError(f"durable_bandwidth={text!r} cannot be used: give bytes per second, as in 200MB or 1.5GB")
-    return float(found[1]) * units[found[2]]
+    return count
+
+
+def parse_bytes(text: str, name: str) -> int:
+    """Bytes from "5GB" or "500MB"."""
+    count = int(_count_bytes(text))
+    if count <= 0:
+        raise ConfigError(f"{name}={text!r} cannot be used: give bytes, as in 500MB or 5GB")
+    return count
+
+
+def _count_bytes(text: str) -> float:
+    """0: this is no number of bytes."""
+    units = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)B?\s*", text.upper())
+    return float(found[1]) * units[found[2]] if found is not None else 0.0
 
 
 def read_racks(path: Path, nodes: Sequence[str]) -> dict[str, str]:

@@ -1,6 +1,8 @@
-"""Makes checkpoints as agents and their writers do, in this process: two ranks with the same model."""
+"""Makes checkpoints as agents and their writers do, in this process, of two ranks."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -25,24 +27,11 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3, dtype=torch.bfloat16))
 
 
-class MadeRank:
-    """A rank's snapshot in a slot. Both ranks have the same parameters, and buffers of their own."""
+class MadeSnapshot:
+    """A rank's snapshot in a slot."""
 
-    def __init__(self, rank: int, step: int, shifted: float = 0.0) -> None:
-        self.model = make_model()
-        for name, buffer in self.model.named_buffers():
-            if buffer.is_floating_point():
-                buffer += rank if name.endswith("mean") else 0
-        self.optimizer = torch.optim.AdamW(self.model.parameters())
-        for param in self.model.parameters():
-            param.grad = torch.ones_like(param)
-        self.optimizer.step()
-        with torch.no_grad():
-            next(self.model.parameters()).add_(shifted)
-        replicas = {id(param): RANKS for param in self.model.parameters()}
-        self.state = ProtectedState(
-            {"model": self.model, "optimizer": self.optimizer}, replicas=replicas, rank=rank, node_of=lambda peer: peer
-        )
+    def __init__(self, rank: int, step: int, objects: dict[str, object], replicas: dict[int, tuple[int, ...]]) -> None:
+        self.state = ProtectedState(objects, replicas=replicas, rank=rank, node_of=lambda peer: peer)
         geometry = self.state.measure()
         self.segment = Segment.create(f"test-{rank}", geometry, 1)
         slot, record = self.segment.slot(0), self.state.record()
@@ -59,19 +48,38 @@ class MadeRank:
         self.segment.close()
 
 
+class MadeRank(MadeSnapshot):
+    """Both ranks have the same parameters, and buffers of their own."""
+
+    def __init__(self, rank: int, step: int, shifted: float = 0.0) -> None:
+        self.model = make_model()
+        for name, buffer in self.model.named_buffers():
+            if buffer.is_floating_point():
+                buffer += rank if name.endswith("mean") else 0
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        for param in self.model.parameters():
+            param.grad = torch.ones_like(param)
+        self.optimizer.step()
+        with torch.no_grad():
+            next(self.model.parameters()).add_(shifted)
+        replicas = {id(param): RANKS for param in self.model.parameters()}
+        super().__init__(rank, step, {"model": self.model, "optimizer": self.optimizer}, replicas)
+
+
 def name_of(step: int) -> str:
     return f"step-{step:09d}-test-g1.1-1"
 
 
-def write_parts(store: Store, step: int, bytes_per_s: float = 0.0) -> tuple[Copy, ...]:
-    made = [MadeRank(rank, step) for rank in RANKS]
-    for each in made:
-        writer = PartWriter(store, name_of(step), RateLimit(bytes_per_s))
-        writer.write(each.copy, each.segment.slot(0), RECORDING)
-    copies = tuple(each.copy for each in made)
-    for each in made:
-        each.close()
-    return copies
+def write_parts(
+    store: Store, step: int, bytes_per_s: float = 0.0, make: Callable[[int, int], MadeSnapshot] = MadeRank
+) -> tuple[Copy, ...]:
+    copies = []
+    for rank in RANKS:
+        made = make(rank, step)
+        PartWriter(store, name_of(step), RateLimit(bytes_per_s)).write(made.copy, made.segment.slot(0), RECORDING)
+        copies.append(made.copy)
+        made.close()
+    return tuple(copies)
 
 
 def finish_task(where: str, step: int, copies: tuple[Copy, ...], keep_last: int = 0, keep_every: int = 0) -> FinishTask:
@@ -89,7 +97,14 @@ def finish_task(where: str, step: int, copies: tuple[Copy, ...], keep_last: int 
     )
 
 
-def write_whole(store: Store, where: str, step: int, keep_last: int = 0, keep_every: int = 0) -> tuple[Copy, ...]:
-    copies = write_parts(store, step)
+def write_whole(
+    store: Store,
+    where: str,
+    step: int,
+    keep_last: int = 0,
+    keep_every: int = 0,
+    make: Callable[[int, int], MadeSnapshot] = MadeRank,
+) -> tuple[Copy, ...]:
+    copies = write_parts(store, step, make=make)
     finish(finish_task(where, step, copies, keep_last, keep_every))
     return copies

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from checkpoint_maker import write_whole
+from checkpoint_maker import name_of, write_whole
 
 from deadpool.config import JobConfig
 from deadpool.control.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
+from deadpool.durable.pieces import data_path, part_path
 from deadpool.durable.store import DirectoryStore, FsspecStore, open_store
 from deadpool.errors import ConfigError
 
@@ -49,6 +50,10 @@ def test_bandwidth(tmp_path):
         assert durable_settings(config, b"secret").bytes_per_s == expected
 
 
+def never(name: str, step: int, reason: str) -> None:
+    raise AssertionError(f"{name} was skipped: {reason}")
+
+
 def test_begins_from_the_newest_or_says_why_not(tmp_path):
     where = str(tmp_path / "checkpoints")
 
@@ -57,18 +62,43 @@ def test_begins_from_the_newest_or_says_why_not(tmp_path):
         return JobConfig(**settings).checked()
 
     ours = durable_settings(config(), b"secret")
-    assert find_to_begin(config(resume="auto"), ours) is None
+    assert find_to_begin(config(resume="auto"), ours, never) is None
     with pytest.raises(ConfigError, match="no complete checkpoint"):
-        find_to_begin(config(resume="must"), ours)
+        find_to_begin(config(resume="must"), ours, never)
     for step in (4, 12):
         write_whole(DirectoryStore(tmp_path / "checkpoints"), where, step)
-    assert find_to_begin(config(), ours) is None
-    assert find_to_begin(config(resume="auto"), ours).number == 12
+    assert find_to_begin(config(), ours, never) is None
+    assert find_to_begin(config(resume="auto"), ours, never).number == 12
     with pytest.raises(ConfigError, match="2 nodes with 1 ranks each"):
-        find_to_begin(config(resume="auto", nodes=4), ours)
+        find_to_begin(config(resume="auto", nodes=4), ours, never)
     # They are of another job, so a running one does not fall back to them unless it has begun from them.
     assert find_to_fall_back_to(config(), ours) is None
     assert find_to_fall_back_to(config(resume="auto"), ours).number == 12
+
+
+def test_checkpoint_whose_files_are_gone_is_skipped_but_never_silently_all_of_them(tmp_path):
+    where = str(tmp_path / "checkpoints")
+    config = JobConfig(nodes=2, durable=where, resume="auto").checked()
+    ours = durable_settings(config, b"secret")
+    for step in (4, 8, 12):
+        write_whole(DirectoryStore(tmp_path / "checkpoints"), where, step)
+    skipped = []
+
+    def found() -> int:
+        skipped.clear()
+        return find_to_begin(config, ours, lambda *each: skipped.append(each)).number
+
+    (tmp_path / "checkpoints" / name_of(12) / data_path(1)).unlink()
+    assert found() == 8
+    assert skipped == [(name_of(12), 12, "__1_0.distcp is missing")]
+    with (tmp_path / "checkpoints" / name_of(8) / ".metadata").open("ab") as file:
+        file.write(b"more")
+    assert found() == 4
+    assert [name for name, _, _ in skipped] == [name_of(12), name_of(8)]
+    (tmp_path / "checkpoints" / name_of(4) / part_path(0)).unlink()
+    with pytest.raises(ConfigError, match=r"can be read any more .*step-000000012.*step-000000004.*--resume no"):
+        found()
+    assert skipped == []
 
 
 def test_urls_are_opened_by_fsspec(tmp_path):

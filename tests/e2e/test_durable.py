@@ -8,6 +8,9 @@ import pytest
 from durable_job import SCRIPT, DurableJob, differing, load_whole, manifests
 from unprotected import run_ranks
 
+from deadpool.durable.export import export
+from deadpool.durable.store import open_store
+
 WORLD = {"ddp": 2, "fsdp2": 4, "tp": 2, "fsdp2-tp": 4, "3d": 8}
 
 
@@ -26,6 +29,17 @@ def require_equal(job: DurableJob, where: str) -> int:
     return newest.step
 
 
+def require_exported_equal(job: DurableJob, where: str, out: Path) -> None:
+    """Every rank's parameters are in the exported model, under the names that the module gives them."""
+    load_file = pytest.importorskip("safetensors.torch").load_file
+    done = export(open_store(where), out, name=None, prefix="model", shard_bytes=100_000)
+    exported = {f"model.{name}": tensor for file in done.files for name, tensor in load_file(out / file).items()}
+    for rank in range(WORLD[job.layout]):
+        expected = job.expected(done.manifest.step, rank)
+        params = {name: found for name, found in expected.items() if name.startswith("model.")}
+        assert params and differing(exported, params) == []
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "layout", ["ddp", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fsdp2", "tp", "fsdp2-tp", "3d"))]
@@ -38,6 +52,7 @@ def test_plain_torch_loads_what_agents_wrote(layout, tmp_path, fork_server):
     assert step > 0
     written = job.events("checkpoint_written")
     assert written[-1]["step"] == step
+    require_exported_equal(job, where, tmp_path / "exported")
     if layout == "fsdp2":
         _load_into_half_as_many_ranks(job, where, tmp_path)
 

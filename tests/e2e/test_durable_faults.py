@@ -16,6 +16,7 @@ import pytest
 from durable_job import DurableJob, await_some_checkpoint, manifests
 
 from deadpool.control.launcher import running
+from deadpool.errors import JobFailed
 
 ROUNDS = int(os.environ.get("DURABLE_ROUNDS", "20"))
 
@@ -90,6 +91,42 @@ def test_every_copy_of_a_rank_is_lost_in_mid_run(tmp_path, fork_server):
     assert planned[-1]["checkpoint"] in [event["name"] for event in job.events("checkpoint_written")]
     assert {"n0", "n1"}.isdisjoint(planned[-1]["seats"])
     same_as(whole, job)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(400)
+def test_checkpoints_are_damaged(tmp_path, fork_server):
+    """One with a missing file is passed over. One with changed bytes ends the job with its name and what to do, and not
+    after retries without end."""
+    where = str(tmp_path / "checkpoints")
+
+    def job(name: str, steps: int) -> DurableJob:
+        config = {"nodes": 1, "holders": 0, "resume": "auto"}
+        return DurableJob(tmp_path / name, fork_server, steps=steps, where=where, config=config)
+
+    for name, steps in (("first", 3), ("second", 6)):
+        job(name, steps).run()
+    gone, older = manifests(where)
+    (Path(where) / gone.name / "__0_0.distcp").unlink()
+    third = job("third", 6)
+    third.run()
+    (skipped,) = third.events("checkpoint_skipped")
+    assert (skipped["name"], skipped["reason"]) == (gone.name, "__0_0.distcp is missing")
+    assert third.events("planned")[0]["checkpoint"] == older.name
+    assert sorted(third.losses()[0]) == list(range(older.step, 6))
+    newest = manifests(where)[0]
+    assert newest.name == third.events("checkpoint_written")[-1]["name"]
+    path = Path(where) / newest.name / "deadpool" / "rank-0.record"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    fourth = job("fourth", 8)
+    with pytest.raises(JobFailed, match="ended with code 1"):
+        fourth.run()
+    (failed,) = fourth.events("failed")
+    assert f"checkpoint {newest.name} could not be read 3 times" in failed["reason"]
+    assert f"delete the folder {newest.name} and start again with --resume auto" in failed["reason"]
+    assert fourth.losses() == {}
 
 
 def trains_on(job: DurableJob) -> list[dict[str, Any]]:

@@ -163,6 +163,8 @@ class CoordinatorBench(Bench):
                 return msg.Trainers(trainers=tuple(_info(word) for word in infos))
             case ["trainer-lost", "none", *reason]:
                 return msg.TrainerLost(generation=None, trainer="t", rank=None, reason=" ".join(reason))
+            case ["copy-lost", rank, *reason]:
+                return msg.TrainerLost(generation=now_in, trainer="", rank=int(rank), reason=" ".join(reason))
             case ["trainer-lost", rank, *reason]:
                 return msg.TrainerLost(generation=now_in, trainer="t", rank=int(rank), reason=" ".join(reason))
             case ["sealed", rank, name] if "replica" in named:

@@ -71,7 +71,7 @@ async def coordinate(
     from deadpool.control.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.control.peer_shutdown import dismiss
-    from deadpool.events import EventLog
+    from deadpool.events import Event, EventLog
     from deadpool.fault_orders import parse_order
     from deadpool.hooks.event_hooks import EventHooks
     from deadpool.metrics.endpoint import Endpoint, JobCollector, check_package
@@ -89,7 +89,12 @@ async def coordinate(
     log.start()
     orders = [parse_order(text) for text in config.faults]
     durable = durable_settings(config, credentials.secret)
-    begins_from = await asyncio.to_thread(find_to_begin, config, durable) if founds and durable else None
+    skipped: list[Event] = []
+
+    def skip(name: str, step: int, reason: str) -> None:
+        skipped.append(Event(what="checkpoint_skipped", detail={"step": step, "name": name, "reason": reason}))
+
+    begins_from = await asyncio.to_thread(find_to_begin, config, durable, skip) if founds and durable else None
     leadership = _leadership(config, founds, durable)
     metrics = Endpoint(config.metrics_host, config.metrics_port)
     loop = asyncio.get_running_loop()
@@ -127,6 +132,8 @@ async def coordinate(
         _say(config, f"the coordinator listens on {address}, TLS {config.tls}")
     _serve_metrics(metrics, JobCollector(folder.events, lambda: leadership.is_leader), server)
     hooks.start()
+    for event in skipped:
+        server.log_event(event)
     if begins_from is not None:
         server.use_checkpoint(begins_from)
     server.open()

@@ -1,4 +1,4 @@
-"""`deadpool durable`: list and verify durable checkpoints, and have a running job write one now."""
+"""`deadpool durable`: list, verify and export durable checkpoints, and have a running job write one now."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from deadpool.control.run_dir import RunDir
     from deadpool.durable.manifest import Manifest
 
-app = typer.Typer(help="Durable checkpoints: list, verify, write one now.", no_args_is_help=True)
+app = typer.Typer(help="Durable checkpoints: list, verify, export, write one now.", no_args_is_help=True)
 _POLL_S = 0.2
 
 Where = Annotated[str, typer.Argument(metavar="PATH", help="what the job was given with --durable")]
@@ -61,6 +60,35 @@ def verify(
 
 
 @app.command()
+def export(
+    where: Where,
+    out: Annotated[Path, typer.Option(help="the folder that gets the files")],
+    name: Annotated[str | None, typer.Argument(help="one checkpoint (default: the newest complete one)")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="the object, by its keyword in protect() (default: the only module)")
+    ] = None,
+    shard_bytes: Annotated[str, typer.Option(help="the size of a file at most, as in 500MB")] = "5GB",
+    force: Annotated[bool, typer.Option("--force", help="replace an exported model in the folder")] = False,
+) -> None:
+    """Write a model of a checkpoint as safetensors files, with the names of its parameters."""
+    from deadpool.config_values import parse_bytes
+    from deadpool.durable.export import export as write
+    from deadpool.errors import ConfigError
+
+    limit = parse_bytes(shard_bytes, "--shard-bytes")
+    try:
+        done = write(_open(where), out, name=name, prefix=prefix, shard_bytes=limit, force=force)
+    except OSError as error:
+        raise ConfigError(f"the export failed: {error}") from error
+    size = f"{done.tensor_count} tensors, {done.total_bytes / 1e6:.1f} MB"
+    print(f"{done.manifest.name}: {size} of {done.prefix} are in {out}")
+    if done.of_ranks:
+        print(f"  {len(done.of_ranks)} names end in @rankN, since ranks have different tensors of one name")
+    if done.left_out:
+        print(f"  {len(done.left_out)} buffers of other ranks were left out, as {done.left_out[0]}")
+
+
+@app.command()
 def now(
     wait: Annotated[bool, typer.Option(help="wait until it is complete, or has failed")] = True,
     run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
@@ -71,32 +99,41 @@ def now(
     If the newest committed version was written before, the next one is written."""
     from deadpool.cli.job_client import ask, find_run_dir
     from deadpool.errors import ConfigError
+    from deadpool.events import read_events
 
     folder = find_run_dir(run_dir)
-    known = len(_ended(folder))
+    before = read_events(folder.events)
     ask(folder, "durable")
     if not wait:
         return
     deadline = time.monotonic() + timeout_s
-    while len(ended := _ended(folder)) <= known:
+    while (answer := answer_to_request(before, read_events(folder.events))) is None:
         if time.monotonic() > deadline:
             raise ConfigError(
                 f"no checkpoint was complete within {timeout_s:g} s: see checkpoint_late in {folder.events}"
             )
         time.sleep(_POLL_S)
-    event = ended[known]
-    if event["what"] == "checkpoint_failed":
-        print(f"no checkpoint: {event['reason']}")
+    if answer["what"] != "checkpoint_written":
+        print(f"no checkpoint: {answer['reason']}")
         raise typer.Exit(1)
-    print(f"checkpoint of step {event['step']}: {event['name']}")
+    print(f"checkpoint of step {answer['step']}: {answer['name']}")
 
 
-def _ended(folder: RunDir) -> list[dict[str, Any]]:
-    from deadpool.events import read_events
+def answer_to_request(before: list[dict[str, Any]], events: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What became of a checkpoint that was asked for after `before`; None: nothing yet.
 
-    return [
-        event for event in read_events(folder.events) if event["what"] in ("checkpoint_written", "checkpoint_failed")
-    ]
+    A write that was under way already is of an older version, so its end is no answer. Its failure is one: the next
+    attempt comes only after a while."""
+    under_way = {event["name"] for event in before if event["what"] == "checkpoint_begun"}
+    for event in events[len(before) :]:
+        match event["what"]:
+            case "checkpoint_written" if event["name"] not in under_way:
+                return event
+            case "checkpoint_failed" if "name" in event:  # else a store could not be searched
+                return event
+            case "completed" | "failed":
+                return event | {"reason": f"the job has ended ({event['reason']})"}
+    return None
 
 
 def _open(where: str) -> Any:

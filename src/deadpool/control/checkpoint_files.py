@@ -148,8 +148,9 @@ class Load:
         effect = self._effect
         try:
             load_rank(open_store(where), effect.fetch.checkpoint, effect.fetch.copy, self._slot, self._put)
-        except (OSError, DeadPoolError) as error:
-            reason = f"checkpoint {effect.fetch.checkpoint}: {error}"
+        except Exception as error:  # damaged files give errors of any kind, and the coordinator would wait for news
+            text = str(error) if isinstance(error, (OSError, DeadPoolError)) else f"{type(error).__name__}: {error}"
+            reason = f"checkpoint {effect.fetch.checkpoint}: {text}"
             self._tell(FetchFailed(rank=effect.rank, slot=effect.slot, reason=reason))
         else:
             self._tell(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))

@@ -6,15 +6,19 @@ Cores decide what follows from it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deadpool.config import JobConfig
 from deadpool.config_values import parse_bandwidth, parse_period
-from deadpool.durable.manifest import Manifest
-from deadpool.durable.reading import as_checkpoint, newest_checkpoint
-from deadpool.durable.store import open_store
+from deadpool.durable.manifest import Manifest, complete_ones
+from deadpool.durable.reading import as_checkpoint, newest_checkpoint, what_is_missing
+from deadpool.durable.store import Store, open_store
 from deadpool.errors import ConfigError
 from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
+
+Skipped = Callable[[str, int, str], None]
+"""Hears of a checkpoint that cannot be read: its name, its step and why."""
 
 
 def durable_settings(config: JobConfig, secret: bytes) -> DurableSettings | None:
@@ -39,20 +43,40 @@ def absolute(where: str) -> str:
     return where if "://" in where else str(Path(where).absolute())
 
 
-def find_to_begin(config: JobConfig, settings: DurableSettings) -> Checkpoint | None:
-    """For a job that begins. None: from the first line of the script."""
+def find_to_begin(config: JobConfig, settings: DurableSettings, skipped: Skipped) -> Checkpoint | None:
+    """For a job that begins. None: from the first line of the script, which is never so where a complete checkpoint is
+    there that cannot be read: people have to say so first."""
     if config.resume == "no":
         return None
     store = open_store(settings.where)
     try:
-        newest = newest_checkpoint(store)
-        if newest is None:
+        found = complete_ones(store)
+        if not found:
             _require_none_is_needed(config, settings)
             return None
+        newest = _newest_that_is_whole(store, found, settings, skipped)
         _require_same_layout(config, newest)
         return as_checkpoint(store, newest)
     except OSError as error:
         raise ConfigError(f"durable={settings.where!r} cannot be read: {error}") from error
+
+
+def _newest_that_is_whole(
+    store: Store, found: Sequence[Manifest], settings: DurableSettings, skipped: Skipped
+) -> Manifest:
+    """Files may be gone since they were written. That bytes in them have changed is found when they are loaded."""
+    damaged: list[tuple[str, int, str]] = []
+    for manifest in found:
+        if (missing := what_is_missing(store, manifest)) is None:
+            for name, step, reason in damaged:
+                skipped(name, step, reason)
+            return manifest
+        damaged.append((manifest.name, manifest.step, missing))
+    reasons = "; ".join(f"{name}: {reason}" for name, _, reason in damaged)
+    raise ConfigError(
+        f"no checkpoint in {settings.where} can be read any more ({reasons}): mend them, or give another --durable or "
+        "--resume no to begin from the first step"
+    )
 
 
 def find_to_fall_back_to(config: JobConfig, settings: DurableSettings) -> Checkpoint | None:

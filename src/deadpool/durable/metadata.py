@@ -33,7 +33,7 @@ def encode_metadata(parts: Iterable[Part]) -> bytes:
     parts = list(parts)
     _require_all_written(parts)
     metadata = Metadata(state_dict_metadata={}, planner_data={}, storage_data={})
-    for name, written in _by_name(parts):
+    for name, written in tensors_by_name(parts):
         _add(metadata, name, written)
     return pickle.dumps(metadata)
 
@@ -54,12 +54,12 @@ def _require_all_written(parts: list[Part]) -> None:
                 )
 
 
-def _by_name(parts: list[Part]) -> Iterable[tuple[str, list[Written]]]:
+def tensors_by_name(parts: list[Part]) -> Iterable[tuple[str, list[Written]]]:
     """All chunks of each tensor, under the name that it gets."""
     tensors: dict[str, dict[tuple[int, ...], list[Written]]] = {}
     for part in parts:
         for piece in part.found().values():
-            if piece.nbytes or not any(piece.whole):
+            if piece.nbytes or 0 in piece.whole:
                 tensors.setdefault(piece.name, {}).setdefault(piece.sharing, []).append((part, piece))
     for name, by_ranks in sorted(tensors.items()):
         different = _different(by_ranks)

@@ -162,8 +162,9 @@ def _write_buffer(rank: int, name: str, buffer: Tensor, out: CheckedWriter) -> P
 
 
 def _as_tensor(entry: TensorEntry, data: memoryview) -> Tensor:
-    array = np.frombuffer(data, np.uint8)
-    return torch.from_numpy(array if entry.nbytes else array.copy()).view(entry.dtype).reshape(entry.shape)
+    if not entry.nbytes:  # a rank whose part of a small tensor is empty
+        return torch.empty(entry.shape, dtype=entry.dtype)
+    return torch.from_numpy(np.frombuffer(data, np.uint8)).view(entry.dtype).reshape(entry.shape)
 
 
 def _archive(tensor: Tensor, data: memoryview) -> tuple[memoryview, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
 
@@ -26,6 +27,8 @@ from deadpool.protocol.seal import NOT_AS_SEALED, REGIONS, digest_of, extent_of
 from deadpool.snapshot.checksums import digest_region
 from deadpool.snapshot.slot import region
 
+_SIZES_AT_ONCE = 16
+
 Put = Callable[[int, memoryview], None]
 """Writes bytes at a place in the slot. It raises if the slot is not to be written any more."""
 
@@ -38,6 +41,22 @@ def newest_checkpoint(store: Store, *, job: str | None = None) -> Manifest | Non
 def as_checkpoint(store: Store, manifest: Manifest) -> Checkpoint:
     recordings = tuple(store.read(f"{manifest.name}/{recording_path(copy.seal.rank)}") for copy in manifest.copies)
     return Checkpoint(name=manifest.name, number=manifest.step, copies=manifest.copies, recordings=recordings)
+
+
+def what_is_missing(store: Store, manifest: Manifest) -> str | None:
+    """The first file that is gone or has another size; None: all are there. No file is opened. Other errors of the
+    store are raised: they say nothing about this checkpoint."""
+    with ThreadPoolExecutor(_SIZES_AT_ONCE) as threads:  # an object store takes long for each
+        found = threads.map(lambda item: _misfit(store, manifest.name, *item), sorted(manifest.files.items()))
+        return next((misfit for misfit in found if misfit is not None), None)
+
+
+def _misfit(store: Store, name: str, path: str, facts: tuple[int, str]) -> str | None:
+    try:
+        size = store.size(f"{name}/{path}")
+    except FileNotFoundError:
+        return f"{path} is missing"
+    return None if size == facts[0] else f"{path} has {size} bytes instead of {facts[0]}"
 
 
 def load_rank(store: Store, name: str, copy: Copy, slot: memoryview, put: Put) -> None:

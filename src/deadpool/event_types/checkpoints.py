@@ -46,6 +46,14 @@ EVENTS = (
         console="the durable checkpoint of step {step} takes long: {nodes} still write after {seconds} s",
     ),
     EventType(
+        name="checkpoint_skipped",
+        meaning="Files of a complete durable checkpoint are missing or cut short. The job begins from an older one.",
+        action="Find out what deletes files in the store. `deadpool durable verify` says what else is damaged. Delete "
+        "the checkpoint's folder, so that it is not counted among those that are kept.",
+        fields={"step": "its version", "name": _NAME, "reason": "which file, and what is wrong with it"},
+        console="SKIPPED: the durable checkpoint of step {step} cannot be read ({name}: {reason})",
+    ),
+    EventType(
         name="checkpoint_found",
         meaning="There is a complete durable checkpoint that the job begins from, or may fall back to.",
         action="Nothing.",

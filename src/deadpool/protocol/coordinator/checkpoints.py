@@ -23,6 +23,8 @@ from deadpool.protocol.messages import (
 
 RETRY_S = 60.0
 """After a failed write; sooner where checkpoints are more frequent than that."""
+READ_ATTEMPTS = 3
+"""Recoveries that may fail because one checkpoint cannot be read. A store may fail for a moment, but damage stays."""
 LATE_SHARE = 0.1
 """Of the time limit: a write that takes longer is reported, since its store may hang."""
 
@@ -52,6 +54,7 @@ class Checkpoints:
         self._due_at: float | None = None  # None: the job has not run yet
         self._last_number = 0
         self._asked = False
+        self._unread: dict[str, int] = {}  # how often a recovery failed because a checkpoint could not be read
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
@@ -195,3 +198,16 @@ class Checkpoints:
             self.newest = checkpoint
             self._last_number = max(self._last_number, checkpoint.number)
             self._job.out.emit("checkpoint_found", step=checkpoint.number, name=checkpoint.name)
+
+    def on_unread(self, name: str, reason: str) -> str | None:
+        """A rank's state could not be read from the checkpoint that the plan goes back to. Returns why the job has to
+        end; None: it is tried again. An older checkpoint is not taken by itself: how much to lose is for people to
+        decide."""
+        self._unread[name] = self._unread.get(name, 0) + 1
+        if self._unread[name] < READ_ATTEMPTS:
+            return None
+        return (
+            f"checkpoint {name} could not be read {READ_ATTEMPTS} times, the last time: {reason}; see what is damaged "
+            f"with `deadpool durable verify`, then mend it, or delete the folder {name} and start again with --resume "
+            "auto, which takes the next older one"
+        )

@@ -109,7 +109,7 @@ class Coordinator:
         self._resumption = resumption = Resumption(job, drains, rehearsals, monitor.hang, ending)
         self._planning = planning = Planning(job, history, monitor.hang, resumption, ending, checkpoints)
         self._fencing = fencing = Fencing(job, monitor, drains, rehearsals, history, planning)
-        self._faults = faults = Faults(job, history, monitor.hang, fencing, resumption, ending)
+        self._faults = faults = Faults(job, history, monitor.hang, fencing, resumption, ending, checkpoints)
         self._membership = membership = Membership(job, history, rehearsals, faults, planning, ending, checkpoints)
         self._drain_requests = DrainRequests(job, drains, fencing, membership)
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)

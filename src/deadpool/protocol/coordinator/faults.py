@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.ending import Ending
 from deadpool.protocol.coordinator.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.fencing import Fencing
@@ -23,9 +24,11 @@ class Faults:
         fencing: Fencing,
         resumption: Resumption,
         ending: Ending,
+        checkpoints: Checkpoints,
     ) -> None:
         self._job, self._history, self._hang = job, history, hang
         self._fencing, self._resumption, self._ending = fencing, resumption, ending
+        self._checkpoints = checkpoints
 
     def recover(self, fault: ObservedFault, now: float) -> None:
         """From any fault, in any phase: the next generation begins."""
@@ -68,6 +71,9 @@ class Faults:
         if job.is_stopping or job.phase is Phase.SALVAGING:
             return
         blamed = node if lost.trainer else None  # else no process has ended: a copy was not to be had
+        if (untenable := self._if_unread(lost)) is not None:
+            self._ending.end(untenable, failed=True)
+            return
         if reason.startswith(("script:", "device:")) and (error := self._history.retries.on_error(reason, node)):
             if not (error.only_on_this_node and reason.startswith("device:") and job.has_healthy_spare):
                 self._ending.end(f"rank {rank} failed {error.text}: {reason}", failed=True)
@@ -75,3 +81,11 @@ class Faults:
             self._history.quarantine.add(node, f"the same error again on this node: {reason}")
             blamed = node
         self.recover(ObservedFault(reason=reason, ranks=(rank,), node=node, rank=rank, blamed=blamed), now)
+
+    def _if_unread(self, lost: TrainerLost) -> str | None:
+        """Why the job has to end, if it is the checkpoint that was not to be had. Nothing newer is left in memory:
+        nodes dropped it when they took the plan."""
+        checkpoint = self._job.plan.checkpoint if self._job.plan is not None else ""
+        if lost.trainer or not checkpoint or checkpoint not in lost.reason:
+            return None
+        return self._checkpoints.on_unread(checkpoint, lost.reason)
