@@ -129,10 +129,13 @@ def coordinator(
     if begins:
         store.note_begun(os.environ.get("POD_NAME", settings.host))
     outcome = serve(coordinate(settings, folder, quiet=False, founds=begins, stops_on=()))
+    code = 1 if outcome.failed else 0
     if outcome.of_leader:
         places = max(1, len(settings.coordinator_places))
         store.note_end(failed=outcome.failed, reason=outcome.reason, coordinators=places)
-    raise typer.Exit(1 if outcome.failed else 0)
+    elif not outcome.failed:
+        code = store.await_end().exit_code  # the Jobs of all coordinators end as the training job did
+    raise typer.Exit(code)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

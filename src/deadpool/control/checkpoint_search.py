@@ -67,7 +67,7 @@ def _newest_that_is_whole(
     """Files may be gone since they were written. That bytes in them have changed is found when they are loaded."""
     damaged: list[tuple[str, int, str]] = []
     for manifest in found:
-        if (missing := what_is_missing(store, manifest)) is None:
+        if (missing := what_is_missing(store, manifest.name, manifest.files)) is None:
             for name, step, reason in damaged:
                 skipped(name, step, reason)
             return manifest

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 
 import xxhash
 
@@ -27,8 +26,6 @@ from deadpool.protocol.seal import NOT_AS_SEALED, REGIONS, digest_of, extent_of
 from deadpool.snapshot.checksums import digest_region
 from deadpool.snapshot.slot import region
 
-_SIZES_AT_ONCE = 16
-
 Put = Callable[[int, memoryview], None]
 """Writes bytes at a place in the slot. It raises if the slot is not to be written any more."""
 
@@ -43,20 +40,16 @@ def as_checkpoint(store: Store, manifest: Manifest) -> Checkpoint:
     return Checkpoint(name=manifest.name, number=manifest.step, copies=manifest.copies, recordings=recordings)
 
 
-def what_is_missing(store: Store, manifest: Manifest) -> str | None:
-    """The first file that is gone or has another size; None: all are there. No file is opened. Other errors of the
-    store are raised: they say nothing about this checkpoint."""
-    with ThreadPoolExecutor(_SIZES_AT_ONCE) as threads:  # an object store takes long for each
-        found = threads.map(lambda item: _misfit(store, manifest.name, *item), sorted(manifest.files.items()))
-        return next((misfit for misfit in found if misfit is not None), None)
-
-
-def _misfit(store: Store, name: str, path: str, facts: tuple[int, str]) -> str | None:
-    try:
-        size = store.size(f"{name}/{path}")
-    except FileNotFoundError:
-        return f"{path} is missing"
-    return None if size == facts[0] else f"{path} has {size} bytes instead of {facts[0]}"
+def what_is_missing(store: Store, name: str, files: Mapping[str, tuple[int, str]]) -> str | None:
+    """The first file that is gone or has another size; None: all are there. No file is opened. Errors of the store are
+    raised: they say nothing about this checkpoint."""
+    sizes = store.sizes(name, files)
+    for path, (size, _) in sorted(files.items()):
+        if path not in sizes:
+            return f"{path} is missing"
+        if sizes[path] != size:
+            return f"{path} has {sizes[path]} bytes instead of {size}"
+    return None
 
 
 def load_rank(store: Store, name: str, copy: Copy, slot: memoryview, put: Put) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -30,7 +30,8 @@ class Store(Protocol):
     def folders(self) -> list[str]:
         """Names at the top, sorted."""
 
-    def size(self, path: str) -> int: ...
+    def sizes(self, folder: str, paths: Iterable[str]) -> dict[str, int]:
+        """Of those of these files that are there; paths are relative to the folder."""
 
     def delete(self, folder: str) -> None: ...
 
@@ -75,8 +76,13 @@ class DirectoryStore:
             return []
         return sorted(each.name for each in self._root.iterdir() if each.is_dir())
 
-    def size(self, path: str) -> int:
-        return (self._root / path).stat().st_size
+    def sizes(self, folder: str, paths: Iterable[str]) -> dict[str, int]:
+        """Asks for each by its name: a network file system may list a folder as it was some seconds ago."""
+        found = {}
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                found[path] = (self._root / folder / path).stat().st_size
+        return found
 
     def delete(self, folder: str) -> None:
         shutil.rmtree(self._root / folder)
@@ -126,9 +132,12 @@ class FsspecStore:
                 found = self._fs.ls(self._root, detail=True)
         return sorted(each["name"].rstrip("/").rpartition("/")[2] for each in found if each["type"] == "directory")
 
-    def size(self, path: str) -> int:
+    def sizes(self, folder: str, paths: Iterable[str]) -> dict[str, int]:
+        """Lists the folder: a request to an object store takes long, and this way it tells of a thousand files."""
         with self._errors():
-            return int(self._fs.info(self._at(path))["size"])
+            listed = self._fs.find(self._at(folder), detail=True)
+        found = {path: listed.get(self._at(f"{folder}/{path}")) for path in paths}
+        return {path: int(facts["size"]) for path, facts in found.items() if facts is not None}
 
     def delete(self, folder: str) -> None:
         with self._errors():

@@ -17,6 +17,7 @@ import msgpack
 from deadpool.durable.manifest import MANIFEST, Manifest, encode_manifest
 from deadpool.durable.pieces import decode_part, part_path
 from deadpool.durable.rate import RateLimit, facts_of
+from deadpool.durable.reading import what_is_missing
 from deadpool.durable.retention import discard_old
 from deadpool.durable.store import open_store
 from deadpool.durable.tasks import FinishTask, PartTask, decode_task
@@ -47,9 +48,8 @@ def finish(task: FinishTask) -> int:
     files = {path: facts for part in parts for path, facts in part.files.items()}
     for rank, data in encoded.items():
         files[part_path(rank)] = facts_of(data)
-    for path, (size, _) in files.items():
-        if store.size(f"{task.name}/{path}") != size:
-            raise OSError(f"{path} has another size than was written")
+    if missing := what_is_missing(store, task.name, files):
+        raise OSError(missing)
     metadata = encode_metadata(parts)
     files[METADATA] = facts_of(metadata)
     with store.writing(f"{task.name}/{METADATA}") as file:

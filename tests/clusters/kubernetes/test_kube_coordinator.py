@@ -64,3 +64,19 @@ def test_outcome_is_written_before_agents_go() -> None:
     assert (store.read().exit_code, store.read().reason) == (1, "no spare")
     store.note_end(failed=False, reason="all ranks ended", coordinators=2)
     assert store.read().exit_code == 0 and api.order[-1] == "t-agents"
+
+
+def test_standby_ends_as_the_job_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is dismissed before the end is noted."""
+    pytest.importorskip("lightkube")
+    api = Api()
+    store = JobStateStore("t", api)  # type: ignore[arg-type]
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            store.note_end(failed=True, reason="no data", coordinators=2)
+
+    monkeypatch.setattr("deadpool.clusters.kubernetes.job_state.time.sleep", sleep)
+    assert store.await_end().exit_code == 1 and len(waited) == 2

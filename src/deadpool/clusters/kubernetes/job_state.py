@@ -55,6 +55,15 @@ class JobStateStore:
         data = found.data or {}
         return JobState(BEGUN in data, data.get(OUTCOME, ""), data.get(REASON, ""))
 
+    def await_end(self) -> JobState:
+        """For a coordinator that stood by and was dismissed: the one that led notes the end after that."""
+        deadline = time.monotonic() + _END_S
+        while not (state := self.read()).outcome:
+            if time.monotonic() > deadline:
+                raise ConfigError(f"job {self._job}: no coordinator has noted how it ended: look at their logs")
+            time.sleep(_PAUSE_S)
+        return state
+
     def note_begun(self, by: str) -> None:
         self._patiently(lambda: self._write({BEGUN: by}), _START_S)
 
