@@ -23,6 +23,7 @@ import pytest
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")
+_KERNEL_LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 
 
 def _own_temporary_folder() -> Path:
@@ -80,8 +81,9 @@ def _left(look: Callable[[], set[str]], before: set[str]) -> set[str]:
 def _processes() -> set[str]:
     """All descendants, also those whose parent is gone. Dead ones that nobody else will wait for are reaped here."""
     alive = set()
-    for process in psutil.Process().children(recursive=True):
+    for pid in _descendants(os.getpid()):
         try:
+            process = psutil.Process(pid)
             if process.status() != psutil.STATUS_ZOMBIE:
                 alive.add(f"{process.pid} ({' '.join(process.cmdline())[:120]})")
             elif process.ppid() == os.getpid():
@@ -89,6 +91,21 @@ def _processes() -> set[str]:
         except psutil.NoSuchProcess:
             continue
     return alive
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """As the kernel lists them: psutil reads every process of the machine, which takes longer than most tests."""
+    if not _KERNEL_LISTS_CHILDREN:
+        yield from (process.pid for process in psutil.Process(pid).children(recursive=True))
+        return
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = tasks.read_text().split()
+        except OSError:
+            continue  # it has just ended
+        for child in map(int, children):
+            yield child
+            yield from _descendants(child)
 
 
 def _reap(pid: int) -> None:

@@ -72,6 +72,7 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(150)
 def test_machine_dies(site):
     """The quick one: two machines and a spare, one coordinator."""

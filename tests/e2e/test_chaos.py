@@ -21,8 +21,9 @@ def chaos(*arguments: object) -> list[str]:
     return [*COMMAND, *map(str, arguments)]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kinds", [FEW, pytest.param(MORE, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kinds", [FEW, MORE])
 def test_some_faults_and_nothing_was_lost(tmp_path, kinds):
     """One of each kind."""
     figures_at, count = tmp_path / "figures.json", len(kinds.split(","))

@@ -65,9 +65,8 @@ def _load_into_half_as_many_ranks(job: DurableJob, where: str, folder: Path) -> 
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "layout", ["ddp", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fsdp2", "tp", "3d"))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2", "tp", "3d"])
 def test_job_begins_from_the_newest_one_bit_for_bit(layout, tmp_path, fork_server):
     where = str(tmp_path / "checkpoints")
     whole = DurableJob(tmp_path / "whole", fork_server, layout, steps=8, config=ranks_of(layout))

@@ -32,6 +32,7 @@ def test_node_killed_and_every_survivor_restarts(make_stage, play, layout, nodes
     assert [restored[rank]["trainer"] for rank in survivors] == [f"n{rank}.1" for rank in survivors]
 
 
+@pytest.mark.thorough
 def test_one_trainer_killed_after_the_other(make_stage, play):
     """Each time the dead one and the survivor are fresh processes, and the next loss finds them protected again."""
     scene = "wait@2:1 wait@4:0 wait@6:1"

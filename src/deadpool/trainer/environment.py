@@ -1,9 +1,11 @@
-"""Sets the environment variables that torchrun would set for this rank, and one for CUDA."""
+"""Sets the environment variables that torchrun would set for this rank, and one for CUDA where torch has it."""
 
 from __future__ import annotations
 
 import os
 import zlib
+
+import torch
 
 from deadpool.protocol.topology import Layout
 
@@ -33,4 +35,5 @@ def set_environment(rank: int, layout: Layout, master: str, secret: bytes) -> No
         TORCHELASTIC_MAX_RESTARTS="0",
         ROLE_NAME="default",
     )
-    os.environ.setdefault(*_COPY_CONNECTIONS)
+    if torch.version.cuda is not None:
+        os.environ.setdefault(*_COPY_CONNECTIONS)
