@@ -145,13 +145,14 @@ def destroy_because_it_failed(rank: int, port: int) -> bool:
         ours = groups._supervisor._peers._pools[-1].sockets  # of one group, as a network would break it
         for each in ours:
             socket.socket(fileno=os.dup(each.fd)).shutdown(socket.SHUT_RDWR)
+        lost = soon(groups)  # before the other rank destroys the group
         meet(store, "broken", 2)
     else:
         meet(store, "broken", 2)
         assert _failure(lambda: dist.barrier(group=pair))
         dist.destroy_process_group(pair)
         del pair
-    lost = soon(groups)
+        lost = soon(groups)
     meet(store, "looked", 2)
     return lost
 

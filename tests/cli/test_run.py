@@ -51,7 +51,7 @@ def test_bad_settings_are_refused_before_anything_starts(tmp_path, arguments, me
 
 @pytest.mark.parametrize(
     ("sig", "code"),
-    [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)],
+    [pytest.param(signal.SIGTERM, 130, marks=pytest.mark.thorough), (signal.SIGKILL, -signal.SIGKILL)],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_ended_from_outside(tmp_path, sig, code):

@@ -35,6 +35,7 @@ def await_last_copy(stage):
     stage.await_committed(max({*range(GATE + 1)} - missed))
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_newcomer_loads_while_its_snapshot_arrives(tmp_path, fork_server):
     stage = make_stage(tmp_path, fork_server)

@@ -48,6 +48,7 @@ def test_node_killed_in_the_second_epoch(play, kind):
     play(kind, during)
 
 
+@pytest.mark.thorough
 def test_trainer_killed_its_workers_live_on_for_a_moment(play):
     """They hold its sockets and its descriptors: its death is seen all the same."""
     play("workers", lambda stage: stage.kill_trainer_at_gate(6), spares=0)

@@ -7,12 +7,15 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 
 def logs(stage, *words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "deadpool.cli.main", "logs", "--run-dir", str(stage.trial.job.run_dir.path)]
     return subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.thorough
 def test_rank_that_moved_is_followed_lines_are_structured_and_a_hook_is_called(make_stage, play, tmp_path):
     hook = f"recovered=cat > {tmp_path}/told"
     stage = make_stage("ddp", scene="say@3:1 wait@4:1 say@6:1", log_format="json", on_event=(hook,))

@@ -44,6 +44,7 @@ def test_node_killed_in_mid_step(make_stage, play, layout, victim):
     assert results.steps_done_again() <= 1
 
 
+@pytest.mark.thorough
 def test_two_nodes_killed_one_after_the_other(make_stage, play):
     stage = make_stage(scene="wait@3:1 wait@6:0", spares=2)
 
@@ -116,6 +117,7 @@ def test_spare_lost_then_node_lost_then_a_node_joins(make_stage, play):
     assert stage.seats() == ["n0", "n9"]
 
 
+@pytest.mark.thorough
 def test_copies_lie_in_another_rack_before_and_after_a_loss(make_stage, play, tmp_path):
     topology = tmp_path / "topology.toml"
     topology.write_text('[racks]\nleft = ["n0", "n1"]\nright = ["n2", "n3"]\n')

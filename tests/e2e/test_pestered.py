@@ -8,7 +8,8 @@ from pest import Pest, ports_of
 ACTS = {"garbage", "silent_crowd", "drip", "replay", "oversized", "truncated", "old_generation"}
 
 
-@pytest.mark.parametrize("tls", ["off", pytest.param("ephemeral", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("tls", ["off", "ephemeral"])
 def test_node_lost_among_strangers(make_stage, play, tls):
     if tls != "off":
         pytest.importorskip("cryptography")

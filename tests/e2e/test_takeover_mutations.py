@@ -99,7 +99,8 @@ def test_node_and_coordinator_killed_at_once(make_stage, play):
     assert [event["running"] for event in stage.events("took_over")] == [False]
 
 
-@pytest.mark.parametrize("tls", [pytest.param("off", marks=pytest.mark.thorough), "ephemeral"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("tls", ["off", "ephemeral"])
 def test_standby_takes_over_and_recovers_a_node_loss(make_stage, play, tls):
     stage = make_stage(scene="wait@3:1 wait@5:1", nodes=3, standby_coordinators=1, tls=tls)
 

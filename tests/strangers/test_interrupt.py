@@ -13,6 +13,7 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
 
 
+@pytest.mark.thorough
 def test_interrupted(tmp_path):
     """The leak check of every test sees what is left."""
     command = [sys.executable, "-m", "deadpool.cli.main", "chaos", "--strangers", "20", "--keep", str(tmp_path)]
