@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,18 @@ def test_settings_follow_from_the_allocation() -> None:
 )
 def test_a_requeued_job_begins_from_its_checkpoint(variables: dict[str, str], resume: str) -> None:
     assert job_settings(allocation("n1 n2"), variables, {}).resume == resume
+
+
+def test_end_is_not_near_once_the_time_limit_is_extended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one durable checkpoint after the other would be written for days."""
+    monkeypatch.setattr("deadpool.clusters.slurm.client.is_preempted", lambda _: False)
+    said: list[str] = []
+    limit = TimeLimit("7", RunFolder(tmp_path, "7.0"), requeue=True, warn_s=60.0, say=lambda _, text: said.append(text))
+    for left_s, is_near in ((3600.0, False), (50.0, True), (7200.0, False), (40.0, True)):
+        assert not limit.look(time.time() + left_s)
+        assert limit.is_near == is_near
+    assert len(said) == 2, "both ends were announced"
+    assert limit.look(time.time() + 10.0)
 
 
 def test_a_topology_file_is_refused() -> None:

@@ -236,8 +236,9 @@ def _read_piece(stream: BinaryIO, piece: Piece, whole: Tensor, path: str) -> Non
     data = local.reshape(-1).view(torch.uint8).numpy().data
     stream.seek(_place(piece))
     filled = 0
-    while filled < len(data) and (count := stream.readinto(data[filled : filled + CHUNK_BYTES])):  # type: ignore[attr-defined]
-        filled += count
+    while filled < len(data) and (chunk := stream.read(min(CHUNK_BYTES, len(data) - filled))):
+        data[filled : filled + len(chunk)] = chunk
+        filled += len(chunk)
     if filled != piece.nbytes or digest_region(data) != piece.digest:
         raise StateError(f"{path}: {piece.name} is not as it was written (see: deadpool durable verify)")
     if not is_whole:

@@ -24,11 +24,7 @@ class TimeLimit:
         self._warn_s = max(warn_s, REQUEUE_S)
         self._noticed: float | None = None
         self._preempted = False  # and noticed, of a job whose end Slurm does not tell
-
-    @property
-    def is_near(self) -> bool:
-        """The end of the allocation was announced."""
-        return self._noticed is not None or self._preempted
+        self.is_near = False  # again, when somebody has extended the time limit
 
     def look(self, ends_at: float | None) -> bool:
         """Returns whether the job is to be requeued now."""
@@ -44,6 +40,7 @@ class TimeLimit:
             self._say(
                 "limit", "the allocation ends soon (preempted); of a job without a time limit Slurm does not say when"
             )
+        self.is_near = left_s < self._warn_s or self._preempted
         return self._requeue and left_s < REQUEUE_S and not client.is_preempted(self._job_id)
 
     def requeue(self) -> None:
