@@ -12,9 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from deadpool.protocol.coding import Piece
-from deadpool.protocol.seal import NOT_AS_SEALED, REGIONS, Digest, Extent, Geometry, Region, Seal, digest_of, extent_of
-from deadpool.snapshot.checksums import PIECE_BYTES, checksum, combine_pieces, pieces
-from deadpool.snapshot.slot import region
+from deadpool.protocol.seal import (
+    NOT_AS_SEALED,
+    PIECE_BYTES,
+    REGIONS,
+    Digest,
+    Extent,
+    Region,
+    Seal,
+    digest_of,
+    extent_of,
+    regions_sent,
+)
+from deadpool.snapshot.checksums import checksum, combine_pieces, pieces
 
 _WORD_BYTES = 8
 
@@ -68,20 +78,11 @@ def unpack_digests(data: bytes | bytearray | memoryview, seal: Seal) -> PieceDig
     return PieceDigests(**found)
 
 
-def regions_sent(seal: Seal) -> tuple[Region, ...]:
-    return REGIONS if seal.full else ("record", "unique")
-
-
-def compute_piece_digests(
-    view: memoryview, geometry: Geometry, extent: Extent, pool: ThreadPoolExecutor | None = None
-) -> PieceDigests:
-    """Of all three regions of a slot. xxhash releases the GIL on large pieces, so the threads of a pool really run in
-    parallel."""
-    found: dict[str, tuple[int, ...]] = {}
-    for name in REGIONS:
-        parts = pieces(region(view, geometry, extent, name))
-        found[name] = tuple(pool.map(checksum, parts) if pool else map(checksum, parts))
-    return PieceDigests(**found)
+def digest_pieces(view: memoryview, pool: ThreadPoolExecutor | None = None) -> tuple[int, ...]:
+    """Checksums of the pieces of one region. xxhash releases the GIL on large pieces, so the threads of a pool really
+    run in parallel."""
+    parts = pieces(view)
+    return tuple(pool.map(checksum, parts) if pool else map(checksum, parts))
 
 
 def _count(extent: Extent, name: Region) -> int:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from deadpool.errors import CopySpoilt, DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.seal import Digest, Region, Seal, extent_of
+from deadpool.protocol.seal import Digest, Region, Seal, extent_of, regions_sent
 from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.slot import clear_seal, region
 from deadpool.snapshot.transfer.channel import Channel, ChannelPool, TransferAddress
@@ -30,7 +30,6 @@ from deadpool.snapshot.transfer.frames import (
     pack_geometry,
     read_seal_field,
 )
-from deadpool.snapshot.transfer.incoming import regions_sent
 from deadpool.snapshot.transfer.received_pieces import ReceivedPieces
 from deadpool.snapshot.transfer.requests import PullRequest, PushRequest
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES

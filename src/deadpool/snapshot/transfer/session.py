@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from deadpool.errors import ArenaError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.seal import Geometry, Seal
+from deadpool.protocol.seal import Geometry, Seal, regions_sent
 from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.transfer.callbacks import Callbacks, Found, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection
@@ -20,7 +20,7 @@ from deadpool.snapshot.transfer.frames import (
     unpack_chunk,
     unpack_geometry,
 )
-from deadpool.snapshot.transfer.incoming import Incoming, regions_sent
+from deadpool.snapshot.transfer.incoming import Incoming
 
 Transfers = dict[bytes, Incoming]
 """Arriving snapshots by the id that their sender chose: a second stream finds its snapshot by this id."""
