@@ -49,7 +49,7 @@ class PieceDigests:
         return Digest(**{name: combine_pieces(self.of(name)) for name in REGIONS})
 
     def mismatch(self, seal: Seal) -> str | None:
-        """Returns None if this is the list of a sealed snapshot, as far as its regions were sent, else why it is not."""
+        """Returns None if this is the list of the regions of a snapshot that were sent, else why it is not."""
         for name in regions_sent(seal):
             digests, expected = self.of(name), digest_of(seal.digest, name)
             if len(digests) != _count(seal.extent, name) or combine_pieces(digests) != expected:

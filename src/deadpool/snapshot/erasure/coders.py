@@ -1,7 +1,7 @@
 """Two back ends that add blocks to parities: ISA-L, if its library is there, and numpy. Both give the same bytes.
 
-ISA-L comes from the system (Debian's libisal2) or from inside the wheel of pyeclib. Both back ends work without the GIL,
-so the agent's other threads go on meanwhile. The first use chooses, and the agent says once which one it is.
+ISA-L comes from the system (Debian's libisal2) or from inside the wheel of pyeclib. Both back ends give up the GIL, so
+the agent's other threads go on meanwhile. The first use chooses, and the agent says once which one it is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Coder(Protocol):
     is_fast: bool
 
     def fold(self, parity: memoryview, coefficient: int, piece: Buffer) -> None:
-        """Adds coefficient * piece to the first bytes of `parity`, in place. A piece is never longer than its parity."""
+        """Adds coefficient * piece to the first bytes of `parity`, in place. A piece is never longer than that."""
 
 
 class IsalCoder:
@@ -91,6 +91,10 @@ def _word_products(coefficient: int) -> np.ndarray:
     """The products of all pairs of bytes: a word's bytes are multiplied independently."""
     products = np.array([multiply(coefficient, byte) for byte in range(256)], np.uint16)
     return (products[:, None] << 8 | products[None, :]).ravel()
+
+
+def clear(view: memoryview) -> None:
+    np.frombuffer(view, np.uint8).fill(0)
 
 
 def libraries() -> Iterator[str]:

@@ -85,9 +85,7 @@ def weights(wanted: Block, parities: int, data: Sequence[int], available: Collec
     if len(used) < len(missing):
         raise TransferError(f"{len(present) + len(used)} blocks are left where {len(data)} are needed")
     inverse = _inverse([[coefficient(parities, index, member) for member in missing] for index in used])
-    lost = {
-        member: _lost_block(row, used, parities, present) for member, row in zip(missing, inverse, strict=True)
-    }
+    lost = {member: _lost_block(row, used, parities, present) for member, row in zip(missing, inverse, strict=True)}
     if isinstance(wanted, DataBlock):
         return lost[wanted.member]
     result: Weights = {}
