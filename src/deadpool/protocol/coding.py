@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from deadpool.protocol.seal import PIECE_BYTES, REGIONS, Extent, Geometry, Region, extent_of
 from deadpool.protocol.structs import Value
+from deadpool.protocol.topology import Layout
 
 ROW_ALIGNMENT = 64
 MOST_MEMBERS = 32
@@ -77,6 +78,18 @@ class Place(NamedTuple):
 
     stripe: int
     row: int
+
+
+class NodeGroup(Value, frozen=True, kw_only=True):
+    """Positions whose ranks are coded together: those with the same place on their nodes form a group each."""
+
+    positions: tuple[int, ...]
+    parities: int
+
+    def of(self, rank: int, layout: Layout) -> CodingGroup:
+        """The group that this rank is in."""
+        place = layout.local_rank(rank)
+        return CodingGroup(ranks=tuple(layout.ranks_at(p)[place] for p in self.positions), parities=self.parities)
 
 
 class CodingGroup(Value, frozen=True, kw_only=True):
