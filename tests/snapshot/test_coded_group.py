@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from contextlib import closing
 from dataclasses import replace as changed
 
 import pytest
 from coded_nodes import PIECE, CodedGroup, shard, smaller_pieces
 from msgspec import structs
+from snapshot_nodes import GENERATION, WAIT_S
 
 from deadpool.errors import TransferError
 from deadpool.protocol.seal import REGIONS
@@ -265,3 +267,38 @@ def test_rebuild_clears_an_old_header(coded):
     with pytest.raises(TransferError):
         newcomer.rebuild()
     assert read_seal(newcomer.segment.slot(0)) is None
+
+
+def test_fence_ends_a_rebuild_and_nothing_is_written_afterwards(coded):
+    group = coded(4, 2)
+    group.protect()
+    reached, release, asked = threading.Event(), threading.Event(), []
+    real = group.nodes[2].server._parities
+
+    def find(name):
+        asked.append(name)
+        if len(asked) == 3:
+            reached.set()
+            assert release.wait(WAIT_S)
+        return real.find(name)
+
+    group.nodes[2].server._parities = changed(real, find=find)
+    newcomer, errors = group.newcomer(1), []
+
+    def run() -> None:
+        try:
+            newcomer.rebuild()
+        except TransferError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert reached.wait(WAIT_S)
+    newcomer.client.fence(GENERATION.next(GENERATION.term))
+    after = bytes(newcomer.segment.slot(0))
+    release.set()
+    thread.join(WAIT_S)
+    assert bytes(newcomer.segment.slot(0)) == after
+    assert "fenced by 1.4" in errors[0]
+    with pytest.raises(TransferError, match=r"generation 1.3 is over"):
+        newcomer.rebuild()
