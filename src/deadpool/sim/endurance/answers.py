@@ -51,7 +51,7 @@ class Answers:
                 node.rehearsed[trainer] = ("rehearsing", rank)
                 self._after(self._durations.build_s, "parked", node, (trainer, rank))
             case Stand():
-                self._run.on_stand(node, message)
+                self._stand(node, message)
             case Proceed():
                 self._run.training.proceed()
             case Shutdown(failed=False):
@@ -81,9 +81,9 @@ class Answers:
         plan = node.adopt(plan)
         if not had and node.ranks:
             self._seat(node)
-        self._after(0.0, "planned", node, plan)
+        self._after(0.0, "planned", node, (plan, bool(had)))
         if node.ranks:
-            self._after(self._prepare_s(node, plan, newcomer=not had), "prepared", node, plan)
+            self._after(self._prepare_s(node, plan), "prepared", node, plan)
 
     def _seat(self, node: LightNode) -> None:
         """Its parked trainers take its ranks, if they have rehearsed them."""
@@ -92,8 +92,8 @@ class Answers:
         node.lost = set() if rehearsed else set(node.ranks)
         node.rehearsed = {f"{node.name}.{i}": ("seated", rank) for i, rank in enumerate(node.ranks)}
 
-    def _prepare_s(self, node: LightNode, plan: Plan, *, newcomer: bool) -> float:
-        """A process that is gone is built first. State comes from the device itself, this node, others, or the store."""
+    def _prepare_s(self, node: LightNode, plan: Plan) -> float:
+        """A process that is gone is built first. State comes from the device, this node, others, or the store."""
         lasts, build_s = self._durations, self._durations.build_s if node.lost else 0.0
         if plan.resume is None:
             return 0.0
@@ -104,9 +104,11 @@ class Answers:
             return build_s + lasts.load_s
         return build_s + (lasts.own_load_s if node.lost or not all(order.keep for order in plan.orders) else 0.0)
 
-    def _planned(self, node: LightNode, plan: Plan) -> None:
+    def _planned(self, node: LightNode, about: tuple[Plan, bool]) -> None:
+        """A spare keeps what it has rehearsed; a node that has lost its seat starts fresh trainers."""
+        plan, had_seat = about
         self._run.say(node, PlanAck(generation=plan.generation))
-        if not node.ranks:
+        if had_seat and not node.ranks:
             self._run.say(node, node.park())
 
     def _prepared(self, node: LightNode, plan: Plan) -> None:
@@ -115,8 +117,8 @@ class Answers:
         store = Address(host=node.name, port=1)
         for copy in node.restore(plan):
             self._run.say(node, Sealed(generation=plan.generation, copy=copy))
-        if node.rehearsed:
-            self._run.say(node, node.trainers())
+        if node.rehearsed and node.went is None:
+            self._run.say(node, node.trainers())  # they are seated now
         for rank in node.ranks:
             self._run.say(node, Prepared(generation=plan.generation, rank=rank, store=store))
 
@@ -148,7 +150,7 @@ class Answers:
 
     # --- a drain ------------------------------------------------------------------------------------------------------
 
-    def stand(self, node: LightNode, order: Stand) -> None:
+    def _stand(self, node: LightNode, order: Stand) -> None:
         """Every rank stops at the version that is asked for, or at the next one that it comes to."""
         training = self._run.training
         number = order.number or training.reached() + 1

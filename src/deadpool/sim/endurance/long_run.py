@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import CoordinatorInput, DrainAsked, Emit, Finish, FromAgent, LinkLost, Tick, ToAgent
-from deadpool.protocol.messages import Heartbeat, Settings, Stand, TrainerLost
+from deadpool.protocol.messages import Heartbeat, Settings, TrainerLost
 from deadpool.protocol.topology import Layout, Schedule
 from deadpool.sim.clock import Clock
 from deadpool.sim.endurance.answers import Answers
 from deadpool.sim.endurance.light_node import LightNode
 from deadpool.sim.endurance.outages import Hit, hits
-from deadpool.sim.endurance.setup import DAY_S, NODE, PLANNED, PROCESS, RACK, EnduranceSetup, Lived, Outage
+from deadpool.sim.endurance.setup import DAY_S, RACK, EnduranceSetup, Lived, Outage
 from deadpool.sim.endurance.training import Training
 
 LONG_S = 1e9
@@ -57,12 +57,15 @@ class LongRun:
     def _stop(self) -> None:
         pass  # an event at the end, so that time comes there
 
-    def _expect(self, coming: Any) -> None:
+    def _expect(self, coming: Iterator[tuple[Hit, Outage]]) -> None:
         """The next outage; the one after it is drawn when this one has come."""
         found = next(coming, None)
         if found is not None:
-            hit, outage = found
-            self.clock.at(hit.at, lambda: (self._strike(hit, outage), self._expect(coming))[0])
+            self.clock.at(found[0].at, lambda: self._on_outage(*found, coming))
+
+    def _on_outage(self, hit: Hit, outage: Outage, coming: Iterator[tuple[Hit, Outage]]) -> None:
+        self._strike(hit, outage)
+        self._expect(coming)
 
     def tell(self, input: CoordinatorInput) -> None:
         """The only way to the core."""
@@ -169,18 +172,19 @@ class LongRun:
     # --- nodes that leave on purpose ----------------------------------------------------------------------------------
 
     def _drain(self, index: int, away_s: float) -> None:
-        """An operator asks again until it is done. A node that holds no rank leaves at once."""
+        """An operator asks when there is a spare, and again until it is done. A node without a rank leaves at once."""
         name = f"n{index}"
         node = self.nodes.get(name)
         if node is None:
             return
         before = self.lived.refused_drains
         self.parting[name] = away_s
-        if self.training.is_running:
+        asks = self.training.is_running and (not node.ranks or any(not each.ranks for each in self.nodes.values()))
+        if asks:
             self.training.commit()
             self.beat()
             self.tell(DrainAsked(node=name, reason="maintenance"))
-        if not self.training.is_running or self.lived.refused_drains > before:
+        if not asks or self.lived.refused_drains > before:
             self.parting.pop(name, None)
             self.clock.after(DRAIN_RETRY_S, lambda: self._drain(index, away_s))
 
@@ -191,15 +195,10 @@ class LongRun:
         away_s = self.parting.pop(node.name, 0.0)
         self.clock.after(away_s, lambda: self._join(index, spare=True))
 
-    def on_stand(self, node: LightNode, order: Stand) -> None:
-        self.answers.stand(node, order)
-
 
 def _config(setup: EnduranceSetup, layout: Layout) -> CoordinatorConfig:
     """No phase is given up: how long each takes is given, and a node that is lost says so by its link."""
-    settings = Settings(
-        layout=layout, slots=3, heartbeat_s=NODE_TIMEOUT_S / 5, unwind_s=LONG_S, overhead_budget=0.0
-    )
+    settings = Settings(layout=layout, slots=3, heartbeat_s=NODE_TIMEOUT_S / 5, unwind_s=LONG_S, overhead_budget=0.0)
     deadlines = Deadlines(
         node_s=NODE_TIMEOUT_S,
         fence_s=LONG_S,
@@ -209,6 +208,3 @@ def _config(setup: EnduranceSetup, layout: Layout) -> CoordinatorConfig:
         hang_s=LONG_S,
     )
     return CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule(every=setup.capture_every))
-
-
-__all__ = ["NODE", "PLANNED", "PROCESS", "RACK", "LongRun"]

@@ -29,6 +29,7 @@ class Training:
         self._waits_since: float | None = None
         self._committed = 0  # steps
         self._checkpoint: tuple[int, float] | None = None  # the newest one: its step, and when it is complete
+        self._pending: tuple[int, float] | None = None  # the one that is being written, and when it will be complete
         self._told_checkpoint = 0
         self._durable_due = setup.durable_every_s
         self._names = 0
@@ -57,7 +58,7 @@ class Training:
         if self.is_running and number > max(self._base, self._committed):
             self._committed = number
             self._commit(Version(self._run.core.coordinator.generation, number))
-        self._tell_checkpoint(at)
+        self._tell_checkpoint()
 
     def _commit(self, version: Version) -> None:
         run = self._run
@@ -82,13 +83,11 @@ class Training:
             self._durable_due = begun + max(setup.durable_every_s, setup.durations.durable_write_s)
         self._end_write(until)
 
-    _pending: tuple[int, float] | None = None
-
     def _end_write(self, at: float) -> None:
         if self._pending is not None and self._pending[1] <= at:
             self._checkpoint, self._pending = self._pending, None
 
-    def _tell_checkpoint(self, at: float) -> None:
+    def _tell_checkpoint(self) -> None:
         if self._checkpoint is not None and self._checkpoint[0] > self._told_checkpoint:
             number = self._told_checkpoint = self._checkpoint[0]
             self._names += 1
