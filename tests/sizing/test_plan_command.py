@@ -24,7 +24,17 @@ def test_everything_has_a_default_and_fits_one_screen():
     lines = plan().splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 130
-    for word in ("spares", "protection", "holders", "capture", "durable", "goodput", "torchrun", "warm standby", "rack"):
+    for word in (
+        "spares",
+        "protection",
+        "holders",
+        "capture",
+        "durable",
+        "goodput",
+        "torchrun",
+        "warm standby",
+        "rack",
+    ):
         assert any(word in line for line in lines), word
 
 

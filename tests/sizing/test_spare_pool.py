@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -49,7 +50,7 @@ def test_a_young_run_has_not_lost_many_yet():
 
 def test_more_spares_never_hurt():
     shares = [shortage(256, spares, 8, [repair(500, 12), repair(3000, 2, "rack")], LONG).share for spares in range(40)]
-    assert all(later <= earlier for earlier, later in zip(shares, shares[1:], strict=False))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(shares))
     assert shares[0] > 0.9 and shares[-1] < 0.01
 
 

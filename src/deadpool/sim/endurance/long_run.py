@@ -64,7 +64,7 @@ class LongRun:
             self.clock.at(found[0].at, lambda: self._on_outage(*found, coming))
 
     def _on_outage(self, hit: Hit, outage: Outage, coming: Iterator[tuple[Hit, Outage]]) -> None:
-        self._strike(hit, outage)
+        self._break(hit, outage)
         self._expect(coming)
 
     def tell(self, input: CoordinatorInput) -> None:
@@ -127,13 +127,13 @@ class LongRun:
         if spare:
             self.say(node, node.park())
 
-    def _strike(self, hit: Hit, outage: Outage) -> None:
+    def _break(self, hit: Hit, outage: Outage) -> None:
         if outage.kind == RACK:
             first = hit.where * self.setup.nodes_per_rack
-            struck = range(first, min(first + self.setup.nodes_per_rack, self.setup.nodes + self.setup.spares))
+            broken = range(first, min(first + self.setup.nodes_per_rack, self.setup.nodes + self.setup.spares))
         else:
-            struck = range(hit.where, hit.where + 1)
-        there = [index for index in struck if f"n{index}" in self.nodes]
+            broken = range(hit.where, hit.where + 1)
+        there = [index for index in broken if f"n{index}" in self.nodes]
         if not there:
             return
         self.lived.interruptions[outage.name] += 1
