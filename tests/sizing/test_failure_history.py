@@ -9,7 +9,7 @@ import pytest
 from deadpool.errors import ConfigError
 from deadpool.sizing.history import History, from_events, read_log
 from deadpool.sizing.inputs import Inputs
-from deadpool.sizing.phases import measured
+from deadpool.sizing.phases import Phases, measured
 
 JOB = Inputs(nodes=100)
 
@@ -46,7 +46,7 @@ def test_json_lines_without_kinds_are_nodes_that_were_lost(tmp_path):
 def test_a_log_that_cannot_be_read_says_where(tmp_path, text, said):
     log = tmp_path / "failures"
     log.write_text(text)
-    with pytest.raises(ConfigError, match="failure_log=.* cannot be used") as refused:
+    with pytest.raises(ConfigError, match=r"failure_log=.* cannot be used") as refused:
         read_log(log, JOB, None)
     assert said in str(refused.value)
 
@@ -92,6 +92,11 @@ def test_phases_come_from_recoveries_that_happened():
     assert phases.unwind_s == pytest.approx(1.0)
     assert (phases.plan_s, phases.prepare_s, phases.connect_s) == pytest.approx((0.5, 4.0, 0.5))
     assert "1 recoveries in run" in phases.source
+
+
+def test_a_fault_that_nobody_injected_says_nothing_of_its_detection():
+    events = [record for record in job_events() if record["what"] != "signal_sent"]
+    assert measured([("run", events)]).detect_node_s == Phases().detect_node_s
 
 
 def test_a_run_without_a_recovery_has_no_phases():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from statistics import median
+from dataclasses import dataclass
+from statistics import fmean
 
 from deadpool.errors import ConfigError
 from deadpool.metrics.recovery_fold import kind_of
-from deadpool.story import Record, recoveries
+from deadpool.story import Record, Recovery, recoveries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,8 @@ class Phases:
 
 
 def measured(jobs: Iterable[tuple[str, list[Record]]]) -> Phases:
-    """From the events of jobs that recovered. Medians; what was not seen keeps its default."""
+    """From the events of jobs that recovered. Means, because goodput follows from sums; what was not seen keeps its
+    default."""
     jobs = list(jobs)
     name = ", ".join(each for each, _ in jobs)
     found = [each for _, records in jobs for each in recoveries(records) if each.phases_s]
@@ -37,20 +38,22 @@ def measured(jobs: Iterable[tuple[str, list[Record]]]) -> Phases:
             f"measured={name!r} cannot be used: there is no completed recovery in it; give the events.jsonl of a job "
             "that lost something, e.g. one of `deadpool chaos` or `benchmarks/recovery.py`"
         )
-    faults = [each for each in found if kind_of(each.fault) != "drain"]
-    by_kind = {kind: [r.phases_s["detect"] for r in faults if kind_of(r.fault) == kind] for kind in ("node", "trainer")}
-    phases = Phases(source=f"medians of {len(found)} recoveries in {name}")
-    if by_kind["node"]:
-        phases = replace(phases, detect_node_s=median(by_kind["node"]))
-    if by_kind["trainer"]:
-        phases = replace(phases, detect_process_s=median(by_kind["trainer"]))
-    medians = {
-        part: max(0.0, median(r.phases_s[part] for r in found)) for part in ("unwind", "plan", "prepare", "connect")
+    means = {
+        part: max(0.0, fmean(r.phases_s[part] for r in found)) for part in ("unwind", "plan", "prepare", "connect")
     }
-    return replace(
-        phases,
-        unwind_s=medians["unwind"],
-        plan_s=medians["plan"],
-        prepare_s=medians["prepare"],
-        connect_s=medians["connect"],
+    default = Phases()
+    return Phases(
+        detect_process_s=_noticed_after(found, "trainer") or default.detect_process_s,
+        detect_node_s=_noticed_after(found, "node") or default.detect_node_s,
+        unwind_s=means["unwind"],
+        plan_s=means["plan"],
+        prepare_s=means["prepare"],
+        connect_s=means["connect"],
+        source=f"means of {len(found)} recoveries in {name}",
     )
+
+
+def _noticed_after(found: list[Recovery], kind: str) -> float | None:
+    """Of faults that were injected: of others it is not known when they happened."""
+    seen = [each.phases_s["detect"] for each in found if kind_of(each.fault) == kind and each.phases_s["detect"] > 0]
+    return fmean(seen) if seen else None
