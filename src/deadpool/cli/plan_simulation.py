@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from deadpool.sim.endurance.setup import EnduranceSetup, Lived, Outage
     from deadpool.sizing.advice import Advice
 
-RACKS = {"reset": "node", "repair": "node"}
+_NODE = {"reset": "node", "repair": "node"}
 
 
 def setup_of(advice: Advice, per_node: int) -> EnduranceSetup:
@@ -58,26 +59,39 @@ def setup_of(advice: Advice, per_node: int) -> EnduranceSetup:
 def _outage(each: Any) -> Outage:
     from deadpool.sim.endurance.setup import Outage
 
-    return Outage(name=each.name, kind=RACKS.get(each.kind, each.kind), per_s=each.per_s, away_s=each.away_s)
+    return Outage(name=each.name, kind=_NODE.get(each.kind, each.kind), per_s=each.per_s, away_s=each.away_s)
 
 
-def run_one(setup: EnduranceSetup, seed: int) -> tuple[int, Lived]:
+class DayPrinter:
+    """One line on stderr for each tenth of a run that lasts."""
+
+    def __init__(self, seed: int, days: float) -> None:
+        self._seed, self._days, self._tenths = seed, days, 0
+
+    def __call__(self, seconds: float) -> None:
+        tenths = int(10 * seconds / (86400 * self._days))
+        if tenths > self._tenths and tenths < 10:
+            self._tenths = tenths
+            print(f"  seed {self._seed}: day {seconds / 86400:.0f} of {self._days:g}", file=sys.stderr, flush=True)
+
+
+def run_one(setup: EnduranceSetup, seed: int, show: bool = False) -> tuple[int, Lived]:
     from deadpool.control.event_loop import collect_seldom
     from deadpool.sim.endurance.long_run import LongRun
 
     collect_seldom()
-    return seed, LongRun(setup, seed).run()
+    return seed, LongRun(setup, seed).run(DayPrinter(seed, setup.days) if show else None)
 
 
-def run_seeds(setup: EnduranceSetup, seeds: range, jobs: int) -> Iterator[tuple[int, Lived]]:
+def run_seeds(setup: EnduranceSetup, seeds: range, jobs: int, show: bool) -> Iterator[tuple[int, Lived]]:
     """As they come to their end. One process each, at most `jobs` at a time."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     if len(seeds) == 1 or jobs == 1:
-        yield from (run_one(setup, seed) for seed in seeds)
+        yield from (run_one(setup, seed, show) for seed in seeds)
         return
     with ProcessPoolExecutor(min(jobs, len(seeds))) as pool:
-        for done in as_completed([pool.submit(run_one, setup, seed) for seed in seeds]):
+        for done in as_completed([pool.submit(run_one, setup, seed, show) for seed in seeds]):
             yield done.result()
 
 
@@ -88,7 +102,8 @@ def simulate(advice: Advice, *, count: int, first: int, per_node: int, jobs: int
     if not quiet:
         print(f"\nsimulating {setup.days:g} days of {setup.nodes} nodes ({per_node} ranks each), {count} seeds")
         print("  seed   goodput  less model  interruptions  waiting  redone  from durable  core steps")
-    for seed, lived in run_seeds(setup, range(first, first + count), jobs or os.cpu_count() or 1):
+    seeds, jobs = range(first, first + count), jobs or os.cpu_count() or 1
+    for seed, lived in run_seeds(setup, seeds, jobs, show=sys.stderr.isatty()):
         found[seed] = lived
         if not quiet:
             _print_row(seed, lived, model)
