@@ -87,7 +87,9 @@ def _top(name: str, squeeze: Squeeze, count: int) -> Codec:
         upper = [np.frombuffer(unpack(each), np.uint8) for each in packed[1]]
         return np.ascontiguousarray(np.vstack([*packed[0], *upper]).T).reshape(-1)
 
-    return Codec(f"{name} top {count}", compress, decompress, lambda packed: packed[0].nbytes + sum(map(len, packed[1])))
+    return Codec(
+        f"{name} top {count}", compress, decompress, lambda packed: packed[0].nbytes + sum(map(len, packed[1]))
+    )
 
 
 def _blosc(codec: str, filter_name: str, *, delta: bool = False) -> Codec:

@@ -7,7 +7,8 @@
 A GPT is trained on real text, the sources of Python's own standard library, byte by byte, in bf16 with master weights
 and moments in fp32. After each of --stages steps the state is looked at by kind: bf16 parameters, master weights,
 exp_avg, exp_avg_sq. `entropy` are bits per byte of each byte plane, the lowest byte of a number first: no codec that
-treats bytes one by one gets below. `delta` is the version XOR the version one step before. `from_master` says whether
+treats bytes one by one gets below. `delta` is the version XOR the version
+--delta-steps before. `from_master` says whether
 the parameters are the rounded master weights: then a receiver could compute them.
 
 Ratios are compressed bytes / raw bytes; rates are raw bytes per second of one core, everything included that turns raw
@@ -40,6 +41,7 @@ LINKS = {"1 GbE": 0.125, "10 GbE": 1.25, "25 GbE": 3.1, "100 GbE": 12.5}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stages", default="0,100,2000", help="steps after which the state is looked at")
+    parser.add_argument("--delta-steps", type=int, default=1, help="from the version before to the one looked at")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--sequences", type=int, default=4, help="of 128 bytes each, in a step")
@@ -81,17 +83,16 @@ class Training:
         self._text = real_text()
         self._chance = np.random.default_rng(0)
         self.count = sum(each.numel() for each in self._model.parameters())
-        self.step, self.loss = 0, math.nan
+        self.step, self.loss, self._delta_steps = 0, math.nan, args.delta_steps
 
     def run_to(self, stage: int, deadline: float) -> tuple[int, dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Returns the step that was reached, the version before it and the version itself."""
         before = self.state()
-        while self.step < stage:
-            last = self.step == stage - 1 or time.monotonic() > deadline
-            before = self.state() if last else before
+        while self.step < stage - self._delta_steps and time.monotonic() < deadline:
             self._train()
-            if last:
-                break
+        for number in range(min(self._delta_steps, stage - self.step)):
+            before = self.state() if number == 0 else before
+            self._train()
         return self.step, before, self.state()
 
     def _train(self) -> None:
@@ -112,7 +113,9 @@ class Training:
     def state(self) -> dict[str, np.ndarray]:
         parameters = list(self._model.parameters())
         states = [self._optimizer.state[each] for each in parameters]
-        kinds = {"parameter": [each.bfloat16() for each in parameters]} | {kind: [state[kind] for state in states] for kind in KINDS[1:]}
+        kinds = {"parameter": [each.bfloat16() for each in parameters]} | {
+            kind: [state[kind] for state in states] for kind in KINDS[1:]
+        }
         return {kind: joined(tensors) for kind, tensors in kinds.items()}
 
 
@@ -217,8 +220,13 @@ def joined_codec(index: int, kinds: list[dict[str, Any]], total: int) -> dict[st
         "compress_gb_s": round(packing, 3),
         "decompress_gb_s": round(unpacking, 3),
         "pays_below_gb_s": round(rate, 3) if ratio < 1 else 0.0,
-        "times_faster": {name: round(max(1.0, min(1 / max(ratio, 1e-3), rate / link)), 3) for name, link in LINKS.items()},
+        "times_faster": {name: times_faster(ratio, rate / link) for name, link in LINKS.items()},
     }
+
+
+def times_faster(ratio: float, headroom: float) -> float:
+    """`headroom` is how much faster the codec is than the link."""
+    return round(max(1.0, min(1 / max(ratio, 1e-3), headroom)), 3)
 
 
 if __name__ == "__main__":

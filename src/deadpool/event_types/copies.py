@@ -43,8 +43,8 @@ EVENTS = (
     ),
     EventType(
         name="set_aside",
-        meaning="A snapshot could not be copied before the optimizer: the rest was cloned on the device, more than ever "
-        "before in this process, and is copied beside the next steps.",
+        meaning="A snapshot could not be copied before the optimizer: the rest was cloned on the device, more than "
+        "ever before in this process, and is copied beside the next steps.",
         action="Nothing; lower `--set-aside-gb` if the script lacks that device memory.",
         fields={
             "number": "the version",
