@@ -114,4 +114,4 @@ def _aligned(sizes: np.ndarray) -> np.ndarray:
 
 
 def _pointers(places: np.ndarray) -> ctypes.Array[Any]:
-    return (ctypes.c_void_p * len(places)).from_buffer(np.ascontiguousarray(places.astype(np.uint64)))
+    return (ctypes.c_void_p * len(places)).from_buffer(bytearray(places.astype(np.uint64).tobytes()))

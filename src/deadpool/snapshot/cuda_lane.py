@@ -89,12 +89,12 @@ class CudaLane:
         self._other_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._staging: dict[tuple[int, ...], Tensor] = {}
         self._events: list[torch.cuda.Event] = []
-        self._aside = Aside(device, aside_limit_bytes)
+        self._clone_memory = Aside(device, aside_limit_bytes)
         self._aside_user: CudaLaneCopy | None = None
 
     @property
     def device_bytes(self) -> int:
-        return self._staging_bytes + self._aside.nbytes
+        return self._staging_bytes + self._clone_memory.nbytes
 
     @property
     def _staging_bytes(self) -> int:
@@ -175,12 +175,12 @@ class CudaLane:
     def release(self) -> None:
         """Frees the staging buffers: other tensors will be copied from now on."""
         self._staging.clear()
-        self._aside.release()
+        self._clone_memory.release()
 
     # --- what is set aside -------------------------------------------------------------------------------------------
 
     def aside_room(self) -> int:
-        return 0 if self._aside_user is not None and not self._aside_user.is_copied else self._aside.room()
+        return 0 if self._aside_user is not None and not self._aside_user.is_copied else self._clone_memory.room()
 
     def clone_s(self, nbytes: int) -> float:
         """Every byte is read and written."""
@@ -189,7 +189,7 @@ class CudaLane:
     def clone(self, batches: list[CudaBatch], user: CudaLaneCopy) -> list[CudaBatch]:
         """Enqueues clones of the batches on the script's stream. Returns the batches that copy these."""
         sizes = [aside_bytes(batch.turns, batch.strided) for batch in batches]
-        memory, start = self._aside.take(sum(sizes)), 0
+        memory, start = self._clone_memory.take(sum(sizes)), 0
         self._aside_user = user
         found, stream = [], torch.cuda.current_stream(self.device)
         for batch, size in zip(batches, sizes, strict=True):
