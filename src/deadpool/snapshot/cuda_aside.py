@@ -106,7 +106,7 @@ def place_clones(
 
 
 def _numbers(array: ctypes.Array[Any]) -> np.ndarray:
-    return np.frombuffer(array, np.uint64).astype(np.int64) if len(array) else np.zeros(0, np.int64)
+    return np.array(list(array), np.int64)
 
 
 def _aligned(sizes: np.ndarray) -> np.ndarray:
