@@ -12,7 +12,7 @@ from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
-from deadpool.protocol.coding import Scheme
+from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import JobState, Phase
@@ -24,6 +24,7 @@ from deadpool.protocol.topology import Layout, Schedule
 from deadpool.wire.codec import decode, encode
 
 EVERY_STEP = Schedule()
+GROUP = NodeGroup(positions=(0, 1, 2), parities=1)  # of an agent whose copies are coded
 DEADLINES = Deadlines(node_s=5, fence_s=10, prepare_s=60, connect_s=20, spare_wait_s=100, hang_s=0)
 
 
@@ -359,6 +360,7 @@ class AgentBench(Bench):
         self.core: Agent = Agent(node="n0", standby=int(named.get("standby", 0)))
         self._layout = layout_of(named)
         self._slots = int(named.get("slots", 2))
+        self._coded = "coded" in named
 
     def inputs(self, words: list[str]) -> list[Any]:
         term = self.core.footing.promise.term
@@ -467,7 +469,9 @@ class AgentBench(Bench):
                 return fx.WrittenOut(ranks=tuple(int(rank) for rank in ranks.split(",")), folder="/kept")
             case ["offered", number, name]:
                 in_generation = generation(named["in"]) if "in" in named else self.core.generation
-                return fx.Offered(offer=int(number), generation=in_generation, copy=copy(name))
+                group = GROUP.of(copy(name).seal.rank, self._layout) if self._coded else None
+                wanted = copy(name, int(named.get("size", 100)))
+                return fx.Offered(offer=int(number), generation=in_generation, copy=wanted, group=group)
             case ["received", name, ref]:
                 return fx.Received(slot=slot(ref), copy=copy(name), bytes_received=1)
         raise ValueError(plain)
@@ -547,8 +551,9 @@ class AgentBench(Bench):
         return structs.replace(
             plan,
             orders=(order,),
-            holders=(msg.Holder(node="n1", address=address("n1")),),
+            holders=tuple(msg.Holder(node=node, address=address(node)) for node in ("n1", "n2")[: 1 + self._coded]),
             held=(1,) if "no-longer" not in named else (),
+            group=GROUP if self._coded else None,
         )
 
 

@@ -290,11 +290,11 @@ class Coordinator:
     def _on_lost_parity(self, member: Member, lost: Spoilt) -> None:
         """Its node drops it, or has begun it anew; the other members of the group send it their pieces again."""
         out, position = self._job.out, self.layout.position_of(lost.rank)
-        grown = lost.node == member.node
-        what, detail = (
-            ("parity_begun_anew", {}) if grown else ("copy_corrupt", {"found_by": member.node, "parity": True})
-        )
-        out.emit(what, node=lost.node, rank=lost.rank, step=lost.version.number, **detail)
+        grown, step = lost.node == member.node, lost.version.number
+        if grown:
+            out.emit("parity_begun_anew", node=lost.node, rank=lost.rank, step=step)
+        else:
+            out.emit("copy_corrupt", node=lost.node, rank=lost.rank, step=step, found_by=member.node, parity=True)
         self.commits.lose_parity(lost.rank, lost.node, lost.version)
         others = [self.seats[p] for p in self.commits.placement.held_by(position)] if self.seats else []
         for node in [*([] if grown else [lost.node]), *others]:
