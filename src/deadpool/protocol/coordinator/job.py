@@ -48,6 +48,8 @@ class JobState:
         self.members: dict[str, Member] = {}
         self.silent = SilentNodes()
         self.cut_off: set[str] = set()  # nodes that did not reach others: they are seated where no other is left
+        self.guarded: list[str] = []  # nodes that look likely to fail: spares rehearse their ranks first
+        self.held_once_more: set[str] = set()  # of these: nodes whose ranks get a further holder from the next plan on
         self.leave_requests: dict[str, str] = {}  # nodes that were told to end, in this order: why
         self.seats: tuple[str, ...] = ()  # of the newest plan
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
@@ -192,7 +194,19 @@ class JobState:
             placement=self.commits.placement,
             nodes=tuple([m.view(recalled=bool(recalled) and m.voter in recalled) for m in members]),
             before=self.plan,
+            extra_holders=self.extra_holders,
         )
+
+    @property
+    def extra_holders(self) -> frozenset[int]:
+        """Positions whose ranks are to have one more holder. A node that leaves takes no guard with it."""
+        nodes = [self.members[node] for node in self.held_once_more if node in self.members]
+        return frozenset(each.position for each in nodes if each.position is not None and not each.leaving)
+
+    @property
+    def guarded_positions(self) -> list[int]:
+        nodes = [self.members[node] for node in self.guarded if node in self.members]
+        return [each.position for each in nodes if each.position is not None and not each.leaving]
 
     def newcomers(self) -> list[tuple[Member, int]]:
         """Nodes that a plan made now would seat where they do not sit yet. Seats do not depend on inventories, so this

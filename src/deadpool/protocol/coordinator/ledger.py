@@ -66,11 +66,16 @@ class Ledger:
 
     def complete(self, version: Version) -> bool:
         """Rule 6, commit: sealed at home and stored at all holders, for every rank."""
-        return len(self.places.get(version, ())) == self.layout.world_size * (1 + self.layout.holders)
+        return len(self.places.get(version, ())) == self._copies
 
     def lag(self, version: Version) -> int:
         """Copies that are still missing."""
-        return self.layout.world_size * (1 + self.layout.holders) - len(self.places.get(version, ()))
+        return self._copies - len(self.places.get(version, ()))
+
+    @property
+    def _copies(self) -> int:
+        """Of every version: at home, and at each holder."""
+        return self.layout.world_size + self.layout.per_node * self.placement.copies
 
     @property
     def newest(self) -> int:

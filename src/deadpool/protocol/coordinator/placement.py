@@ -41,6 +41,11 @@ class Placement:
         return owners
 
     @functools.cached_property
+    def copies(self) -> int:
+        """On other nodes, of all positions together."""
+        return sum(map(len, self.holders))
+
+    @functools.cached_property
     def same_rack(self) -> tuple[int, ...]:
         """Positions with a copy in their own rack: there was no better place."""
         return tuple(p for p, holders in enumerate(self.holders) if self._count(self.racks[p], holders))
@@ -56,11 +61,15 @@ class Placement:
 NO_PLACEMENT = Placement(racks=(), holders=())
 
 
-def place(racks: Sequence[Rack], count: int, before: Placement = NO_PLACEMENT) -> Placement:
-    """`count` holders for each position. `before` is the placement of the plan before, of the same positions."""
-    if before.racks == tuple(racks):
+def place(
+    racks: Sequence[Rack], count: int, before: Placement = NO_PLACEMENT, *, extra: frozenset[int] = frozenset()
+) -> Placement:
+    """`count` holders for each position, and one more for those of `extra`. `before` is the placement of the plan
+    before, of the same positions."""
+    counts = [min(count + (position in extra), len(racks) - 1) for position in range(len(racks))]
+    if before.racks == tuple(racks) and [len(holders) for holders in before.holders] == counts:
         return before
-    builder = _PlacementBuilder(racks, count, before)
+    builder = _PlacementBuilder(racks, count, counts, before)
     builder.keep_what_is_well_placed()
     builder.fill()
     return Placement(racks=tuple(racks), holders=tuple(map(tuple, builder.holders)))
@@ -71,8 +80,9 @@ class _PlacementBuilder:
     positions to the same one. Where no rack is wider than half of the ring, that alone spreads copies evenly.
     Elsewhere, and beside copies that stay, the least loaded position of another rack is taken."""
 
-    def __init__(self, racks: Sequence[Rack], count: int, before: Placement) -> None:
-        self._count, self._before = count, before.holders
+    def __init__(self, racks: Sequence[Rack], count: int, counts: Sequence[int], before: Placement) -> None:
+        self._count, self._counts, self._before = count, counts, before.holders
+        self._same_racks = before.racks == tuple(racks)
         self._domains = _domains(racks)
         sizes = Counter(self._domains)  # in order of first appearance
         self._widest, self._others = max(sizes.values(), default=1), max(1, len(sizes) - 1)
@@ -84,14 +94,14 @@ class _PlacementBuilder:
 
     def keep_what_is_well_placed(self) -> None:
         for position, holders in enumerate(self._before):
-            for holder in holders:
-                if self._domains[holder] != self._domains[position]:
+            for holder in holders[: self._counts[position]]:
+                if self._same_racks or self._domains[holder] != self._domains[position]:
                     self._take(position, holder)
 
     def fill(self) -> None:
-        for nth in range(self._count):
+        for nth in range(max(self._counts, default=0)):
             for position in self._ring:
-                if len(self.holders[position]) <= nth:
+                if len(self.holders[position]) <= nth < self._counts[position]:
                     self._take(position, self._best(position, nth))
 
     def _take(self, position: int, holder: int) -> None:
