@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hooks": BASE | {"environment", "event_types", "events", "hook_rules"},
     "config": BASE | {"config_values", "hook_rules", "environment", "fault_orders", "setting", "timeouts"},
     "host_memory": set(),
+    "health": {"host_memory", "protocol"},
     "owner_only": set(),
     "event_types": set(),
     "events": BASE | {"owner_only"},
@@ -78,6 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "owner_only",
         "child_processes",
         "fault_orders",
+        "health",
         "timeouts",
         "metrics",
     }
@@ -85,7 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | TORCH_FREE_DURABLE,
     "clusters": {
         *("", "config", "control", "environment", "errors", "events", "host_memory", "owner_only", "protocol"),
-        *("setting", "wire", "child_processes"),
+        *("setting", "wire", "child_processes", "health"),
     },
     "sim": SHARED,
     "dashboard": SHARED | {"story", "event_types", "journal", "metrics"},

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool import timeouts
-from deadpool.config_values import cast, parse_bandwidth, parse_cpus, parse_period, read_racks, read_toml
+from deadpool.config_values import cast, parse_bandwidth, parse_bounds, parse_cpus, parse_period, read_racks, read_toml
 from deadpool.environment import PREFIX
 from deadpool.errors import ConfigError
 from deadpool.fault_orders import ORDER_HELP, parse_order
@@ -99,6 +99,21 @@ class JobConfig:
         commands=_RUN,
     )
     isolation_timeout_s: float = _derived("isolation_timeout_s")
+    protect_at_most: str = setting(
+        "",
+        "how far protection may be raised for nodes that look ill, as in copies=2,memory=0.5,every=8: holders of a rank, "
+        "share of a node's memory for copies, steps between snapshots while all nodes look well",
+        default_text="it stays as it is",
+    )
+    protect_dwell_s: float = setting(
+        600.0, "seconds that a change of protection stays at least, and over which signs of illness are counted"
+    )
+    evict_ill: bool = setting(False, "drain a node that looks ill before it fails, where there is a spare")
+    health_root: str = setting(
+        "/",
+        "folder with the /proc, /sys and /dev that an agent reads its node's health from; {node} stands for its name",
+        commands=_NODE,
+    )
     replace_stragglers: bool = setting(False, "drain a node that is slow all the time without being asked")
     durable: str = setting(
         "", "directory or URL (s3://..., gs://...) for durable checkpoints, which outlive every machine of the job"
@@ -173,6 +188,18 @@ class JobConfig:
     def hook_rules(self) -> list[HookRule]:
         return [parse_rule(kind, text) for kind in HOOKS for text in getattr(self, kind)]
 
+    def protection_bounds(self) -> dict[str, float] | None:
+        """None: protection stays as it is. Raises ConfigError where the bounds cannot be used."""
+        dwell_s = self.protect_dwell_s
+        _require("protect_dwell_s", dwell_s, dwell_s > 0, "a time of more than 0 s")
+        if not self.protect_at_most and not self.evict_ill:
+            return None
+        bounds = {"copies": float(self.holders), "memory": 0.5, "every": 0.0} | parse_bounds(self.protect_at_most)
+        accepted = f"copies of at least the {self.holders} holders, and fewer than the {self.nodes} nodes"
+        fits = self.holders <= bounds["copies"] <= max(self.holders, self.nodes - 1)
+        _require("protect_at_most", self.protect_at_most, fits, accepted)
+        return bounds
+
     def told(self) -> dict[str, Any]:
         """All settings, for whoever reads about the job. Targets of hooks may be secrets, so only their labels."""
         labels = {kind: tuple(rule.label for rule in self.hook_rules() if rule.kind == kind) for kind in HOOKS}
@@ -201,6 +228,7 @@ class JobConfig:
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
+        self.protection_bounds()
         self._check_coordinators()
         hang, beats = self.hang_timeout_s, 2 * self.heartbeat_s
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")

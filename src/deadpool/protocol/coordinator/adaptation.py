@@ -213,7 +213,9 @@ class Adaptation:
         rooms = [each for p, each in enumerate(outlook.memory) if p != suspect.position and self._has_room(each, own)]
         if len(rooms) > outlook.holders:
             return None
-        return f"too few nodes have room for {own / 2**20:.0f} MiB within {self.bounds.memory_share:.0%} of their memory"
+        return (
+            f"too few nodes have room for {own / 2**20:.0f} MiB within {self.bounds.memory_share:.0%} of their memory"
+        )
 
     def _has_room(self, memory: Memory, more: int) -> bool:
         if not memory.total:
@@ -230,7 +232,9 @@ class Adaptation:
             return []
         wanted = self._best_interval(suspects, outlook)
         now_every = self.every or outlook.least_every
-        if wanted == now_every or (wanted > now_every and wanted < 4 * now_every and wanted < self.bounds.every_at_most):
+        if wanted == now_every or (
+            wanted > now_every and wanted < 4 * now_every and wanted < self.bounds.every_at_most
+        ):
             return []
         narrower = wanted < now_every
         if not self.pacing.allows(INTERVAL, now, raises=narrower):

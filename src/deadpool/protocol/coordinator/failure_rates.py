@@ -81,7 +81,9 @@ class FailureRates:
 
     def counts(self, node: str, now: float) -> dict[str, int]:
         """By kind, of failures that still count. For status and sentences."""
-        return dict(Counter(each.kind for each in self._failures if each.node == node and each.weight(now) > NEGLIGIBLE))
+        return dict(
+            Counter(each.kind for each in self._failures if each.node == node and each.weight(now) > NEGLIGIBLE)
+        )
 
     def _in_rack(self, rack: str | None) -> Iterator[Failure]:
         return (each for each in self._failures if rack is not None and each.rack == rack)

@@ -150,7 +150,9 @@ def _no_spare(seats: list[str | None]) -> str:
     return f"no spare node left for position {', '.join(empty)}"
 
 
-def _preference(spare: NodeView, view: ClusterView, position: int) -> tuple[bool, bool, bool, tuple[int, int], bool, int]:
+def _preference(
+    spare: NodeView, view: ClusterView, position: int
+) -> tuple[bool, bool, bool, tuple[int, int], bool, int]:
     """A node that has come back sits where it sat, if nothing else makes a difference: its copies are there."""
     was_elsewhere = not any(view.layout.position_of(copy.seal.rank) == position for copy in spare.inventory.own)
     readiness, moves = _readiness(spare, view.layout, position), _moves(spare, view, position)
