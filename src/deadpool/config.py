@@ -101,8 +101,8 @@ class JobConfig:
     isolation_timeout_s: float = _derived("isolation_timeout_s")
     protect_at_most: str = setting(
         "",
-        "how far protection may be raised for nodes that look ill, as in copies=2,memory=0.5,every=8: holders of a rank, "
-        "share of a node's memory for copies, steps between snapshots while all nodes look well",
+        "how far protection may be raised for nodes that look ill, as in copies=2,memory=0.5,every=8: holders of a "
+        "rank, share of a node's memory for copies, steps between snapshots while all nodes look well",
         default_text="it stays as it is",
     )
     protect_dwell_s: float = setting(

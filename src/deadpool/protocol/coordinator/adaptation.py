@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deadpool.protocol.adaptive_bounds import CHANGES, AdaptiveBounds
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.failure_rates import PRIOR_PER_S
 from deadpool.protocol.health import CERTAIN, DOUBTFUL, LIKELY, gravest, in_words
 from deadpool.protocol.messages import Sign
@@ -61,7 +62,7 @@ class Outlook:
 
     suspects: tuple[Suspect, ...]
     positions: int
-    holders: int  # of every rank, at least: the user's lower bound
+    scheme: Scheme  # of every rank, at least: the user's lower bound
     spares: int  # that could take a seat
     memory: Sequence[Memory] = ()  # by position; empty: not known
     commit_room: float = math.inf  # how many times as long as now a commit may take before a slot is missing
@@ -202,16 +203,17 @@ class Adaptation:
 
     def refusal_of_holder(self, suspect: Suspect, outlook: Outlook) -> str | None:
         """Why the ranks of this node get no further holder; None: they do."""
-        most = min(self.bounds.copies_at_most, outlook.positions - 1)
-        if outlook.holders >= most:
-            return f"{outlook.holders} is all that is allowed or possible"
+        if outlook.scheme.is_coded:
+            return f"snapshots are coded as {outlook.scheme}, whose groups have no holders of one rank"
+        if outlook.scheme.copies >= min(self.bounds.copies_at_most, outlook.positions - 1):
+            return f"{outlook.scheme} is all that is allowed or possible"
         if outlook.commit_room < COMMIT_ROOM:
             return f"versions would take too long to be committed: there is {outlook.commit_room:.1f} times the time"
         if suspect.position is None or not outlook.memory:
             return None
         own = outlook.memory[suspect.position].own
         rooms = [each for p, each in enumerate(outlook.memory) if p != suspect.position and self._has_room(each, own)]
-        if len(rooms) > outlook.holders:
+        if len(rooms) > outlook.scheme.copies:
             return None
         return (
             f"too few nodes have room for {own / 2**20:.0f} MiB within {self.bounds.memory_share:.0%} of their memory"

@@ -10,8 +10,8 @@ First each stops at the next boundary that it comes to. No rank completes the st
 reported (rule 22, every step needs every rank). So a little beyond that boundary there is a version that no rank has
 passed and every rank comes to. A rank that has passed it all the same says so, and another version is chosen.
 
-A *reconfiguration* takes the same way without a node that leaves: from STOPPING to a fence and a plan that places copies
-anew, while all ranks stay where they are.
+A *reconfiguration* takes the same way without a node that leaves: from STOPPING to a fence and a plan that places
+copies anew, while all ranks stay where they are.
 
 A fault at any time ends all this in a fence. The plan after it moves the ranks if there are spares enough, and leaves
 them where they are if not. No rule of safety depends on what is decided here.

@@ -102,21 +102,18 @@ class Protection:
         self._place_anew(adaptation, now)
 
     def _adopt_once(self, adaptation: Adaptation, now: float) -> None:
-        """Holders beyond those that the user asks for were given by a coordinator before this one."""
+        """A coordinator that takes over finds by the placement which nodes were guarded."""
         if self._is_adopted:
             return
-        self._is_adopted, job = True, self._job
-        holders = job.commits.placement.holders
-        guarded = [job.seats[p] for p, each in enumerate(holders) if len(each) > job.layout.holders]
-        adaptation.adopt(guarded, now)
-        job.guarded, job.held_once_more = list(guarded), set(guarded)
+        self._is_adopted = True
+        adaptation.adopt(self._job.guarded, now)
 
     def _outlook(self, suspects: list[Suspect]) -> Outlook:
         job, (stall_s, step_s) = self._job, self._costs()
         return Outlook(
             suspects=tuple(suspects),
             positions=job.layout.positions,
-            holders=job.layout.holders,
+            scheme=job.scheme,
             spares=sum(each.is_spare and not (each.quarantined or each.looks_ill) for each in job.members.values()),
             memory=tuple(_memory(job.members[node]) for node in job.seats) if suspects else (),
             commit_room=self._commit_room(),
@@ -204,8 +201,7 @@ class Protection:
             return
         if now - self._reconfigured_at < adaptation.bounds.dwell_s:
             return
-        counts = [len(each) for each in job.commits.placement.holders]
-        lacking = sorted(p for p in job.extra_holders if counts[p] <= job.layout.holders)
+        lacking = sorted(job.extra_holders - job.commits.placement.extra)
         if lacking:
             self._reconfigured_at = now
             nodes = ", ".join(job.seats[position] for position in lacking)
