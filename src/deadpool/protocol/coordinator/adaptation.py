@@ -124,6 +124,7 @@ class Adaptation:
         self.pacing = Pacing(bounds)
         self.guarded: dict[str, str] = {}  # node -> why
         self.shared: frozenset[str] = frozenset()  # kinds of signs that most nodes show
+        self._evicted: set[str] = set()
         self.every = 0  # the least interval; 0: the user's
 
     def adopt(self, guarded: Sequence[str], now: float) -> None:
@@ -268,12 +269,18 @@ class Adaptation:
         looks as if it might."""
         if not self.bounds.evict_ill or not outlook.can_evict:
             return []
-        ill = [each for each in suspects if each.position is not None and self._is_to_leave(each, outlook)]
+        seated = [each for each in suspects if each.position is not None and self._may_be_tried(each.node, now)]
+        ill = [each for each in seated if self._is_to_leave(each, outlook)]
         if not ill or not self.pacing.allows(EVICTED, now, raises=True):
             return []
         worst = max(ill, key=lambda each: (gravest(each.signs), self.hazard(each)))
+        self._evicted.add(worst.node)
         reason = f"{worst.node} {self._why(worst)}: it is drained before it fails"
         return [self._change(worst.node, EVICTED, reason, now, also=EVICTED)]
+
+    def _may_be_tried(self, node: str, now: float) -> bool:
+        """One that was evicted and still sits, since its drain failed, is not tried again right after a guard."""
+        return node not in self._evicted or self.pacing.allows(node, now, raises=True)
 
     def _is_to_leave(self, suspect: Suspect, outlook: Outlook) -> bool:
         grade = gravest(suspect.signs)
