@@ -369,8 +369,9 @@ class _Said:
 
 class AgentBench(Bench):
     """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`,
-    `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge with a point), `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2,
-    else in the one promised; `welcome 2 c1` asks for term 2."""
+    `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge, which has a point),
+    `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
+    `welcome 2 c1` asks for term 2."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
