@@ -410,6 +410,7 @@ class AcceptOffer:
     offer: int
     slot: SlotRef
     parity: ParityTarget | None = None
+    fresh: bool = False  # the first contribution to this parity: what was in the slot is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

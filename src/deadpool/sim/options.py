@@ -40,6 +40,7 @@ class SeedOptions:
     load_s: float = 1.0  # at most, until a trainer has loaded its snapshot: the next fault may come before
     adaptive: bool = False  # protection follows the health of nodes
     evict: bool = False  # and ill nodes are drained
+    scheme: str = ""  # how copies are protected, as rs(2,1); empty: by whole copies at the holders
     durable: bool = False  # checkpoints are written to a store, and are what is left when all copies of a rank are lost
 
     def __str__(self) -> str:

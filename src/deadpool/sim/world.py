@@ -8,6 +8,7 @@ from typing import Any
 
 from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.checkpoint import DurableSettings
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
@@ -93,7 +94,8 @@ class World:
             adaptive=self._adaptive_bounds,
         )
         schedule = Schedule(every=self.options.every, rests=RESTS if self.options.budget else 0)
-        return CoordinatorConfig(settings=settings, deadlines=DEADLINES, schedule=schedule)
+        scheme = Scheme.parse(self.options.scheme) if self.options.scheme else None
+        return CoordinatorConfig(settings=settings, deadlines=DEADLINES, schedule=schedule, scheme=scheme)
 
     @property
     def _adaptive_bounds(self) -> AdaptiveBounds | None:

@@ -27,6 +27,7 @@ from deadpool.protocol.effects import (
     ParityTarget,
     RefuseOffer,
     ToCoordinator,
+    WriteSeal,
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copies, Copy, Encoded, Parity, Plan, SlotRef, Spoilt
@@ -47,6 +48,7 @@ class Accumulation:
     copies: dict[int, Copy] = field(default_factory=dict)  # by rank: whose pieces are in
     writers: set[int] = field(default_factory=set)  # ranks whose pieces are being folded in
     bytes_received: int = 0
+    begun: bool = False  # some contribution was accepted
     outgrown: bool = False  # to be freed as soon as nothing writes to it
 
     @property
@@ -146,7 +148,8 @@ class Parities:
             self._free_if_unwritten(ref, growing)
         else:
             growing.writers.add(rank)
-            self._out.append(AcceptOffer(offer=offer.offer, slot=ref, parity=growing.target))
+            fresh, growing.begun = not growing.begun, True
+            self._out.append(AcceptOffer(offer=offer.offer, slot=ref, parity=growing.target, fresh=fresh))
 
     def _begin(self, offer: Offered, keeper: Keeper) -> tuple[SlotRef, Accumulation] | None:
         """None: the offer waits for a segment, or was refused."""
@@ -238,8 +241,10 @@ class Parities:
         digest = Digest(record=0, unique=parity.digest, replica=0)
         extent = capacity_extent(slot.geometry)
         seal = Seal(rank=parity.keeper, version=parity.version, extent=extent, digest=digest, full=True)
-        rank_slots.seal(ref, Copy(seal=seal, geometry=slot.geometry))
+        copy = Copy(seal=seal, geometry=slot.geometry)
+        rank_slots.seal(ref, copy)
         slot.parity = parity
+        self._out.append(WriteSeal(slot=ref, copy=copy))
 
     def drop_spoilt(self, keeper: int, version: Version) -> None:
         for (group, member), rank_slots in self._slots.parity.items():

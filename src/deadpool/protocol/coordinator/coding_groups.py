@@ -27,9 +27,7 @@ def form_groups(racks: Sequence[Rack], scheme: Scheme, before: tuple[NodeGroup, 
     the loss of a rack better: with a new group every parity of it has to be made anew."""
     made = _deal(racks, scheme)
     apart = domains(racks)
-    if before and _worst(before, apart) <= max(scheme.parities, _worst(made, apart)):
-        return before
-    return made
+    return before if before and _beyond_repair(before, apart) <= _beyond_repair(made, apart) else made
 
 
 def _deal(racks: Sequence[Rack], scheme: Scheme) -> tuple[NodeGroup, ...]:
@@ -44,6 +42,7 @@ def _deal(racks: Sequence[Rack], scheme: Scheme) -> tuple[NodeGroup, ...]:
     )
 
 
-def _worst(groups: tuple[NodeGroup, ...], apart: Sequence[Rack | int]) -> int:
-    """The most members of one group that fail together."""
-    return max(max(Counter(apart[position] for position in group.positions).values()) for group in groups)
+def _beyond_repair(groups: tuple[NodeGroup, ...], apart: Sequence[Rack | int]) -> int:
+    """Members that fail together with more of their group than its parities make up for."""
+    together = [(Counter(apart[position] for position in group.positions), group.parities) for group in groups]
+    return sum(max(0, count - parities) for counts, parities in together for count in counts.values())

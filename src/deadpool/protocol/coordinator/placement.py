@@ -38,6 +38,11 @@ class Placement:
         """Places of a version that is complete: at home and at all holders, of every rank."""
         return layout.world_size + layout.per_node * sum(map(len, self.holders))
 
+    @property
+    def losses(self) -> int:
+        """How many nodes of a version that is complete may be lost at once, whichever they are."""
+        return min(1, self.scheme.copies) if not self.groups else self.scheme.parities
+
     def group_of(self, position: int) -> NodeGroup | None:
         return self._group_of.get(position)
 
