@@ -105,7 +105,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ray": {"clusters.ray"},
     "chaos": {
         *("config", "control", "environment", "errors", "journal", "child_processes", "fork_loop", "snapshot.slot"),
-        "workload",
+        *("protocol", "workload"),
     },
     "__init__": {"errors", "trainer"},
 }
