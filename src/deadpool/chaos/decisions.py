@@ -20,8 +20,8 @@ def decisions(events: Sequence[Record]) -> list[Record]:
 
 
 def oscillations(events: Sequence[Record], dwell_s: float) -> list[str]:
-    """Rule 28: more changes than the budget allows, or a change that was taken back within the dwell time. Each
-    coordinator has a budget of its own."""
+    """Rule 28, protection changes slowly and within bounds: more changes than the budget allows, or a change that was
+    taken back within the dwell time. Each coordinator has a budget of its own."""
     found: list[str] = []
     for term in _terms(events):
         changes = [event for event in term if event["what"] == "protection"]

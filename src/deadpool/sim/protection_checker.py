@@ -1,4 +1,5 @@
-"""Checkers (rule 28) and (rule 29): decisions about protection do not go back and forth, and evictions are prudent.
+"""Decisions about protection do not go back and forth, and evictions are prudent: rule 28, protection changes slowly
+and within bounds, and rule 29, ill nodes leave one at a time.
 
 It looks at the events of each coordinator, by that coordinator's own clock, and at what the coordinator was told.
 """
