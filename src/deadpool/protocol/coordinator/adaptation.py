@@ -149,6 +149,9 @@ class Adaptation:
         """Expected failures per hour."""
         return suspect.per_hour + HAZARD.get(gravest(suspect.signs), 0.0)
 
+    def is_in_danger(self, suspect: Suspect) -> bool:
+        return self.hazard(suspect) >= GUARD_FROM
+
     def _without_shared_signs(self, suspect: Suspect) -> Suspect:
         if not self.shared:
             return suspect
@@ -179,7 +182,7 @@ class Adaptation:
 
     def _guard(self, suspect: Suspect, outlook: Outlook, now: float) -> list[Change]:
         node, hazard = suspect.node, self.hazard(suspect)
-        if node not in self.guarded and hazard >= GUARD_FROM and suspect.position is not None:
+        if node not in self.guarded and self.is_in_danger(suspect) and suspect.position is not None:
             return self._begin_guard(suspect, outlook, now)
         if node in self.guarded and hazard < GUARD_UNTIL and self.pacing.allows(node, now, raises=False):
             before = self.guarded.pop(node)

@@ -109,14 +109,18 @@ class Protection:
         adaptation.adopt(self._job.guarded, now)
 
     def _outlook(self, suspects: list[Suspect]) -> Outlook:
-        job, (stall_s, step_s) = self._job, self._costs()
+        """What concerns all nodes and ranks is gathered only where a decision may need it: there may be thousands."""
+        adaptation, job = self.adaptation, self._job
+        assert adaptation is not None
+        may_guard = any(each.node not in adaptation.guarded and adaptation.is_in_danger(each) for each in suspects)
+        stall_s, step_s = self._costs() if adaptation.bounds.every_at_most else (0.0, 0.0)
         return Outlook(
             suspects=tuple(suspects),
             positions=job.layout.positions,
             scheme=job.scheme,
             spares=sum(each.is_spare and not (each.quarantined or each.looks_ill) for each in job.members.values()),
-            memory=tuple(_memory(job.members[node]) for node in job.seats) if suspects else (),
-            commit_room=self._commit_room(),
+            memory=tuple(_memory(job.members[node]) for node in job.seats) if may_guard else (),
+            commit_room=self._commit_room() if may_guard else math.inf,
             every=job.commits.timetable.newest.every,
             least_every=self._monitor.interval_chooser.user_every,
             stall_s=stall_s,
