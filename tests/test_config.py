@@ -187,6 +187,12 @@ def test_bounds_of_adaptive_protection():
     assert resolve({"nodes": 4}, environment={}).protection_bounds() is None
     given = resolve({"nodes": 4, "protect_at_most": "copies=2, memory=0.25,every=8"}, environment={})
     assert given.protection_bounds() == {"copies": 2.0, "memory": 0.25, "every": 8.0}
+    auto = resolve({"nodes": 4, "protect": "auto"}, environment={})
+    assert auto.protection_bounds() == {"copies": 2.0, "memory": 0.5, "every": 0.0} and str(auto.scheme) == "copies=1"
+    twice = resolve({"nodes": 4, "protect": "copies=2", "protect_at_most": "copies=3"}, environment={})
+    assert twice.protection_bounds() == {"copies": 3.0, "memory": 0.5, "every": 0.0}
+    with pytest.raises(ConfigError, match="at least the 2 that there are anyway"):
+        resolve({"nodes": 4, "protect": "copies=2", "protect_at_most": "copies=1"}, environment={})
     evicting = resolve({"nodes": 4, "evict_ill": True}, environment={})
     assert evicting.protection_bounds() == {"copies": 1.0, "memory": 0.5, "every": 0.0}
 

@@ -24,6 +24,7 @@ from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, set
 
 LOG_FORMATS = ("text", "json")
 RESUME = ("no", "auto", "must")
+AUTO = "auto"  # --protect: the job chooses
 IN_PLACE = ("auto", "always", "never")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
@@ -43,7 +44,8 @@ class JobConfig:
     protect: str = setting(
         "",
         "how snapshots outlive their node: copies=N (whole, on N other nodes), or rs(K,M): up to K nodes and M more "
-        "form a group that survives the loss of any M of them, with M/K of the memory of a copy",
+        "form a group that survives the loss of any M of them, with M/K of the memory of a copy; or auto: as many "
+        "copies as --holders says, and one more for nodes that look ill",
         default_text="copies=1, or as many as --holders says",
     )
     slots: int = setting(3, "snapshots of each rank that its node and each holder keep")
@@ -174,7 +176,8 @@ class JobConfig:
 
     @property
     def scheme(self) -> Scheme:
-        return Scheme.parse(self.protect) if self.protect else Scheme(copies=self.holders)
+        """At least; where it is chosen by the job itself, within --protect-at-most."""
+        return Scheme.parse(self.protect) if self.protect not in ("", AUTO) else Scheme(copies=self.holders)
 
     @property
     def derived_timeouts(self) -> dict[str, float]:
@@ -203,11 +206,13 @@ class JobConfig:
         """None: protection stays as it is. Raises ConfigError where the bounds cannot be used."""
         dwell_s = self.protect_dwell_s
         _require("protect_dwell_s", dwell_s, dwell_s > 0, "a time of more than 0 s")
-        if not self.protect_at_most and not self.evict_ill:
+        if not self.protect_at_most and not self.evict_ill and self.protect != AUTO:
             return None
-        bounds = {"copies": float(self.holders), "memory": 0.5, "every": 0.0} | parse_bounds(self.protect_at_most)
-        accepted = f"copies of at least the {self.holders} holders, and fewer than the {self.nodes} nodes"
-        fits = self.holders <= bounds["copies"] <= max(self.holders, self.nodes - 1)
+        least = self.scheme.copies
+        default = min(least + 1, max(least, self.nodes - 1)) if self.protect == AUTO else least
+        bounds = {"copies": float(default), "memory": 0.5, "every": 0.0} | parse_bounds(self.protect_at_most)
+        accepted = f"copies of at least the {least} that there are anyway, and fewer than the {self.nodes} nodes"
+        fits = least <= bounds["copies"] <= max(least, self.nodes - 1)
         _require("protect_at_most", self.protect_at_most, fits, accepted)
         return bounds
 
@@ -271,7 +276,7 @@ class JobConfig:
             losses = self.scheme.losses
         except ValueError:
             losses = self.nodes
-        accepted = f"copies=N or rs(K,M) with N or M less than the {self.nodes} nodes, and M at most K"
+        accepted = f"auto, copies=N or rs(K,M) with N or M less than the {self.nodes} nodes, and M at most K"
         _require("protect", self.protect, not self.protect or losses < self.nodes, accepted)
 
     def _check_durable(self) -> None:

@@ -28,7 +28,7 @@ def guarded(stage, node):
 
 def test_node_with_ecc_storms_is_guarded_and_no_step_is_lost(make_stage, play, health):
     """Its ranks get a further holder between two steps, a spare rehearses them, and when it dies they go there."""
-    settings = {"nodes": 3, "protect_at_most": "copies=2", "protect_dwell_s": 20.0, "health_root": health.pattern}
+    settings = {"nodes": 3, "protect": "auto", "protect_dwell_s": 20.0, "health_root": health.pattern}
     stage = make_stage(scene="wait@3:1 wait@6:0", **settings)
 
     def during():
