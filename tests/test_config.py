@@ -52,6 +52,8 @@ def test_empty_environment_is_not_the_process_environment(monkeypatch):
         ({"overhead_budget": -0.1}, "overhead_budget=-0.1 cannot be used: give a share of the step time"),
         ({"overhead_budget": 1.0}, "overhead_budget=1.0 cannot be used"),
         ({"overhead_budget": float("nan")}, "overhead_budget=nan cannot be used"),
+        ({"set_aside_gb": -1.0}, "set_aside_gb=-1.0 cannot be used: give a size in GB, or 0 for none"),
+        ({"set_aside_gb": float("nan")}, "set_aside_gb=nan cannot be used"),
         ({"nodes": 2, "node_timeout_s": 0.1}, "node_timeout_s=0.1 cannot be used"),
         ({"nodes": 2, "hang_timeout_s": -1.0}, "hang_timeout_s=-1.0 cannot be used: give 0 or at least 2 s"),
         ({"nodes": 2, "hang_timeout_s": 1.5}, "hang_timeout_s=1.5 cannot be used: give 0 or at least 2 s"),

@@ -93,6 +93,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("setting", "wire", "child_processes", "health"),
     },
     "sim": SHARED,
+    "sizing": {"errors", "metrics", "picture.axis", "picture.svg", "story"},
     "dashboard": SHARED | {"story", "event_types", "journal", "metrics"},
     "snapshot": SHARED
     | {"host_memory"}
@@ -215,7 +216,7 @@ def test_public_names_are_documented():
 
 
 def test_coordinator_agent_and_commands_start_without_torch():
-    rooms = ("chaos", "cli", "clusters", "control", "dashboard", "journal", "protocol", "ray", "wire", "sim")
+    rooms = ("chaos", "cli", "clusters", "control", "dashboard", "journal", "protocol", "ray", "wire", "sim", "sizing")
     start = sorted(m for m in modules() if room_of(m) in rooms)
     start.remove("clusters.kubernetes.operator.cluster")  # it needs lightkube
     start.remove("chaos.script")

@@ -62,6 +62,11 @@ class JobConfig:
     overhead_budget: float = setting(
         0.001, "share of the step time that snapshots may cost; 0: no limit, every snapshot is taken"
     )
+    set_aside_gb: float = setting(
+        0.0,
+        "GB of each rank's device memory into which a snapshot is cloned as far as it could not be copied before the "
+        "optimizer; 0: none, the optimizer waits or the snapshot is given up",
+    )
     node_timeout_s: float = setting(
         5.0, "seconds of silence after which a node is taken for dead; the other timeouts follow from it"
     )
@@ -251,6 +256,7 @@ class JobConfig:
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
         budget = self.overhead_budget
         _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
+        _require("set_aside_gb", self.set_aside_gb, 0 <= self.set_aside_gb < 1e6, "a size in GB, or 0 for none")
         last = self.metrics_port_of(self.nodes + self.spares + self.standby_coordinators)
         accepted = "a port with as many free ones after it as there are processes, or 0 for no metrics"
         _require("metrics_port", self.metrics_port, 0 <= last < 65536, accepted)

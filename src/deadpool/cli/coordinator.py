@@ -251,6 +251,7 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
         unwind_s=config.unwind_timeout_s,
         in_place=config.in_place,
         overhead_budget=config.overhead_budget,
+        set_aside_gb=config.set_aside_gb,
         coordinators=_addresses_of_all(config),
         silence_s=config.node_timeout_s,
         isolation_s=config.isolation_timeout_s,

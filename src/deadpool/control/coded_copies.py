@@ -59,7 +59,8 @@ class CodedCopies:
     def forget(self, segment: int) -> None:
         """Its memory is about to be freed."""
         self._digests = {ref: digests for ref, digests in self._digests.items() if ref.segment != segment}
-        self._sums = {ref: parity for ref, parity in self._sums.items() if ref.segment != segment}
+        for ref in [ref for ref in self._sums if ref.segment == segment]:
+            self._sums.pop(ref).close()
 
     # --- digests ------------------------------------------------------------------------------------------------------
 

@@ -42,6 +42,17 @@ EVENTS = (
         },
     ),
     EventType(
+        name="set_aside",
+        meaning="A snapshot could not be copied before the optimizer: the rest was cloned on the device, more than "
+        "ever before in this process, and is copied beside the next steps.",
+        action="Nothing; lower `--set-aside-gb` if the script lacks that device memory.",
+        fields={
+            "number": "the version",
+            "bytes": "how much was cloned",
+            "device_bytes": "memory on the device that captures need",
+        },
+    ),
+    EventType(
         name="arena_full",
         meaning="A node could not allocate host memory for snapshots.",
         action="Give the node more memory, or lower `--slots` or `--holders`.",

@@ -67,7 +67,9 @@ class Job:
             on_copied=self._on_copied,
             on_given_up=self._on_given_up,
             on_error=self._on_device_error,
+            on_set_aside=self._on_set_aside,
         )
+        self._most_set_aside = 0
         self._device_error: Exception | None = None
         self.step_log = StepLog(session)
         self.waits = WaitMeter(lambda what: session.send(Waits(what=what)))
@@ -448,6 +450,14 @@ class Job:
             captured = self.session.core.copied(capture, record_bytes)
         if captured is not None:
             self.session.send(captured)
+
+    def _on_set_aside(self, capture: Capture, nbytes: int) -> None:
+        """Tells only when it is more than ever before: it may be the same in every capture."""
+        if nbytes > self._most_set_aside:
+            self._most_set_aside = nbytes
+            self.session.emit(
+                "set_aside", number=capture.version.number, bytes=nbytes, device_bytes=self.state.device_bytes
+            )
 
     def _on_given_up(self, capture: Capture, reason: str, stall_s: float | None) -> None:
         self.session.leave_if_device_broke()
