@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool import timeouts
-from deadpool.config_values import cast, parse_bandwidth, parse_cpus, parse_period, read_racks, read_toml
+from deadpool.config_values import cast, parse_bandwidth, parse_bounds, parse_cpus, parse_period, read_racks, read_toml
 from deadpool.environment import PREFIX
 from deadpool.errors import ConfigError
 from deadpool.fault_orders import ORDER_HELP, parse_order
@@ -24,6 +24,7 @@ from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, set
 
 LOG_FORMATS = ("text", "json")
 RESUME = ("no", "auto", "must")
+AUTO = "auto"  # --protect: the job chooses
 IN_PLACE = ("auto", "always", "never")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
@@ -43,7 +44,8 @@ class JobConfig:
     protect: str = setting(
         "",
         "how snapshots outlive their node: copies=N (whole, on N other nodes), or rs(K,M): up to K nodes and M more "
-        "form a group that survives the loss of any M of them, with M/K of the memory of a copy",
+        "form a group that survives the loss of any M of them, with M/K of the memory of a copy; or auto: as many "
+        "copies as --holders says, and one more for nodes that look ill",
         default_text="copies=1, or as many as --holders says",
     )
     slots: int = setting(3, "snapshots of each rank that its node and each holder keep")
@@ -111,6 +113,21 @@ class JobConfig:
         commands=_RUN,
     )
     isolation_timeout_s: float = _derived("isolation_timeout_s")
+    protect_at_most: str = setting(
+        "",
+        "how far protection may be raised for nodes that look ill, as in copies=2,memory=0.5,every=8: holders of a "
+        "rank, share of a node's memory for copies, steps between snapshots while all nodes look well",
+        default_text="it stays as it is",
+    )
+    protect_dwell_s: float = setting(
+        600.0, "seconds that a change of protection stays at least, and over which signs of illness are counted"
+    )
+    evict_ill: bool = setting(False, "drain a node that looks ill before it fails, where there is a spare")
+    health_root: str = setting(
+        "/",
+        "folder with the /proc, /sys and /dev that an agent reads its node's health from; {node} stands for its name",
+        commands=_NODE,
+    )
     replace_stragglers: bool = setting(False, "drain a node that is slow all the time without being asked")
     durable: str = setting(
         "", "directory or URL (s3://..., gs://...) for durable checkpoints, which outlive every machine of the job"
@@ -164,7 +181,8 @@ class JobConfig:
 
     @property
     def scheme(self) -> Scheme:
-        return Scheme.parse(self.protect) if self.protect else Scheme(copies=self.holders)
+        """At least; where it is chosen by the job itself, within --protect-at-most."""
+        return Scheme.parse(self.protect) if self.protect not in ("", AUTO) else Scheme(copies=self.holders)
 
     @property
     def derived_timeouts(self) -> dict[str, float]:
@@ -188,6 +206,20 @@ class JobConfig:
 
     def hook_rules(self) -> list[HookRule]:
         return [parse_rule(kind, text) for kind in HOOKS for text in getattr(self, kind)]
+
+    def protection_bounds(self) -> dict[str, float] | None:
+        """None: protection stays as it is. Raises ConfigError where the bounds cannot be used."""
+        dwell_s = self.protect_dwell_s
+        _require("protect_dwell_s", dwell_s, dwell_s > 0, "a time of more than 0 s")
+        if not self.protect_at_most and not self.evict_ill and self.protect != AUTO:
+            return None
+        least = self.scheme.copies
+        default = min(least + 1, max(least, self.nodes - 1)) if self.protect == AUTO else least
+        bounds = {"copies": float(default), "memory": 0.5, "every": 0.0} | parse_bounds(self.protect_at_most)
+        accepted = f"copies of at least the {least} that there are anyway, and fewer than the {self.nodes} nodes"
+        fits = least <= bounds["copies"] <= max(least, self.nodes - 1)
+        _require("protect_at_most", self.protect_at_most, fits, accepted)
+        return bounds
 
     def told(self) -> dict[str, Any]:
         """All settings, for whoever reads about the job. Targets of hooks may be secrets, so only their labels."""
@@ -218,6 +250,7 @@ class JobConfig:
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
         self._check_scheme()
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
+        self.protection_bounds()
         self._check_coordinators()
         hang, beats = self.hang_timeout_s, 2 * self.heartbeat_s
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
@@ -249,7 +282,7 @@ class JobConfig:
             losses = self.scheme.losses
         except ValueError:
             losses = self.nodes
-        accepted = f"copies=N or rs(K,M) with N or M less than the {self.nodes} nodes, and M at most K"
+        accepted = f"auto, copies=N or rs(K,M) with N or M less than the {self.nodes} nodes, and M at most K"
         _require("protect", self.protect, not self.protect or losses < self.nodes, accepted)
 
     def _check_durable(self) -> None:

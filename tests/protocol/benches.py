@@ -10,6 +10,7 @@ from notation import address, copies, copy, generation, geometry, lives, options
 
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
+from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
 from deadpool.protocol.coding import NodeGroup, Scheme
@@ -17,6 +18,7 @@ from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leadership import Leadership
+from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.quorum import Changes, Footing, Promise, Seated
 from deadpool.protocol.seal import Digest
@@ -88,7 +90,7 @@ class CoordinatorBench(Bench):
         told = settings(layout, int(named.get("slots", 2)), float(named.get("budget", 0)))
         told = structs.replace(told, replace_stragglers="replace" in named)
         told = structs.replace(told, isolation_s=float(named.get("isolation", told.isolation_s)))
-        told = structs.replace(told, durable=_durable(named))
+        told = structs.replace(told, durable=_durable(named), adaptive=_adaptive(named))
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
 
@@ -161,6 +163,8 @@ class CoordinatorBench(Bench):
                 return self._heartbeat(now_in, [int(rank) for rank in ranks], named)
             case ["heartbeat", *steps]:
                 return msg.Heartbeat(generation=now_in, steps=_steps(steps), paused=_by_rank(named.get("paused")))
+            case ["signs", *signs]:
+                return msg.Health(signs=tuple(map(_sign, signs)))
             case ["trainers", *infos]:
                 return msg.Trainers(trainers=tuple(_info(word) for word in infos))
             case ["trainer-lost", "none", *reason]:
@@ -259,6 +263,20 @@ def _durable(named: dict[str, str]) -> DurableSettings | None:
     return DurableSettings(where="/durable", job="j", every_s=every_s, every_steps=steps, timeout_s=100)
 
 
+def _adaptive(named: dict[str, str]) -> AdaptiveBounds | None:
+    """`adaptive=2` allows two copies; `evict=ill`; `dwell=60` seconds."""
+    if "adaptive" not in named:
+        return None
+    most, dwell_s = int(named["adaptive"]), float(named.get("dwell", 600))
+    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s)
+
+
+def _sign(word: str) -> msg.Sign:
+    """`correctable:2:3`: kind, grade, count."""
+    kind, grade, count = word.split(":")
+    return msg.Sign(kind=kind, grade=int(grade), count=int(count))
+
+
 def _footing(named: dict[str, str]) -> Footing:
     term, _, to = named.get("promised", "0:").partition(":")
     promise = Promise(term=int(term), to=to)
@@ -352,8 +370,9 @@ class _Said:
 
 class AgentBench(Bench):
     """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`,
-    `kernel n0.0 stopped`, `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2,
-    else in the one promised; `welcome 2 c1` asks for term 2."""
+    `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge, which has a point),
+    `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
+    `welcome 2 c1` asks for term 2."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
@@ -385,6 +404,10 @@ class AgentBench(Bench):
                 return [fx.FromTrainer(trainer=trainer[:-1], message=msg.Waits(what="".join(what)))]
             case ["kernel", trainer, activity]:
                 return [fx.TrainerActivity(trainer=trainer, activity=fx.Activity(activity))]
+            case ["sampled"]:
+                counted = {kind: int(count) for kind, count in named.items() if "." not in count}
+                high = {kind: float(value) for kind, value in named.items() if "." in value}
+                return [fx.HealthSampled(sample=HealthSample(counters=counted, gauges=high))]
             case ["coordinator-lost"]:
                 return [fx.CoordinatorLost(reason="closed")]
             case ["stalled", seconds]:

@@ -15,6 +15,7 @@ from deadpool.event_types import (
     injections,
     journal,
     membership,
+    protection,
     rank_recovery,
     recovery,
     scripts,
@@ -24,6 +25,7 @@ from deadpool.event_types.event_type import COMMON_FIELDS, EventType
 GROUPS: dict[str, tuple[EventType, ...]] = {
     "Nodes and spares": membership.EVENTS,
     "Drains and slow nodes": drains.EVENTS,
+    "Protection that follows the health of nodes": protection.EVENTS,
     "Recoveries, as the coordinator sees them": recovery.EVENTS,
     "Recoveries, as each rank sees them": rank_recovery.EVENTS,
     "The end of a job": endings.EVENTS,

@@ -6,10 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.inventory_index import NodeView
+from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Inventory, TrainerInfo
+from deadpool.protocol.messages import Health, Inventory, TrainerInfo
 from deadpool.protocol.quorum import Voter
 from deadpool.protocol.topology import Address
+
+SOUND_HEALTH = Health(signs=())
+"""Of a node that has told nothing else."""
 
 
 @dataclass(slots=True)
@@ -32,6 +36,7 @@ class Member:
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
     quarantined: bool = False
     cut_off: bool = False  # it did not reach another node, and may still not
+    health: Health = SOUND_HEALTH  # as it was last told
     leaving: bool = False  # on purpose: its ranks go to a spare as soon as one can take them
     reserved_position: int | None = None  # this spare is to take it from a node that leaves
     voter: Voter = field(init=False)
@@ -47,6 +52,11 @@ class Member:
     def is_spare(self) -> bool:
         return self.position is None and not self.leaving
 
+    @property
+    def looks_ill(self) -> bool:
+        """It is likely to fail: another spare is better."""
+        return gravest(self.health.signs) >= LIKELY
+
     def view(self, *, recalled: bool = False) -> NodeView:
         return NodeView(
             node=self.node,
@@ -58,6 +68,7 @@ class Member:
             quarantined=self.quarantined,
             cut_off=self.cut_off,
             recalled=recalled,
+            looks_ill=self.looks_ill,
             leaving=self.leaving,
             planned_in=self.planned_in,
         )

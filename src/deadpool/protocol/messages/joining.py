@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.checkpoint import DurableSettings
 from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.identity import Version
@@ -28,6 +29,7 @@ class Settings(Message, frozen=True, kw_only=True):
     isolation_s: float = 600.0  # without any coordinator, after which a node ends its trainers
     replace_stragglers: bool = False  # a node that is slow all the time is drained without being asked
     durable: DurableSettings | None = None  # None: no checkpoints are written
+    adaptive: AdaptiveBounds | None = None  # None: protection stays as it is
 
 
 class Join(Message, frozen=True, kw_only=True):
