@@ -4,9 +4,9 @@ A message that depends on the seating of ranks carries the generation in which i
 anything else is done with it if that generation is over. There are three conversations, in the order of a recovery:
 
     agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Durable
-                            FenceAck Spoilt PlanAck Prepared Connected Probed Finished Ended Standing Leave Salvaged
-                            CheckpointPart CheckpointDone Report
-    coordinator -> agent    Welcome JoinRefused Alive Recording Rehearse Fence Plan Connect Go Permit Probe Release
+                            FenceAck Spoilt PlanAck Prepared Connected Probed Finished Ended Standing Leave Unavailable
+                            Salvaged CheckpointPart CheckpointDone Report
+    coordinator -> agent    Welcome JoinRefused Alive Recording Fence Rehearse Needed Plan Connect Go Permit Probe Release
                             Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint Shutdown
                             (each in an Order, which names the term), Injection
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
@@ -26,6 +26,7 @@ Each file holds what both sides say about one subject, with the values inside th
     seats               each rank takes its seat, loads, connects; Go ends the recovery
     reachability        which nodes reach each other
     drains              a node leaves on purpose
+    leases              a spare's machine may serve several jobs
     checkpoints         committed versions on disk or in an object store
     ending              the job is complete, or cannot go on
     commands            what people ask of a job and read of it
@@ -65,6 +66,7 @@ from deadpool.protocol.messages.drains import Leave, Proceed, Stand, Standing
 from deadpool.protocol.messages.ending import Ended, Finished, Release, Salvage, Salvaged, Shutdown
 from deadpool.protocol.messages.fences import Fence, FenceAck, Halt, Halted
 from deadpool.protocol.messages.joining import Disconnecting, Join, JoinRefused, Settings, TakeoverReport, Welcome
+from deadpool.protocol.messages.leases import Needed, Unavailable
 from deadpool.protocol.messages.order import Order
 from deadpool.protocol.messages.plans import Fetch, Holder, Plan, PlanAck, RankOrder, Source
 from deadpool.protocol.messages.progress import (
@@ -98,10 +100,10 @@ ALL: tuple[type[Message], ...] = (
     AbandonCheckpoint, Alive, Answer, Arriving, Ask, Attach, Captured, CheckpointDone, CheckpointPart, Connect,
     Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, End, Ended, Examine, Examined, Facts, Failed, Fence,
     FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected, Injection, Join,
-    JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Probe, Probed, Proceed,
+    JoinRefused, Leave, Missed, Needed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Probe, Probed, Proceed,
     Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown,
-    Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Waits, Welcome,
-    WriteCheckpoint,
+    Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Unavailable,
+    Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
@@ -111,9 +113,9 @@ __all__ = [
     "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "End", "Ended", "Examine", "Examined", "Facts",
     "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished", "Go", "Grant", "Halt", "Halted",
     "Heartbeat", "Holder", "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused", "Leave", "Live",
-    "Lives", "Missed", "Order", "Overhead", "Parked", "Paused", "Peer", "Permit", "Plan", "PlanAck", "Prepared",
+    "Lives", "Missed", "Needed", "Order", "Overhead", "Parked", "Paused", "Peer", "Permit", "Plan", "PlanAck", "Prepared",
     "Probe", "Probed", "Proceed", "RankOrder", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore",
     "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shutdown", "SlotRef", "Source", "Spoilt", "Stand",
     "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers",
-    "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+    "Unavailable", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip
