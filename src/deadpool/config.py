@@ -49,6 +49,12 @@ class JobConfig:
         "likely to be replaced fast",
         commands=_NODE,
     )
+    while_parked: str = setting(
+        "",
+        "command that a spare runs while it has nothing to do; it is stopped within a second when the spare is needed, "
+        "and started again when it is parked again",
+        commands=_NODE,
+    )
     capture_every: int = setting(1, "steps from one snapshot to the next, at least")
     overhead_budget: float = setting(
         0.001, "share of the step time that snapshots may cost; 0: no limit, every snapshot is taken"

@@ -22,6 +22,7 @@ from deadpool.cli import (
     kubernetes,
     logs,
     picture,
+    pool,
     replace,
     report,
     run,
@@ -80,6 +81,7 @@ app.command()(sim.sim)
 app.command()(chaos.chaos)
 app.add_typer(durable.app, name="durable")
 app.add_typer(kubernetes.app, name="kubernetes")
+app.add_typer(pool.app, name="pool")
 app.add_typer(slurm.app, name="slurm")
 
 

@@ -104,7 +104,10 @@ EVENTS = (
         name="parked_work_ended",
         meaning="The command of `--while-parked` ended by itself.",
         action="Nothing after code 0: it is not started again. Otherwise read its log.",
-        fields={"code": "its exit code", "again_in_s": "seconds until it is started again; empty: it has done its work"},
+        fields={
+            "code": "its exit code",
+            "again_in_s": "seconds until it is started again; empty: it has done its work",
+        },
     ),
     EventType(
         name="trainer_lost",

@@ -270,7 +270,7 @@ class Coordinator:
                 self._membership.lose_node(each.node, each.reason, now)
 
     def _on_unavailable(self, member: Member, reason: str, now: float) -> None:
-        """A spare that is not to be had was perhaps about to get ranks: the next one is told. A fault tells it anyway."""
+        """The spare was perhaps about to get ranks: then the next one is told, as a fault would tell it anyway."""
         generation = self.generation
         self._membership.on_unavailable(member, reason, now)
         if self.phase is Phase.FENCING and self.generation == generation:

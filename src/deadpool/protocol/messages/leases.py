@@ -7,8 +7,8 @@ from deadpool.protocol.structs import Message
 
 
 class Needed(Message, frozen=True, kw_only=True):
-    """Sent to a spare with the fence: the plan of this generation will most likely seat it. The spare takes the lease of
-    its machine and ends the work that it does while it is parked. Only the plan itself gives it a seat."""
+    """Sent to a spare with the fence: the plan of this generation will most likely seat it. The spare takes the lease
+    of its machine and ends the work that it does while it is parked. Only the plan itself gives it a seat."""
 
     generation: Generation
 
