@@ -3,8 +3,8 @@
     python benchmarks/pool.py --faults 20 --json pool.json
 
 All is real: `deadpool pool`, three `deadpool pool join`, two jobs of `deadpool run`'s launcher, SIGKILL to whole nodes,
-all on loopback. In between the pool is killed and started again, a machine's own process is killed, a job is added while it
-runs, and one job ends before the other. It fails unless every fault was healed, no machine was ever shared, all losses
+all on loopback. In between the pool is killed and started again, a machine's own process is killed, a job is added
+while it runs, and one job ends before the other. It fails unless every fault was healed, no machine was ever shared, all losses
 are bit-identical to undisturbed runs, and what machines did while they were parked was gone within a second each time.
 """
 
@@ -48,7 +48,7 @@ class Failed(Exception):
     pass
 
 
-def until(ready: Callable[[], bool], what: str, timeout_s: float = 90.0) -> float:
+def until(ready: Callable[[], bool], what: str, timeout_s: float = 180.0) -> float:
     began = time.monotonic()
     while not ready():
         if time.monotonic() - began > timeout_s:
@@ -186,7 +186,8 @@ def left_agents(folder: Path) -> list[int]:
 
 
 class Trial:
-    def __init__(self, folder: Path, faults: int, seed: int) -> None:
+    def __init__(self, folder: Path, faults: int, seed: int, minutes: float) -> None:
+        self.deadline = time.monotonic() + 60 * minutes
         self.faults, self.rng, self.site = faults, random.Random(seed), Site(folder)
         layout = ["--layout", "fsdp2", "--steps", "100000", "--layers", "2", "--width", "64", "--sequence", "32"]
         import deadpool.chaos
@@ -215,15 +216,14 @@ class Trial:
         self.await_spare(first)
         done = 0
         acts = self._acts()
-        while done < self.faults:
+        while done < self.faults and time.monotonic() < self.deadline:
             if done >= self.faults // 10 and second.name not in str(self.site.pool.joinpath("jobs.json").read_text()):
                 until(second.runs, "the second job runs")
                 self.site.add(second, priority=0)
                 self.note("the second job was added while it runs")
                 self.await_spare(second)
-            if (act := acts.get(done)) is not None:
+            if (act := acts.pop(done, None)) is not None:
                 act()
-                del acts[done]
             both = second.name in (self.site.pool / "jobs.json").read_text()
             done += self.strike(at_once=both and done % 5 == 4 and done + 1 < self.faults, both=both)
         self.finish()
@@ -268,7 +268,7 @@ class Trial:
             free = [m for m in MACHINES if self.site.ready_for(m, job)]
             return bool(free) and all(self.site.works(m) for m in free)
 
-        until(ready, f"a machine is ready for job {job.name}", 60)
+        until(ready, f"a machine is ready for job {job.name}", 180)
 
     def strike(self, *, at_once: bool, both: bool) -> int:
         jobs = self.jobs if at_once else [self.rng.choice(self.jobs) if both else self.jobs[0]]
@@ -402,13 +402,14 @@ def undisturbed(job: Job, folder: Path) -> Results:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=20)
+    parser.add_argument("--minutes", type=float, default=8.0, help="no further fault after so long; then it fails")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     os.environ["RES_OPTIONS"] = "attempts:0"
     folder = args.folder or Path(tempfile.mkdtemp(prefix="deadpool-pool-"))
-    trial = Trial(folder, args.faults, args.seed)
+    trial = Trial(folder, args.faults, args.seed, args.minutes)
     began = time.monotonic()
     try:
         trial.run()

@@ -68,7 +68,6 @@ class HostProcess:
             if (code := process.poll()) is not None:
                 del self._agents[job]
                 (self._job_folder(job) / "ready").unlink(missing_ok=True)
-                self._feed(LeaseSeen(job=self._find_leased()))
                 self._feed(AgentExited(job=job, code=code))
         self._feed(LeaseSeen(job=self._find_leased()))
         self._feed(ReadySeen(jobs=frozenset(job for job in self._agents if (self._job_folder(job) / "ready").exists())))

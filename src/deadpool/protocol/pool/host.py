@@ -137,6 +137,7 @@ class PoolHost:
         agent = self._agents.pop(job, None)
         if agent is None:
             return
+        self._ready -= {job}
         lasted = now - agent.started_at >= RAN_WELL_S
         pause_s = FIRST_PAUSE_S if lasted or agent.stopping else self._pauses_s.get(job, FIRST_PAUSE_S)
         self._pauses_s[job] = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -147,8 +148,8 @@ class PoolHost:
         """After every input: what runs is what should run."""
         wanted = [self.leased_to] if self.leased_to else list(self._jobs)
         self._stop(job for job in self._agents if job not in wanted)
-        if self.leased_to:
-            return
+        if self.leased_to or any(agent.stopping for agent in self._agents.values()):
+            return  # one that still leaves has its memory
         for job in wanted:
             if job not in self._agents and now >= self._not_before.get(job, now):
                 self._agents[job] = _Agent(started_at=now)
