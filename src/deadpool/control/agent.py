@@ -155,6 +155,7 @@ class AgentProcess:
             on_failure=self.stop,
             fork_server=fork_server,
             preload=preload,
+            parked_state=settings.parked_state,
         )
         self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
         self._ready_file = ReadyFile(ready_file)
