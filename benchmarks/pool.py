@@ -4,8 +4,8 @@
 
 All is real: `deadpool pool`, three `deadpool pool join`, two jobs of `deadpool run`'s launcher, SIGKILL to whole nodes,
 all on loopback. In between the pool is killed and started again, a machine's own process is killed, a job is added
-while it runs, and one job ends before the other. It fails unless every fault was healed, no machine was ever shared, all losses
-are bit-identical to undisturbed runs, and what machines did while they were parked was gone within a second each time.
+while it runs, and one job ends before the other. It fails unless every fault was healed, no machine was ever shared, all
+losses are bit-identical to undisturbed runs, and what machines did while they were parked was gone within a second each time.
 """
 
 from __future__ import annotations

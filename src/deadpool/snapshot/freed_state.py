@@ -38,7 +38,7 @@ def _whole_storages(tensors: Iterable[Tensor]) -> list[torch.UntypedStorage]:
     for tensor in tensors:
         storage = tensor.untyped_storage()
         parts = found.setdefault(storage._cdata, (storage, {}))[1]
-        parts[tensor.storage_offset(), tensor.numel()] = tensor.numel() * tensor.itemsize
+        parts[int(tensor.storage_offset()), tensor.numel()] = tensor.numel() * tensor.itemsize
     return [
         storage for storage, parts in found.values() if storage.nbytes() and sum(parts.values()) == storage.nbytes()
     ]
