@@ -4,8 +4,9 @@
 
 All is real: `deadpool pool`, three `deadpool pool join`, two jobs of `deadpool run`'s launcher, SIGKILL to whole nodes,
 all on loopback. In between the pool is killed and started again, a machine's own process is killed, a job is added
-while it runs, and one job ends before the other. It fails unless every fault was healed, no machine was ever shared, all
-losses are bit-identical to undisturbed runs, and what machines did while they were parked was gone within a second each time.
+while it runs, and one job ends before the other. It fails unless every fault was healed, no machine was ever shared,
+all losses are bit-identical to undisturbed runs, and what machines did while they were parked was gone within a second
+each time.
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ class Trial:
             if (act := acts.pop(done, None)) is not None:
                 act()
             both = second.name in (self.site.pool / "jobs.json").read_text()
-            done += self.strike(at_once=both and done % 5 == 4 and done + 1 < self.faults, both=both)
+            done += self.inject(at_once=both and done % 5 == 4 and done + 1 < self.faults, both=both)
         self.finish()
 
     def _acts(self) -> dict[int, Callable[[], None]]:
@@ -270,22 +271,22 @@ class Trial:
 
         until(ready, f"a machine is ready for job {job.name}", 180)
 
-    def strike(self, *, at_once: bool, both: bool) -> int:
+    def inject(self, *, at_once: bool, both: bool) -> int:
         jobs = self.jobs if at_once else [self.rng.choice(self.jobs) if both else self.jobs[0]]
         for job in jobs:
             until(job.runs, f"job {job.name} runs")
             self.await_spare(job)
-        struck = [(job, self._victim(job)) for job in jobs]
+        hit = [(job, self._victim(job)) for job in jobs]
         gone = [len(job.events("go")) for job in jobs]
-        times = [job.kill(node) for job, node in struck]
-        for (job, node), before, at in zip(struck, gone, times, strict=True):
+        times = [job.kill(node) for job, node in hit]
+        for (job, node), before, at in zip(hit, gone, times, strict=True):
             until(
                 lambda job=job, before=before: len(job.events("go")) > before, f"job {job.name} goes on without {node}"
             )
             took = [e["t"] for e in job.events("go")][before] - at
             how = "killed, both jobs at once" if at_once else "killed"
             self.note(f"{job.name}: {node} {how}, {took:.1f} s to Go, {job.seats()}")
-        return len(struck)
+        return len(hit)
 
     def _victim(self, job: Job) -> str:
         """Two machines at most are in use, so that one is free: then a machine of the pool is killed."""

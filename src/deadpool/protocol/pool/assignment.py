@@ -37,7 +37,8 @@ def _distribute(hosts: Sequence[HostState], jobs: Sequence[PoolJob], leased: lis
         for job in ordered:
             if number < limits[job.name]:
                 _park(job, free)
-    return {host.state.host: tuple(host.jobs) for host in free}
+    rank = {job.name: number for number, job in enumerate(ordered)}
+    return {host.state.host: tuple(sorted(host.jobs, key=rank.__getitem__)) for host in free}
 
 
 def _limit(job: PoolJob, leased: int, free: int) -> int:
