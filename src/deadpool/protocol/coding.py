@@ -17,10 +17,12 @@ from typing import NamedTuple
 
 from deadpool.protocol.seal import PIECE_BYTES, REGIONS, Extent, Geometry, Region, extent_of
 from deadpool.protocol.structs import Value
+from deadpool.protocol.topology import Layout
 
 ROW_ALIGNMENT = 64
-MOST_MEMBERS = 255
-"""Coefficients are bytes, and each member of a group needs one of its own."""
+MOST_MEMBERS = 32
+MOST_PARITIES = 4
+"""Up to these, every pattern of losses was tried on the coefficients (tests/snapshot/test_galois.py)."""
 _SCHEME = re.compile(r"copies=(\d+)|rs\((\d+),\s*(\d+)\)")
 
 
@@ -41,9 +43,10 @@ class Scheme(Value, frozen=True, kw_only=True):
         copies, data, parities = match.groups()
         if copies is not None:
             return cls(copies=int(copies))
-        if not (1 <= int(parities) <= int(data) and int(data) + int(parities) <= MOST_MEMBERS):
-            raise ValueError(f"{text!r}: rs(K,M) needs 1 <= M <= K and K + M <= {MOST_MEMBERS}")
-        return cls(data=int(data), parities=int(parities))
+        data_blocks, parity_blocks = int(data), int(parities)
+        if not (1 <= parity_blocks <= min(data_blocks, MOST_PARITIES) and data_blocks + parity_blocks <= MOST_MEMBERS):
+            raise ValueError(f"{text!r}: rs(K,M) needs 1 <= M <= K, M <= {MOST_PARITIES} and K + M <= {MOST_MEMBERS}")
+        return cls(data=data_blocks, parities=parity_blocks)
 
     @property
     def is_coded(self) -> bool:
@@ -75,6 +78,18 @@ class Place(NamedTuple):
     row: int
 
 
+class NodeGroup(Value, frozen=True, kw_only=True):
+    """Positions whose ranks are coded together: those with the same place on their nodes form a group each."""
+
+    positions: tuple[int, ...]
+    parities: int
+
+    def of(self, rank: int, layout: Layout) -> CodingGroup:
+        """The group that this rank is in."""
+        place = layout.local_rank(rank)
+        return CodingGroup(ranks=tuple(layout.ranks_at(p)[place] for p in self.positions), parities=self.parities)
+
+
 class CodingGroup(Value, frozen=True, kw_only=True):
     """Ranks that are coded together, one per node. A member is the index of a rank in `ranks`."""
 
@@ -83,7 +98,8 @@ class CodingGroup(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """A group that arrives may claim anything; msgspec turns this error into a refusal of the message."""
-        if not 1 <= self.parities < len(self.ranks) <= MOST_MEMBERS or len(set(self.ranks)) != len(self.ranks):
+        sizes_fit = 1 <= self.parities < len(self.ranks) <= MOST_MEMBERS and self.parities <= MOST_PARITIES
+        if not sizes_fit or len(set(self.ranks)) != len(self.ranks):
             raise ValueError(f"no group: {self.ranks} with {self.parities} parities")
 
     @property

@@ -65,6 +65,11 @@ def replica_of(seal: Seal) -> tuple[int, int]:
     return (seal.extent.replica_bytes, seal.digest.replica)
 
 
+def regions_sent(seal: Seal) -> tuple[Region, ...]:
+    """The regions that are there where a snapshot was sent to another node."""
+    return REGIONS if seal.full else ("record", "unique")
+
+
 def page_aligned(size: int) -> int:
     return -(-size // PAGE_BYTES) * PAGE_BYTES
 
