@@ -92,6 +92,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("", "config", "control", "environment", "errors", "events", "host_memory", "owner_only", "protocol"),
         *("setting", "wire", "child_processes", "health"),
     },
+    "pool": SHARED | {"control", "wire", "environment", "owner_only", "child_processes"},
     "sim": SHARED,
     "sizing": {"errors", "metrics", "picture.axis", "picture.svg", "story"},
     "dashboard": SHARED | {"story", "event_types", "journal", "metrics"},
@@ -216,7 +217,8 @@ def test_public_names_are_documented():
 
 
 def test_coordinator_agent_and_commands_start_without_torch():
-    rooms = ("chaos", "cli", "clusters", "control", "dashboard", "journal", "protocol", "ray", "wire", "sim", "sizing")
+    rooms = ("chaos", "cli", "clusters", "control", "dashboard", "journal", "pool", "protocol", "ray", "wire", "sim")
+    rooms = (*rooms, "sizing")
     start = sorted(m for m in modules() if room_of(m) in rooms)
     start.remove("clusters.kubernetes.operator.cluster")  # it needs lightkube
     start.remove("chaos.script")

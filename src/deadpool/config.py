@@ -25,6 +25,7 @@ from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, set
 LOG_FORMATS = ("text", "json")
 RESUME = ("no", "auto", "must")
 AUTO = "auto"  # --protect: the job chooses
+PARKED_STATE = ("keep", "free")
 IN_PLACE = ("auto", "always", "never")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
@@ -56,6 +57,18 @@ class JobConfig:
         1,
         "trainers parked per seat of a spare node; each rehearses another rank, so that whichever rank is lost is more "
         "likely to be replaced fast",
+        commands=_NODE,
+    )
+    while_parked: str = setting(
+        "",
+        "command that a spare runs while it has nothing to do; it is stopped within a second when the spare is needed, "
+        "and started again when it is parked again",
+        commands=_NODE,
+    )
+    parked_state: str = setting(
+        "keep",
+        "whether parked trainers keep the memory of parameters and optimizer state: keep, or free, so that the command "
+        "of --while-parked has it; it is allocated again when the spare is needed",
         commands=_NODE,
     )
     capture_every: int = setting(1, "steps from one snapshot to the next, at least")
@@ -263,6 +276,8 @@ class JobConfig:
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
+        parked = self.parked_state
+        _require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
         _require("log_mb", self.log_mb, self.log_mb >= 0, "a size in MB, or 0 for no limit")
         _require("log_format", self.log_format, self.log_format in LOG_FORMATS, f"one of {', '.join(LOG_FORMATS)}")
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")

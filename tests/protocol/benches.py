@@ -191,6 +191,8 @@ class CoordinatorBench(Bench):
                 return msg.Standing(generation=now_in, rank=int(rank), number=int(number))
             case ["probed", number, *nodes]:
                 return msg.Probed(generation=now_in, number=int(number), unreachable=tuple(nodes))
+            case ["unavailable", holder]:
+                return msg.Unavailable(reason=f"its machine is leased to {holder}")
             case ["leave"]:
                 return msg.Leave(reason="its agent got SIGTERM")
             case ["works", rank, own_s]:
@@ -376,7 +378,8 @@ class AgentBench(Bench):
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
-        self.core: Agent = Agent(node="n0", standby=int(named.get("standby", 0)))
+        standby, shared, works = int(named.get("standby", 0)), "shared" in named, "works" in named
+        self.core: Agent = Agent(node="n0", standby=standby, spare=shared or works, shared=shared, works=works)
         self._layout = layout_of(named)
         self._slots = int(named.get("slots", 2))
         self._coded = "coded" in named
@@ -453,6 +456,15 @@ class AgentBench(Bench):
                 return [_Said(msg.Proceed(generation=self.core.generation))]
             case ["shutdown"]:
                 return [_Said(msg.Shutdown(reason="node n0 leaves: asked to", failed=False))]
+            case ["needed"]:
+                return [_Said(msg.Needed(generation=self.core.generation))]
+            case ["lease-taken"]:
+                return [fx.LeaseTaken()]
+            case ["leased-to", holder]:
+                return [fx.LeasedElsewhere(holder=holder)]
+            case ["work-ended", code]:
+                took = {"took_s": float(named.get("took", 0)), "killed": int(named.get("killed", 0))}
+                return [fx.ParkedWorkEnded(code=int(code), **took)]  # type: ignore[arg-type]
             case ["leave"]:
                 return [fx.LeaveAsked(reason="its agent got SIGTERM")]
             case ["release"]:

@@ -23,6 +23,7 @@ from deadpool.cli import (
     logs,
     picture,
     plan,
+    pool,
     replace,
     report,
     run,
@@ -82,6 +83,7 @@ app.command()(sim.sim)
 app.command()(chaos.chaos)
 app.add_typer(durable.app, name="durable")
 app.add_typer(kubernetes.app, name="kubernetes")
+app.add_typer(pool.app, name="pool")
 app.add_typer(slurm.app, name="slurm")
 
 

@@ -15,6 +15,7 @@ from deadpool.event_types import (
     injections,
     journal,
     membership,
+    pools,
     protection,
     rank_recovery,
     recovery,
@@ -34,6 +35,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     "Coordinators and connections": coordinators.EVENTS,
     "The training script and rehearsals": scripts.EVENTS,
     "The journal": journal.EVENTS,
+    "Pools of spare machines": pools.EVENTS,
     "Injected faults": injections.EVENTS,
 }
 BY_NAME: dict[str, EventType] = {event.name: event for group in GROUPS.values() for event in group}

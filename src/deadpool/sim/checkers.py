@@ -61,6 +61,11 @@ class Checkers:
     def _seated_machines(self) -> tuple[Machine, ...]:
         return tuple(map(self._world.machine_at, self._world.coordinator.seats))
 
+    def check_lease(self, machine: Machine) -> None:
+        """A rank is about to begin there."""
+        if machine.is_leased_elsewhere or not machine.is_leased:
+            fail("rule 31", f"{machine.name} gives a rank to a process, and its machine does not serve this job")
+
     # --- the coordinator's orders, as they leave it ------------------------------------------------------------------
 
     def on_order_sent(self, host: Host, message: Any) -> None:

@@ -106,6 +106,12 @@ PROFILES = (
         intensity=4.0,
         shape=_returns,
     ),
+    Profile(
+        name="leases",
+        kinds=frozenset({"lease", "node", "join"}),
+        intensity=4.0,
+        shape=lambda options: replace(options, spares=max(2, options.spares), budget=0.0),
+    ),
     Profile(name="births", kinds=frozenset({"node_cut", "newcomer"}), intensity=10.0, shape=_births),
     Profile(name="long_loads", kinds=frozenset({"node", "trainer", "alarm"}), intensity=4.0, shape=_long_loads),
     Profile(name="durable", kinds=frozenset({"pair", "node", "trainer", "join"}), intensity=3.0, shape=_durable),

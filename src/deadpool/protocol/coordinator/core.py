@@ -94,6 +94,7 @@ from deadpool.protocol.messages import (
     TakeoverReport,
     TrainerLost,
     Trainers,
+    Unavailable,
 )
 
 
@@ -249,6 +250,8 @@ class Coordinator:
                 self.drains.on_standing(rank, number)
             case Disconnecting():
                 self._job.silent.fell_silent(node)
+            case Unavailable(reason=reason):
+                self._on_unavailable(member, reason, now)
             case Leave(reason=reason):
                 self._job.request_leave(node, reason)
             case Finished():
@@ -278,6 +281,13 @@ class Coordinator:
                 self._job.silent.fell_silent(each.node)
                 self._job.cut_off.add(each.node)
                 self._membership.lose_node(each.node, each.reason, now)
+
+    def _on_unavailable(self, member: Member, reason: str, now: float) -> None:
+        """The spare was perhaps about to get ranks: then the next one is told, as a fault would tell it anyway."""
+        generation = self.generation
+        self._membership.on_unavailable(member, reason, now)
+        if self.phase is Phase.FENCING and self.generation == generation:
+            self._fencing.name_newcomers()
 
     def _on_trainers(self, member: Member, trainers: tuple[Any, ...]) -> None:
         member.trainers = trainers

@@ -7,6 +7,7 @@ from deadpool.sim.mutations import (
     checkpoint_mutations,
     coding_mutations,
     drain_mutations,
+    lease_mutations,
     protection_mutations,
     rules,
     takeover_mutations,
@@ -22,6 +23,7 @@ ALL: tuple[Mutation, ...] = tuple(
             *checkpoint_mutations.MUTATIONS,
             *coding_mutations.MUTATIONS,
             *protection_mutations.MUTATIONS,
+            *lease_mutations.MUTATIONS,
         ),
         key=lambda mutation: mutation.number,
     )
