@@ -246,6 +246,7 @@ class Commits:
         self._out.send_each((*self.ledger.nodes, *self._former_holders), permit)
 
     def _is_never_captured(self, number: int) -> bool:
+        if number == self._awaited:
+            return False  # a handover needs it at home, whether or not some holder could not store it
         resumed = self._resume is not None and self._resume.number == number
-        wanted = resumed or number == self._awaited or self.timetable.captures(number)
-        return number in self.ledger.missed or not wanted
+        return number in self.ledger.missed or not (resumed or self.timetable.captures(number))
