@@ -61,6 +61,7 @@ class Drain:
     attempts: int = 1
     standing: set[int] = field(default_factory=set)  # ranks
     sealed: set[int] = field(default_factory=set)  # ranks
+    grows: bool = False  # rule 30: `node` stays, and gives only ranks that it carries to spares
 
     def facts(self) -> dict[str, Any]:
         """For status."""
@@ -82,6 +83,17 @@ class Drains:
         self._name_successor(drain)
         ranks = list(self._job.layout.ranks_at(member.position))
         self._job.out.emit("drain", node=member.node, ranks=ranks, successor=drain.successor, reason=reason)
+
+    def begin_growth(self, position: int, now: float) -> None:
+        """Rule 30, carried ranks: spares are there for some of them. They get their ranks as from a node that
+        leaves."""
+        assert self.current is None
+        carrier, deadline = self._job.seats[position], now + self._patience_s
+        self.current = drain = Drain(carrier, position, "a spare can take ranks that it carries", deadline, grows=True)
+        for successor, taken in self._job.newcomers():
+            successor.reserved_position = taken
+            self._rehearsals.rehearse_position(successor, taken)
+        self._name_successor(drain)
 
     @property
     def deadline(self) -> float | None:
@@ -158,13 +170,19 @@ class Drains:
         in_loop = self._all_in_loop()
         if late and not in_loop:
             self.give_up(f"not every rank was in its training loop within {self._patience_s:g} s")
-        elif in_loop and (late or self._is_ready(self._job.members[drain.successor], drain.position)):
+        elif in_loop and (late or self._are_ready(drain)):
             drain.stage, drain.deadline = DrainStage.STOPPING, now + self._patience_s
             self._send_all(Stand(generation=self._job.generation, number=AT_ONCE))
 
     def _all_in_loop(self) -> bool:
         in_loop = sum(len(member.steps) for member in self._job.members.values())
         return in_loop == self._job.layout.world_size
+
+    def _are_ready(self, drain: Drain) -> bool:
+        if drain.grows:
+            return all(self._is_ready(successor, position) for successor, position in self._job.newcomers())
+        assert drain.successor is not None
+        return self._is_ready(self._job.members[drain.successor], drain.position)
 
     def _is_ready(self, successor: Member, position: int) -> bool:
         """Its ranks are rehearsed, or no trainer there can rehearse anything. A trainer that is parked for another rank
@@ -204,7 +222,9 @@ class Drains:
         drain = self.current
         if drain is None or drain.node not in self._job.members:
             return
-        if drain.node in self._job.seats:
+        if drain.grows:
+            self.forget()
+        elif drain.node in self._job.seats:
             self.give_up("after a fault there was no spare left to take its ranks")
         else:
             drain.stage = DrainStage.PARTING
@@ -217,7 +237,7 @@ class Drains:
         if drain.stage is DrainStage.STOPPING:
             self._job.commits.expect(None)
             self._send_all(Proceed(generation=self._job.generation))
-        self._job.out.emit("drain_failed", node=drain.node, reason=reason)
+        self._job.out.emit("growth_failed" if drain.grows else "drain_failed", node=drain.node, reason=reason)
         self.forget()
 
     def forget(self) -> None:
@@ -231,4 +251,4 @@ class Drains:
         self.current = None
 
     def _send_all(self, message: Any) -> None:
-        self._job.out.send_each(self._job.commits.ledger.nodes, message)
+        self._job.out.send_each(tuple(dict.fromkeys(self._job.commits.ledger.nodes)), message)

@@ -89,7 +89,7 @@ class Membership:
             job.out.emit("spare_lost", node=node, reason=reason)
             self._continue_without(now)
         else:
-            ranks = tuple(job.layout.ranks_at(member.position))
+            ranks = member.ranks(job.layout)
             self._faults.recover(ObservedFault(reason=reason, ranks=ranks, node=node, blamed=node), now)
 
     def lose_each(self, nodes: list[str], what: str, now: float) -> None:

@@ -12,7 +12,7 @@ anything else is done with it if that generation is over. There are three conver
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
                             Connect Go Final Reschedule Stand Proceed Release End Injection
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits Standing
-                            Finished Report Failed DeviceLost Hung Injected
+                            Finished Report Failed DeviceLost Hung Injected UsesShares
 
 Each file holds what both sides say about one subject, with the values inside those messages:
 
@@ -87,10 +87,12 @@ from deadpool.protocol.messages.trainer_processes import (
     End,
     Failed,
     Hung,
+    Shares,
     TrainerHello,
     TrainerInfo,
     TrainerLost,
     Trainers,
+    UsesShares,
 )
 from deadpool.protocol.structs import Message
 
@@ -100,8 +102,8 @@ ALL: tuple[type[Message], ...] = (
     FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected, Injection, Join,
     JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Probe, Probed, Proceed,
     Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown,
-    Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Waits, Welcome,
-    WriteCheckpoint,
+    Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, UsesShares, Waits,
+    Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
@@ -113,7 +115,7 @@ __all__ = [
     "Heartbeat", "Holder", "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused", "Leave", "Live",
     "Lives", "Missed", "Order", "Overhead", "Parked", "Paused", "Peer", "Permit", "Plan", "PlanAck", "Prepared",
     "Probe", "Probed", "Proceed", "RankOrder", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore",
-    "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shutdown", "SlotRef", "Source", "Spoilt", "Stand",
-    "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers",
-    "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+    "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shares", "Shutdown", "SlotRef", "Source", "Spoilt",
+    "Stand", "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers",
+    "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip
