@@ -23,6 +23,7 @@ from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, set
 
 LOG_FORMATS = ("text", "json")
 RESUME = ("no", "auto", "must")
+WITHOUT_SPARE = ("wait", "shrink")
 IN_PLACE = ("auto", "always", "never")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
@@ -100,6 +101,11 @@ class JobConfig:
     )
     isolation_timeout_s: float = _derived("isolation_timeout_s")
     replace_stragglers: bool = setting(False, "drain a node that is slow all the time without being asked")
+    without_spare: str = setting(
+        "wait",
+        "what follows when a node is lost and no spare is left: wait for one, or shrink (the other nodes do the work of "
+        "the lost one, if the script takes its work from step.shares(); not bit-identical)",
+    )
     durable: str = setting(
         "", "directory or URL (s3://..., gs://...) for durable checkpoints, which outlive every machine of the job"
     )
@@ -211,6 +217,9 @@ class JobConfig:
         _require("metrics_port", self.metrics_port, 0 <= last < 65536, accepted)
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
+        _require("without_spare", self.without_spare, self.without_spare in WITHOUT_SPARE, "wait or shrink")
+        alone = not self.standby_coordinators and "," not in self.coordinators
+        _require("without_spare", self.without_spare, self.without_spare == "wait" or alone, "wait, with standbys")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         _require("log_mb", self.log_mb, self.log_mb >= 0, "a size in MB, or 0 for no limit")
         _require("log_format", self.log_format, self.log_format in LOG_FORMATS, f"one of {', '.join(LOG_FORMATS)}")

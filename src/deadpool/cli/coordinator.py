@@ -241,6 +241,7 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
         isolation_s=config.isolation_timeout_s,
         replace_stragglers=config.replace_stragglers,
         durable=durable,
+        without_spare=config.without_spare,
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,
