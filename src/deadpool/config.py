@@ -103,7 +103,7 @@ class JobConfig:
     replace_stragglers: bool = setting(False, "drain a node that is slow all the time without being asked")
     without_spare: str = setting(
         "wait",
-        "what follows when a node is lost and no spare is left: wait for one, or shrink (the other nodes do the work of "
+        "what follows when a node is lost and no spare is left: wait for one, or shrink (other nodes do the work of "
         "the lost one, if the script takes its work from step.shares(); not bit-identical)",
     )
     durable: str = setting(

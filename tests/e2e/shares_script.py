@@ -38,7 +38,9 @@ class Rows(Dataset):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         number = 1000 * self._rank + index
-        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(number)).index_fill_(0, torch.tensor(0), number)
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(number)).index_fill_(
+            0, torch.tensor(0), number
+        )
 
 
 class Endless:
@@ -105,7 +107,15 @@ def work(rank: int, data: Endless, step: Any) -> None:
     job.log(step, loss=float(loss), seen=str(seen))
     if not step.dry:
         by = pool.rank
-        note(args.out / f"rank{rank}.jsonl", step=step.number, loss=float(loss).hex(), seen=seen, by=by, ended=0.0, cpu_s=0.0)
+        note(
+            args.out / f"rank{rank}.jsonl",
+            step=step.number,
+            loss=float(loss).hex(),
+            seen=seen,
+            by=by,
+            ended=0.0,
+            cpu_s=0.0,
+        )
 
 
 for step in job.steps(args.steps):

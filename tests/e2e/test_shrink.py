@@ -70,7 +70,7 @@ def test_two_nodes_lost_without_a_spare_and_one_returns(make_job, tmp_path):
         stage.kill_node_at_gate("n0", 8)
         stage.await_gate(12)
         trial.job.add_node("s0", spare=True)
-        trial.await_event("rehearsed", count=1)
+        await_parked(stage, {0})
         stage.open_gate(12)
 
     stage.trial.run(during)
@@ -85,6 +85,16 @@ def test_two_nodes_lost_without_a_spare_and_one_returns(make_job, tmp_path):
     assert [(e["nodes"], e["of"]) for e in grown] == [(3, 4)]
     assert {e["inexact_from"] for e in (*shrunk, *grown)} == {shrunk[0]["step"]}
     assert journalled(stage) == {rank: [line["seen"] for line in lines] for rank, lines in found.items()}
+
+
+def await_parked(stage: Stage, ranks: set[int]) -> None:
+    """Until spares have rehearsed these ranks: the job then grows at the next boundary that it comes to."""
+
+    def parked() -> set[int]:
+        trainers = [trainer for node in stage.status()["nodes"] for trainer in node["trainers"]]
+        return {trainer["rank"] for trainer in trainers if trainer["state"] == "parked"}
+
+    stage.trial.await_true(lambda: ranks <= parked(), f"spares for ranks {sorted(ranks)}", 60.0)
 
 
 def journalled(stage: Stage) -> dict[int, list[list[int]]]:
@@ -106,7 +116,7 @@ def test_half_of_a_replica_lost_its_other_node_becomes_a_spare(make_job, tmp_pat
         stage.kill_node_at_gate("n3", 4)
         stage.await_gate(12)
         trial.job.add_node("s0", spare=True)
-        trial.await_event("rehearsed", count=2)
+        await_parked(stage, {2, 3})
         stage.open_gate(12)
 
     stage.trial.run(during)

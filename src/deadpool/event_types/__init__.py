@@ -18,12 +18,14 @@ from deadpool.event_types import (
     rank_recovery,
     recovery,
     scripts,
+    sizes,
 )
 from deadpool.event_types.event_type import COMMON_FIELDS, EventType
 
 GROUPS: dict[str, tuple[EventType, ...]] = {
     "Nodes and spares": membership.EVENTS,
     "Drains and slow nodes": drains.EVENTS,
+    "Jobs that shrink and grow": sizes.EVENTS,
     "Recoveries, as the coordinator sees them": recovery.EVENTS,
     "Recoveries, as each rank sees them": rank_recovery.EVENTS,
     "The end of a job": endings.EVENTS,

@@ -252,6 +252,7 @@ def _resume(job: Job, restore: Restore) -> None:
     for adapter in job.adapters:
         adapter.resumed()
     job.resume(number)
+    job.shares.report()  # a newcomer has rehearsed with them
     if restore.capture:
         _capture_again(job)
 

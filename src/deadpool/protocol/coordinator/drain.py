@@ -93,7 +93,8 @@ class Drains:
         for successor, taken in self._job.newcomers():
             successor.reserved_position = taken
             self._rehearsals.rehearse_position(successor, taken)
-        self._name_successor(drain)
+            if taken == position:
+                drain.successor = successor.node
 
     @property
     def deadline(self) -> float | None:

@@ -120,7 +120,8 @@ class JobState:
     def warn_if_no_spare(self) -> None:
         """To be called whenever a node has come, gone, or taken a seat."""
         if self._spare_watch.is_last_gone(self.members.values()):
-            self.out.emit("no_spare", reason="no spare is left: after the next loss the job waits for one")
+            then = "shrinks, if its layout and script allow it" if self.may_shrink else "waits for one"
+            self.out.emit("no_spare", reason=f"no spare is left: after the next loss the job {then}")
 
     @property
     def unfrozen(self) -> list[str]:
@@ -145,7 +146,7 @@ class JobState:
 
     @property
     def may_shrink(self) -> bool:
-        """Rule 30, carried ranks. With several coordinators each seat has a vote, and a carried seat would have none."""
+        """Rule 30, carried ranks. With several coordinators each seat has a vote: a carried one would have none."""
         return self.settings.without_spare == "shrink" and self._is_alone
 
     @property

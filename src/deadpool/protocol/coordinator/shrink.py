@@ -49,9 +49,7 @@ def shrink(layout: Layout, seats: Sequence[str | None], nodes: Iterable[NodeView
     return Shrunk(seats=tuple(node for node in named if node is not None), carried=carried)
 
 
-def place_shrunk(
-    racks: Sequence[Rack], count: int, carried: Mapping[int, int]
-) -> Placement:
+def place_shrunk(racks: Sequence[Rack], count: int, carried: Mapping[int, int]) -> Placement:
     """Copies go among the positions that have a process. A carried rank's copies go where its carrier's go."""
     present = [position for position in range(len(racks)) if position not in carried]
     among = place([racks[position] for position in present], count)

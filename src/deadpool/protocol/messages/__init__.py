@@ -116,6 +116,6 @@ __all__ = [
     "Lives", "Missed", "Order", "Overhead", "Parked", "Paused", "Peer", "Permit", "Plan", "PlanAck", "Prepared",
     "Probe", "Probed", "Proceed", "RankOrder", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore",
     "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shares", "Shutdown", "SlotRef", "Source", "Spoilt",
-    "Stand", "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers",
-    "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+    "Stand", "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost",
+    "Trainers", "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip

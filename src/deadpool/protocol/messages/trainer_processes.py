@@ -18,7 +18,7 @@ class TrainerHello(Message, frozen=True, kw_only=True):
 class Shares(Value, frozen=True, kw_only=True):
     """How the work of a step is divided among ranks, by a rank whose script asks for its shares of it.
 
-    Ranges as (start, stop, step). Any of `replicas` could do this rank's share, since all of them hold the same tensors.
+    Ranges as (start, stop, step). Any of `replicas` could do this rank's share, since all hold the same tensors.
     The ranks of `block` need each other within a share, so that they are carried together or not at all.
     """
 
