@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,3 +151,23 @@ def test_job_that_cannot_shrink_waits_and_says_why(make_job, tmp_path, arguments
     assert not stage.events("shrunk")
     found, reference = seen(stage.trial.out, 2), undisturbed(tmp_path / "reference", *arguments, world_size=2)
     assert_alike(found, reference, upto=STEPS)
+
+
+def test_process_of_a_carrier_lost_and_the_coordinator_started_again(make_job, tmp_path):
+    """What a carrier carries comes back with it, from its own node; a coordinator that knows nothing plans anew."""
+    stage = make_job("wait@4:2 wait@8:0 wait@12:1 wait@16:1", nodes=3)
+
+    def during(trial):
+        stage.kill_node_at_gate("n2", 4)
+        stage.kill_trainer_at_gate(8)
+        stage.await_gate(12)
+        os.kill(trial.job.coordinator.pid, signal.SIGKILL)
+        stage.open_gate(12)
+        stage.await_gate(16)
+        trial.await_event("took_over")
+        stage.open_gate(16)
+
+    stage.trial.run(during)
+    found, reference = seen(stage.trial.out, 3), undisturbed(tmp_path / "reference", world_size=3)
+    assert_alike(found, reference, upto=3)
+    assert by(found, 6) == by(found, STEPS - 1) == [0, 1, 0]

@@ -57,7 +57,9 @@ class TrainerCore:
         self.resumed_at: Version | None = None  # captured again if no copy of it is left, whatever the schedule says
         self.geometry: Geometry | None = None  # as last declared to the agent
         self._slots: deque[SlotRef] = deque()
-        self._carried: dict[int, deque[SlotRef]] = {}  # slots for the ranks that this one carries (rule 30)
+        self._carried: dict[
+            int, deque[SlotRef]
+        ] = {}  # slots for the ranks that this one carries (rule 30, carried ranks)
         self._segments: dict[int, Geometry] = {}
 
     @property

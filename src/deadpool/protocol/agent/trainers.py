@@ -51,7 +51,9 @@ class Trainer:
     activity_changed: float = 0.0
     activity_since: float = 0.0
     attached: set[int] = field(default_factory=set)  # segments whose descriptor it has
-    carries: tuple[int, ...] = ()  # ranks without a process of their own, whose work it does too (rule 30)
+    carries: tuple[
+        int, ...
+    ] = ()  # ranks without a process of their own, whose work it does too (rule 30, carried ranks)
     shares: Shares | None = None  # once its script has asked for its shares of a step
 
     def stands_at(self, version: Version) -> bool:

@@ -61,7 +61,7 @@ class Drain:
     attempts: int = 1
     standing: set[int] = field(default_factory=set)  # ranks
     sealed: set[int] = field(default_factory=set)  # ranks
-    grows: bool = False  # rule 30: `node` stays, and gives only ranks that it carries to spares
+    grows: bool = False  # rule 30, carried ranks: `node` stays, and gives only ranks that it carries to spares
 
     def facts(self) -> dict[str, Any]:
         """For status."""

@@ -26,7 +26,7 @@ class Settings(Message, frozen=True, kw_only=True):
     isolation_s: float = 600.0  # without any coordinator, after which a node ends its trainers
     replace_stragglers: bool = False  # a node that is slow all the time is drained without being asked
     durable: DurableSettings | None = None  # None: no checkpoints are written
-    without_spare: str = "wait"  # where no spare is left for a lost node: wait, or shrink (rule 30)
+    without_spare: str = "wait"  # where no spare is left for a lost node: wait, or shrink (rule 30, carried ranks)
 
 
 class Join(Message, frozen=True, kw_only=True):
