@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from notation import address
 
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.inventory_index import NodeView
 from deadpool.protocol.coordinator.shrink import Shrunk, place_shrunk, shrink
 from deadpool.protocol.messages import Inventory, Shares, TrainerInfo
@@ -86,7 +87,7 @@ def test_no_copy_lies_on_the_node_of_its_rank():
     layout, seats, nodes = job(6, lost=(1, 2))
     found = shrink(layout, seats, nodes)
     assert isinstance(found, Shrunk)
-    placement = place_shrunk([None] * 6, 2, found.carried)
+    placement = place_shrunk([None] * 6, Scheme(copies=2), found.carried)
     for position in range(6):
         holders = [found.seats[holder] for holder in placement.of(position)]
         assert len({found.seats[position], *holders}) == 3, (position, holders)

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.coding import NodeGroup, Scheme
+from deadpool.protocol.coordinator.coding_groups import Rack
 from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView, VersionIndex, index_nodes
-from deadpool.protocol.coordinator.placement import NO_PLACEMENT, Placement, Rack, place
+from deadpool.protocol.coordinator.placement import NO_PLACEMENT, Placement, place
 from deadpool.protocol.coordinator.shrink import Shrunk, place_shrunk, shrink
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
@@ -43,6 +45,8 @@ class ClusterView:
     committed: bool = True  # False: the watermark is only where a young job resumed, and would be no loss
     placement: Placement = NO_PLACEMENT  # of the plan before
     before: GlobalPlan | None = None  # that plan, where it is known
+    scheme: Scheme | None = None  # None: as many copies as the layout has holders
+    extra_holders: frozenset[int] = frozenset()  # positions whose ranks get one holder more than the scheme says
     checkpoint: Checkpoint | None = None  # durable and complete: to begin from where no version is left in memory
     may_shrink: bool = False  # ranks of positions that no spare can take may be carried by others
 
@@ -115,7 +119,7 @@ def _seats_or_shrunk(view: ClusterView) -> tuple[tuple[str, ...] | NoPlan, dict[
     seats = choose_seats(view)
     if not isinstance(seats, NoPlan) or not view.may_shrink:
         return seats, {}
-    shrunk = shrink(view.layout, seats.seats, view.nodes)
+    shrunk = shrink(view.layout, seats.seats, view.nodes, view.scheme or Scheme(copies=view.layout.holders))
     if isinstance(shrunk, Shrunk):
         return shrunk.seats, shrunk.carried
     return dataclasses.replace(seats, why_not_shrunk=shrunk), {}
@@ -216,6 +220,7 @@ class _PlanBuilder:
         self.view, self.seats, self.resume, self.index, self.carried = view, seats, resume, index, carried
         self.nodes = {node.node: node for node in view.nodes}
         self.floor = self._floor()
+        self.scheme = view.scheme or Scheme(copies=view.layout.holders)
         self.placement = self._place([self.nodes[seat].rack for seat in seats])
         self._position = {node: position for position, node in enumerate(seats) if position not in carried}
         self._carries: dict[int, list[int]] = {}  # the positions that each position carries
@@ -227,9 +232,10 @@ class _PlanBuilder:
         had the same holders."""
         before = self.view.before
         if self.carried:
-            return place_shrunk(racks, self.view.layout.holders, self.carried)
+            return place_shrunk(racks, self.scheme, self.carried)
         was_shrunk = before is not None and bool(before.carried)
-        return place(racks, self.view.layout.holders, NO_PLACEMENT if was_shrunk else self.view.placement)
+        known = NO_PLACEMENT if was_shrunk else self.view.placement
+        return place(racks, self.scheme, known, self.view.extra_holders)
 
     def _floor(self) -> Version | None:
         """The oldest version that the job may go back to. A watermark that some rank has lost is none (rule 13, a plan
@@ -248,6 +254,7 @@ class _PlanBuilder:
             permit=self._permit(),
             store_rank=self._store_rank(),
             changes=changes,
+            scheme=self.scheme,
         )
         as_before = replace(common, as_of=view.before.generation) if view.before is not None else common
         undisturbed = self._undisturbed(view.before) if view.before is not None else {}
@@ -274,6 +281,7 @@ class _PlanBuilder:
             orders=self._orders(node.node),
             holders=self._holders(node.node),
             held=self._held(node.node),
+            group=self._group(node.node),
             quarantined=node.quarantined,
         )
 
@@ -324,8 +332,16 @@ class _PlanBuilder:
         if not (self._at_resume.all_stand(position) and self._at_floor.is_whole(position)):
             return False
         ranks = self.view.layout.ranks_at(position)
-        holders = [self.seats[holder] for holder in self.placement.of(position)]
-        return all(index.is_held_by(holder, ranks) for index in self._wanted for holder in holders)
+        holders = self.placement.of(position)
+        return all(self._is_stored(index, holder, ranks) for index in self._wanted for holder in holders)
+
+    def _is_stored(self, index: VersionIndex, holder: int, ranks: range) -> bool:
+        """Whether the node at position `holder` has copies of these ranks, or their pieces in its parities."""
+        node, group = self.seats[holder], self.placement.group_of(holder)
+        if group is None:
+            return index.is_held_by(node, ranks)
+        member, layout = group.positions.index(holder), self.view.layout
+        return all(index.has_parity(node, (group.of(rank, layout), member)) for rank in ranks)
 
     @functools.cached_property
     def _at_resume(self) -> VersionIndex:
@@ -375,14 +391,14 @@ class _PlanBuilder:
     def _pushes(self, rank: int) -> tuple[tuple[str, Version], ...]:
         """Copies that holders lack: they were lost with their nodes, or the placement moved. Rule 16, floor first:
         with the newest first, the next loss could leave no version that every rank has."""
-        index = self.index
-        holders = [self.seats[p] for p in self.placement.of(self.view.layout.position_of(rank))]
+        index, only = self.index, range(rank, rank + 1)
+        holders = self.placement.of(self.view.layout.position_of(rank))
         return tuple(
             [
-                (holder, version)
+                (self.seats[holder], version)
                 for version in self._versions
                 for holder in holders
-                if not index.holds(holder, rank, version) and index.can_be_had(rank, version)
+                if not self._is_stored(index.of(version), holder, only) and index.can_be_had(rank, version)
             ]
         )
 
@@ -391,6 +407,10 @@ class _PlanBuilder:
         position = self._position.get(node)
         names = [self.seats[p] for p in self.placement.of(position)] if position is not None else []
         return tuple(Holder(node=name, address=self.nodes[name].data) for name in dict.fromkeys(names))
+
+    def _group(self, node: str) -> NodeGroup | None:
+        position = self._position.get(node)
+        return self.placement.group_of(position) if position is not None else None
 
     def _held(self, node: str) -> tuple[int, ...]:
         """Ranks whose copies this node holds."""

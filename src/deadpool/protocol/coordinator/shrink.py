@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from deadpool.protocol.coding import Scheme
+from deadpool.protocol.coordinator.coding_groups import Rack
 from deadpool.protocol.coordinator.inventory_index import NodeView
-from deadpool.protocol.coordinator.placement import Placement, Rack, place
+from deadpool.protocol.coordinator.placement import Placement, place
 from deadpool.protocol.messages import Shares
 from deadpool.protocol.topology import Layout
 
@@ -30,8 +32,13 @@ class Shrunk:
     carried: dict[int, int]  # position -> the position that carries it
 
 
-def shrink(layout: Layout, seats: Sequence[str | None], nodes: Iterable[NodeView]) -> Shrunk | str:
+def shrink(
+    layout: Layout, seats: Sequence[str | None], nodes: Iterable[NodeView], scheme: Scheme | None = None
+) -> Shrunk | str:
     """Seats without the positions that are None here. A string says why the job has to wait for spares."""
+    scheme = scheme or Scheme(copies=layout.holders)
+    if scheme.is_coded:
+        return f"snapshots are protected by {scheme}, and carried ranks need whole copies"
     found = _common_shares(layout, {node.node: node for node in nodes}, seats)
     if isinstance(found, str):
         return found
@@ -42,20 +49,20 @@ def shrink(layout: Layout, seats: Sequence[str | None], nodes: Iterable[NodeView
     filled = _complete_blocks(blocks, list(seats))
     whole = [block for block in blocks if all(filled[p] is not None for p in block)]
     present = len(whole) * len(blocks[0])
-    if not whole or present <= layout.holders:
-        return f"{present} nodes would be left in whole replicas, and {layout.holders + 1} are needed for copies"
+    if not whole or present <= scheme.copies:
+        return f"{present} nodes would be left in whole replicas, and {scheme.copies + 1} are needed for copies"
     carried = _carriers(blocks, whole)
     named = [filled[carried.get(position, position)] for position in range(layout.positions)]
     return Shrunk(seats=tuple(node for node in named if node is not None), carried=carried)
 
 
-def place_shrunk(racks: Sequence[Rack], count: int, carried: Mapping[int, int]) -> Placement:
+def place_shrunk(racks: Sequence[Rack], scheme: Scheme, carried: Mapping[int, int]) -> Placement:
     """Copies go among the positions that have a process. A carried rank's copies go where its carrier's go."""
     present = [position for position in range(len(racks)) if position not in carried]
-    among = place([racks[position] for position in present], count)
+    among = place([racks[position] for position in present], scheme)
     holders = {p: tuple(present[i] for i in among.of(index)) for index, p in enumerate(present)}
     ordered = [holders[carried.get(position, position)] for position in range(len(racks))]
-    return Placement(racks=tuple(racks), holders=tuple(ordered))
+    return Placement(racks=tuple(racks), holders=tuple(ordered), scheme=scheme)
 
 
 # --- what ranks have said of their layout -----------------------------------------------------------------------------
