@@ -118,5 +118,6 @@ __all__ = [
     "PlanAck", "Prepared", "Probe", "Probed", "Proceed", "RankOrder", "Rebuild", "Recording", "Rehearse", "Release",
     "Report", "Reschedule", "Restore", "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shares",
     "Shutdown", "SlotRef", "Source", "Spoilt", "Stand", "Standing", "Stepped", "Stored", "TakeoverReport",
-    "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers", "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+    "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers", "UsesShares", "Waits", "Welcome", "WorkTime",
+    "WriteCheckpoint",
 ]  # fmt: skip
