@@ -55,7 +55,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timeouts": BASE,
     "hook_rules": BASE | {"event_types"},
     "hooks": BASE | {"environment", "event_types", "events", "hook_rules"},
-    "config": BASE | {"config_values", "hook_rules", "environment", "fault_orders", "setting", "timeouts"},
+    "config": BASE
+    | {"protocol.coding", "config_values", "hook_rules", "environment", "fault_orders", "setting", "timeouts"},
     "host_memory": set(),
     "owner_only": set(),
     "event_types": set(),

@@ -19,6 +19,7 @@ from deadpool.environment import PREFIX
 from deadpool.errors import ConfigError
 from deadpool.fault_orders import ORDER_HELP, parse_order
 from deadpool.hook_rules import HOOKS, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, HookRule, parse_rule
+from deadpool.protocol.coding import Scheme
 from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, settings_of
 
 LOG_FORMATS = ("text", "json")
@@ -40,6 +41,12 @@ class JobConfig:
     spares: int = setting(0, "spare nodes, which take the ranks of lost nodes", commands=_RUN)
     nproc_per_node: int = setting(1, "trainers per node, one rank each")
     holders: int = setting(1, "other nodes that keep a copy of each rank's snapshots")
+    protect: str = setting(
+        "",
+        "how snapshots outlive their node: copies=N (whole, on N other nodes), or rs(K,M): up to K nodes and M more "
+        "form a group that survives the loss of any M of them, with M/K of the memory of a copy",
+        default_text="copies=1, or as many as --holders says",
+    )
     slots: int = setting(3, "snapshots of each rank that its node and each holder keep")
     spare_trainers: int = setting(
         0, "trainers parked on every training node, to take the rank of a trainer that dies there", commands=_NODE
@@ -157,6 +164,10 @@ class JobConfig:
         return self.node_timeout_s / timeouts.BEATS_PER_TIMEOUT
 
     @property
+    def scheme(self) -> Scheme:
+        return Scheme.parse(self.protect) if self.protect else Scheme(copies=self.holders)
+
+    @property
     def derived_timeouts(self) -> dict[str, float]:
         """Seconds by setting. Raises ConfigError where a timeout that was given cannot work."""
         given = {rule.name: getattr(self, rule.name) for rule in timeouts.RULES}
@@ -206,6 +217,7 @@ class JobConfig:
         _require("slots", self.slots, self.slots >= 2, "at least 2: one kept, one being written")
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
+        self._check_scheme()
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
         self._check_coordinators()
         hang, beats = self.hang_timeout_s, 2 * self.heartbeat_s
@@ -234,6 +246,14 @@ class JobConfig:
             _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")
         filled_in: dict[str, Any] = {**self.derived_timeouts}
         return dataclasses.replace(self, **filled_in)
+
+    def _check_scheme(self) -> None:
+        try:
+            losses = self.scheme.losses
+        except ValueError:
+            losses = self.nodes
+        accepted = f"copies=N or rs(K,M) with N or M less than the {self.nodes} nodes, and M at most K"
+        _require("protect", self.protect, not self.protect or losses < self.nodes, accepted)
 
     def _check_durable(self) -> None:
         parse_period(self.durable_every)

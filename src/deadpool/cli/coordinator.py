@@ -255,7 +255,7 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
     fault_limit = FaultLimit(faults=config.quarantine_after, within_s=config.quarantine_window_s)
     schedule = Schedule(every=config.capture_every, rests=RESTS if config.overhead_budget > 0 else 0)
     coordinator_config = CoordinatorConfig(
-        settings=settings, deadlines=deadlines, schedule=schedule, fault_limit=fault_limit
+        settings=settings, deadlines=deadlines, schedule=schedule, scheme=config.scheme, fault_limit=fault_limit
     )
     # A process that is started again has another name.
     name = f"{config.host}:{config.port}/{secrets.token_hex(4)}"

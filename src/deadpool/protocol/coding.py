@@ -208,8 +208,8 @@ class ParityLayout:
     """
 
     def __init__(self, group: CodingGroup, member: int, geometries: tuple[Geometry, ...]) -> None:
-        """`geometries`: of all members but this one, in their order, as they are coded."""
-        self.group, self.member = group, member
+        """`geometries`: of all members but this one, in their order, as they are coded, or larger."""
+        self.group, self.member, self.geometries = group, member, geometries
         self.rows: list[ParityRow] = list(
             _lay_out(group, member, dict(zip(group.others(member), geometries, strict=True)))
         )

@@ -394,6 +394,7 @@ class ParityTarget:
 
     group: CodingGroup
     member: int
+    version: Version
     geometries: tuple[Geometry, ...]
 
 
@@ -402,6 +403,7 @@ class AcceptOffer:
     offer: int
     slot: SlotRef
     parity: ParityTarget | None = None
+    rank: int = -1  # of the contribution
     fresh: bool = False  # the first contribution to this parity: what was in the slot is gone
 
 

@@ -178,6 +178,8 @@ class Copies:
             self.parities.drop_spoilt(rank, version)
         else:
             self._slots.drop_spoilt(rank, version)
+            if rank in self.own and not self._current.is_fenced:
+                self._pushes.abandon(rank, version)
 
     def replace_at_holder(self, rank: int, node: str, version: Version) -> None:
         """A holder has lost its copy since the plan: it is sent again."""
