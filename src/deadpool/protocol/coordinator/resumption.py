@@ -71,8 +71,10 @@ class Resumption:
     # --- the plan -----------------------------------------------------------------------------------------------------
 
     def carry_out(self, plan: GlobalPlan, now: float) -> None:
-        job, resume, carried_before = self._job, plan.resume, self._job.carried
+        job, resume, carried_before, seats_before = self._job, plan.resume, self._job.carried, self._job.seats
         job.adopt(plan)
+        for node in sorted(set(seats_before) - set(job.seats)):
+            self._rehearsals.forget(node)  # a node that has lost its seats has discarded its recordings
         self._drains.on_plan()
         job.out.emit(
             "planned",
