@@ -64,6 +64,7 @@ class Seating:
         if trainer is None:
             trainer = self._trainers.take_for(order.rank)
             trainer.state, trainer.rank = TrainerState.SEATED, order.rank
+            trainer.shares = trainer.shares or self._trainers.shares_of.get(order.rank)
             trainer.under_real_groups = plan.resume is None
             if trainer.store is not None:
                 self._tell_seat(trainer, plan)

@@ -81,6 +81,8 @@ class TrainerNews:
                 trainer.exit_reason = f"device: {error}"
             case UsesShares(shares=shares):
                 trainer.shares = shares
+                if trainer.rank is not None:
+                    self._trainers.shares_of[trainer.rank] = shares
                 self._state.report_trainers()
             case Report():
                 self._state.tell_coordinator(message)

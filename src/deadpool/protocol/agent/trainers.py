@@ -77,6 +77,7 @@ class NodeTrainers:
         self.by_name: dict[str, Trainer] = {}
         self.failed_starts = 0
         self.rehearsal_failed = False
+        self.shares_of: dict[int, Shares] = {}  # by rank, as its last process here said: the script is the same
 
     # --- processes start and end -------------------------------------------------------------------------------------
 

@@ -79,8 +79,8 @@ def _common_shares(
             continue  # a newcomer: its script is that of all others
         ranks = layout.ranks_at(position)
         told = {t.rank: t.shares for t in node.trainers if t.state == "seated" and t.rank in ranks}
-        for rank in ranks:
-            shares = told.get(rank)
+        for rank in (rank for rank in ranks if rank in told):  # else its process has ended, and another will come
+            shares = told[rank]
             if shares is None:
                 return f"rank {rank} does not take its work from step.shares()"
             if shares.refused:
