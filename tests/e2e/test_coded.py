@@ -1,4 +1,4 @@
-"""Snapshots are kept as parity: any nodes of a group that the scheme allows may be lost, and losses stay bit-identical."""
+"""Snapshots are kept as parity: any nodes of a group that the scheme allows may be lost, bit for bit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from test_damage import damage_copies
+from test_drain_rpc import drain
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_node_is_drained(make_stage, play):
     def during():
         stage.await_gate(4)
         stage.trial.await_event("rehearsed")
-        stage.trial.job.drain("n1")
+        drain(stage, "n1")
         stage.open_gate(4)
         stage.trial.await_event("left")
 

@@ -22,6 +22,7 @@ from deadpool.cli import (
     kubernetes,
     logs,
     picture,
+    plan,
     replace,
     report,
     run,
@@ -68,6 +69,7 @@ app.command()(trace.trace)
 app.command()(journal.journal)
 app.command()(logs.logs)
 app.command()(picture.picture)
+app.command()(plan.plan)
 app.command()(dashboard.dashboard)
 app.command()(report.report)
 app.command()(kill.kill)

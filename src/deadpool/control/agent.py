@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from deadpool.control.core_driver import CoreDriver
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.examination import NodeExamination
 from deadpool.control.fault_injection import NodeInjections
+from deadpool.control.health_watch import HealthWatch
 from deadpool.control.machine_facts import machine_facts
 from deadpool.control.peer_probe import unreachable
 from deadpool.control.process_activity import ActivityWatcher
@@ -41,6 +43,7 @@ from deadpool.protocol.effects import (
     Finish,
     FromCoordinator,
     FromTrainer,
+    HealthSampled,
     KillTrainer,
     LeaveAsked,
     LookElsewhere,
@@ -135,6 +138,11 @@ class AgentProcess:
             preload=preload,
         )
         self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
+        loop = asyncio.get_running_loop()
+        self._health = HealthWatch(
+            Path(settings.health_root.replace("{node}", node)),
+            lambda sample: _from_thread(loop, lambda: self._feed(HealthSampled(sample=sample))),
+        )
         self._ready_file = ReadyFile(ready_file)
         self._is_json = settings.log_format == "json"
         self._metrics = AgentMetrics(
@@ -157,6 +165,7 @@ class AgentProcess:
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
         self._metrics.start(self._report)
+        self._health.start()
         staying = asyncio.get_running_loop().create_task(client.stay_connected())
         watching = asyncio.get_running_loop().create_task(self._watcher.run())
         try:
@@ -207,6 +216,7 @@ class AgentProcess:
         await self._trainers.close()
         self._door.close()
         await self._rendezvous.close()
+        await asyncio.to_thread(self._health.close)
         await asyncio.to_thread(self._data.close)
         await asyncio.to_thread(self._metrics.close)
         await self._examination.close()
@@ -347,3 +357,9 @@ class AgentProcess:
             )
         else:
             print_line(f"[{self.node} r{trainer.rank}] {text}")
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    """A thread may outlive the loop by a moment."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(action)

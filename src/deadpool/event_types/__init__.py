@@ -15,6 +15,7 @@ from deadpool.event_types import (
     injections,
     journal,
     membership,
+    protection,
     rank_recovery,
     recovery,
     scripts,
@@ -25,6 +26,7 @@ from deadpool.event_types.event_type import COMMON_FIELDS, EventType
 GROUPS: dict[str, tuple[EventType, ...]] = {
     "Nodes and spares": membership.EVENTS,
     "Drains and slow nodes": drains.EVENTS,
+    "Protection that follows the health of nodes": protection.EVENTS,
     "Jobs that shrink and grow": sizes.EVENTS,
     "Recoveries, as the coordinator sees them": recovery.EVENTS,
     "Recoveries, as each rank sees them": rank_recovery.EVENTS,

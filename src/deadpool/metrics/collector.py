@@ -41,6 +41,8 @@ def job_values(fold: JobFold) -> dict[str, Values]:
         "deadpool_sent_bytes_total": fold.sent_bytes,
         "deadpool_transfer_bytes_per_second": progress.get("transfer_bytes_per_s"),
         "deadpool_slowest_transfer_bytes_per_second": progress.get("slowest_bytes_per_s"),
+        "deadpool_evictions_total": fold.events["eviction"],
+        "deadpool_protection_changes_total": fold.events["protection"],
         "deadpool_takeovers_total": fold.events["took_over"],
         "deadpool_newest_event_timestamp_seconds": fold.newest,
     }

@@ -17,6 +17,7 @@ PHASES = ("starting", "running", "recovering", "waiting", "completed", "failed")
 _PHASE_AFTER = {
     "fault": "recovering",
     "handover": "recovering",
+    "reconfiguration": "recovering",
     "awaiting_spare": "waiting",
     "awaiting_return": "waiting",
     "no_majority": "waiting",

@@ -13,6 +13,7 @@ from typing import Any
 from deadpool.events import Event
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coding import CodingGroup
+from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Fetch, Holder, Peer, SlotRef
 from deadpool.protocol.seal import Digest, Geometry
@@ -127,6 +128,13 @@ class TrainerActivity:
 
     trainer: str
     activity: Activity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSampled:
+    """The shell has looked at the sources of the node's health."""
+
+    sample: HealthSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +278,7 @@ AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Allocated
     | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received
     | ReceiveFailed | Tick | Stalled | StopAsked | SourceSpoilt | WrittenOut | PeersProbed
-    | LeaveAsked | Staged | PartWritten | CheckpointFinished
+    | LeaveAsked | HealthSampled | Staged | PartWritten | CheckpointFinished
 )  # fmt: skip
 
 # --- effects ---------------------------------------------------------------------------------------------------------

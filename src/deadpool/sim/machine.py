@@ -77,6 +77,7 @@ class Machine:
         self.alive = True
         self.is_lost = False  # by a fault: it is dead, cut off for ever, or taken for either
         self.told_to_leave = False
+        self.error_counts: dict[str, int] = {}  # by kind: what its kernel has counted
         self.starts_killed = 0  # processes that a fault ended before they said hello
         self._wakes_at: float | None = None
         self._search = CoordinatorSearch()

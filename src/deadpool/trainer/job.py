@@ -79,7 +79,9 @@ class Job:
             on_copied=self._on_copied,
             on_given_up=self._on_given_up,
             on_error=self._on_device_error,
+            on_set_aside=self._on_set_aside,
         )
+        self._most_set_aside = 0
         self._device_error: Exception | None = None
         self.step_log = StepLog(session)
         self.waits = WaitMeter(lambda what: session.send(Waits(what=what)))
@@ -483,6 +485,14 @@ class Job:
             others = self.session.core.copied_carried(capture, carried) if carried else []
         for each in (*others, captured) if captured is not None else ():
             self.session.send(each)
+
+    def _on_set_aside(self, capture: Capture, nbytes: int) -> None:
+        """Tells only when it is more than ever before: it may be the same in every capture."""
+        if nbytes > self._most_set_aside:
+            self._most_set_aside = nbytes
+            self.session.emit(
+                "set_aside", number=capture.version.number, bytes=nbytes, device_bytes=self.state.device_bytes
+            )
 
     def _on_given_up(self, capture: Capture, reason: str, stall_s: float | None) -> None:
         self.session.leave_if_device_broke()

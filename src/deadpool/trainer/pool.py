@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import torch.distributed as dist
@@ -9,6 +10,7 @@ from torch import nn
 
 from deadpool.errors import ConfigError
 from deadpool.notes import note
+from deadpool.snapshot.copying import make_lane
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import current
 from deadpool.trainer.adapters import Adapter, adapters_for
@@ -75,12 +77,13 @@ class Pool:
         adapters = [*adapters_for(modules), *adapters]
         derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
         journal = JobJournal(self._session)
-        assert current.default_group is not None
+        assert current.default_group is not None and self._session.settings is not None
         state = ProtectedState(
             objects,
             replicas=apply_claims(derived, objects, replicated or {}, self.rank),
             rank=self.rank,
             node_of=self._layout.position_of,
+            make_lane=functools.partial(make_lane, aside_limit_bytes=int(self._session.settings.set_aside_gb * 1e9)),
             companions={
                 GROUPS: BoundaryGroups(self._session, current.default_group),
                 JOURNAL: journal,

@@ -21,6 +21,7 @@ from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.copies import Copies
 from deadpool.protocol.agent.data_news import DataNews
+from deadpool.protocol.agent.health import HealthMonitor
 from deadpool.protocol.agent.heartbeat import Heartbeats
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.phase import Phase
@@ -40,6 +41,7 @@ from deadpool.protocol.effects import (
     CoordinatorLost,
     FromCoordinator,
     FromTrainer,
+    HealthSampled,
     LeaveAsked,
     PeersProbed,
     ReleaseSegment,
@@ -62,6 +64,7 @@ class Agent:
         self._state = state = AgentState(node)
         self._guard = guard = TermGuard()
         self._heartbeats = heartbeats = Heartbeats(state)
+        self._health = HealthMonitor(state)
         recordings = NodeRecordings(state.trainers)
         self._seating = seating = Seating(state, recordings)
         self._unwinding = unwinding = Unwinding(state, seating)
@@ -69,6 +72,7 @@ class Agent:
             state,
             guard,
             heartbeats=heartbeats,
+            health=self._health,
             recordings=recordings,
             rehearsals=rehearsals if spare else 1,
             standby=0 if spare else standby,
@@ -174,6 +178,8 @@ class Agent:
                 self._trainer_news.on_exit(name, code, reason)
             case TrainerActivity(trainer=name, activity=activity):
                 self._activity.on_activity(name, activity, now)
+            case HealthSampled(sample=sample):
+                self._health.on_sample(sample, now)
             case PeersProbed():
                 self._reachability.on_probed(input)
             case Tick():
@@ -193,6 +199,7 @@ class Agent:
         self._activity.check(now)
         self._unwinding.check_timeouts(now)
         if self._heartbeats.send_if_due(now):
+            self._health.tell_if_changed(now)
             self.copies.retry()
             self._protection.check(now)
         self._session.check_timeouts(now)

@@ -69,8 +69,9 @@ class Pushes:
         """Copies that were lost with a node are replicated anew, floor first, before anything newer."""
         for order in plan.orders:
             for node, version in order.pushes:
-                if (order.rank, version) not in self._spoilt:
-                    self._queue(order.rank, node).versions.append(version)
+                self._queue(order.rank, node).versions.append(version)
+        for rank, version in sorted(self._spoilt, key=lambda copy: (copy[0], copy[1].number)):
+            self.abandon(rank, version)
         self.send_next()
 
     # --- what is to be sent ------------------------------------------------------------------------------------------
@@ -92,10 +93,11 @@ class Pushes:
     def abandon(self, rank: int, version: Version) -> None:
         """The node's own copy is spoilt: no holder can get it, and what is newer must not wait for it."""
         self._spoilt.add((rank, version))
-        for queue in self.queues.values():
-            if queue.rank == rank and version in queue.versions:
-                queue.versions.remove(version)
-        self._report_missed(rank, version, "its copy is spoilt")
+        waiting = [queue for queue in self.queues.values() if queue.rank == rank and version in queue.versions]
+        for queue in waiting:
+            queue.versions.remove(version)
+        if waiting:
+            self._report_missed(rank, version, "its copy is spoilt")
         self.send_next()
 
     def _queue(self, rank: int, node: str) -> PushQueue:

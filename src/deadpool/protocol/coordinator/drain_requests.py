@@ -34,7 +34,9 @@ class DrainRequests:
         if self._leaves_at_once(member):
             return None
         if self._drains.current is not None:
-            return f"node {self._drains.current.node} is being drained: one after the other"
+            leaving = self._drains.current.node
+            what = f"node {leaving} is being drained" if leaving is not None else "copies are being placed anew"
+            return f"{what}: one after the other"
         if not job.can_drain:
             return f"the job is {job.phase.value}: ask again when it runs"
         if not any(each.is_spare for each in members.values()):
@@ -83,7 +85,7 @@ class DrainRequests:
         match self._drains.advance(now):
             case DrainAction.HAND_OVER:
                 self._hand_over(drain, now)
-            case DrainAction.DISMISS:
+            case DrainAction.DISMISS if drain.node is not None:
                 member = job.members[drain.node]
                 self._drains.forget()
                 self._membership.dismiss(member, drain.reason, now)
@@ -119,6 +121,11 @@ class DrainRequests:
     def _hand_over(self, drain: Drain, now: float) -> None:
         """A fence like any other, but no node is lost in it."""
         job = self._job
+        if drain.node is None or drain.position is None:
+            job.name_cause("protection")
+            job.out.emit("reconfiguration", step=drain.number, reason=drain.reason)
+            self._fencing.fence(now)
+            return
         job.name_cause("growth" if drain.grows else "drain")
         ranks = list(job.layout.ranks_at(drain.position))
         job.out.emit("handover", node=drain.node, step=drain.number, reason=drain.reason, ranks=ranks)

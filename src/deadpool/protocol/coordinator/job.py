@@ -51,10 +51,11 @@ class JobState:
         self.members: dict[str, Member] = {}
         self.silent = SilentNodes()
         self.cut_off: set[str] = set()  # nodes that did not reach others: they are seated where no other is left
+        self.guarded: list[str] = []  # nodes that look likely to fail: spares rehearse their ranks first
+        self.held_once_more: set[str] = set()  # of these: nodes whose ranks get a further holder from the next plan on
         self.leave_requests: dict[str, str] = {}  # nodes that were told to end, in this order: why
         self.seats: tuple[str, ...] = ()  # of the newest plan
         self.scheme = config.scheme or Scheme(copies=self.layout.holders)  # counts from the next plan on
-        self.extra_holders: frozenset[int] = frozenset()  # positions that get one holder more, likewise
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.inexact_from: int | None = None  # the step from which the job has not been bit-identical any more
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
@@ -85,7 +86,9 @@ class JobState:
 
     def take_up_protection(self, scheme: Scheme | None, placement: Placement) -> None:
         """As the coordinator before has placed copies, so that nothing moves because of the takeover."""
-        self.scheme, self.extra_holders = scheme or self.scheme, placement.extra
+        self.scheme = scheme or self.scheme
+        self.guarded = [each.node for each in self.members.values() if each.position in placement.extra]
+        self.held_once_more = set(self.guarded)
 
     def enter(self, phase: Phase, now: float, patience_s: float) -> None:
         self.phase, self.entered_at, self.phase_deadline = phase, now, now + patience_s
@@ -220,6 +223,17 @@ class JobState:
             scheme=self.scheme,
             extra_holders=self.extra_holders,
         )
+
+    @property
+    def extra_holders(self) -> frozenset[int]:
+        """Positions whose ranks are to have one more holder. A node that leaves takes no guard with it."""
+        nodes = [self.members[node] for node in self.held_once_more if node in self.members]
+        return frozenset(each.position for each in nodes if each.position is not None and not each.leaving)
+
+    @property
+    def guarded_positions(self) -> list[int]:
+        nodes = [self.members[node] for node in self.guarded if node in self.members]
+        return [each.position for each in nodes if each.position is not None and not each.leaving]
 
     def newcomers(self) -> list[tuple[Member, int]]:
         """Nodes that a plan made now would seat where they do not sit yet. Seats do not depend on inventories, so this

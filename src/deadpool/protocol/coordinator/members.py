@@ -6,10 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.inventory_index import NodeView
+from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Inventory, TrainerInfo
+from deadpool.protocol.messages import Health, Inventory, TrainerInfo
 from deadpool.protocol.quorum import Voter
 from deadpool.protocol.topology import Address, Layout
+
+SOUND_HEALTH = Health(signs=())
+"""Of a node that has told nothing else."""
 
 
 @dataclass(slots=True)
@@ -33,6 +37,7 @@ class Member:
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
     quarantined: bool = False
     cut_off: bool = False  # it did not reach another node, and may still not
+    health: Health = SOUND_HEALTH  # as it was last told
     leaving: bool = False  # on purpose: its ranks go to a spare as soon as one can take them
     reserved_position: int | None = None  # this spare is to take it from a node that leaves
     voter: Voter = field(init=False)
@@ -53,6 +58,11 @@ class Member:
         positions = () if self.position is None else (self.position, *self.carries)
         return tuple(rank for position in positions for rank in layout.ranks_at(position))
 
+    @property
+    def looks_ill(self) -> bool:
+        """It is likely to fail: another spare is better."""
+        return gravest(self.health.signs) >= LIKELY
+
     def view(self, *, recalled: bool = False) -> NodeView:
         return NodeView(
             node=self.node,
@@ -64,6 +74,7 @@ class Member:
             quarantined=self.quarantined,
             cut_off=self.cut_off,
             recalled=recalled,
+            looks_ill=self.looks_ill,
             leaving=self.leaving,
             planned_in=self.planned_in,
         )

@@ -90,7 +90,9 @@ class Membership:
             self._continue_without(now)
         else:
             ranks = member.ranks(job.layout)
-            self._faults.recover(ObservedFault(reason=reason, ranks=ranks, node=node, blamed=node), now)
+            self._faults.recover(
+                ObservedFault(reason=reason, ranks=ranks, node=node, blamed=node, rack=member.rack), now
+            )
 
     def lose_each(self, nodes: list[str], what: str, now: float) -> None:
         """A node that did not do its part in time counts as lost. Each one is a fault; the last one leads to a plan."""

@@ -3,9 +3,9 @@
 A message that depends on the seating of ranks carries the generation in which it was sent. Its receiver drops it before
 anything else is done with it if that generation is over. There are three conversations, in the order of a recovery:
 
-    agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Encoded
-                            Durable FenceAck Spoilt PlanAck Prepared Connected Probed Finished Ended Standing Leave
-                            Salvaged CheckpointPart CheckpointDone Report
+    agent -> coordinator    Join TakeoverReport Heartbeat Health Trainers TrainerLost Recording Sealed Missed Stored
+                            Encoded Durable FenceAck Spoilt PlanAck Prepared Connected Probed Finished Ended Standing
+                            Leave Salvaged CheckpointPart CheckpointDone Report
     coordinator -> agent    Welcome JoinRefused Alive Recording Rehearse Fence Plan Connect Go Permit Probe Release
                             Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint Shutdown
                             (each in an Order, which names the term), Injection
@@ -20,6 +20,7 @@ Each file holds what both sides say about one subject, with the values inside th
     trainer_processes   which trainers a node has, how they start and end
     rehearsals          what a spare needs to rehearse a rank
     progress            how far the ranks are, what protection costs
+    health              signs of illness of a node
     copies              a version from the slot to the seal, the holders and the permit
     fences              a recovery begins: the generation ends, all nodes come to rest
     plans               what each node has to do in the next generation
@@ -65,6 +66,7 @@ from deadpool.protocol.messages.copies import (
 from deadpool.protocol.messages.drains import Leave, Proceed, Stand, Standing
 from deadpool.protocol.messages.ending import Ended, Finished, Release, Salvage, Salvaged, Shutdown
 from deadpool.protocol.messages.fences import Fence, FenceAck, Halt, Halted
+from deadpool.protocol.messages.health import Health, Sign
 from deadpool.protocol.messages.joining import Disconnecting, Join, JoinRefused, Settings, TakeoverReport, Welcome
 from deadpool.protocol.messages.order import Order
 from deadpool.protocol.messages.plans import Block, Fetch, Holder, Plan, PlanAck, RankOrder, Rebuild, Source
@@ -100,10 +102,10 @@ from deadpool.protocol.structs import Message
 ALL: tuple[type[Message], ...] = (
     AbandonCheckpoint, Alive, Answer, Arriving, Ask, Attach, Captured, CheckpointDone, CheckpointPart, Connect,
     Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, Encoded, End, Ended, Examine, Examined, Facts,
-    Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected,
-    Injection, Join, JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Probe, Probed,
-    Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings,
-    Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers,
+    Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Health, Heartbeat, Hung,
+    Injected, Injection, Join, JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared,
+    Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat,
+    Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers,
     UsesShares, Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
@@ -113,11 +115,11 @@ __all__ = [
     "Block", "CaptureCostReport", "Captured", "CheckpointDone", "CheckpointPart", "Connect", "Connected", "Copies",
     "Copy", "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "Encoded", "End", "Ended", "Examine",
     "Examined", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished", "Go", "Grant",
-    "Halt", "Halted", "Heartbeat", "Holder", "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused",
-    "Leave", "Live", "Lives", "Missed", "Order", "Overhead", "Parity", "Parked", "Paused", "Peer", "Permit", "Plan",
-    "PlanAck", "Prepared", "Probe", "Probed", "Proceed", "RankOrder", "Rebuild", "Recording", "Rehearse", "Release",
-    "Report", "Reschedule", "Restore", "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shares",
-    "Shutdown", "SlotRef", "Source", "Spoilt", "Stand", "Standing", "Stepped", "Stored", "TakeoverReport",
-    "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers", "UsesShares", "Waits", "Welcome", "WorkTime",
-    "WriteCheckpoint",
+    "Halt", "Halted", "Health", "Heartbeat", "Holder", "Hung", "Injected", "Injection", "Inventory", "Join",
+    "JoinRefused", "Leave", "Live", "Lives", "Missed", "Order", "Overhead", "Parity", "Parked", "Paused", "Peer",
+    "Permit", "Plan", "PlanAck", "Prepared", "Probe", "Probed", "Proceed", "RankOrder", "Rebuild", "Recording",
+    "Rehearse", "Release", "Report", "Reschedule", "Restore", "Salvage", "Salvaged", "Sealed", "Seat", "Settings",
+    "Shares", "Shutdown", "Sign", "SlotRef", "Source", "Spoilt", "Stand", "Standing", "Stepped", "Stored",
+    "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers", "UsesShares", "Waits", "Welcome",
+    "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip
