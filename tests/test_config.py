@@ -177,6 +177,14 @@ def test_neither_yes_nor_no():
         resolve({}, environment={"DEADPOOL_REPLACE_STRAGGLERS": "maybe"})
 
 
+def test_only_one_coordinator_lets_a_job_shrink():
+    assert JobConfig(nodes=2, without_spare="shrink").checked().without_spare == "shrink"
+    with pytest.raises(ConfigError, match="without_spare='grow' cannot be used: give wait or shrink"):
+        JobConfig(nodes=2, without_spare="grow").checked()
+    with pytest.raises(ConfigError, match="without_spare='shrink' cannot be used: give wait"):
+        JobConfig(nodes=3, without_spare="shrink", standby_coordinators=1).checked()
+
+
 def test_settings_that_are_told_keep_targets_of_hooks_secret():
     url, command = "https://hooks.example/services/T0/B1/xyz", "notify --token abc"
     config = JobConfig(nodes=2, webhook=(f"failed={url}",), on_event=(f"failed={command}",)).checked()

@@ -26,6 +26,7 @@ LOG_FORMATS = ("text", "json")
 RESUME = ("no", "auto", "must")
 AUTO = "auto"  # --protect: the job chooses
 PARKED_STATE = ("keep", "free")
+WITHOUT_SPARE = ("wait", "shrink")
 IN_PLACE = ("auto", "always", "never")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
@@ -142,6 +143,11 @@ class JobConfig:
         commands=_NODE,
     )
     replace_stragglers: bool = setting(False, "drain a node that is slow all the time without being asked")
+    without_spare: str = setting(
+        "wait",
+        "what follows when a node is lost and no spare is left: wait for one, or shrink (other nodes do the work of "
+        "the lost one, if the script takes its work from step.shares(); not bit-identical)",
+    )
     durable: str = setting(
         "", "directory or URL (s3://..., gs://...) for durable checkpoints, which outlive every machine of the job"
     )
@@ -275,6 +281,9 @@ class JobConfig:
         _require("metrics_port", self.metrics_port, 0 <= last < 65536, accepted)
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
+        _require("without_spare", self.without_spare, self.without_spare in WITHOUT_SPARE, "wait or shrink")
+        alone = not self.standby_coordinators and "," not in self.coordinators
+        _require("without_spare", self.without_spare, self.without_spare == "wait" or alone, "wait, with standbys")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         parked = self.parked_state
         _require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")

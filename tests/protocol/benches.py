@@ -91,6 +91,7 @@ class CoordinatorBench(Bench):
         told = structs.replace(told, replace_stragglers="replace" in named)
         told = structs.replace(told, isolation_s=float(named.get("isolation", told.isolation_s)))
         told = structs.replace(told, durable=_durable(named), adaptive=_adaptive(named))
+        told = structs.replace(told, without_spare="shrink" if "shrink" in named else "wait")
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
 
@@ -114,7 +115,7 @@ class CoordinatorBench(Bench):
             case ["stalled", seconds]:
                 return [fx.Stalled(seconds=float(seconds))]
             case ["everybody", *rest]:
-                return [i for node in list(self.coordinator.seats) for i in self._of_seat(node, rest)]
+                return [i for seat in enumerate(self.coordinator.seats) for i in self._of_seat(*seat, rest)]
             case [node, *rest]:
                 return [fx.FromAgent(node=node.rstrip(":"), message=self._message(rest))]
         raise ValueError(words)
@@ -124,9 +125,9 @@ class CoordinatorBench(Bench):
         found = tuple(copy(f"{rank}:v{number}@7.7") for rank in ranks)
         return Checkpoint(name=name, number=number, copies=found, recordings=tuple(b"\x01b" for _ in ranks))
 
-    def _of_seat(self, node: str, words: list[str]) -> list[Any]:
+    def _of_seat(self, position: int, node: str, words: list[str]) -> list[Any]:
         """`everybody connected`: for each rank of each seat. `everybody has v1@1.1`: sealed, and stored where held."""
-        layout, position = self._layout, self.coordinator.seats.index(node)
+        layout = self._layout
         own = list(layout.ranks_at(position))
         if words[0] == "plan-ack":
             said = [words]
@@ -355,8 +356,13 @@ def _by_rank(word: str | None) -> tuple[tuple[int, str], ...]:
 
 
 def _info(word: str) -> msg.TrainerInfo:
+    """n0.0:seated:0, or n0.0:seated:0:3 for a rank of three that asks for its shares of a step."""
     name, state, *rank = word.split(":")
-    return msg.TrainerInfo(trainer=name, state=state, rank=int(rank[0]) if rank else None)
+    found = msg.TrainerInfo(trainer=name, state=state, rank=int(rank[0]) if rank else None)
+    if len(rank) < 2:
+        return found
+    own = int(rank[0])
+    return structs.replace(found, shares=msg.Shares(replicas=(0, int(rank[1]), 1), block=(own, own + 1, 1)))
 
 
 def recordings(rank: int, complete: list[str]) -> msg.Recording:

@@ -258,6 +258,7 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
         replace_stragglers=config.replace_stragglers,
         durable=durable,
         adaptive=_adaptive(config),
+        without_spare=config.without_spare,
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,

@@ -30,6 +30,7 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "overhead": _overhead(core),
         "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
         "spares": sum(member.is_spare for member in core.members.values()),
+        "size": {"nodes": len(set(core.seats)), "of": core.layout.positions, "inexact_from": core.inexact_from},
         "drain": _drain(core),
         "stragglers": [{"node": each.node, **each.facts()} for each in core.stragglers.known.values()],
         "protection": core.protection.facts(),
@@ -78,7 +79,7 @@ def _holders(core: Coordinator, position: int) -> list[str]:
 
 def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str, Any]:
     position = member.position
-    ranks = list(core.layout.ranks_at(position)) if position is not None else []
+    ranks = list(member.ranks(core.layout))
     return {
         "node": member.node,
         "rack": member.rack,

@@ -20,6 +20,7 @@ from deadpool.event_types import (
     rank_recovery,
     recovery,
     scripts,
+    sizes,
 )
 from deadpool.event_types.event_type import COMMON_FIELDS, EventType
 
@@ -27,6 +28,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     "Nodes and spares": membership.EVENTS,
     "Drains and slow nodes": drains.EVENTS,
     "Protection that follows the health of nodes": protection.EVENTS,
+    "Jobs that shrink and grow": sizes.EVENTS,
     "Recoveries, as the coordinator sees them": recovery.EVENTS,
     "Recoveries, as each rank sees them": rank_recovery.EVENTS,
     "The end of a job": endings.EVENTS,

@@ -42,6 +42,7 @@ OF_COORDINATOR = (
     ),
     _metric("deadpool_nodes", GAUGE, "Nodes in the job, spares included."),
     _metric("deadpool_spares", GAUGE, "Spare nodes."),
+    _metric("deadpool_carried_ranks", GAUGE, "Ranks without a process of their own, since the job has shrunk."),
     _metric("deadpool_quarantined_nodes", GAUGE, "Nodes that get no more ranks because they had too many faults."),
     _metric("deadpool_stragglers", GAUGE, "Nodes that all others wait for."),
     _metric("deadpool_arena_bytes", GAUGE, "Host memory that the snapshots of all nodes take."),

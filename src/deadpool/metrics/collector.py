@@ -34,6 +34,7 @@ def job_values(fold: JobFold) -> dict[str, Values]:
         "deadpool_goodput_ratio": fold.goodput(),
         "deadpool_nodes": progress.get("nodes"),
         "deadpool_spares": progress.get("spares"),
+        "deadpool_carried_ranks": fold.carried_ranks,
         "deadpool_quarantined_nodes": progress.get("quarantined"),
         "deadpool_stragglers": progress.get("stragglers"),
         "deadpool_arena_bytes": progress.get("arena_bytes"),

@@ -36,6 +36,7 @@ class JobFold:
         self.steps = 0  # completed ones, however often
         self.step_times = Histogram(STEP_BUCKETS_S)
         self.sent_bytes = 0
+        self.carried_ranks = 0
         self.progress: Record = {}  # the newest one
         self.started: float | None = None  # when training began
         self.newest: float | None = None  # time of the newest event
@@ -51,6 +52,8 @@ class JobFold:
             self.phase = "recovering"
         if what == "go":
             self.started = self.started or t
+        elif what in ("shrunk", "grown"):
+            self.carried_ranks = len(record["carried"])
         elif what == "progress":
             self._on_progress(record)
         elif what == "planned":

@@ -13,11 +13,11 @@ import contextlib
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from deadpool.protocol.identity import Version
-from deadpool.protocol.seal import Geometry
+from deadpool.protocol.seal import Geometry, Region
 from deadpool.protocol.trainer_core import Capture
 from deadpool.snapshot.copy_stats import CaptureCost
 from deadpool.snapshot.copying import Boundary
@@ -43,6 +43,24 @@ class Observation:
         self.boundary.wait()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CarriedSlot:
+    """A slot for a rank that this one carries: it gets the same tensors, and the record of that rank."""
+
+    rank: int
+    slot: memoryview
+    geometry: Geometry
+    record: bytes
+
+    def fill(self, slot: memoryview, geometry: Geometry) -> None:
+        sizes: dict[Region, int] = {"unique": geometry.unique_bytes, "replica": geometry.replica_bytes}
+        for region, size in sizes.items():
+            start, source = self.geometry.offset(region), geometry.offset(region)
+            self.slot[start : start + size] = slot[source : source + size]
+        start = self.geometry.offset("record")
+        self.slot[start : start + len(self.record)] = self.record
+
+
 @dataclass(slots=True, eq=False)
 class OngoingCapture:
     """A capture that has begun and whose copy is not declared yet."""
@@ -52,6 +70,7 @@ class OngoingCapture:
     geometry: Geometry
     record: bytes
     copy: SlotCopy
+    carried: list[CarriedSlot]
     settled: bool = False  # the copy was fully issued or given up: there is nothing left to decide
     torn: bool = False  # the script wrote to the state while it was copied
     reason: str = _LATE
@@ -85,7 +104,7 @@ class Capturer:
         *,
         allowance_s: Callable[[], float | None],
         on_observed: Callable[[Version], None],
-        on_copied: Callable[[Capture, int], None],
+        on_copied: Callable[[Capture, int, Mapping[int, int]], None],
         on_given_up: Callable[[Capture, str, float | None], None],
         on_error: Callable[[Exception], None],
         on_set_aside: Callable[[Capture, int], None] = lambda capture, nbytes: None,
@@ -112,17 +131,25 @@ class Capturer:
         else:
             self._enqueue(Observation(version, boundary))
 
-    def begin(self, capture: Capture, slot: memoryview, geometry: Geometry, record: bytes) -> None:
+    def begin(
+        self,
+        capture: Capture,
+        slot: memoryview,
+        geometry: Geometry,
+        record: bytes,
+        carried: Sequence[CarriedSlot] = (),
+    ) -> None:
         """Copies the state that the last record() found. If the copy fails, this rank has missed the version."""
         self.settle()
         try:
-            clear_seal(slot)
+            for each in (slot, *(place.slot for place in carried)):
+                clear_seal(each)
             copy = self._state.open_copy(slot, geometry)
         except Exception as error:
             traceback.print_exc()
             self._on_given_up(capture, f"{type(error).__name__}: {error}", None)
             return
-        self._open = OngoingCapture(capture, slot, geometry, record, copy)
+        self._open = OngoingCapture(capture, slot, geometry, record, copy, list(carried))
         self._enqueue(self._open)
         if self._at_once:
             self._settle(self._open, self._commit)
@@ -305,12 +332,15 @@ class Capturer:
         try:
             ongoing.write_record()
             complete = ongoing.copy.advance(cancelled) and self._is_consistent(ongoing)
+            for place in ongoing.carried if complete else ():
+                place.fill(ongoing.slot, ongoing.geometry)
         except Exception as error:
             traceback.print_exc()
             complete, ongoing.reason = False, f"{type(error).__name__}: {error}"
         if complete:
             self._pending_injections.captured(number)
-            self._on_copied(ongoing.capture, len(ongoing.record))
+            carried = {place.rank: len(place.record) for place in ongoing.carried}
+            self._on_copied(ongoing.capture, len(ongoing.record), carried)
         else:
             self._on_given_up(ongoing.capture, ongoing.reason, ongoing.stall_s)
 

@@ -202,6 +202,11 @@ class Copies:
         self._slots.ensure_segment(rank_slots, geometry)
         self._slots.release_outgrown()
 
+    def declare_as(self, rank: int, carrier: int | None) -> None:
+        """A carried rank's state has the geometry of its carrier's, once that is known."""
+        if carrier is not None and (geometry := self._slots.geometry.get(carrier)) is not None:
+            self.declare(rank, geometry, self._slots.peers.get(carrier, ()))
+
     def reserve(self, rank: int, geometry: Geometry) -> None:
         """A spare that has rehearsed a rank allocates the memory for its snapshot ahead: in a recovery it would cost
         time."""
@@ -270,7 +275,7 @@ class Copies:
             replica_bytes=geometry.replica_bytes,
         )
         seal = Seal(rank=rank, version=capture.version, extent=extent, digest=digest, full=True)
-        return Copy(seal=seal, geometry=geometry, peers=self._slots.peers.get(rank, ()))
+        return Copy(seal=seal, geometry=geometry, peers=self._slots.peers_elsewhere(rank))
 
     def _seal(self, rank_slots: RankSlots, ref: SlotRef, copy: Copy) -> None:
         rank_slots.seal(ref, copy)

@@ -342,6 +342,16 @@ class Coordinator:
         return self._job.seats
 
     @property
+    def carried(self) -> dict[int, int]:
+        """Positions without processes, and those that carry their ranks (rule 30, carried ranks)."""
+        return self._job.carried
+
+    @property
+    def inexact_from(self) -> int | None:
+        """The step from which on the job has not been bit-identical; None: it is."""
+        return self._job.inexact_from
+
+    @property
     def has_majority(self) -> bool:
         return self._job.has_majority
 

@@ -64,6 +64,7 @@ class Drain:
     attempts: int = 1
     standing: set[int] = field(default_factory=set)  # ranks
     sealed: set[int] = field(default_factory=set)  # ranks
+    grows: bool = False  # rule 30, carried ranks: `node` stays, and gives only ranks that it carries to spares
 
     def facts(self) -> dict[str, Any]:
         """For status."""
@@ -85,6 +86,18 @@ class Drains:
         self._name_successor(drain)
         ranks = list(self._job.layout.ranks_at(member.position))
         self._job.out.emit("drain", node=member.node, ranks=ranks, successor=drain.successor, reason=reason)
+
+    def begin_growth(self, position: int, now: float) -> None:
+        """Rule 30, carried ranks: spares are there for some of them. They get their ranks as from a node that
+        leaves."""
+        assert self.current is None
+        carrier, deadline = self._job.seats[position], now + self._patience_s
+        self.current = drain = Drain(carrier, position, "a spare can take ranks that it carries", deadline, grows=True)
+        for successor, taken in self._job.newcomers():
+            successor.reserved_position = taken
+            self._rehearsals.rehearse_position(successor, taken)
+            if taken == position:
+                drain.successor = successor.node
 
     def begin_reconfiguration(self, reason: str, now: float) -> None:
         assert self.current is None
@@ -173,11 +186,15 @@ class Drains:
         return in_loop == self._job.layout.world_size
 
     def _is_ready(self, drain: Drain) -> bool:
-        """Its ranks are rehearsed, or no trainer there can rehearse anything. A trainer that is parked for another rank
-        may not have heard yet which rank it is to rehearse now."""
+        if drain.grows:
+            return all(self._has_rehearsed(successor, position) for successor, position in self._job.newcomers())
         if drain.successor is None or drain.position is None:
             return True  # no rank moves
-        successor, position = self._job.members[drain.successor], drain.position
+        return self._has_rehearsed(self._job.members[drain.successor], drain.position)
+
+    def _has_rehearsed(self, successor: Member, position: int) -> bool:
+        """Its ranks are rehearsed, or no trainer there can rehearse anything. A trainer that is parked for another rank
+        may not have heard yet which rank it is to rehearse now."""
         parked = {trainer.rank for trainer in successor.trainers if trainer.state == "parked"}
         can_rehearse = any(trainer.state in _CAN_REHEARSE for trainer in successor.trainers)
         hopeless = bool(successor.trainers) and not can_rehearse
@@ -218,7 +235,9 @@ class Drains:
             self.forget()  # copies are placed as this plan says
         if drain is None or drain.node not in self._job.members:
             return
-        if drain.node in self._job.seats:
+        if drain.grows:
+            self.forget()
+        elif drain.node in self._job.seats:
             self.give_up("after a fault there was no spare left to take its ranks")
         else:
             drain.stage = DrainStage.PARTING
@@ -234,7 +253,8 @@ class Drains:
         if drain.node is None:
             self._job.out.emit("reconfiguration_failed", reason=reason)
         else:
-            self._job.out.emit("drain_failed", node=drain.node, reason=reason)
+            what = "growth_failed" if drain.grows else "drain_failed"
+            self._job.out.emit(what, node=drain.node, reason=reason)
         self.forget()
 
     def forget(self) -> None:
@@ -248,4 +268,4 @@ class Drains:
         self.current = None
 
     def _send_all(self, message: Any) -> None:
-        self._job.out.send_each(self._job.commits.ledger.nodes, message)
+        self._job.out.send_each(tuple(dict.fromkeys(self._job.commits.ledger.nodes)), message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.placement import Placement
@@ -39,7 +39,7 @@ class Ledger:
         if copy.peers and copy.seal.extent.replica_bytes:
             self.replicas.setdefault(version, {})[rank] = copy
 
-    def add_sealed_batch(self, batch: CopyBatch, seats: range) -> None:
+    def add_sealed_batch(self, batch: CopyBatch, seats: Sequence[int]) -> None:
         """Counts the copies of ranks in `seats`."""
         if batch.has_replica:
             for copy in batch:
@@ -102,12 +102,21 @@ class Ledger:
         return tuple(rank for rank in sorted(copies) if not self._has_replica(copies, rank))
 
     def _has_replica(self, copies: dict[int, Copy], rank: int) -> bool:
-        home, wanted = self.layout.position_of(rank), replica_of(copies[rank].seal)
+        home, wanted = self._home_of(rank), replica_of(copies[rank].seal)
         elsewhere = (copies[peer] for peer in copies[rank].peers if peer in copies)
         return any(
-            self.layout.position_of(replica.seal.rank) != home and replica_of(replica.seal) == wanted
-            for replica in elsewhere
+            self._home_of(replica.seal.rank) != home and replica_of(replica.seal) == wanted for replica in elsewhere
         )
+
+    @property
+    def has_shared_homes(self) -> bool:
+        """Rule 30, carried ranks: some node is the home of ranks of several positions."""
+        return len(set(self.nodes)) < len(self.nodes)
+
+    def _home_of(self, rank: int) -> str | int:
+        """A node that carries ranks is the home of ranks of several positions."""
+        position = self.layout.position_of(rank)
+        return self.nodes[position] if position < len(self.nodes) else position
 
     def drop_overwritable(self, permit: Permit) -> None:
         """Versions that may be overwritten are no longer counted on."""

@@ -10,7 +10,7 @@ from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Health, Inventory, TrainerInfo
 from deadpool.protocol.quorum import Voter
-from deadpool.protocol.topology import Address
+from deadpool.protocol.topology import Address, Layout
 
 SOUND_HEALTH = Health(signs=())
 """Of a node that has told nothing else."""
@@ -27,6 +27,7 @@ class Member:
     heard: float
     rack: str | None = None
     position: int | None = None
+    carries: tuple[int, ...] = ()  # positions without processes, whose ranks this node's processes carry
     has_run: bool = False  # it had a seat, under this or an earlier coordinator: a recovery may need its copies
     trainers: tuple[TrainerInfo, ...] = ()
     inventory: Inventory | None = None  # frozen at the fence of this generation
@@ -51,6 +52,11 @@ class Member:
     @property
     def is_spare(self) -> bool:
         return self.position is None and not self.leaving
+
+    def ranks(self, layout: Layout) -> tuple[int, ...]:
+        """Those whose home this node is, also those that have no process of their own."""
+        positions = () if self.position is None else (self.position, *self.carries)
+        return tuple(rank for position in positions for rank in layout.ranks_at(position))
 
     @property
     def looks_ill(self) -> bool:

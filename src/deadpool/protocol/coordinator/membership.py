@@ -89,7 +89,7 @@ class Membership:
             job.out.emit("spare_lost", node=node, reason=reason)
             self._continue_without(now)
         else:
-            ranks = tuple(job.layout.ranks_at(member.position))
+            ranks = member.ranks(job.layout)
             blamed = node if at_fault else None
             fault = ObservedFault(reason=reason, ranks=ranks, node=node, blamed=blamed, rack=member.rack)
             self._faults.recover(fault, now)

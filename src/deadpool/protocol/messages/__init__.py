@@ -12,7 +12,7 @@ anything else is done with it if that generation is over. There are three conver
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
                             Connect Go Final Reschedule Stand Proceed Release End Injection
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits Standing
-                            Finished Report Failed DeviceLost Hung Injected
+                            Finished Report Failed DeviceLost Hung Injected UsesShares
 
 Each file holds what both sides say about one subject, with the values inside those messages:
 
@@ -94,10 +94,12 @@ from deadpool.protocol.messages.trainer_processes import (
     End,
     Failed,
     Hung,
+    Shares,
     TrainerHello,
     TrainerInfo,
     TrainerLost,
     Trainers,
+    UsesShares,
 )
 from deadpool.protocol.structs import Message
 
@@ -108,7 +110,7 @@ ALL: tuple[type[Message], ...] = (
     HostState, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Needed, Order, Parked, Paused, Permit, Plan,
     PlanAck, Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage,
     Salvaged, Sealed, Seat, Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello,
-    TrainerLost, Trainers, Unavailable, Waits, Welcome, WriteCheckpoint,
+    TrainerLost, Trainers, Unavailable, UsesShares, Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
@@ -121,7 +123,7 @@ __all__ = [
     "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives", "Missed", "Needed", "Order", "Overhead", "Parity",
     "Parked", "Paused", "Peer", "Permit", "Plan", "PlanAck", "PoolJob", "Prepared", "Probe", "Probed", "Proceed",
     "RankOrder", "Rebuild", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore", "Salvage",
-    "Salvaged", "Sealed", "Seat", "Settings", "Shutdown", "Sign", "SlotRef", "Source", "Spoilt", "Stand", "Standing",
-    "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers", "Unavailable",
-    "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+    "Salvaged", "Sealed", "Seat", "Settings", "Shares", "Shutdown", "Sign", "SlotRef", "Source", "Spoilt", "Stand",
+    "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers",
+    "Unavailable", "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip
