@@ -260,8 +260,10 @@ class Coordinator:
                 self._resumption.on_ended(message)
             case Salvaged() if self.phase is Phase.SALVAGING:
                 self._ending.on_salvaged(node, message)
-            case Report() | TakeoverReport():
-                pass  # the first is for the log; the second says what this coordinator has seen for itself
+            case TakeoverReport(trainers=trainers):
+                self._on_trainers(member, trainers)  # of a spare whose report came after the takeover
+            case Report():
+                pass  # it is for the log
             case _:
                 self._job.out.emit("message_refused", node=node, message=type(message).__name__)
 
