@@ -93,9 +93,9 @@ class CopyCheckers:
         members = [coordinator.seats[position] for position in group.positions]
         if sorted([machine.name, *names]) != sorted(members):
             fail("rule 17", f"{machine.name} is coded with {names}, its group is {members}")
-        self._check_racks_of_groups(plan)
+        self._check_racks_of_groups()
 
-    def _check_racks_of_groups(self, plan: Plan) -> None:
+    def _check_racks_of_groups(self) -> None:
         """The loss of a rack takes no more members of a group than its parities make up for, as far as that is
         possible."""
         coordinator = self._world.coordinator
