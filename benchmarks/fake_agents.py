@@ -71,10 +71,15 @@ class FakeAgent(asyncio.Protocol):
         link = await connect(address, credentials, patience_s=60.0)
         self._framer = Framer()
         link._writer.transport.set_protocol(self)  # so that no task is woken for each message
-        self._write, self.hang_up = link.send_framed, link.abort
+        self._link, self.hang_up = link, link.abort
         self._send(Join(node=self.name, incarnation=self.name, data=self._address, spare=self.position is None))
 
+    def _write(self, data: bytes) -> None:
+        self._crowd.bytes_sent += len(data)
+        self._link.send_framed(data)
+
     def data_received(self, data: bytes) -> None:
+        self._crowd.bytes_received += len(data)
         for payload in self._framer.feed(data):
             _, _, (kind, *fields) = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
             self._on_message(kind, tuple(fields))
@@ -162,7 +167,7 @@ class Crowd:
             spare = index >= layout.positions
             name = f"s{index}" if spare else f"n{index}"
             self.agents[name] = FakeAgent(name, None if spare else index, layout, self)
-        self.welcomed = 0
+        self.welcomed = self.bytes_sent = self.bytes_received = 0
         self._counts: dict[str, int] = {}
         self._last: dict[str, float] = {}
         self._generation = Generation(1, 1)
@@ -174,7 +179,8 @@ class Crowd:
 
     def report(self) -> None:
         counted = {"welcomed": self.welcomed, "counts": self._counts, "last": self._last, "now": time.monotonic()}
-        print(json.dumps(counted), flush=True)
+        wire = {"sent": self.bytes_sent, "received": self.bytes_received}
+        print(json.dumps({**counted, "bytes": wire}), flush=True)
 
     async def run(self) -> None:
         gate = asyncio.Semaphore(CONNECTING_AT_ONCE)
@@ -216,6 +222,7 @@ class Crowd:
                     self.agents.pop(name).hang_up()
                 case ["clear"]:
                     self._counts.clear()
+                    self.bytes_sent = self.bytes_received = 0
                     self._generation = Generation(1, 2)
                     for agent in self.agents.values():
                         agent.get_ready(self._generation)

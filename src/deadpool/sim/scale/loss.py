@@ -37,6 +37,7 @@ class Measured:
             "heartbeat_share_of_a_core": round(self.heartbeats.cpu_s / (ROUNDS * HEARTBEAT_S), 4),
             "cpu_us_per_heartbeat": round(1e6 * self.heartbeats.cpu_s / max(1, beats), 1),
             "fault_to_last_plan_s": round(self.recovery.plans_done_s, 4),
+            "fault_to_last_go_s": round(self.recovery.gos_done_s, 4),
             "recovery": self.recovery.report(),
             "committed_version": self.version.report(),
             "start": self.start.report(),
