@@ -21,7 +21,6 @@ from deadpool.control.event_loop import serve
 from deadpool.control.run_dir import RunDir
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
-    Connected,
     Copies,
     Copy,
     FenceAck,
@@ -30,9 +29,9 @@ from deadpool.protocol.messages import (
     Join,
     Live,
     Lives,
+    NodeConnected,
+    NodePrepared,
     Plan,
-    PlanAck,
-    Prepared,
     Sealed,
     Stored,
 )
@@ -47,6 +46,7 @@ EXTENT = Extent(record_bytes=4000, unique_bytes=10_000_000_000, replica_bytes=0)
 CONNECTING_AT_ONCE = 64
 PREPARING_S = 1.0
 VERSIONS = 2
+STORE_RANK = Plan.__struct_fields__.index("store_rank")
 ORDERS = Plan.__struct_fields__.index("orders")
 
 
@@ -98,8 +98,7 @@ class FakeAgent(asyncio.Protocol):
                 self._crowd.note("plan")
                 self._carry_out(Generation(*fields[0]), fields)
             case "Connect":
-                for rank in self._ranks:
-                    self._send(Connected(generation=Generation(*fields[0]), rank=rank))
+                self._send(NodeConnected(generation=Generation(*fields[0]), ranks=tuple(self._ranks)))
             case "Go":
                 self._crowd.note("go")
                 self._go(Generation(*fields[0]))
@@ -112,9 +111,8 @@ class FakeAgent(asyncio.Protocol):
         if orders and self.position is None:
             self.position = self._layout.position_of(orders[0][0])
             self._take_seat(self.position)
-        self._send(PlanAck(generation=generation))
-        for rank in self._ranks:
-            self._send(Prepared(generation=generation, rank=rank, store=self._address))
+        store = self._address if plan[STORE_RANK] in self._ranks else None
+        self._send(NodePrepared(generation=generation, ranks=tuple(self._ranks), store=store))
 
     def _go(self, generation: Generation) -> None:
         if generation != self._generation:
@@ -142,7 +140,7 @@ class FakeAgent(asyncio.Protocol):
             own=Copies.of(_copy(rank, version) for rank in self._ranks),
             held=Copies.of(_copy(rank, version) for rank in self._held),
         )
-        return framed(FenceAck(generation=generation, inventory=inventory))
+        return framed(FenceAck(generation=generation, inventory=inventory, planned=self._generation))
 
     def beat(self, generation: Generation, step: int) -> None:
         if not self._skips_a_beat:

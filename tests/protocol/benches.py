@@ -66,7 +66,11 @@ class Bench:
         for effect in effects:
             if (message := getattr(effect, "message", None)) is not None:
                 assert decode(encode(message)) == message, "what a core sends has to arrive as it was"
+            self.note(effect)
         return effects
+
+    def note(self, effect: Any) -> None:
+        """Called with every effect."""
 
     def inputs(self, words: list[str]) -> list[Any]:
         raise NotImplementedError
@@ -89,6 +93,11 @@ class CoordinatorBench(Bench):
         told = structs.replace(told, durable=_durable(named))
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
+        self._plans: dict[str, msg.Plan] = {}  # the last one that each node was sent
+
+    def note(self, effect: Any) -> None:
+        if isinstance(effect, fx.ToAgent) and isinstance(effect.message, msg.Plan):
+            self._plans[effect.node] = effect.message
 
     def _make_core(self, named: dict[str, str], told: msg.Settings, deadlines: Deadlines, schedule: Schedule) -> Any:
         return Coordinator(CoordinatorConfig(settings=told, deadlines=deadlines, schedule=schedule))
@@ -112,7 +121,8 @@ class CoordinatorBench(Bench):
             case ["everybody", *rest]:
                 return [i for node in list(self.coordinator.seats) for i in self._of_seat(node, rest)]
             case [node, *rest]:
-                return [fx.FromAgent(node=node.rstrip(":"), message=self._message(rest))]
+                name = node.rstrip(":")
+                return [fx.FromAgent(node=name, message=self._message(name, rest))]
         raise ValueError(words)
 
     def _checkpoint(self, name: str, number: int) -> Checkpoint:
@@ -121,11 +131,11 @@ class CoordinatorBench(Bench):
         return Checkpoint(name=name, number=number, copies=found, recordings=tuple(b"\x01b" for _ in ranks))
 
     def _of_seat(self, node: str, words: list[str]) -> list[Any]:
-        """`everybody connected`: for each rank of each seat. `everybody has v1@1.1`: sealed, and stored where held."""
+        """`everybody connected`: with all ranks of each seat. `everybody has v1@1.1`: sealed, and stored where held."""
         layout, position = self._layout, self.coordinator.seats.index(node)
         own = list(layout.ranks_at(position))
-        if words[0] == "plan-ack":
-            said = [words]
+        if words[0] in ("prepared", "connected"):
+            said = [[words[0], ",".join(map(str, own)), *words[1:]]]
         elif words[0] == "heartbeat" and any("=" in word for word in words):  # with what captures cost
             said = [["heartbeat", *map(str, own), *words[1:]]]
         elif words[0] == "heartbeat":
@@ -135,13 +145,13 @@ class CoordinatorBench(Bench):
             said = [["sealed", str(r), words[1]] for r in own] + [["stored", str(r), words[1]] for r in held]
         else:
             said = [[words[0], str(rank), *words[1:]] for rank in own]
-        return [fx.FromAgent(node=node, message=self._message(line)) for line in said]
+        return [fx.FromAgent(node=node, message=self._message(node, line)) for line in said]
 
     @property
     def coordinator(self) -> Coordinator:
         return self.core
 
-    def _message(self, words: list[str]) -> Any:
+    def _message(self, node: str, words: list[str]) -> Any:
         now_in: Generation = self.coordinator.generation
         if words[0].startswith("@"):
             now_in, words = generation(words[0][1:]), words[1:]
@@ -178,9 +188,8 @@ class CoordinatorBench(Bench):
                 return _missed(now_in, int(rank), int(number), named)
             case ["fence-ack"]:
                 inventory, hung = _inventory(named), _by_rank(named.get("hung"))
-                return msg.FenceAck(generation=now_in, inventory=inventory, hung=hung)
-            case ["plan-ack"]:
-                return msg.PlanAck(generation=now_in)
+                planned = self._plans[node].generation if node in self._plans else None
+                return msg.FenceAck(generation=now_in, inventory=inventory, hung=hung, planned=planned)
             case ["standing", rank, number]:
                 return msg.Standing(generation=now_in, rank=int(rank), number=int(number))
             case ["probed", number, *nodes]:
@@ -190,13 +199,16 @@ class CoordinatorBench(Bench):
             case ["works", rank, own_s]:
                 work = msg.WorkTime(rank=int(rank), step_s=float(named["of"]), own_s=float(own_s))
                 return msg.Heartbeat(generation=now_in, steps=((int(rank), 1),), work_times=(work,))
-            case ["prepared", rank]:
-                agreement = named.get("agreement", "")
-                return msg.Prepared(generation=now_in, rank=int(rank), store=address(f"r{rank}"), agreement=agreement)
+            case ["prepared", names]:
+                ranks = tuple(int(rank) for rank in names.split(","))
+                agreements = tuple(named.get("agreement", "").split(","))
+                named_rank = self._plans[node].store_rank if node in self._plans else None
+                store = address(f"r{named_rank}") if named_rank in ranks else None
+                return msg.NodePrepared(generation=now_in, ranks=ranks, store=store, agreements=agreements)
             case ["recordings", rank, *complete]:
                 return recordings(int(rank), complete)
-            case ["connected", rank]:
-                return msg.Connected(generation=now_in, rank=int(rank))
+            case ["connected", names]:
+                return msg.NodeConnected(generation=now_in, ranks=tuple(int(rank) for rank in names.split(",")))
             case ["finished", rank]:
                 return msg.Finished(generation=now_in, rank=int(rank))
             case ["salvaged", ranks, *failure]:

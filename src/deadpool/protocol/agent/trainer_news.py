@@ -129,8 +129,10 @@ class TrainerNews:
                 self._seating.report_lost(rank, f"this node's copy of {version} is not as it was sealed")
             case Prepared() if unfenced:
                 trainer.has_state = True
-                state.tell_coordinator(message)
-            case Connected() | Standing() | Finished() if unfenced:
+                self._seating.readiness.on_prepared(message)
+            case Connected() if unfenced:
+                self._seating.readiness.on_connected(message)
+            case Standing() | Finished() if unfenced:
                 state.tell_coordinator(message)
 
     # --- when one ends -----------------------------------------------------------------------------------------------

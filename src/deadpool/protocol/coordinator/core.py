@@ -66,7 +66,6 @@ from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
     CheckpointDone,
     CheckpointPart,
-    Connected,
     Disconnecting,
     Durable,
     Ended,
@@ -76,9 +75,9 @@ from deadpool.protocol.messages import (
     Join,
     Leave,
     Missed,
+    NodeConnected,
+    NodePrepared,
     Overhead,
-    PlanAck,
-    Prepared,
     Probed,
     Recording,
     Report,
@@ -224,11 +223,9 @@ class Coordinator:
                 self._faults.on_trainer_lost(member, message, now)
             case FenceAck():
                 self._fencing.on_ack(member, message, now)
-            case PlanAck():
-                self._resumption.on_plan_ack(member, now)
-            case Prepared():
+            case NodePrepared():
                 self._resumption.on_prepared(message, now)
-            case Connected():
+            case NodeConnected():
                 self._resumption.on_connected(message, now)
             case Probed():
                 self._move_ranks(self._reachability.on_probed(member, message, now), now)

@@ -26,7 +26,7 @@ class Member:
     has_run: bool = False  # it had a seat, under this or an earlier coordinator: a recovery may need its copies
     trainers: tuple[TrainerInfo, ...] = ()
     inventory: Inventory | None = None  # frozen at the fence of this generation
-    planned_in: Generation | None = None  # the newest plan that it has acknowledged its part of
+    planned_in: Generation | None = None  # the last plan that it has taken over, as of its last fence
     steps: dict[int, int] = field(default_factory=dict)  # of ranks in their loop, in this generation
     steps_reported_at: float = 0.0  # when it last reported them
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why

@@ -4,7 +4,7 @@ A message that depends on the seating of ranks carries the generation in which i
 anything else is done with it if that generation is over. There are three conversations, in the order of a recovery:
 
     agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Durable
-                            FenceAck Spoilt PlanAck Prepared Connected Probed Finished Ended Standing Leave Salvaged
+                            FenceAck Spoilt NodePrepared NodeConnected Probed Finished Ended Standing Leave Salvaged
                             CheckpointPart CheckpointDone Report
     coordinator -> agent    Welcome JoinRefused Alive Recording Rehearse Fence Plan Connect Go Permit Probe Release
                             Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint Shutdown
@@ -66,7 +66,7 @@ from deadpool.protocol.messages.ending import Ended, Finished, Release, Salvage,
 from deadpool.protocol.messages.fences import Fence, FenceAck, Halt, Halted
 from deadpool.protocol.messages.joining import Disconnecting, Join, JoinRefused, Settings, TakeoverReport, Welcome
 from deadpool.protocol.messages.order import Order
-from deadpool.protocol.messages.plans import Fetch, Holder, Plan, PlanAck, RankOrder, Source
+from deadpool.protocol.messages.plans import Fetch, Holder, Plan, RankOrder, Source
 from deadpool.protocol.messages.progress import (
     WAITS_FOR_DATA,
     WAITS_FOR_PEERS,
@@ -81,7 +81,17 @@ from deadpool.protocol.messages.progress import (
 )
 from deadpool.protocol.messages.reachability import Peer, Probe, Probed
 from deadpool.protocol.messages.rehearsals import Parked, Recording, Rehearse
-from deadpool.protocol.messages.seats import Arriving, Connect, Connected, Go, Prepared, Restore, Seat
+from deadpool.protocol.messages.seats import (
+    Arriving,
+    Connect,
+    Connected,
+    Go,
+    NodeConnected,
+    NodePrepared,
+    Prepared,
+    Restore,
+    Seat,
+)
 from deadpool.protocol.messages.trainer_processes import (
     DeviceLost,
     End,
@@ -98,10 +108,10 @@ ALL: tuple[type[Message], ...] = (
     AbandonCheckpoint, Alive, Answer, Arriving, Ask, Attach, Captured, CheckpointDone, CheckpointPart, Connect,
     Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, End, Ended, Examine, Examined, Facts, Failed, Fence,
     FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected, Injection, Join,
-    JoinRefused, Leave, Missed, Order, Parked, Paused, Permit, Plan, PlanAck, Prepared, Probe, Probed, Proceed,
-    Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown,
-    Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Waits, Welcome,
-    WriteCheckpoint,
+    JoinRefused, Leave, Missed, NodeConnected, NodePrepared, Order, Parked, Paused, Permit, Plan, Prepared, Probe,
+    Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat,
+    Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers,
+    Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
@@ -111,9 +121,9 @@ __all__ = [
     "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "End", "Ended", "Examine", "Examined", "Facts",
     "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished", "Go", "Grant", "Halt", "Halted",
     "Heartbeat", "Holder", "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused", "Leave", "Live",
-    "Lives", "Missed", "Order", "Overhead", "Parked", "Paused", "Peer", "Permit", "Plan", "PlanAck", "Prepared",
-    "Probe", "Probed", "Proceed", "RankOrder", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore",
-    "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shutdown", "SlotRef", "Source", "Spoilt", "Stand",
-    "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers",
-    "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+    "Lives", "Missed", "NodeConnected", "NodePrepared", "Order", "Overhead", "Parked", "Paused", "Peer", "Permit",
+    "Plan", "Prepared", "Probe", "Probed", "Proceed", "RankOrder", "Recording", "Rehearse", "Release", "Report",
+    "Reschedule", "Restore", "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shutdown", "SlotRef", "Source",
+    "Spoilt", "Stand", "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost",
+    "Trainers", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip
