@@ -63,6 +63,9 @@ class Bench:
         for input in self.inputs(words):
             effects += self.core.step(input, now=self.now)
             self.core.check()
+        due = self.core.deadline()
+        if due is not None and due <= self.now and words != ["tick"]:
+            effects += self.core.step(fx.Tick(), now=self.now)  # as the driver does
         for effect in effects:
             if (message := getattr(effect, "message", None)) is not None:
                 assert decode(encode(message)) == message, "what a core sends has to arrive as it was"

@@ -120,6 +120,8 @@ class Coordinator:
         if self.phase is Phase.ENDED:
             self._answer_after_end(input)
             return self._job.out.take()
+        if self._resumption.settles_at is not None:
+            self._resumption.settle()
         match input:
             case FromAgent(node=node, message=Join() as join):
                 self._membership.join(node, join, now)
@@ -174,6 +176,8 @@ class Coordinator:
         """When to send a Tick at the latest."""
         if self.phase is Phase.ENDED:
             return None
+        if self._resumption.settles_at is not None:
+            return self._resumption.settles_at
         parts = earliest(self.drains.deadline, self.checkpoints.deadline())
         return earliest(self._timeouts.next_silence(), earliest(self._job.phase_deadline, parts))
 

@@ -185,8 +185,10 @@ class InventoryIndex:
 
     def _version_index(self, version: Version) -> VersionIndex:
         """Mostly the same version as for the node before."""
-        if version is not self._last[0]:
-            self._last = (version, self._versions.setdefault(version, VersionIndex(self._layout)))
+        if version != self._last[0]:
+            if version not in self._versions:
+                self._versions[version] = VersionIndex(self._layout)
+            self._last = (version, self._versions[version])
         return self._last[1]
 
     def count_checkpoint(self, checkpoint: Checkpoint, generation: Generation) -> Version:

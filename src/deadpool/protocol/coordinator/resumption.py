@@ -59,6 +59,7 @@ class Resumption:
         self._job, self._drains, self._rehearsals = job, drains, rehearsals
         self._hang, self._ending = hang, ending
         self._newest_barriers = RankBarriers(job.generation, job.layout.world_size)
+        self.settles_at: float | None = None  # Go has left, and what follows from it was not looked at yet
 
     @property
     def _barriers(self) -> RankBarriers:
@@ -134,9 +135,15 @@ class Resumption:
         self._barriers.clear()
         job.out.emit("go")
         job.send_seats(Go(generation=job.generation, cause=job.cause))
+        self.settles_at = now
+
+    def settle(self) -> None:
+        """What follows from Go, before anything else: it looks at all copies and trainers of all nodes, which may be
+        thousands, so Go itself leaves first."""
+        self.settles_at = None
         self._rehearsals.assign_all()
-        job.warn_if_no_spare()
-        self._ending.end_if(job.commits.on_go())
+        self._job.warn_if_no_spare()
+        self._ending.end_if(self._job.commits.on_go())
 
     def continue_running(self, seats: tuple[str, ...], now: float) -> None:
         """After a takeover in which no node has to stop. There was no Go from this coordinator."""
