@@ -28,6 +28,7 @@ a process becomes the coordinator is decided in `leadership`, and what it does f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from deadpool.protocol.coordinator.checkpoints import Checkpoints
@@ -113,6 +114,15 @@ class Coordinator:
         self._drain_requests = DrainRequests(job, drains, fencing, membership)
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)
         self._takeover = Takeover(job, monitor, history, rehearsals, faults, resumption)
+        self._frequent: dict[type, Callable[[Member, Any, float], None]] = {
+            Heartbeat: self._on_heartbeat,
+            Sealed: self._on_sealed,
+            Stored: self._on_stored,
+            FenceAck: fencing.on_ack,
+            NodePrepared: resumption.on_prepared,
+            NodeConnected: resumption.on_connected,
+        }
+        """What comes from every node at once, or all the time: `match` takes microseconds to find its case."""
 
     # --- the contract of a core ---------------------------------------------------------------------------------------
 
@@ -122,11 +132,16 @@ class Coordinator:
             return self._job.out.take()
         if self._resumption.settles_at is not None:
             self._resumption.settle()
+        if isinstance(input, FromAgent):
+            self._on_message(input.node, input.message, now)
+        else:
+            self._on_input(input, now)
+        self._drain_requests.advance(now)
+        self._advance_checkpoints(now)
+        return self._job.out.take()
+
+    def _on_input(self, input: CoordinatorInput, now: float) -> None:
         match input:
-            case FromAgent(node=node, message=Join() as join):
-                self._membership.join(node, join, now)
-            case FromAgent(node=node, message=message):
-                self._on_message(node, message, now)
             case LinkLost(node=node, reason=reason):
                 self._membership.lose_node(node, f"link to node {node} lost: {reason}", now)
             case StopAsked(reason=reason):
@@ -141,9 +156,6 @@ class Coordinator:
                 self._discount_stall(seconds)
             case Tick():
                 self._timeouts.check(now)
-        self._drain_requests.advance(now)
-        self._advance_checkpoints(now)
-        return self._job.out.take()
 
     def _advance_checkpoints(self, now: float) -> None:
         """A write that is asked for at the end of the job begins before the job ends."""
@@ -190,6 +202,9 @@ class Coordinator:
     # --- what agents say ----------------------------------------------------------------------------------------------
 
     def _on_message(self, node: str, message: Any, now: float) -> None:
+        if isinstance(message, Join):
+            self._membership.join(node, message, now)
+            return
         member = self.members.get(node)
         if member is None:
             return  # it is fenced out already: nothing that it says counts
@@ -197,23 +212,19 @@ class Coordinator:
         generation = getattr(message, "generation", None)
         if generation is not None and generation != self.generation:
             return  # of a generation that is over, so that no handler has to think of it
+        if (handle := self._frequent.get(type(message))) is not None:
+            handle(member, message, now)
+            return
         match message:
-            case Heartbeat():
-                self._on_heartbeat(member, message, now)
             case Trainers(trainers=trainers):
                 self._on_trainers(member, trainers)
             case Recording():
                 self._rehearsals.on_recording(member, message)
             # copies, while the job runs
-            case Sealed(copy=copy):
-                self.drains.on_sealed(copy.seal.rank, copy.seal.version.number)
-                self._ending.end_if(self.commits.on_sealed(copy))
             case Missed(rank=rank, number=number, reason=reason):
                 self.drains.on_missed(rank, number)
                 self.commits.on_missed(rank, number, reason)
                 self._monitor.interval_chooser.on_missed(message)
-            case Stored(rank=rank, version=version):
-                self._ending.end_if(self.commits.on_stored(rank, node, version))
             case Spoilt():
                 self._on_spoilt(member, message)
             case Durable():
@@ -225,12 +236,6 @@ class Coordinator:
             # a recovery, in its order
             case TrainerLost():
                 self._faults.on_trainer_lost(member, message, now)
-            case FenceAck():
-                self._fencing.on_ack(member, message, now)
-            case NodePrepared():
-                self._resumption.on_prepared(message, now)
-            case NodeConnected():
-                self._resumption.on_connected(message, now)
             case Probed():
                 self._move_ranks(self._reachability.on_probed(member, message, now), now)
             # ranks that stop, nodes that leave, the end
@@ -258,6 +263,14 @@ class Coordinator:
         if (hang := self._monitor.hang.detect(now)) is not None:
             self._faults.on_hang(hang, now)
         self._move_ranks(self._reachability.check(now), now)
+
+    def _on_sealed(self, member: Member, sealed: Sealed, now: float) -> None:
+        seal = sealed.copy.seal
+        self.drains.on_sealed(seal.rank, seal.version.number)
+        self._ending.end_if(self.commits.on_sealed(sealed.copy))
+
+    def _on_stored(self, member: Member, stored: Stored, now: float) -> None:
+        self._ending.end_if(self.commits.on_stored(stored.rank, member.node, stored.version))
 
     def _move_ranks(self, cut_off: list[CutOff], now: float) -> None:
         """Of nodes that live, as far as is known: they may come back, with copies."""

@@ -9,7 +9,7 @@ from deadpool.protocol.coordinator.drain import Drains
 from deadpool.protocol.coordinator.ending import Ending
 from deadpool.protocol.coordinator.hang import HangMonitor
 from deadpool.protocol.coordinator.job import JobState, Phase
-from deadpool.protocol.coordinator.members import steps_lost
+from deadpool.protocol.coordinator.members import Member, steps_lost
 from deadpool.protocol.coordinator.planner import GlobalPlan
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.identity import Generation
@@ -99,7 +99,7 @@ class Resumption:
 
     # --- prepare, connect, go -----------------------------------------------------------------------------------------
 
-    def on_prepared(self, prepared: NodePrepared, now: float) -> None:
+    def on_prepared(self, member: Member, prepared: NodePrepared, now: float) -> None:
         barriers = self._barriers
         barriers.store = prepared.store or barriers.store
         barriers.agreements.update(prepared.agreements)
@@ -118,7 +118,7 @@ class Resumption:
             job.silent.seats_may_run(job.seats)  # a script at its first line does not wait for Go
         job.enter(Phase.CONNECTING, now, job.deadlines.connect_s)
 
-    def on_connected(self, connected: NodeConnected, now: float) -> None:
+    def on_connected(self, member: Member, connected: NodeConnected, now: float) -> None:
         """Rule 15, Go after every seat is ready. Ranks connect after all were prepared, and by then every node has
         dropped what is newer than the resume version."""
         if self._barriers.connected.arrive(connected.ranks) and self._job.phase is Phase.CONNECTING:
