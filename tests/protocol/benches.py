@@ -403,6 +403,8 @@ class AgentBench(Bench):
                 return [_Said(msg.Alive())]
             case ["fence", name]:
                 return [_Said(msg.Fence(generation=generation(name), cause="fault"))]
+            case ["connect", name]:
+                return [_Said(msg.Connect(generation=generation(name), store=address("r0")))]
             case ["plan", name]:
                 return [_Said(self._plan(generation(name), named))]
             case ["go", name]:
@@ -502,6 +504,8 @@ class AgentBench(Bench):
                 return recordings(trainer.rank or 0, complete)
             case ["parked", size]:
                 return msg.Parked(rank=trainer.rank or 0, geometry=geometry(int(size)))
+            case ["connected"]:
+                return msg.Connected(generation=now_in, rank=trainer.rank or 0)
             case ["prepared"]:
                 return msg.Prepared(generation=now_in, rank=trainer.rank or 0, store=address(name))
             case ["stepped", number]:
@@ -532,7 +536,8 @@ class AgentBench(Bench):
         return msg.Permit(generation=now_in, watermark=watermark, keep_from=keep_from, schedule=schedule)
 
     def _plan(self, now_in: Generation, named: dict[str, str]) -> msg.Plan:
-        """`resume=v4@1.1 floor=v3@1.1 keep=0 fetch=v4@1.1,v3@1.1 push=v3@1.1`; rank 0 sits here, n1 holds.
+        """`resume=v4@1.1 floor=v3@1.1 keep=0 fetch=v4@1.1,v3@1.1 push=v3@1.1`; rank 0 sits here, n1 holds. With
+        `per_node=2` rank 1 sits here too, with nothing to fetch or to push.
 
         With `as_of=1.1` all that is left out, and as in that plan."""
         resume = version(named["resume"]) if "resume" in named else None
@@ -546,6 +551,7 @@ class AgentBench(Bench):
             fetch=tuple(msg.Fetch(copy=wanted, groups=(source,)) for wanted in fetches),
             pushes=tuple(("n1", version(word)) for word in named.get("push", "").split(",") if word),
         )
+        per_node = self._layout.per_node
         plan = msg.Plan(
             generation=now_in,
             cause="fault",
@@ -558,9 +564,9 @@ class AgentBench(Bench):
             return structs.replace(plan, as_of=generation(named["as_of"]))
         return structs.replace(
             plan,
-            orders=(order,),
+            orders=(order, *(msg.RankOrder(rank=rank, keep=order.keep) for rank in range(1, per_node))),
             holders=(msg.Holder(node="n1", address=address("n1")),),
-            held=(1,) if "no-longer" not in named else (),
+            held=(per_node,) if "no-longer" not in named else (),
         )
 
 

@@ -7,8 +7,8 @@ those of the lost ranks.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from deadpool.protocol.checkpoint import Checkpoint
@@ -25,9 +25,8 @@ REPLICAS_AT_MOST = 8
 """How many replicas are named as sources: any one will do, and there may be one on every node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """A node that acknowledged the fence."""
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that acknowledged the fence. A Struct: a plan makes one for each of thousands of nodes."""
 
     node: str
     data: Address
