@@ -17,7 +17,7 @@ def measure(nodes: int, per_node: int, json: Path | None) -> None:
     report = measure(nodes, per_node, encode=encode, decode=decode).report()
     report["elapsed_s"] = round(time.monotonic() - began, 1)
     recovery = report["recovery"]
-    print(f"{nodes} nodes of {per_node} ranks, one coordinator, one node lost")
+    print(f"{nodes} nodes of {per_node} ranks, one coordinator, one node lost; the worst of three losses")
     print(
         f"heartbeats: {100 * report['heartbeat_share_of_a_core']:.1f} % of a core, "
         f"{report['cpu_us_per_heartbeat']} us each\n"

@@ -281,7 +281,7 @@ class Coordinator:
                 self._membership.lose_node(each.node, each.reason, now)
 
     def _on_trainers(self, member: Member, trainers: tuple[Any, ...]) -> None:
-        member.trainers = trainers
+        member.note_trainers(trainers)
         if self.phase is Phase.RUNNING:
             self._rehearsals.assign_all()
 

@@ -28,7 +28,8 @@ class Rehearsals:
 
     def assign_all(self) -> None:
         """While the job runs, every free trainer rehearses a rank, and its node has the recording of that rank."""
-        members = [member for member in self._job.members.values() if _has_free_trainer(member)]
+        nodes = self._job.members.values()
+        members = [member for member in nodes if member.position is None or not member.all_seated]
         for member in members:
             ranks = [t.rank for t in member.trainers if t.rank is not None and t.state in _REHEARSING]
             self.send_recordings(member.node, ranks)
@@ -118,11 +119,6 @@ class RecordingCache:
     def forget(self, node: str) -> None:
         for rank in self._read_by.pop(node, _NO_RANKS):
             self._readers[rank].discard(node)
-
-
-def _has_free_trainer(member: Member) -> bool:
-    """Not so for most of thousands of nodes."""
-    return member.position is None or any(trainer.state != "seated" for trainer in member.trainers)
 
 
 # --- which trainer rehearses which rank -------------------------------------------------------------------------------
