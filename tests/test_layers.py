@@ -35,6 +35,8 @@ SHARED = {"protocol", "config", "events", "errors"}
 TORCH_FREE_SNAPSHOT = {
     "snapshot.arena",
     "snapshot.checksums",
+    "snapshot.erasure",
+    "snapshot.piece_digests",
     "snapshot.salvage_file",
     "snapshot.progress",
     "snapshot.seal_bytes",

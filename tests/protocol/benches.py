@@ -12,6 +12,7 @@ from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import JobState, Phase
@@ -315,6 +316,8 @@ def _takeover_report(term: int, named: dict[str, str]) -> msg.TakeoverReport:
         ),
         schedules=(schedule,),
         holders=tuple(named.get("holders", "").split(",")),
+        scheme=Scheme(copies=len(named.get("holders", "").split(","))),
+        group=None,
         inventory=_inventory(named),
         trainers=(),
         missed=tuple(int(word) for word in named.get("missed", "").split(",") if word),

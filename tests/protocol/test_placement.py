@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
-from deadpool.protocol.coordinator.placement import LOAD_LIMIT, Placement, Rack, place
+from deadpool.protocol.coding import Scheme
+from deadpool.protocol.coordinator.coding_groups import Rack
+from deadpool.protocol.coordinator.placement import LOAD_LIMIT, NO_PLACEMENT, Placement
+from deadpool.protocol.coordinator.placement import place as place_by_scheme
 
 hypothesis = pytest.importorskip("hypothesis")
 given, st = hypothesis.given, hypothesis.strategies
 
 RACKS = st.lists(st.sampled_from([None, "a", "b", "c", "d"]), min_size=2, max_size=12)
+
+
+def place(racks: Sequence[Rack], count: int, before: Placement = NO_PLACEMENT) -> Placement:
+    return place_by_scheme(racks, Scheme(copies=count), before)
 
 
 def ring(positions: int, count: int) -> tuple[tuple[int, ...], ...]:

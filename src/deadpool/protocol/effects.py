@@ -14,6 +14,7 @@ import msgspec
 
 from deadpool.events import Event
 from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Fetch, Holder, Peer, SlotRef
 from deadpool.protocol.seal import Digest, Geometry
@@ -186,11 +187,13 @@ class StreamsCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """Another node wants to store a copy here; answered by AcceptOffer or RefuseOffer."""
+    """Another node wants to store a copy here, or with `group` to contribute to the parity that this node keeps for it;
+    answered by AcceptOffer or RefuseOffer."""
 
     offer: int
     generation: Generation
     copy: Copy
+    group: CodingGroup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +207,7 @@ class Received:
 class ReceiveFailed:
     slot: SlotRef
     reason: str
+    rank: int = -1  # of the contribution, where the slot is that of a parity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +217,7 @@ class SourceSpoilt:
     node: str
     rank: int
     version: Version
+    parity: bool = False  # what it keeps for the group of this rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +372,8 @@ class PushCopy:
     holder: Holder
     generation: Generation
     full: bool
+    group: CodingGroup | None = None  # only the pieces for the parity of member `target` are sent
+    target: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,9 +390,21 @@ class CutStreams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParityTarget:
+    """What a slot of parity is for. The geometries are of all members but this one, in their order: the slot has room
+    for snapshots as large."""
+
+    group: CodingGroup
+    member: int
+    geometries: tuple[Geometry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptOffer:
     offer: int
     slot: SlotRef
+    parity: ParityTarget | None = None
+    fresh: bool = False  # the first contribution to this parity: what was in the slot is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
+from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.protocol.structs import Value
@@ -145,9 +146,31 @@ class Lives(Value, frozen=True):
         return iter(sorted((live for batch in self.batches for live in batch), key=lambda live: live.rank))
 
 
+class Parity(Value, frozen=True, kw_only=True):
+    """What one member of a coding group keeps of a version for the others, whole and sealed. It holds their seals, so
+    it is evidence for each of them, and bytes together with what other members keep."""
+
+    group: CodingGroup
+    member: int
+    version: Version
+    digest: int
+    copies: Copies  # of the other members, as they were coded
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Of the others."""
+        return tuple(self.group.ranks[other] for other in self.group.others(self.member))
+
+    @property
+    def keeper(self) -> int:
+        """The rank of this member, under which its node is asked for the parity."""
+        return self.group.ranks[self.member]
+
+
 class Inventory(Value, frozen=True, kw_only=True):
     """All state that a node has, frozen when it acknowledged a fence."""
 
     live: Lives = Lives()
     own: Copies = Copies()
     held: Copies = Copies()
+    parities: tuple[Parity, ...] = ()

@@ -20,6 +20,8 @@ from deadpool.protocol.structs import Value
 
 PAGE_BYTES = 4096
 HEADER_BYTES = PAGE_BYTES
+PIECE_BYTES = 4 << 20
+"""The unit in which regions are checksummed and coded, and a divisor of what one frame carries."""
 
 NOT_AS_SEALED = "not as sealed"
 """The reason given for bytes that do not have the digest of their seal."""
@@ -61,6 +63,11 @@ class Seal(Value, frozen=True, kw_only=True):
 def replica_of(seal: Seal) -> tuple[int, int]:
     """Two ranks for which this is equal have the same replica region, and each can supply it for the other."""
     return (seal.extent.replica_bytes, seal.digest.replica)
+
+
+def regions_sent(seal: Seal) -> tuple[Region, ...]:
+    """The regions that are there where a snapshot was sent to another node."""
+    return REGIONS if seal.full else ("record", "unique")
 
 
 def page_aligned(size: int) -> int:

@@ -122,6 +122,8 @@ class Checkers:
             fail("f", f"{watermark} committed, {before.keep_from} and newer were kept")
         elif missing := self._holdings.first_missing_copy(watermark):
             fail("f", f"{watermark} committed without {missing}")
+        elif undecodable := self._holdings.first_undecodable(watermark):
+            fail("rule 27", f"{watermark} committed, and it cannot be rebuilt for {undecodable}")
 
     def _check_schedule(self, schedule: Schedule, before: Permit) -> None:
         """Rule 4 (every rank captures the same versions): nothing that the permit has passed already, or that a rank
@@ -177,7 +179,8 @@ class Checkers:
             if missing := self._holdings.first_missing_copy(watermark):
                 fail("c", f"{watermark} is called protected, but {missing} is not there")
             lost_already = self._holdings.some_seat_is_lost() or self._holdings.is_corrupt(watermark)
-            self._survivable = watermark if nodes <= 1 and not lost_already else None
+            losses = coordinator.commits.placement.losses
+            self._survivable = watermark if nodes <= losses and not lost_already else None
 
     def on_disturbance(self) -> None:
         """A coordinator dies or cannot be reached: a node that is late to find the next one is lost, and such losses
@@ -209,6 +212,11 @@ class Checkers:
             for rank, version in self._holdings.intact_copies(node):
                 if rank in ranks and version == watermark and not self._world.options.replicated:
                     fail("d", f"{node} has {version} of rank {rank}, which was called lost")
+        if watermark is None or self._world.options.replicated or not self._world.coordinator.seats:
+            return
+        for rank in ranks:
+            if self._holdings.can_rebuild(rank, watermark):
+                fail("d", f"{watermark} of rank {rank} can be rebuilt, and was called lost")
 
     # --- what machines and processes do ------------------------------------------------------------------------------
 

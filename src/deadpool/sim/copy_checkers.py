@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.identity import Generation, Version
@@ -66,6 +67,9 @@ class CopyCheckers:
         others are full."""
         layout, racks = self._world.layout, self._world.options.rack_of
         names = [holder.node for holder in plan.holders]
+        if plan.group is not None:
+            self._check_group(machine, plan, names)
+            return
         if plan.orders and (machine.name in names or len(names) != layout.holders):
             fail("rule 17", f"the copies of {machine.name} go to {names}")
         outside = [m for m in self._world.coordinator.seats if racks(m) != racks(machine.name)]
@@ -73,3 +77,32 @@ class CopyCheckers:
         roomy = layout.positions <= 2 * len(outside) and layout.holders == 1
         if self._world.options.racks and shared and roomy:
             fail("rule 17", f"a copy of {machine.name} goes to {shared} in its own rack, {outside} are in others")
+
+    def _check_group(self, machine: Machine, plan: Plan, names: list[str]) -> None:
+        """The other members are other nodes, and no more of a rack are in one group than racks and parities make
+        necessary."""
+        group, racks = plan.group, self._world.options.rack_of
+        assert group is not None
+        seats = self._world.coordinator.seats
+        members = [seats[position] for position in group.positions]
+        if machine.name in names or sorted([machine.name, *names]) != sorted(members):
+            fail("rule 17", f"{machine.name} is coded with {names}, its group is {members}")
+        if not self._world.options.racks or len({racks(node) for node in seats}) < 2:
+            return
+        self._check_racks_of_groups(plan)
+
+    def _check_racks_of_groups(self, plan: Plan) -> None:
+        """The loss of a rack takes no more members of a group than its parities make up for, as far as that is
+        possible."""
+        coordinator = self._world.coordinator
+        groups, racks = coordinator.commits.placement.groups, self._world.options.rack_of
+        if plan.generation != coordinator.generation or not groups:
+            return
+        beyond = 0
+        for group in groups:
+            inside = Counter(racks(coordinator.seats[position]) for position in group.positions)
+            beyond += sum(max(0, count - group.parities) for count in inside.values())
+        all_racks = Counter(map(racks, coordinator.seats))
+        unavoidable = sum(max(0, count - len(groups) * groups[0].parities) for count in all_racks.values())
+        if beyond > unavoidable:
+            fail("rule 17", f"{beyond} members of groups would be lost with their rack beyond repair: {groups}")

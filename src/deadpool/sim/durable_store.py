@@ -19,7 +19,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Plan
-from deadpool.sim.arena import Content
+from deadpool.sim.contents import Content
 from deadpool.sim.violation import fail
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class DurableStore:
         if not machine.alive or effect not in self._staging.get(machine.incarnation, []):
             return
         self._staging[machine.incarnation].remove(effect)
-        contents = [machine.arena.contents.get(ref) for ref, _, _ in effect.copies]
+        contents = [machine.arena.snapshot(ref) for ref, _, _ in effect.copies]
         machine.feed(Staged(name=effect.name, slots=tuple(ref for ref, _, _ in effect.copies)))
         self._world.after(WRITE_S, partial(self._written, machine, effect, contents))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
+from deadpool.protocol.coding import CodingGroup, NodeGroup
 from deadpool.protocol.identity import Version
+from deadpool.sim.contents import ParityContent
 
 if TYPE_CHECKING:
     from deadpool.sim.machine import Machine
@@ -28,7 +31,9 @@ class Holdings:
         """The copies that the node would report in an inventory."""
         machine = self._world.machine_at(node)
         inventory = machine.agent.copies.inventory(())
-        return [(c.seal.rank, c.seal.version) for c in (*inventory.own, *inventory.held)] if machine.alive else []
+        copies = [(c.seal.rank, c.seal.version) for c in (*inventory.own, *inventory.held)]
+        parities = [(parity.keeper, parity.version) for parity in inventory.parities]
+        return copies + parities if machine.alive else []
 
     def all_seats_are_alive(self) -> bool:
         return all(self._world.machine_at(node).alive for node in self._world.coordinator.seats)
@@ -40,7 +45,12 @@ class Holdings:
     def is_corrupt(self, version: Version) -> bool:
         """Some copy of it is: then one loss may be one too many."""
         arenas = [self._world.machine_at(node).arena for node in self._world.coordinator.seats]
-        return any(arena.sealed.get(slot, (0, None))[1] == version for arena in arenas for slot in arena.corrupted)
+        return any(
+            sealed.get(slot, (0, None))[1] == version
+            for arena in arenas
+            for slot in arena.corrupted
+            for sealed in (arena.sealed, arena.parities)
+        )
 
     def first_missing_copy(self, version: Version) -> str:
         """The first copy of a version that is not where it should be, or "". A dead machine is not expected to hold
@@ -51,16 +61,69 @@ class Holdings:
             home = layout.position_of(rank)
             for position in (home, *placement.of(home)):
                 machine = self._world.machine_at(seats[position])
-                if machine.alive and not self._has(machine, rank, version):
-                    return f"the copy of rank {rank} at {machine.name}"
+                coded = position != home and placement.group_of(home) is not None
+                has = self._has_in_parity if coded else self._has
+                if machine.alive and not has(machine, rank, version):
+                    return f"the {'pieces' if coded else 'copy'} of rank {rank} at {machine.name}"
         return ""
 
-    def _has(self, machine: Machine, rank: int, version: Version) -> bool:
+    def first_undecodable(self, version: Version) -> str:
+        """Rule 27 (parity counts when it is whole): the first rank that could not be rebuilt if as many nodes of its
+        group were lost as the scheme allows, or "". Dead machines count among the losses already."""
+        layout = self._world.layout
+        for nodes in self._world.coordinator.commits.placement.groups:
+            dead = {m for m, position in enumerate(nodes.positions) if not self._machine(position).alive}
+            for group in [nodes.of(rank, layout) for rank in layout.ranks_at(nodes.positions[0])]:
+                data, parity = self._blocks(nodes, group, version)
+                for lost in map(set, itertools.combinations(range(group.size), group.parities)):
+                    for member in lost if dead <= lost else ():
+                        if not group.can_rebuild(member, data - lost, parity - lost):
+                            return f"rank {group.ranks[member]} after the loss of members {sorted(lost)} of {nodes}"
+        return ""
+
+    def can_rebuild(self, rank: int, version: Version) -> bool:
+        """From what the other nodes of its group really hold, undamaged."""
+        layout = self._world.layout
+        nodes = self._world.coordinator.commits.placement.group_of(layout.position_of(rank))
+        if nodes is None:
+            return False
+        group = nodes.of(rank, layout)
+        data, parity = self._blocks(nodes, group, version, intact=True)
+        member = group.member_of(rank)
+        return group.can_rebuild(member, data - {member}, parity - {member})
+
+    def _blocks(
+        self, nodes: NodeGroup, group: CodingGroup, version: Version, *, intact: bool = False
+    ) -> tuple[set[int], set[int]]:
+        """Members whose own snapshot is there, and members whose parity holds all others."""
+        data, parity = set(), set()
+        for member, machine in enumerate(map(self._machine, nodes.positions)):
+            if machine.alive:
+                others = [group.ranks[other] for other in group.others(member)]
+                data |= {member} if self._has(machine, group.ranks[member], version, intact=intact) else set()
+                if all(self._has_in_parity(machine, rank, version, intact=intact) for rank in others):
+                    parity.add(member)
+        return data, parity
+
+    def _machine(self, position: int) -> Machine:
+        return self._world.machine_at(self._world.coordinator.seats[position])
+
+    def _has_in_parity(self, machine: Machine, rank: int, version: Version, *, intact: bool = False) -> bool:
+        """In a sealed parity that holds the true state of the rank."""
+        truth = self._world.history.state(version, rank)
+        for slot, (_, sealed) in machine.arena.parities.items():
+            content, corrupt = machine.arena.contents.get(slot), slot in machine.arena.corrupted
+            part = content.parts.get(rank) if isinstance(content, ParityContent) and sealed == version else None
+            if part is not None and part.unique == truth.unique:
+                return not (corrupt and intact)
+        return False
+
+    def _has(self, machine: Machine, rank: int, version: Version, *, intact: bool = False) -> bool:
         """Whole, and the rank's true state. Garbage is never committed, since some rank has no seal of it."""
         truth = self._world.history.state(version, rank)
         for slot, sealed in machine.arena.sealed.items():
             if sealed == (rank, version):
-                content = machine.arena.contents.get(slot)
+                content = machine.arena.snapshot(slot)
                 corrupt = slot in machine.arena.corrupted
-                return content is not None and (corrupt or content.unique == truth.unique)
+                return content is not None and (corrupt or content.unique == truth.unique) and not (corrupt and intact)
         return False

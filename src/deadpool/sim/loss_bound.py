@@ -33,7 +33,11 @@ class LossBound:
     @property
     def _bound_s(self) -> float:
         options = self._world.options
-        copies_s = 2 * max(0.5, options.copy_s) + options.push_s * options.holders + SLOW_PUSH_S
+        copies_s = (
+            2 * max(0.5, options.copy_s)
+            + options.push_s * max(options.holders, options.nodes if options.scheme else 0)
+            + SLOW_PUSH_S
+        )
         return copies_s + 100 * options.latency_s + NEWS_S
 
     @property

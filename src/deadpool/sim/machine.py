@@ -222,7 +222,8 @@ class Machine:
 
     def _reported_copies(self) -> set[tuple[int, Version]]:
         """The copies that it reported at the last fence."""
-        return {(copy.seal.rank, copy.seal.version) for copy in (*self.frozen.own, *self.frozen.held)}
+        copies = {(copy.seal.rank, copy.seal.version) for copy in (*self.frozen.own, *self.frozen.held)}
+        return copies | {(parity.keeper, parity.version) for parity in self.frozen.parities}
 
     def _obey(self, order: Order) -> None:
         message = order.message
@@ -284,8 +285,8 @@ class Machine:
                 self.world.durable.complete(self, effect)
             case CutStreams(generation=generation):
                 self.world.streams.cut(self, generation)
-            case AcceptOffer(offer=offer, slot=slot):
-                self.world.streams.on_accepted(offer, slot)
+            case AcceptOffer():
+                self.world.streams.on_accepted(effect)
             case RefuseOffer(offer=offer, reason=reason):
                 self.world.streams.on_refused(offer, reason)
             case ProbePeers():

@@ -38,6 +38,7 @@ class SeedOptions:
     drift: float = 0.0  # by which clocks are at most faster or slower than the true time
     standbys: int = 0  # further hosts with a coordinator
     load_s: float = 1.0  # at most, until a trainer has loaded its snapshot: the next fault may come before
+    scheme: str = ""  # how copies are protected, as rs(2,1); empty: by whole copies at the holders
     durable: bool = False  # checkpoints are written to a store, and are what is left when all copies of a rank are lost
 
     def __str__(self) -> str:

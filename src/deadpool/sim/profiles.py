@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from deadpool.protocol.coding import Scheme
 from deadpool.sim.options import ANYTHING, Profile, SeedOptions
 
 
@@ -58,6 +59,22 @@ def _durable(options: SeedOptions) -> SeedOptions:
     return replace(options, durable=True, holders=1, spares=3, calm_s=60.0, budget=0.0, standbys=0, every=1)
 
 
+CODED = ("rs(1,1)", "rs(2,1)", "rs(3,1)", "rs(4,1)", "rs(2,2)", "rs(3,2)", "rs(4,2)")
+
+
+def _coded(options: SeedOptions) -> SeedOptions:
+    """Snapshots are coded in groups of all sizes, some of them smaller than the scheme allows."""
+    scheme = CODED[options.seed % len(CODED)]
+    nodes = max(options.nodes + options.seed % 3, Scheme.parse(scheme).parities + 1)
+    return replace(options, scheme=scheme, nodes=nodes, spares=max(1, options.spares))
+
+
+def _coded_pairs(options: SeedOptions) -> SeedOptions:
+    """Two nodes of a group die at once, or one after the other, and two parities have to make up for it."""
+    options = replace(options, nodes=4 + options.seed % 3, spares=3, budget=0.0, calm_s=45.0)
+    return replace(options, scheme=("rs(2,2)", "rs(4,2)", "rs(3,2)")[options.seed % 3])
+
+
 PROFILES = (
     ANYTHING,
     Profile(
@@ -84,6 +101,13 @@ PROFILES = (
     Profile(name="births", kinds=frozenset({"node_cut", "newcomer"}), intensity=10.0, shape=_births),
     Profile(name="long_loads", kinds=frozenset({"node", "trainer", "alarm"}), intensity=4.0, shape=_long_loads),
     Profile(name="durable", kinds=frozenset({"pair", "node", "trainer", "join"}), intensity=3.0, shape=_durable),
+    Profile(name="coded", shape=_coded),
+    Profile(
+        name="coded_pairs",
+        kinds=frozenset({"node", "pair", "newcomer", "trainer", "corrupt", "drain", "join"}),
+        intensity=3.0,
+        shape=_coded_pairs,
+    ),
     Profile(name="intervals", kinds=frozenset({"node", "trainer"}), intensity=0.5, shape=_intervals),
 )
 BY_NAME = {profile.name: profile for profile in PROFILES}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from deadpool.protocol.effects import (
+    AcceptOffer,
     FetchCopy,
     Fetched,
     FetchFailed,
@@ -30,7 +31,8 @@ from deadpool.protocol.effects import (
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, SlotRef, Source
 from deadpool.protocol.seal import NOT_AS_SEALED, Digest
-from deadpool.sim.arena import Content
+from deadpool.sim.coding import decode, read_blocks
+from deadpool.sim.contents import Content, ParityContent
 
 if TYPE_CHECKING:
     from deadpool.sim.machine import Machine
@@ -91,23 +93,30 @@ class CopyStreams:
         stream.offer = world.next_number()
         self._offers[stream.offer] = stream
         copy = effect.copy
-        stream.copy = Copy(seal=structs.replace(copy.seal, full=effect.full), geometry=copy.geometry)
-        target.feed(Offered(offer=stream.offer, generation=stream.generation, copy=stream.copy))
+        geometry = copy.geometry if effect.full or effect.group is None else copy.geometry.without_replica()
+        stream.copy = Copy(seal=structs.replace(copy.seal, full=effect.full), geometry=geometry)
+        offered = Offered(offer=stream.offer, generation=stream.generation, copy=stream.copy, group=effect.group)
+        target.feed(offered)
 
     def on_refused(self, offer: int, reason: str) -> None:
         stream = self._offers.pop(offer)
         if stream.open:
             self._push_failed(stream, f"refused: {reason}")
 
-    def on_accepted(self, offer: int, slot: SlotRef) -> None:
-        stream = self._offers.pop(offer)
+    def on_accepted(self, accepted: AcceptOffer) -> None:
+        stream, slot, parity = self._offers.pop(accepted.offer), accepted.slot, accepted.parity
         assert stream.target is not None
+        arena = stream.target.arena
+        if parity is not None and stream.copy is not None:
+            version = stream.copy.seal.version
+            arena.begin_fold(slot, stream, ParityContent(parity.group, parity.member, version), fresh=accepted.fresh)
         if not stream.open:
-            failed = ReceiveFailed(slot=slot, reason="the sender has gone")
-            self._notify_unless_cut(stream.target, stream.generation, failed)
+            arena.end_fold(slot, stream, None)
+            self._notify_unless_cut(stream.target, stream.generation, _failed(stream, slot, "the sender has gone"))
             return
         stream.slot = slot
-        stream.target.arena.begin_write(slot, stream)
+        if parity is None:
+            arena.begin_write(slot, stream)
         self._world.after(self._push_s(), partial(self._arrived, stream))
 
     def _push_s(self) -> float:
@@ -126,9 +135,12 @@ class CopyStreams:
         if content.digest() != copy.seal.digest:
             self._fail_both(stream, NOT_AS_SEALED)
             return
-        target.arena.end_write(slot, stream, content if effect.full else replace(content, replica=None))
+        self._end_write(stream, slot, content if effect.full else replace(content, replica=None))
         self._close(stream)
-        self._received(target, slot, copy)
+        if effect.group is None:
+            self._received(target, slot, copy)
+        else:
+            target.feed(Received(slot=slot, copy=copy, bytes_received=1))
         if stream.source is not None:
             pushed = Pushed(rank=copy.seal.rank, version=copy.seal.version, node=target.name)
             self._notify_unless_cut(stream.source, stream.generation, pushed)
@@ -137,7 +149,7 @@ class CopyStreams:
         if stream.content is not None:
             return stream.content
         assert stream.source is not None
-        content = stream.source.arena.contents.get(effect.slot)
+        content = stream.source.arena.snapshot(effect.slot)
         assert content is not None and content.version == effect.copy.seal.version, "a slot was overwritten while read"
         return content
 
@@ -169,7 +181,26 @@ class CopyStreams:
         target.streams.append(stream)
         target.arena.begin_write(effect.slot, stream)
         parts = [list(group) for group in effect.fetch.groups]
-        self._fetch_part(stream, effect, parts, [])
+        if effect.fetch.rebuild is None:
+            self._fetch_part(stream, effect, parts, [])
+        else:
+            self._world.after(2 * self._world.push_s, partial(self._rebuild, stream, effect, parts))
+
+    def _rebuild(self, stream: CopyStream, effect: FetchCopy, parts: list[list[Source]]) -> None:
+        """Reads what is left of the group and decodes it. Damaged blocks are reported, and others are used."""
+        target, version = stream.target, effect.fetch.copy.seal.version
+        if not stream.open or target is None:
+            return
+        blocks = read_blocks(self._world, target, effect, stream.generation)
+        for block, parity in blocks.damaged:
+            source = block.source
+            spoilt = SourceSpoilt(node=source.node, rank=source.rank, version=version, parity=parity)
+            self._notify_unless_cut(target, stream.generation, spoilt)
+        content = decode(effect, blocks)
+        if content is None:
+            self._fetch_part(stream, effect, [[]], [])
+        else:
+            self._fetch_part(stream, effect, parts, [content])
 
     def _fetch_part(self, stream: CopyStream, effect: FetchCopy, parts: list[list[Source]], got: list[Content]) -> None:
         """Reads one group of regions after the other, each from the first source that has it."""
@@ -218,7 +249,7 @@ class CopyStreams:
         copies = machine.agent.copies
         places = (copies.own.get(source.rank), copies.held.get(source.rank))
         slot = next((found for rank_slots in places if rank_slots and (found := rank_slots.find(version))), None)
-        return machine.arena.contents.get(slot.ref) if slot else None
+        return machine.arena.snapshot(slot.ref) if slot else None
 
     def _fetched(self, target: Machine, stream: CopyStream, effect: FetchCopy, got: list[Content]) -> None:
         copy = effect.fetch.copy
@@ -254,8 +285,8 @@ class CopyStreams:
             return
         target, slot = stream.target, stream.slot
         if target is not None and slot is not None:
-            target.arena.end_write(slot, stream, None)
-            self._notify_unless_cut(target, stream.generation, ReceiveFailed(slot=slot, reason=reason))
+            self._end_write(stream, slot, None)
+            self._notify_unless_cut(target, stream.generation, _failed(stream, slot, reason))
         self._push_failed(stream, reason)
 
     # --- ends --------------------------------------------------------------------------------------------------------
@@ -289,12 +320,17 @@ class CopyStreams:
             return
         self._close(stream)
         if stream.target is not None and stream.slot is not None:
-            stream.target.arena.end_write(stream.slot, stream, None)
+            self._end_write(stream, stream.slot, None)
             if stream.target is not by:
-                failed = ReceiveFailed(slot=stream.slot, reason="the sender has gone")
+                failed = _failed(stream, stream.slot, "the sender has gone")
                 self._notify_unless_cut(stream.target, stream.generation, failed)
         if stream.source is not None and stream.source is not by:
             self._push_failed(stream, "the holder has gone")
+
+    def _end_write(self, stream: CopyStream, slot: SlotRef, content: Content | None) -> None:
+        assert stream.target is not None
+        stream.target.arena.end_write(slot, stream, content)
+        stream.target.arena.end_fold(slot, stream, content)
 
     def _close(self, stream: CopyStream) -> None:
         stream.open = False
@@ -310,6 +346,12 @@ class CopyStreams:
                 machine.feed(input)
 
         self._world.after(self._world.latency_s(), notify)
+
+
+def _failed(stream: CopyStream, slot: SlotRef, reason: str) -> ReceiveFailed:
+    effect = stream.effect
+    coded = isinstance(effect, PushCopy) and effect.group is not None
+    return ReceiveFailed(slot=slot, reason=reason, rank=effect.copy.seal.rank if coded else -1)  # type: ignore[union-attr]
 
 
 def _matches(content: Content, source: Source, wanted: Digest) -> bool:

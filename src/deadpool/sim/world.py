@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deadpool.protocol.checkpoint import DurableSettings
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
@@ -89,7 +90,8 @@ class World:
             durable=DURABLE if self.options.durable else None,
         )
         schedule = Schedule(every=self.options.every, rests=RESTS if self.options.budget else 0)
-        return CoordinatorConfig(settings=settings, deadlines=DEADLINES, schedule=schedule)
+        scheme = Scheme.parse(self.options.scheme) if self.options.scheme else None
+        return CoordinatorConfig(settings=settings, deadlines=DEADLINES, schedule=schedule, scheme=scheme)
 
     # --- chance and time ---------------------------------------------------------------------------------------------
 

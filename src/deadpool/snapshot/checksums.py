@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
 
-PIECE_BYTES = 4 << 20
-"""The unit in which regions are checksummed, and a divisor of what one frame carries."""
+from deadpool.protocol.seal import PIECE_BYTES
+
+__all__ = ["HASHING_THREADS", "PIECE_BYTES", "StateHasher", "checksum", "combine_pieces", "digest_region", "pieces"]
 
 HASHING_THREADS = max(1, min(4, (os.cpu_count() or 1) // 4))
 """Threads that checksum one slot: a core does 10 GB/s, a device delivers 55."""

@@ -23,7 +23,7 @@ from deadpool.protocol.seal import (
     Seal,
     extent_of,
 )
-from deadpool.snapshot.checksums import digest_region
+from deadpool.snapshot.piece_digests import PieceDigests, digest_pieces
 from deadpool.snapshot.seal_bytes import SEAL_BYTES, pack_seal, unpack_seal
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Seal",
     "clear_seal",
     "compute_digest",
+    "compute_piece_digests",
     "extent_of",
     "read_seal",
     "region",
@@ -78,8 +79,14 @@ def compute_digest(
     view: memoryview, geometry: Geometry, extent: Extent, pool: ThreadPoolExecutor | None = None
 ) -> Digest:
     """Returns the digests of all three regions of a slot."""
-    values = {name: digest_region(region(view, geometry, extent, name), pool) for name in REGIONS}
-    return Digest(**values)
+    return compute_piece_digests(view, geometry, extent, pool).digest
+
+
+def compute_piece_digests(
+    view: memoryview, geometry: Geometry, extent: Extent, pool: ThreadPoolExecutor | None = None
+) -> PieceDigests:
+    """Returns the digests of all pieces of a slot; those of its regions follow from them."""
+    return PieceDigests(**{name: digest_pieces(region(view, geometry, extent, name), pool) for name in REGIONS})
 
 
 def seal_slot(

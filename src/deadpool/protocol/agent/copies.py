@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deadpool.protocol.agent.arrivals import Arrivals
+from deadpool.protocol.agent.parities import Parities
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.pushes import Pushes, PushQueue
-from deadpool.protocol.agent.slots import RankSlots, Slots, SlotState
-from deadpool.protocol.effects import AgentEffect, HashSlot, ToCoordinator, WriteSeal
+from deadpool.protocol.agent.slots import RankSlots, Slot, Slots, SlotState
+from deadpool.protocol.effects import AgentEffect, HashSlot, Offered, ToCoordinator, WriteSeal
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import (
     Captured,
@@ -28,6 +29,7 @@ from deadpool.protocol.messages import (
     SlotRef,
 )
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.protocol.topology import Layout
 
 
 class Copies:
@@ -36,10 +38,12 @@ class Copies:
         self._slots = Slots(out)
         self._pushes = Pushes(current, self._slots, out, is_hashing_older=self._is_hashing_older)
         self.arrivals = Arrivals(current, self._slots, out, seal=self._seal)
+        self.parities = Parities(current, self._slots, out)
+        self._layout: Layout | None = None
         self._hashing: dict[SlotRef, Captured] = {}
 
     def configure(self, settings: Settings) -> None:
-        self._slots.slots_per_segment = settings.slots
+        self._slots.slots_per_segment, self._layout = settings.slots, settings.layout
 
     # --- what is there -----------------------------------------------------------------------------------------------
 
@@ -66,6 +70,9 @@ class Copies:
     @property
     def push_queues(self) -> dict[tuple[int, str], PushQueue]:
         return self._pushes.queues
+
+    def find_parity(self, keeper: int, version: Version) -> Slot | None:
+        return self._slots.find_parity(keeper, version)
 
     def is_expired(self, version: Version) -> bool:
         return self._slots.is_expired(version)
@@ -104,27 +111,32 @@ class Copies:
     def fence(self) -> None:
         self._pushes.fence()
         self.arrivals.fence()
+        self.parities.fence()
 
     def on_streams_cut(self) -> None:
         """No stream of an older generation reads or writes a slot any more."""
         self._slots.on_streams_cut()
         self.arrivals.on_streams_cut()
+        self.parities.on_streams_cut()
 
     def on_writer_ended(self, rank: int) -> None:
         """The rank's trainer is at rest or gone: what it had not declared captured is lost."""
         if rank in self.own:
             self.own[rank].free_all_in(SlotState.GRANTED)
 
-    def adopt(self, plan: Plan) -> None:
-        self._pushes.adopt(plan)
+    def adopt(self, plan: Plan, node: str) -> None:
+        assert self._layout is not None
+        self._pushes.adopt(plan, self._layout)
         self._slots.adopt(plan)
+        self.parities.adopt(plan, self._layout, node)
 
     def go(self, plan: Plan) -> None:
         self._pushes.go(plan)
 
     def apply_permit(self, permit: Permit) -> None:
         self._slots.apply_permit(permit)
-        self.arrivals.serve_waiting()
+        self.parities.drop_expired()
+        self._serve_waiting()
         self._slots.release_outgrown()
         self._slots.release_former_holdings()
         self.retry()
@@ -135,15 +147,49 @@ class Copies:
             self._slots.retry_allocations()
         self._pushes.retry()
 
+    def _serve_waiting(self) -> None:
+        self.arrivals.serve_waiting()
+        self.parities.serve_waiting()
+
+    # --- what comes from other nodes ---------------------------------------------------------------------------------
+
+    def on_offered(self, offer: Offered) -> None:
+        if offer.group is None:
+            self.arrivals.on_offered(offer)
+        else:
+            self.parities.on_offered(offer)
+
+    def on_received(self, ref: SlotRef, copy: Copy, bytes_received: int) -> None:
+        if self.parities.knows(ref):
+            self.parities.on_received(ref, copy, bytes_received)
+        else:
+            self.arrivals.on_received(ref, copy, bytes_received)
+
+    def on_receive_failed(self, ref: SlotRef, rank: int) -> None:
+        if self.parities.knows(ref):
+            self.parities.on_failed(ref, rank)
+        else:
+            self.arrivals.on_failed(ref)
+
     # --- damage ------------------------------------------------------------------------------------------------------
 
-    def drop_spoilt(self, rank: int, version: Version) -> None:
-        self._slots.drop_spoilt(rank, version)
+    def drop_spoilt(self, rank: int, version: Version, *, parity: bool = False) -> None:
+        if parity:
+            self.parities.drop_spoilt(rank, version)
+        else:
+            self._slots.drop_spoilt(rank, version)
 
     def replace_at_holder(self, rank: int, node: str, version: Version) -> None:
         """A holder has lost its copy since the plan: it is sent again."""
         if not self._current.is_fenced and rank in self.own:
             self._pushes.push_again(rank, node, version)
+
+    def contribute_again(self, keeper: int, node: str, version: Version) -> None:
+        """A node has lost the parity that it keeps for the group of its rank."""
+        assert self._layout is not None
+        place = self._layout.local_rank(keeper)
+        for rank in [rank for rank in self.own if self._layout.local_rank(rank) == place]:
+            self.replace_at_holder(rank, node, version)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
@@ -161,11 +207,12 @@ class Copies:
 
     def on_allocated(self, segment: int) -> None:
         self._slots.on_allocated(segment)
-        self.arrivals.serve_waiting()
+        self._serve_waiting()
 
     def on_allocation_failed(self, segment: int, reason: str) -> None:
         rank_slots = self._slots.on_allocation_failed(segment)
         self.arrivals.refuse_waiting(rank_slots.rank, reason)
+        self.parities.refuse_waiting(rank_slots.rank, reason)
 
     def use_geometry_of(self, ref: SlotRef) -> None:
         """A trainer that loads a snapshot has state of its geometry from then on, until it declares another."""
@@ -201,6 +248,9 @@ class Copies:
         )
 
     def on_hashed(self, ref: SlotRef, digest: Digest) -> None:
+        if self.parities.knows(ref):
+            self.parities.on_hashed(ref, digest)
+            return
         rank_slots, capture = self._slots.rank_slots_of(ref), self._hashing.pop(ref)
         slot = rank_slots.by_ref[ref]
         stale = self._current.is_fenced or capture.generation != self._current.generation

@@ -66,13 +66,14 @@ class DataNews:
             case StreamsCut(generation=cut):
                 self._unwinding.on_streams_cut(cut)
             case Offered():
-                copies.arrivals.on_offered(input)
+                copies.on_offered(input)
             case Received(slot=slot, copy=copy, bytes_received=count):
-                copies.arrivals.on_received(slot, copy, count)
-            case ReceiveFailed(slot=slot):
-                copies.arrivals.on_failed(slot)
-            case SourceSpoilt(node=node, rank=rank, version=version):
-                state.tell_coordinator(Spoilt(generation=generation, node=node, rank=rank, version=version))
+                copies.on_received(slot, copy, count)
+            case ReceiveFailed(slot=slot, rank=rank):
+                copies.on_receive_failed(slot, rank)
+            case SourceSpoilt(node=node, rank=rank, version=version, parity=parity):
+                spoilt = Spoilt(generation=generation, node=node, rank=rank, version=version, parity=parity)
+                state.tell_coordinator(spoilt)
             case Staged():
                 self._checkpoints.on_staged(input)
             case PartWritten():

@@ -88,10 +88,12 @@ class Orders:
             # copies, while the job runs
             case Permit() if unfenced:
                 self._apply_permit(message, now)
+            case Spoilt(node=node, rank=rank, version=version, parity=True) if node != state.node:
+                state.copies.contribute_again(rank, node, version)
             case Spoilt(node=node, rank=rank, version=version) if node != state.node:
                 state.copies.replace_at_holder(rank, node, version)
-            case Spoilt(rank=rank, version=version):
-                state.copies.drop_spoilt(rank, version)
+            case Spoilt(rank=rank, version=version, parity=parity):
+                state.copies.drop_spoilt(rank, version, parity=parity)
             case WriteCheckpoint() if unfenced and self._seating.plan is not None:
                 self._checkpoints.write(message, tuple(order.rank for order in self._seating.plan.orders))
             case FinishCheckpoint():
@@ -149,7 +151,7 @@ class Orders:
             state.trainers.replace_rehearsals(but=self._recordings.forget_own())
         if plan.resume is None:
             state.trainers.replace_rehearsals()
-        state.copies.adopt(plan)
+        state.copies.adopt(plan, state.node)
         self._record.on_plan(plan, state.settings.layout)
         self._heartbeats.on_plan(plan.permit.schedule)
         self._seat(plan, afresh=plan.resume is None or has_missed_one)

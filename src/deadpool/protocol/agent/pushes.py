@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.slots import Slot, Slots
+from deadpool.protocol.coding import CodingGroup, NodeGroup
 from deadpool.protocol.effects import AgentEffect, PushCopy, ToCoordinator
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Holder, Missed, Plan, SlotRef
 from deadpool.protocol.seal import NOT_AS_SEALED
+from deadpool.protocol.topology import Layout
 
 PUSH_ATTEMPTS = 4
 ALREADY_STORED = "already stored"  # refused, and yet what the sender wanted
@@ -32,6 +34,7 @@ class PushQueue:
     sending: tuple[Version, SlotRef] | None = None
     failures: int = 0
     awaits_retry: bool = False  # failed, and waits for the next heartbeat or permit
+    repeat: bool = False  # the version that is being sent has to be sent again
 
     def set_versions(self, versions: Iterable[Version]) -> None:
         self.versions = deque(sorted(versions, key=lambda version: version.number))
@@ -50,13 +53,15 @@ class Pushes:
         self._current, self._slots, self._out = current, slots, out
         self._is_hashing_older = is_hashing_older
         self.holders: tuple[Holder, ...] = ()
+        self._group: NodeGroup | None = None  # of which the holders are the other members, in its order
+        self._layout: Layout | None = None
         self.queues: dict[tuple[int, str], PushQueue] = {}
 
     def fence(self) -> None:
         self.queues.clear()
 
-    def adopt(self, plan: Plan) -> None:
-        self.holders = plan.holders
+    def adopt(self, plan: Plan, layout: Layout) -> None:
+        self.holders, self._group, self._layout = plan.holders, plan.group, layout
 
     def go(self, plan: Plan) -> None:
         """Copies that were lost with a node are replicated anew, floor first, before anything newer."""
@@ -77,6 +82,7 @@ class Pushes:
         """It goes before anything newer (rule 16, floor first)."""
         if any(holder.node == node for holder in self.holders):
             queue = self._queue(rank, node)
+            queue.repeat = queue.sending is not None and queue.sending[0] == version
             queue.set_versions({*queue.versions, version})
             self.send_next()
 
@@ -116,8 +122,25 @@ class Pushes:
             return
         slot.readers += 1
         queue.sending = (queue.versions[0], slot.ref)
-        generation, full = self._current.generation, not slot.copy.peers
-        self._out.append(PushCopy(slot=slot.ref, copy=slot.copy, holder=queue.holder, generation=generation, full=full))
+        group, target = self._coding(queue)
+        self._out.append(
+            PushCopy(
+                slot=slot.ref,
+                copy=slot.copy,
+                holder=queue.holder,
+                generation=self._current.generation,
+                full=not slot.copy.peers,
+                group=group,
+                target=target,
+            )
+        )
+
+    def _coding(self, queue: PushQueue) -> tuple[CodingGroup | None, int]:
+        """The group in which the rank is coded, and the member that the holder is."""
+        if self._group is None or self._layout is None:
+            return None, 0
+        group = self._group.of(queue.rank, self._layout)
+        return group, group.others(group.member_of(queue.rank))[self.holders.index(queue.holder)]
 
     def on_ended(self, rank: int, node: str, version: Version, failure: str | None) -> None:
         queue = self.queues.get((rank, node))
@@ -129,7 +152,9 @@ class Pushes:
         queue.sending, queue.awaits_retry = None, failure is not None
         queue.failures = 0 if failure is None else queue.failures + (NO_ROOM not in failure)
         given_up = failure is not None and self._gives_up(queue, version, failure)
-        if (failure is None or given_up) and queue.versions and queue.versions[0] == version:
+        done = failure is None and not queue.repeat
+        queue.repeat = False
+        if (done or given_up) and queue.versions and queue.versions[0] == version:
             queue.versions.popleft()
         if given_up:
             queue.failures = 0

@@ -10,6 +10,7 @@ from typing import Any
 
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.capture_schedule import CaptureSchedule
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import (
     Ended,
@@ -111,6 +112,8 @@ class TakeoverRecord:
             permit=permit,
             schedules=self._schedule.schedules if self._schedule else (),
             holders=tuple(holder.node for holder in plan.holders) if plan else (),
+            scheme=plan.scheme if plan else Scheme(),
+            group=plan.group if plan else None,
             inventory=inventory,
             trainers=trainers,
             missed=tuple(sorted(self._missed)),

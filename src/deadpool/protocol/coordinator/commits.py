@@ -84,6 +84,8 @@ class Commits:
             self.ledger.add_sealed_batch(batch, seats)
         for batch in (batch for batch in inventory.held.batches if batch.version in kept):
             self.ledger.add_stored_batch(batch, node)
+        for parity in (parity for parity in inventory.parities if parity.version in kept):
+            self.ledger.add_parity(parity, node)
 
     def _note_same_rack(self, before: tuple[int, ...]) -> None:
         """Copies that racks cannot protect are reported when they become so, and not at every plan."""
@@ -145,10 +147,19 @@ class Commits:
         self.ledger.add_stored(rank, node, version)
         return self._advance(version)
 
+    def on_encoded(self, ranks: Iterable[int], node: str, version: Version) -> str | None:
+        self.ledger.add_encoded(ranks, node, version)
+        return self._advance(version)
+
     def lose_copy(self, rank: int, node: str, version: Version) -> None:
         """It was counted, and is spoilt."""
         self._count_in()
         self.ledger.remove(rank, node, version)
+
+    def lose_parity(self, keeper: int, node: str, version: Version) -> None:
+        """The parity that the node of this rank keeps is spoilt, or has no room any more."""
+        self._count_in()
+        self.ledger.remove_parity(keeper, node, version)
 
     def on_missed(self, rank: int, number: int, reason: str) -> None:
         self.ledger.missed.add(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.topology import Schedule
 
@@ -34,6 +35,7 @@ class CoordinatorConfig:
     settings: Settings  # what agents are told of it
     deadlines: Deadlines
     schedule: Schedule
+    scheme: Scheme | None = None  # None: as many copies as the layout has holders
     fault_limit: FaultLimit = field(default_factory=FaultLimit)
 
     @property

@@ -69,6 +69,7 @@ from deadpool.protocol.messages import (
     CheckpointPart,
     Disconnecting,
     Durable,
+    Encoded,
     Ended,
     FenceAck,
     Finished,
@@ -225,6 +226,10 @@ class Coordinator:
                 self.drains.on_missed(rank, number)
                 self.commits.on_missed(rank, number, reason)
                 self._monitor.interval_chooser.on_missed(message)
+            case Encoded(ranks=ranks, version=version):
+                self._ending.end_if(self.commits.on_encoded(ranks, node, version))
+            case Spoilt(parity=True):
+                self._on_lost_parity(member, message)
             case Spoilt():
                 self._on_spoilt(member, message)
             case Durable():
@@ -295,6 +300,20 @@ class Coordinator:
         home = self.seats[self.layout.position_of(spoilt.rank)] if self.seats else None
         if home is not None and home in self.members and home != spoilt.node:
             out.send(home, spoilt)  # a holder that lacks it has to be sent it again
+
+    def _on_lost_parity(self, member: Member, lost: Spoilt) -> None:
+        """Its node drops it, or has begun it anew; the other members of the group send it their pieces again."""
+        out, position = self._job.out, self.layout.position_of(lost.rank)
+        grown = lost.node == member.node
+        what, detail = (
+            ("parity_begun_anew", {}) if grown else ("copy_corrupt", {"found_by": member.node, "parity": True})
+        )
+        out.emit(what, node=lost.node, rank=lost.rank, step=lost.version.number, **detail)
+        self.commits.lose_parity(lost.rank, lost.node, lost.version)
+        others = [self.seats[p] for p in self.commits.placement.held_by(position)] if self.seats else []
+        for node in [*([] if grown else [lost.node]), *others]:
+            if node in self.members:
+                out.send(node, lost)
 
     # --- for status, leadership and the simulator ---------------------------------------------------------------------
 

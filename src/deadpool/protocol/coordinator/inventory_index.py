@@ -12,10 +12,11 @@ import msgspec
 from msgspec.structs import replace
 
 from deadpool.protocol.checkpoint import Checkpoint
-from deadpool.protocol.coordinator.placement import Rack
+from deadpool.protocol.coding import CodingGroup
+from deadpool.protocol.coordinator.coding_groups import Rack
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inventory_batches import CopyBatch
-from deadpool.protocol.messages import Copy, Fetch, Inventory, Source, TrainerInfo
+from deadpool.protocol.messages import Block, Copy, Fetch, Inventory, Parity, Rebuild, Source, TrainerInfo
 from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Address, Layout
 
@@ -42,6 +43,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Home = tuple[NodeView, CopyBatch]
+Keeper = tuple[CodingGroup, int]
+"""A group, and the member that keeps a parity for it."""
 
 
 class VersionIndex:
@@ -60,6 +63,7 @@ class VersionIndex:
         self._held_by: dict[str, list[tuple[int, ...]]] = {}  # the same by node: ranks
         self._held_at: dict[int, list[Home]] = {}  # of the held ones, by position that was asked about
         self._holders: dict[int, list[Home]] | None = None  # the same by rank, made when many are asked about
+        self._parities: dict[Keeper, list[tuple[NodeView, Parity]]] = {}
         self._by_replica: dict[tuple[int, int], list[tuple[int, Home]]] | None = None  # made when asked about
 
     # --- counting -----------------------------------------------------------------------------------------------------
@@ -85,11 +89,14 @@ class VersionIndex:
         self._held.append(home)
         self._held_by.setdefault(home[0].node, []).append(home[1].ranks)
 
+    def count_parity(self, node: NodeView, parity: Parity) -> None:
+        self._parities.setdefault((parity.group, parity.member), []).append((node, parity))
+
     # --- which ranks stand there, where copies are --------------------------------------------------------------------
 
     @property
     def is_sealed(self) -> bool:
-        return bool(self._whole or self._own or self._elsewhere or self._held)
+        return bool(self._whole or self._own or self._elsewhere or self._held or self._parities)
 
     def stands(self, rank: int) -> bool:
         return rank in self._stand or self._layout.position_of(rank) in self._all_stand
@@ -113,6 +120,17 @@ class VersionIndex:
     def is_held_by(self, node: str, ranks: range) -> bool:
         batches = self._held_by.get(node, ())
         return tuple(ranks) in batches or set(ranks).issubset(rank for batch in batches for rank in batch)
+
+    def has_parity(self, node: str, keeper: Keeper) -> bool:
+        return any(view.node == node for view, _ in self._parities.get(keeper, ()))
+
+    def parities_of(self, rank: int) -> dict[CodingGroup, list[tuple[NodeView, Parity]]]:
+        """By group: the parities that this rank's pieces are in."""
+        found: dict[CodingGroup, list[tuple[NodeView, Parity]]] = {}
+        for (group, member), parities in self._parities.items():
+            if rank in group.ranks and group.ranks[member] != rank:
+                found.setdefault(group, []).append(parities[0])
+        return found
 
     def own_homes(self, rank: int) -> list[Home]:
         """Copies with every region, as its trainer captured them. First the one where it is seated."""
@@ -181,6 +199,8 @@ class InventoryIndex:
             self._version_index(batch.version).count_own((node, batch), seats)
         for batch in node.inventory.held.batches:
             self._version_index(batch.version).count_held((node, batch))
+        for parity in node.inventory.parities:
+            self._version_index(parity.version).count_parity(node, parity)
 
     def _version_index(self, version: Version) -> VersionIndex:
         """Mostly the same version as for the node before."""
@@ -245,11 +265,23 @@ class InventoryIndex:
         """Where to pull the snapshot from: its record and unique bytes and, if they lack it, a replica's bytes."""
         homes = self.homes(rank, version)
         if not homes:
-            return self._fetch_from_checkpoint(rank, version)
-        copy = homes[0][1]
+            return self._fetch_decoded(rank, version) or self._fetch_from_checkpoint(rank, version)
         base = tuple(_source(node, rank, "record", "unique") for node, _ in homes)
+        return self._with_replica(Fetch(copy=homes[0][1], groups=(base,)), homes)
+
+    def _fetch_decoded(self, rank: int, version: Version) -> Fetch | None:
+        """From what is left of its coding group."""
+        found = rebuild(self.of(version), rank)
+        if found is None:
+            return None
+        copy, how = found
+        fetch = Fetch(copy=copy, groups=(), rebuild=how)
+        return fetch if copy.seal.full else self._with_replica(fetch, [])
+
+    def _with_replica(self, fetch: Fetch, homes: list[tuple[NodeView, Copy]]) -> Fetch | None:
+        copy, rank = fetch.copy, fetch.copy.seal.rank
         if not copy.seal.extent.replica_bytes:
-            return Fetch(copy=copy, groups=(base,))
+            return fetch
         others = self._replicas_of(copy)
         replicas = [_source(node, rank, "replica") for node, home in homes if home.seal.full]
         replicas += [_source(node, other, "replica") for node, other in others]
@@ -257,7 +289,8 @@ class InventoryIndex:
             return None
         known = next((home.peers for _, home in homes if home.peers), ())  # a holder may not know of peers
         peers = known or tuple(other for _, other in others)
-        return Fetch(copy=replace(copy, geometry=_full_geometry(copy), peers=peers), groups=(base, tuple(replicas)))
+        whole = replace(copy, geometry=_full_geometry(copy), peers=peers)
+        return replace(fetch, copy=whole, groups=(*fetch.groups, tuple(replicas)))
 
     def _fetch_from_checkpoint(self, rank: int, version: Version) -> Fetch | None:
         known, checkpoint = self._checkpoint
@@ -285,6 +318,31 @@ def index_nodes(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[st
 def _full_geometry(copy: Copy) -> Geometry:
     """The geometry of a slot with room for the replica region, which a holder's slot may lack."""
     return replace(copy.geometry, replica_bytes=copy.seal.extent.replica_bytes)
+
+
+def rebuild(index: VersionIndex, rank: int) -> tuple[Copy, Rebuild] | None:
+    """The copy of a rank that no node has any more, as it was coded, and how it is decoded."""
+    for group, parities in index.parities_of(rank).items():
+        member = group.member_of(rank)
+        coded = {copy.seal.rank: copy for _, parity in parities for copy in parity.copies}
+        homes = {other: homes[0] for other in group.others(member) if (homes := _data_of(index, group.ranks[other]))}
+        if group.can_rebuild(member, homes, [parity.member for _, parity in parities]):
+            data = [
+                Block(
+                    member=other,
+                    source=_source(node, group.ranks[other], "record", "unique"),
+                    copy=coded.get(group.ranks[other]),
+                )
+                for other, node in homes.items()
+            ]
+            kept = [Block(member=p.member, source=_source(node, p.keeper, "parity")) for node, p in parities]
+            return coded[rank], Rebuild(group=group, member=member, data=tuple(data), parity=tuple(kept))
+    return None
+
+
+def _data_of(index: VersionIndex, rank: int) -> list[NodeView]:
+    """Nodes with a copy of this rank's own."""
+    return [node for node, _ in (*index.own_homes(rank), *index.held_of(rank))]
 
 
 def _source(node: NodeView, rank: int, *regions: str) -> Source:

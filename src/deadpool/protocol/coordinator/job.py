@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.members import Member, SilentNodes, SpareWatch
 from deadpool.protocol.coordinator.outbox import Outbox
+from deadpool.protocol.coordinator.placement import Placement
 from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, choose_seats
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter
@@ -50,6 +52,8 @@ class JobState:
         self.cut_off: set[str] = set()  # nodes that did not reach others: they are seated where no other is left
         self.leave_requests: dict[str, str] = {}  # nodes that were told to end, in this order: why
         self.seats: tuple[str, ...] = ()  # of the newest plan
+        self.scheme = config.scheme or Scheme(copies=self.layout.holders)  # counts from the next plan on
+        self.extra_holders: frozenset[int] = frozenset()  # positions that get one holder more, likewise
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self._spare_watch = SpareWatch()
@@ -76,6 +80,10 @@ class JobState:
         self.members = {member.node: member for member in members}
         self.quorum.electorates = electorates
         self._cause_count = causes
+
+    def take_up_protection(self, scheme: Scheme | None, placement: Placement) -> None:
+        """As the coordinator before has placed copies, so that nothing moves because of the takeover."""
+        self.scheme, self.extra_holders = scheme or self.scheme, placement.extra
 
     def enter(self, phase: Phase, now: float, patience_s: float) -> None:
         self.phase, self.entered_at, self.phase_deadline = phase, now, now + patience_s
@@ -192,6 +200,8 @@ class JobState:
             placement=self.commits.placement,
             nodes=tuple([m.view(recalled=bool(recalled) and m.voter in recalled) for m in members]),
             before=self.plan,
+            scheme=self.scheme,
+            extra_holders=self.extra_holders,
         )
 
     def newcomers(self) -> list[tuple[Member, int]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.placement import Placement
 from deadpool.protocol.identity import Version
-from deadpool.protocol.inventory_batches import CopyBatch
+from deadpool.protocol.inventory_batches import CopyBatch, Parity
 from deadpool.protocol.messages import Copy, Permit
 from deadpool.protocol.permits import may_overwrite
 from deadpool.protocol.seal import replica_of
@@ -60,17 +61,35 @@ class Ledger:
         if self._is_holder_of(rank, node):
             self.places.setdefault(version, set()).add((rank, node))
 
+    def add_encoded(self, ranks: Iterable[int], node: str, version: Version) -> None:
+        places = self.places.setdefault(version, set())
+        places.update((rank, node) for rank in ranks if self._is_holder_of(rank, node))
+
+    def add_parity(self, parity: Parity, node: str) -> None:
+        """Of an inventory: it counts if the group is still the one that the ranks are coded in."""
+        position = self.layout.position_of(parity.keeper)
+        group = self.placement.group_of(position)
+        if group is not None and group.of(parity.keeper, self.layout) == parity.group and self.nodes[position] == node:
+            self.add_encoded(parity.ranks, node, parity.version)
+
+    def remove_parity(self, keeper: int, node: str, version: Version) -> None:
+        """What this node keeps for the group of its rank."""
+        place, position = self.layout.local_rank(keeper), self.layout.position_of(keeper)
+        lost = {(self.layout.ranks_at(p)[place], node) for p in self.placement.held_by(position)}
+        self.places.get(version, set()).difference_update(lost)
+
     def remove(self, rank: int, node: str, version: Version) -> None:
         at_home = self.nodes[self.layout.position_of(rank)] == node if self.nodes else False
         self.places.get(version, set()).discard((rank, AT_HOME if at_home else node))
 
     def complete(self, version: Version) -> bool:
-        """Rule 6, commit: sealed at home and stored at all holders, for every rank."""
-        return len(self.places.get(version, ())) == self.layout.world_size * (1 + self.layout.holders)
+        """Rule 6, commit: sealed at home and stored at all holders, for every rank. Where snapshots are coded, stored
+        means that the pieces are in the sealed parity of that holder (rule 27, parity counts when it is whole)."""
+        return bool(self.nodes) and self.lag(version) == 0
 
     def lag(self, version: Version) -> int:
         """Copies that are still missing."""
-        return self.layout.world_size * (1 + self.layout.holders) - len(self.places.get(version, ()))
+        return self.placement.count(self.layout) - len(self.places.get(version, ()))
 
     @property
     def newest(self) -> int:

@@ -46,7 +46,7 @@ class Member:
 
     @property
     def has_copies(self) -> bool:
-        return self.inventory is not None and bool(self.inventory.own or self.inventory.held)
+        return self.inventory is not None and bool(self.inventory.own or self.inventory.held or self.inventory.parities)
 
     @property
     def is_spare(self) -> bool:

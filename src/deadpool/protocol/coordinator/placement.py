@@ -2,7 +2,8 @@
 
 The placement is a pure function of positions and of the racks of the nodes that sit there. So a spare of the lost
 node's rack moves only the copies that were lost. Without racks, or with a single one, it is a ring. Where a spare of
-another rack is seated, copies that are still well placed stay where they are.
+another rack is seated, copies that are still well placed stay where they are. Where snapshots are coded, a position is
+held by all other members of its group; which positions form groups is in `coding_groups.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-Rack = str | None
-"""None: the rack of this node is not known, so it counts as a rack of its own."""
+from deadpool.protocol.coding import NodeGroup, Scheme
+from deadpool.protocol.coordinator.coding_groups import Rack, domains, form_groups
+from deadpool.protocol.topology import Layout
 
+COPIES_NOWHERE = Scheme()
 LOAD_LIMIT = 2
 """How many times the even share a node may be asked to hold. Beyond that a copy stays in its own rack: the memory of a
 small rack must not have to hold the whole job."""
@@ -23,10 +26,29 @@ small rack must not have to hold the whole job."""
 @dataclass(frozen=True, kw_only=True)
 class Placement:
     racks: tuple[Rack, ...]  # of the node at each position
-    holders: tuple[tuple[int, ...], ...]  # per position: the positions that hold its copies
+    holders: tuple[tuple[int, ...], ...]  # per position: the positions that hold its copies, or parity of it
+    scheme: Scheme = COPIES_NOWHERE
+    extra: frozenset[int] = frozenset()  # positions with one holder more than the scheme says
+    groups: tuple[NodeGroup, ...] = ()  # where snapshots are coded: every position is in one of them
 
     def of(self, position: int) -> tuple[int, ...]:
         return self.holders[position]
+
+    def count(self, layout: Layout) -> int:
+        """Places of a version that is complete: at home and at all holders, of every rank."""
+        return layout.world_size + layout.per_node * sum(map(len, self.holders))
+
+    @property
+    def losses(self) -> int:
+        """How many nodes of a version that is complete may be lost at once, whichever they are."""
+        return min(1, self.scheme.copies) if not self.groups else self.scheme.parities
+
+    def group_of(self, position: int) -> NodeGroup | None:
+        return self._group_of.get(position)
+
+    @functools.cached_property
+    def _group_of(self) -> dict[int, NodeGroup]:
+        return {position: group for group in self.groups for position in group.positions}
 
     def held_by(self, position: int) -> tuple[int, ...]:
         return self._owners.get(position, ())
@@ -42,11 +64,18 @@ class Placement:
 
     @functools.cached_property
     def same_rack(self) -> tuple[int, ...]:
-        """Positions with a copy in their own rack: there was no better place."""
-        return tuple(p for p, holders in enumerate(self.holders) if self._count(self.racks[p], holders))
+        """Positions that the loss of their rack would leave without a copy: there was no better place."""
+        return tuple(p for p, holders in enumerate(self.holders) if self._is_lost_with_its_rack(p, holders))
+
+    def _is_lost_with_its_rack(self, position: int, holders: Sequence[int]) -> bool:
+        inside = self._count(self.racks[position], holders)
+        group = self.group_of(position)
+        return inside >= group.parities if group is not None else inside > 0
 
     def would_move(self, position: int, rack: Rack) -> int:
         """Copies that would have to move if the node at `position` stood in `rack`."""
+        if self.groups:
+            return self._count(rack, self.of(position))  # none moves: fewer members of one rack are better
         return self._count(rack, self.of(position)) + self._count(rack, self.held_by(position))
 
     def _count(self, rack: Rack, positions: Sequence[int]) -> int:
@@ -56,14 +85,32 @@ class Placement:
 NO_PLACEMENT = Placement(racks=(), holders=())
 
 
-def place(racks: Sequence[Rack], count: int, before: Placement = NO_PLACEMENT) -> Placement:
-    """`count` holders for each position. `before` is the placement of the plan before, of the same positions."""
-    if before.racks == tuple(racks):
+def place(
+    racks: Sequence[Rack],
+    scheme: Scheme,
+    before: Placement = NO_PLACEMENT,
+    extra: frozenset[int] = frozenset(),
+) -> Placement:
+    """`before` is the placement of the plan before, of the same positions; `extra` are positions that get one holder
+    more, where there are nodes enough."""
+    if (before.racks, before.scheme, before.extra) == (tuple(racks), scheme, extra):
         return before
-    builder = _PlacementBuilder(racks, count, before)
+    known = before if before.scheme == scheme else NO_PLACEMENT
+    if scheme.is_coded:
+        return _place_groups(racks, scheme, known, extra)
+    counts = [min(scheme.copies + (p in extra), len(racks) - 1) for p in range(len(racks))]
+    builder = _PlacementBuilder(racks, counts, known)
     builder.keep_what_is_well_placed()
     builder.fill()
-    return Placement(racks=tuple(racks), holders=tuple(map(tuple, builder.holders)))
+    holders = tuple(map(tuple, builder.holders))
+    return Placement(racks=tuple(racks), holders=holders, scheme=scheme, extra=extra)
+
+
+def _place_groups(racks: Sequence[Rack], scheme: Scheme, before: Placement, extra: frozenset[int]) -> Placement:
+    groups = form_groups(racks, scheme, before.groups)
+    others = {p: tuple(other for other in group.positions if other != p) for group in groups for p in group.positions}
+    holders = tuple(others[position] for position in range(len(racks)))
+    return Placement(racks=tuple(racks), holders=holders, scheme=scheme, extra=extra, groups=groups)
 
 
 class _PlacementBuilder:
@@ -71,9 +118,10 @@ class _PlacementBuilder:
     positions to the same one. Where no rack is wider than half of the ring, that alone spreads copies evenly.
     Elsewhere, and beside copies that stay, the least loaded position of another rack is taken."""
 
-    def __init__(self, racks: Sequence[Rack], count: int, before: Placement) -> None:
-        self._count, self._before = count, before.holders
-        self._domains = _domains(racks)
+    def __init__(self, racks: Sequence[Rack], counts: Sequence[int], before: Placement) -> None:
+        self._counts, self._before = counts, before.holders
+        self._most = max(counts, default=0)
+        self._domains = domains(racks)
         sizes = Counter(self._domains)  # in order of first appearance
         self._widest, self._others = max(sizes.values(), default=1), max(1, len(sizes) - 1)
         order = {domain: index for index, domain in enumerate(sizes)}
@@ -85,13 +133,14 @@ class _PlacementBuilder:
     def keep_what_is_well_placed(self) -> None:
         for position, holders in enumerate(self._before):
             for holder in holders:
-                if self._domains[holder] != self._domains[position]:
+                full = len(self.holders[position]) >= self._counts[position]
+                if not full and self._domains[holder] != self._domains[position]:
                     self._take(position, holder)
 
     def fill(self) -> None:
-        for nth in range(self._count):
+        for nth in range(self._most):
             for position in self._ring:
-                if len(self.holders[position]) <= nth:
+                if len(self.holders[position]) <= nth < self._counts[position]:
                     self._take(position, self._best(position, nth))
 
     def _take(self, position: int, holder: int) -> None:
@@ -113,15 +162,8 @@ class _PlacementBuilder:
 
     def _cost(self, position: int, holder: int, start: int) -> tuple[int, bool, bool, int, int]:
         inside = self._domains[position] == self._domains[holder]
-        full = self._load[holder] >= LOAD_LIMIT * self._count
+        full = self._load[holder] >= LOAD_LIMIT * self._most
         moved = bool(self._before) and holder not in self._before[position]
         distance = (self._index[holder] - start) % len(self._ring)
         worse = 1 if inside else 2 * full
         return (worse, moved, not self._is_new_rack(position, holder), self._load[holder], distance)
-
-
-def _domains(racks: Sequence[Rack]) -> list[Rack | int]:
-    """What may fail together. One rack for all says nothing: then every node counts as a domain of its own."""
-    if len(set(racks)) == 1:
-        return list(range(len(racks)))
-    return [position if rack is None else rack for position, rack in enumerate(racks)]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView, VersionIndex, index_nodes
 from deadpool.protocol.coordinator.placement import NO_PLACEMENT, Placement, place
 from deadpool.protocol.identity import Generation, Version
@@ -41,6 +42,8 @@ class ClusterView:
     committed: bool = True  # False: the watermark is only where a young job resumed, and would be no loss
     placement: Placement = NO_PLACEMENT  # of the plan before
     before: GlobalPlan | None = None  # that plan, where it is known
+    scheme: Scheme | None = None  # None: as many copies as the layout has holders
+    extra_holders: frozenset[int] = frozenset()  # positions whose ranks get one holder more than the scheme says
     checkpoint: Checkpoint | None = None  # durable and complete: to begin from where no version is left in memory
 
 
@@ -179,7 +182,8 @@ class _PlanBuilder:
         self.nodes = {node.node: node for node in view.nodes}
         self.floor = self._floor()
         racks = [self.nodes[seat].rack for seat in seats]
-        self.placement = place(racks, view.layout.holders, view.placement)
+        self.scheme = view.scheme or Scheme(copies=view.layout.holders)
+        self.placement = place(racks, self.scheme, view.placement, view.extra_holders)
         self._position = {node: position for position, node in enumerate(seats)}
 
     def _floor(self) -> Version | None:
@@ -199,6 +203,7 @@ class _PlanBuilder:
             permit=self._permit(),
             store_rank=self._store_rank(),
             changes=changes,
+            scheme=self.scheme,
         )
         as_before = replace(common, as_of=view.before.generation) if view.before is not None else common
         undisturbed = self._undisturbed(view.before) if view.before is not None else {}
@@ -222,6 +227,7 @@ class _PlanBuilder:
             orders=self._orders(node.node),
             holders=self._holders(node.node),
             held=self._held(node.node),
+            group=self._group(node.node),
             quarantined=node.quarantined,
         )
 
@@ -272,8 +278,16 @@ class _PlanBuilder:
         if not (self._at_resume.all_stand(position) and self._at_floor.is_whole(position)):
             return False
         ranks = self.view.layout.ranks_at(position)
-        holders = [self.seats[holder] for holder in self.placement.of(position)]
-        return all(index.is_held_by(holder, ranks) for index in self._wanted for holder in holders)
+        holders = self.placement.of(position)
+        return all(self._is_stored(index, holder, ranks) for index in self._wanted for holder in holders)
+
+    def _is_stored(self, index: VersionIndex, holder: int, ranks: range) -> bool:
+        """Whether the node at position `holder` has copies of these ranks, or their pieces in its parities."""
+        node, group = self.seats[holder], self.placement.group_of(holder)
+        if group is None:
+            return index.is_held_by(node, ranks)
+        member, layout = group.positions.index(holder), self.view.layout
+        return all(index.has_parity(node, (group.of(rank, layout), member)) for rank in ranks)
 
     @functools.cached_property
     def _at_resume(self) -> VersionIndex:
@@ -315,14 +329,14 @@ class _PlanBuilder:
     def _pushes(self, rank: int) -> tuple[tuple[str, Version], ...]:
         """Copies that holders lack: they were lost with their nodes, or the placement moved. Rule 16, floor first:
         with the newest first, the next loss could leave no version that every rank has."""
-        index = self.index
-        holders = [self.seats[p] for p in self.placement.of(self.view.layout.position_of(rank))]
+        index, only = self.index, range(rank, rank + 1)
+        holders = self.placement.of(self.view.layout.position_of(rank))
         return tuple(
             [
-                (holder, version)
+                (self.seats[holder], version)
                 for version in self._versions
                 for holder in holders
-                if not index.holds(holder, rank, version) and index.can_be_had(rank, version)
+                if not self._is_stored(index.of(version), holder, only) and index.can_be_had(rank, version)
             ]
         )
 
@@ -331,6 +345,10 @@ class _PlanBuilder:
         position = self._position.get(node)
         names = [self.seats[p] for p in self.placement.of(position)] if position is not None else []
         return tuple(Holder(node=name, address=self.nodes[name].data) for name in dict.fromkeys(names))
+
+    def _group(self, node: str) -> NodeGroup | None:
+        position = self._position.get(node)
+        return self.placement.group_of(position) if position is not None else None
 
     def _held(self, node: str) -> tuple[int, ...]:
         """Ranks whose copies this node holds."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.faults import Faults
 from deadpool.protocol.coordinator.heartbeats import RunMonitor
@@ -43,6 +44,7 @@ class Takeover:
         job = self._job
         job.take_over(view.members(now), view.electorates, causes=view.newest.n)
         job.begin_generation(view.generation, cause=f"term-{job.term}")
+        job.take_up_protection(view.scheme, view.placement)
         if view.permit is not None:
             job.commits.take_over(view.permit, view.resume, view.schedules, view.ledger(job.layout))
         self._monitor.end_generation()
@@ -105,6 +107,11 @@ class RecoveredView:
         return next((report.resume for report in self._seated if report.footing.planned == self.plan), None)
 
     @property
+    def scheme(self) -> Scheme | None:
+        """Of the newest plan; the coordinator that made it may have chosen another than the user's."""
+        return next((report.scheme for report in self._seated if report.footing.planned == self.plan), None)
+
+    @property
     def generation(self) -> Generation:
         """The one that all are in, also where the last coordinator had begun to fence another node; or one that no node
         is past."""
@@ -122,6 +129,8 @@ class RecoveredView:
                     ledger.add_sealed(copy)
             for copy in report.inventory.held:
                 ledger.add_stored(copy.seal.rank, node, copy.seal.version)
+            for parity in report.inventory.parities:
+                ledger.add_parity(parity, node)
         return ledger
 
     def members(self, now: float) -> list[Member]:
@@ -231,7 +240,9 @@ def _placement(
     if len(known) < len(seats):
         return NO_PLACEMENT
     position = {node: index for index, node in enumerate(known)}
-    return Placement(
-        racks=tuple(joins[node].rack for node in known),
-        holders=tuple(tuple(position[holder] for holder in reports[node].holders) for node in known),
-    )
+    holders = tuple(tuple(position[holder] for holder in reports[node].holders) for node in known)
+    groups = tuple(dict.fromkeys(group for node in known if (group := reports[node].group) is not None))
+    scheme = reports[known[0]].scheme
+    extra = frozenset(p for p, holding in enumerate(holders) if not groups and len(holding) > scheme.copies)
+    racks = tuple(joins[node].rack for node in known)
+    return Placement(racks=racks, holders=holders, scheme=scheme, extra=extra, groups=groups)

@@ -3,9 +3,9 @@
 A message that depends on the seating of ranks carries the generation in which it was sent. Its receiver drops it before
 anything else is done with it if that generation is over. There are three conversations, in the order of a recovery:
 
-    agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Durable
-                            FenceAck Spoilt NodePrepared NodeConnected Probed Finished Ended Standing Leave Salvaged
-                            CheckpointPart CheckpointDone Report
+    agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Encoded
+                            Durable FenceAck Spoilt NodePrepared NodeConnected Probed Finished Ended Standing Leave
+                            Salvaged CheckpointPart CheckpointDone Report
     coordinator -> agent    Welcome JoinRefused Alive Recording Rehearse Fence Plan Connect Go Permit Probe Release
                             Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint Shutdown
                             (each in an Order, which names the term), Injection
@@ -36,7 +36,7 @@ All other code imports the names from here.
 
 from __future__ import annotations
 
-from deadpool.protocol.inventory_batches import Copies, Copy, Inventory, Live, Lives
+from deadpool.protocol.inventory_batches import Copies, Copy, Inventory, Live, Lives, Parity
 from deadpool.protocol.messages.checkpoints import (
     AbandonCheckpoint,
     CheckpointDone,
@@ -51,6 +51,7 @@ from deadpool.protocol.messages.copies import (
     Captured,
     Declare,
     Detach,
+    Encoded,
     Final,
     Grant,
     Missed,
@@ -66,7 +67,7 @@ from deadpool.protocol.messages.ending import Ended, Finished, Release, Salvage,
 from deadpool.protocol.messages.fences import Fence, FenceAck, Halt, Halted
 from deadpool.protocol.messages.joining import Disconnecting, Join, JoinRefused, Settings, TakeoverReport, Welcome
 from deadpool.protocol.messages.order import Order
-from deadpool.protocol.messages.plans import Fetch, Holder, Plan, RankOrder, Source
+from deadpool.protocol.messages.plans import Block, Fetch, Holder, Plan, RankOrder, Rebuild, Source
 from deadpool.protocol.messages.progress import (
     WAITS_FOR_DATA,
     WAITS_FOR_PEERS,
@@ -106,24 +107,24 @@ from deadpool.protocol.structs import Message
 
 ALL: tuple[type[Message], ...] = (
     AbandonCheckpoint, Alive, Answer, Arriving, Ask, Attach, Captured, CheckpointDone, CheckpointPart, Connect,
-    Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, End, Ended, Examine, Examined, Facts, Failed, Fence,
-    FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected, Injection, Join,
-    JoinRefused, Leave, Missed, NodeConnected, NodePrepared, Order, Parked, Paused, Permit, Plan, Prepared, Probe,
-    Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat,
-    Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers,
-    Waits, Welcome, WriteCheckpoint,
+    Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, Encoded, End, Ended, Examine, Examined, Facts,
+    Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected,
+    Injection, Join, JoinRefused, Leave, Missed, NodeConnected, NodePrepared, Order, Parked, Paused, Permit, Plan,
+    Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged,
+    Sealed, Seat, Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello,
+    TrainerLost, Trainers, Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
 __all__ = [
     "ALL", "WAITS_FOR_DATA", "WAITS_FOR_PEERS", "AbandonCheckpoint", "Alive", "Answer", "Arriving", "Ask", "Attach",
-    "CaptureCostReport", "Captured", "CheckpointDone", "CheckpointPart", "Connect", "Connected", "Copies", "Copy",
-    "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "End", "Ended", "Examine", "Examined", "Facts",
-    "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished", "Go", "Grant", "Halt", "Halted",
-    "Heartbeat", "Holder", "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused", "Leave", "Live",
-    "Lives", "Missed", "NodeConnected", "NodePrepared", "Order", "Overhead", "Parked", "Paused", "Peer", "Permit",
-    "Plan", "Prepared", "Probe", "Probed", "Proceed", "RankOrder", "Recording", "Rehearse", "Release", "Report",
-    "Reschedule", "Restore", "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shutdown", "SlotRef", "Source",
-    "Spoilt", "Stand", "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost",
-    "Trainers", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+    "Block", "CaptureCostReport", "Captured", "CheckpointDone", "CheckpointPart", "Connect", "Connected", "Copies",
+    "Copy", "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "Encoded", "End", "Ended", "Examine",
+    "Examined", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished", "Go", "Grant",
+    "Halt", "Halted", "Heartbeat", "Holder", "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused",
+    "Leave", "Live", "Lives", "Missed", "NodeConnected", "NodePrepared", "Order", "Overhead", "Parity", "Parked",
+    "Paused", "Peer", "Permit", "Plan", "Prepared", "Probe", "Probed", "Proceed", "RankOrder", "Rebuild", "Recording",
+    "Rehearse", "Release", "Report", "Reschedule", "Restore", "Salvage", "Salvaged", "Sealed", "Seat", "Settings",
+    "Shutdown", "SlotRef", "Source", "Spoilt", "Stand", "Standing", "Stepped", "Stored", "TakeoverReport",
+    "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip

@@ -79,6 +79,15 @@ class Stored(Message, frozen=True, kw_only=True):
     bytes_received: int
 
 
+class Encoded(Message, frozen=True, kw_only=True):
+    """A member of a coding group has the pieces of all others in its parity of this version, and has sealed it."""
+
+    generation: Generation
+    version: Version
+    ranks: tuple[int, ...]  # whose pieces are in it
+    bytes_received: int
+
+
 class Permit(Message, frozen=True, kw_only=True):
     """The node keeps `watermark` and every version numbered from `keep_from` on. It may overwrite the rest."""
 
@@ -104,9 +113,13 @@ class Reschedule(Message, frozen=True, kw_only=True):
 
 class Spoilt(Message, frozen=True, kw_only=True):
     """The bytes of a copy are not those that were sealed. Trainers and agents say it of their own node's copies. The
-    copy counts as lost from here on."""
+    copy counts as lost from here on.
+
+    With `parity` it is the parity that the node of this rank keeps for its group. A node also says so where its parity
+    has no room for a snapshot that has grown."""
 
     generation: Generation
     node: str
     rank: int
     version: Version
+    parity: bool = False

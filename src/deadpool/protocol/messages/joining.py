@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deadpool.protocol.checkpoint import DurableSettings
+from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.identity import Version
 from deadpool.protocol.inventory_batches import Inventory
 from deadpool.protocol.messages.copies import Permit
@@ -65,6 +66,8 @@ class TakeoverReport(Message, frozen=True, kw_only=True):
     permit: Permit | None
     schedules: tuple[Schedule, ...]
     holders: tuple[str, ...]  # of what this node's ranks seal
+    scheme: Scheme
+    group: NodeGroup | None  # in which they are coded
     inventory: Inventory  # not frozen, and without live state
     trainers: tuple[TrainerInfo, ...]
     missed: tuple[int, ...] = ()  # of this generation, as far as no permit has passed them

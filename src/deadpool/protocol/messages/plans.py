@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from deadpool.protocol.coding import CodingGroup, NodeGroup, Scheme
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inventory_batches import Copy
 from deadpool.protocol.messages.copies import Permit
@@ -21,12 +22,30 @@ class Source(Value, frozen=True, kw_only=True):
     regions: tuple[str, ...]
 
 
+class Block(Value, frozen=True, kw_only=True):
+    """What one member of a coding group has: its own snapshot, as it was coded, or the parity that it keeps."""
+
+    member: int
+    source: Source
+    copy: Copy | None = None  # of the snapshot
+
+
+class Rebuild(Value, frozen=True, kw_only=True):
+    """How the lost snapshot of one rank follows from what other members of its coding group have."""
+
+    group: CodingGroup
+    member: int  # whose snapshot is lost
+    data: tuple[Block, ...]
+    parity: tuple[Block, ...]
+
+
 class Fetch(Value, frozen=True, kw_only=True):
     """One snapshot that a newcomer's node has to pull. Every group of sources supplies one part of it, and each source
     of a group has the whole part, so that the next one can be tried when one fails."""
 
     copy: Copy
     groups: tuple[tuple[Source, ...], ...]
+    rebuild: Rebuild | None = None  # no node has the record and the unique part: they are decoded
     checkpoint: str = ""  # the durable checkpoint that has the whole snapshot; then there are no groups
 
 
@@ -63,6 +82,8 @@ class Plan(Message, frozen=True, kw_only=True):
     orders: tuple[RankOrder, ...] = ()
     holders: tuple[Holder, ...] = ()  # of what this node's ranks seal
     held: tuple[int, ...] = ()  # ranks of other nodes whose copies come to this one
+    scheme: Scheme = Scheme()
+    group: NodeGroup | None = None  # in which snapshots are coded; `holders` are its other members, in its order
     changes: Changes = Changes()  # by this plan, for all nodes
     quarantined: bool = False  # the node fails again and again; it says so to whoever coordinates next
 
@@ -72,4 +93,4 @@ class Plan(Message, frozen=True, kw_only=True):
             return self
         assert before is not None and before.generation == self.as_of, (self, before)
         orders = tuple(RankOrder(rank=order.rank, keep=True) for order in before.orders)
-        return replace(self, as_of=None, orders=orders, holders=before.holders, held=before.held)
+        return replace(self, as_of=None, orders=orders, holders=before.holders, held=before.held, group=before.group)

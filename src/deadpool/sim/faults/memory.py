@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 def corrupt(world: World) -> bool:
     quiet = [machine for machine in alive(world) if not any(p.stage == "loading" for p in machine.processes.values())]
     places = [(machine, slot) for machine in quiet for slot in machine.arena.sealed]
+    places += [(machine, slot) for machine in quiet for slot in machine.arena.parities]
     for machine, slot in pick(world, places):
-        rank, version = machine.arena.sealed[slot]
+        rank, version = machine.arena.sealed.get(slot) or machine.arena.parities[slot]
         world.log("world", "bit flips", {"node": machine.name, "rank": rank, "version": version})
         machine.arena.corrupt(slot)
     return bool(places)

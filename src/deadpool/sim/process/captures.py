@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from deadpool.protocol.messages import Declare, Missed
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.trainer_core import Capture
-from deadpool.sim.arena import Content, content_of
+from deadpool.sim.contents import Content, content_of
 
 if TYPE_CHECKING:
     from deadpool.sim.process.trainer_process import Process

@@ -173,7 +173,7 @@ class Seating:
 
     def _load(self, restore: Restore, slot: SlotRef) -> None:
         name, arena = self._process.name, self._process.machine.arena
-        content = arena.contents.get(slot)
+        content = arena.snapshot(slot)
         gone = content is None or str(content.version) != str(restore.version)
         assert not gone or self._is_superseded(restore), f"{name} restores {restore}: it is not there"
         if content is None or gone:

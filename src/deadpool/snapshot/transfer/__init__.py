@@ -7,14 +7,19 @@ carries its generation, and bytes count only once their digest is verified. Stre
 
 from __future__ import annotations
 
-from deadpool.snapshot.transfer.callbacks import Found, TransferRefused
+from deadpool.snapshot.transfer.callbacks import Found, FoundParity, ParityCallbacks, TransferRefused
 from deadpool.snapshot.transfer.channel import TransferAddress
 from deadpool.snapshot.transfer.client import TransferClient
-from deadpool.snapshot.transfer.requests import PullRequest, PushRequest
+from deadpool.snapshot.transfer.parity_frames import ParityName
+from deadpool.snapshot.transfer.requests import ContributeRequest, PullRequest, PushRequest
 from deadpool.snapshot.transfer.server import TransferServer
 
 __all__ = [
+    "ContributeRequest",
     "Found",
+    "FoundParity",
+    "ParityCallbacks",
+    "ParityName",
     "PullRequest",
     "PushRequest",
     "TransferAddress",

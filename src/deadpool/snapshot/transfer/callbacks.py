@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
+from deadpool.snapshot.erasure.contribution import Contribution
+from deadpool.snapshot.erasure.parity_slot import ParitySlot
+from deadpool.snapshot.transfer.parity_frames import ParityName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +47,34 @@ class Callbacks:
     stored: Callable[[Seal], None]
     dropped: Callable[[Seal, str], None]
     find: Callable[[int, Version], Found | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundParity:
+    """A sealed parity that may be read, and where its slot lies. The descriptor is the arena's, as that of Found."""
+
+    fd: int
+    offset: int
+    slot: ParitySlot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParityCallbacks:
+    """open         returns the parity that a member of a group wants to add to. Its digests are those of its seal.
+    contributed  is called when everything of that member is in.
+    dropped      is called when not everything came: its writers have ended, and what has come stays added.
+    find         returns a parity that a peer wants to read.
+    """
+
+    open: Callable[[Contribution, Generation], ParitySlot | TransferRefused]
+    contributed: Callable[[Contribution], None]
+    dropped: Callable[[Contribution, str], None]
+    find: Callable[[ParityName], FoundParity | None]
+
+
+NO_PARITIES = ParityCallbacks(
+    open=lambda contribution, generation: TransferRefused(reason="this node keeps no parities"),
+    contributed=lambda contribution: None,
+    dropped=lambda contribution, reason: None,
+    find=lambda name: None,
+)

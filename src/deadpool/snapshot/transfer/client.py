@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from deadpool.errors import CopySpoilt, DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.seal import Digest, Region, Seal, extent_of
+from deadpool.protocol.seal import Digest, Region, Seal, extent_of, regions_sent
+from deadpool.snapshot.erasure.contribution import Contribution
 from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.slot import clear_seal, region
 from deadpool.snapshot.transfer.channel import Channel, ChannelPool, TransferAddress
@@ -30,9 +31,9 @@ from deadpool.snapshot.transfer.frames import (
     pack_geometry,
     read_seal_field,
 )
-from deadpool.snapshot.transfer.incoming import regions_sent
+from deadpool.snapshot.transfer.parity_frames import pack_contribution
 from deadpool.snapshot.transfer.received_pieces import ReceivedPieces
-from deadpool.snapshot.transfer.requests import PullRequest, PushRequest
+from deadpool.snapshot.transfer.requests import ContributeRequest, PullRequest, PushRequest
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
 from deadpool.wire.credentials import Credentials
 
@@ -56,23 +57,47 @@ class TransferClient:
         cannot have all of them before it returns.
         """
         sent, geometry = replace(request.seal, full=request.full), request.geometry
-        todo = deque(chunks_of(sent.extent, regions_sent(sent)))
         transfer = secrets.token_bytes(TRANSFER_ID_BYTES)
+        with self.channel(request.address, request.generation) as channel:
+            before = channel.bytes_sent
+            channel.lead.send(Kind.PUSH, [transfer, pack_seal(sent), pack_geometry(geometry)])
+            channel.lead.expect(Kind.ACCEPT)
+            self._send_chunks(channel, transfer, request, chunks_of(sent.extent, regions_sent(sent)), midway)
+            return channel.bytes_sent - before
+
+    def contribute(self, request: ContributeRequest, midway: Callable[[], None] | None = None) -> int:
+        """Add a sealed slot to a parity that a member of its group keeps; returns when everything is in.
+
+        What is in already, from a contribution that broke off, is not sent again. Otherwise it is as push().
+        """
+        contribution, transfer = request.contribution, secrets.token_bytes(TRANSFER_ID_BYTES)
+        digests = contribution.digests.pack(contribution.seal)
+        with self.channel(request.address, request.generation) as channel:
+            before = channel.bytes_sent
+            channel.lead.send_list(Kind.CONTRIBUTE, [transfer, *pack_contribution(contribution)], digests)
+            todo = _not_there(channel.lead.expect(Kind.ACCEPT), contribution)
+            self._send_chunks(channel, transfer, request, todo, midway)
+            return channel.bytes_sent - before
+
+    def _send_chunks(
+        self,
+        channel: Channel,
+        transfer: bytes,
+        request: PushRequest | ContributeRequest,
+        chunks: list[Chunk],
+        midway: Callable[[], None] | None,
+    ) -> None:
+        todo = deque(chunks)
         first = todo[0] if todo else None
 
         def send(connection: Connection) -> None:
             while (chunk := _next(todo)) is not None:
-                start = request.slot_offset + geometry.offset(chunk.region) + chunk.offset
+                start = request.slot_offset + request.geometry.offset(chunk.region) + chunk.offset
                 told = midway if chunk is first else None
                 connection.send_data([transfer, *pack_chunk(chunk)], request.fd, start, chunk.size, told)
 
-        with self._channel(request.address, request.generation) as channel:
-            before = channel.bytes_sent
-            channel.lead.send(Kind.PUSH, [transfer, pack_seal(sent), pack_geometry(geometry)])
-            channel.lead.expect(Kind.ACCEPT)
-            channel.run(self._stream_count(todo), send)
-            channel.lead.expect(Kind.STORED)
-            return channel.bytes_sent - before
+        channel.run(self._stream_count(todo), send)
+        channel.lead.expect(Kind.STORED)
 
     def pull(self, request: PullRequest, watch: Watch = lambda name, leading_bytes: None) -> Seal:
         """Fetch regions of a snapshot into a slot and check them against `request.digest`; returns the source's seal.
@@ -81,7 +106,7 @@ class TransferClient:
         the source, so that the caller can try the next one; no thread writes into the slot after this returns.
         """
         clear_seal(request.into)
-        with self._channel(request.address, request.generation) as channel:
+        with self.channel(request.address, request.generation) as channel:
             channel.lead.send(Kind.PULL, _name(request.rank, request.version))
             seal = _found(channel.lead.expect(Kind.FOUND), request)
             geometry, extent = request.geometry, seal.extent
@@ -133,7 +158,7 @@ class TransferClient:
         return max(1, min(self._streams, total_bytes // _STREAM_WORTH_BYTES))
 
     @contextlib.contextmanager
-    def _channel(self, address: TransferAddress, generation: Generation) -> Iterator[Channel]:
+    def channel(self, address: TransferAddress, generation: Generation) -> Iterator[Channel]:
         """Yields a channel for one transfer. It is kept for the next one if there was no error, else closed."""
         channel = self._pool.take(address, generation)
         healthy = False
@@ -154,6 +179,19 @@ def _next(todo: deque[Chunk]) -> Chunk | None:
         return todo.popleft()
     except IndexError:
         return None
+
+
+def _not_there(frame: Frame, contribution: Contribution) -> list[Chunk]:
+    """The pieces that the peer does not have yet."""
+    pieces = [piece for _, piece in contribution.pieces()]
+    there = frame.body[0] if frame.body else bytes(len(pieces))
+    if not isinstance(there, bytes) or len(there) != len(pieces):
+        raise WireError("the peer did not say which pieces it has")
+    return [
+        Chunk(region=piece.region, offset=piece.offset, size=piece.size)
+        for piece, is_there in zip(pieces, there, strict=True)
+        if not is_there
+    ]
 
 
 def _ask_ahead(connection: Connection, seal: Seal, todo: deque[Chunk]) -> Iterator[Chunk]:

@@ -58,6 +58,19 @@ class Connection:
         with self._send_lock, self._errors():
             self._send_bytes(self._pack(kind, body))
 
+    def send_list(self, kind: Kind, body: list[Any], payload: bytes) -> None:
+        """Sends a frame with a payload that lies in this process's memory."""
+        with self._send_lock, self._errors():
+            self._send_bytes(self._pack(kind, body, len(payload)) + payload)
+
+    def receive_list(self, frame: Frame, expected_bytes: int) -> bytearray:
+        """The payload of a frame that was just received, if it is as long as its body says."""
+        if frame.head.payload_bytes != expected_bytes:
+            raise WireError(f"{self.peer}: sent {frame.head.payload_bytes} bytes where {expected_bytes} were expected")
+        payload = bytearray(expected_bytes)
+        self.receive_into(memoryview(payload))
+        return payload
+
     def send_data(
         self, body: list[Any], fd: int, offset: int, size: int, midway: Callable[[], None] | None = None
     ) -> None:

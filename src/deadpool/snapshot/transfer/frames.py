@@ -1,6 +1,7 @@
 """The frames that agents exchange on the data plane, and the values in them. Owns this format.
 
-A frame is a fixed head (magic, kind, sizes, generation), a small msgpack body, and for DATA the raw bytes after it.
+A frame is a fixed head (magic, kind, sizes, generation), a small msgpack body, and for DATA the raw bytes after it
+(for CONTRIBUTE and FOUND_PARITY a list of digests; parity_frames.py has the frames of coded snapshots).
 Every size is bounded before anything is read or allocated, and nothing here can carry code.
 
     HELLO                     is the first frame of a connection and names its generation
@@ -43,6 +44,13 @@ class Kind(IntEnum):
     PULL = 7
     FOUND = 8
     READ = 9
+    CONTRIBUTE = 10
+    PARITY = 11
+    FOUND_PARITY = 12
+    READ_PARITY = 13
+
+
+_PAYLOAD_LIMITS = {Kind.DATA: CHUNK_BYTES, Kind.CONTRIBUTE: CHUNK_BYTES, Kind.FOUND_PARITY: CHUNK_BYTES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +86,7 @@ def unpack_head(data: bytes | bytearray) -> Head:
     magic, kind, body_bytes, payload_bytes, term, n = _HEAD.unpack(data)
     if magic != _MAGIC or kind not in Kind.__members__.values():
         raise WireError("not a transfer frame")
-    if body_bytes > BODY_LIMIT_BYTES or payload_bytes > (CHUNK_BYTES if kind == Kind.DATA else 0):
+    if body_bytes > BODY_LIMIT_BYTES or payload_bytes > _PAYLOAD_LIMITS.get(Kind(kind), 0):
         raise WireError(f"frame too large: body {body_bytes}, payload {payload_bytes} bytes")
     return Head(kind=Kind(kind), generation=Generation(term, n), body_bytes=body_bytes, payload_bytes=payload_bytes)
 

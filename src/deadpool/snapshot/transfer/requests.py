@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Geometry, Region, Seal
+from deadpool.snapshot.erasure.contribution import Contribution
 from deadpool.snapshot.transfer.channel import TransferAddress
 
 
@@ -20,6 +21,21 @@ class PushRequest:
     fd: int  # of the segment that the slot lies in
     slot_offset: int  # in that segment
     full: bool  # with the replica region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributeRequest:
+    """A sealed slot of this node that a member of its group is to add to its parity, as far as that is concerned.
+
+    As with a push, the slot must not change before the contribution has ended.
+    """
+
+    address: TransferAddress  # of the node that keeps the parity
+    generation: Generation
+    contribution: Contribution
+    geometry: Geometry  # of the slot
+    fd: int  # of the segment that the slot lies in
+    slot_offset: int  # in that segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

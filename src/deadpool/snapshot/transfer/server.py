@@ -15,7 +15,7 @@ from collections.abc import Callable
 from deadpool.errors import DeadPoolError, TransferError, VersionMismatch, WireError
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
-from deadpool.snapshot.transfer.callbacks import Callbacks, Found, TransferRefused
+from deadpool.snapshot.transfer.callbacks import NO_PARITIES, Callbacks, Found, ParityCallbacks, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Kind
 from deadpool.snapshot.transfer.greeting import authenticate
@@ -37,10 +37,12 @@ class TransferServer:
         stored: Callable[[Seal], None],
         dropped: Callable[[Seal, str], None],
         find: Callable[[int, Version], Found | None],
+        parities: ParityCallbacks = NO_PARITIES,
         deadline_s: float = 10.0,
         port: int = 0,
     ) -> None:
         self._callbacks = Callbacks(open=open, stored=stored, dropped=dropped, find=find)
+        self._parities = parities
         self._address = (host, port)
         self._credentials = credentials
         self._deadline_s = deadline_s
@@ -146,7 +148,7 @@ class TransferServer:
             authenticate(connection, self._credentials, "server")
             self._greet(connection)
             self._forget_stranger(connection)
-            TransferSession(connection, self._callbacks, self._transfers, self._admit).run()
+            TransferSession(connection, self._callbacks, self._parities, self._transfers, self._admit).run()
         except VersionMismatch as error:
             _log.warning("%s", error)
         except DeadPoolError as error:

@@ -7,9 +7,10 @@ from typing import Any, assert_never
 
 from deadpool.errors import ArenaError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.seal import Geometry, Seal
+from deadpool.protocol.seal import Geometry, Seal, regions_sent
 from deadpool.snapshot.seal_bytes import pack_seal
-from deadpool.snapshot.transfer.callbacks import Callbacks, Found, TransferRefused
+from deadpool.snapshot.transfer.arrival import Arrival
+from deadpool.snapshot.transfer.callbacks import Callbacks, Found, ParityCallbacks, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Frame,
@@ -20,10 +21,11 @@ from deadpool.snapshot.transfer.frames import (
     unpack_chunk,
     unpack_geometry,
 )
-from deadpool.snapshot.transfer.incoming import Incoming, regions_sent
+from deadpool.snapshot.transfer.incoming import Incoming
+from deadpool.snapshot.transfer.parity_session import ParitySession
 
-Transfers = dict[bytes, Incoming]
-"""Arriving snapshots by the id that their sender chose: a second stream finds its snapshot by this id."""
+Transfers = dict[bytes, Arrival]
+"""Arriving snapshots and contributions by the id that their sender chose: a second stream finds its own by this id."""
 
 TRANSFER_ID_BYTES = 16
 
@@ -33,14 +35,16 @@ class TransferSession:
         self,
         connection: Connection,
         callbacks: Callbacks,
+        parities: ParityCallbacks,
         transfers: Transfers,
         admit: Callable[[Generation], None],
     ) -> None:
         self._connection = connection
         self._callbacks = callbacks
+        self._parities = ParitySession(connection, parities)
         self._transfers = transfers
         self._admit = admit  # raises for a generation that is fenced
-        self._led: Incoming | None = None
+        self._led: Arrival | None = None
 
     def run(self) -> None:
         """Serves until the peer is done or the connection is cut. It raises what ended it."""
@@ -71,7 +75,13 @@ class TransferSession:
                 self._on_pull(frame)
             case Kind.READ:
                 self._on_read(frame)
-            case Kind.HELLO | Kind.ACCEPT | Kind.REFUSED | Kind.STORED | Kind.FOUND:
+            case Kind.CONTRIBUTE:
+                self._on_contribute(frame)
+            case Kind.PARITY:
+                self._parities.describe(frame)
+            case Kind.READ_PARITY:
+                self._parities.read(frame)
+            case Kind.HELLO | Kind.ACCEPT | Kind.REFUSED | Kind.STORED | Kind.FOUND | Kind.FOUND_PARITY:
                 raise WireError(f"{self._connection.peer}: {frame.head.kind.name} was not expected")
             case _ as never:
                 assert_never(never)
@@ -81,8 +91,7 @@ class TransferSession:
     def _on_push(self, frame: Frame) -> None:
         transfer, packed_seal, packed_geometry = _lists(frame.body, 3)
         seal, geometry = read_seal_field(packed_seal), unpack_geometry(packed_geometry)
-        if type(transfer) is not bytes or len(transfer) != TRANSFER_ID_BYTES or transfer in self._transfers:
-            raise WireError(f"{self._connection.peer}: bad transfer id")
+        self._check_id(transfer)
         try:
             geometry.check(seal.extent, regions_sent(seal))
         except ArenaError as error:
@@ -107,8 +116,22 @@ class TransferSession:
             self._callbacks.dropped(seal, str(error))
             self._connection.send(Kind.REFUSED, [str(error)])
             return
-        self._led = self._transfers[transfer] = incoming
-        incoming.start()
+        self._lead(transfer, incoming)
+
+    def _on_contribute(self, frame: Frame) -> None:
+        transfer, *packed = _lists(frame.body, 6)
+        self._check_id(transfer)
+        incoming = self._parities.accept(packed, frame, lambda: self._forget(transfer))
+        if incoming is not None:
+            self._lead(transfer, incoming)
+
+    def _check_id(self, transfer: Any) -> None:
+        if type(transfer) is not bytes or len(transfer) != TRANSFER_ID_BYTES or transfer in self._transfers:
+            raise WireError(f"{self._connection.peer}: bad transfer id")
+
+    def _lead(self, transfer: bytes, arrival: Arrival) -> None:
+        self._led = self._transfers[transfer] = arrival
+        arrival.start()
 
     def _forget(self, transfer: bytes) -> None:
         self._transfers.pop(transfer, None)

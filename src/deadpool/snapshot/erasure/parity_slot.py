@@ -1,0 +1,131 @@
+"""One member's parity of one version: the slot that it lies in, who has contributed what, and its digests.
+
+Pieces of several members are added at the same time, by the threads that receive them. A piece is added at most once,
+and only after its digest was checked: a contribution that breaks off leaves a correct sum of what has come, and is
+continued by sending it again.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from deadpool.protocol.coding import ParityLayout, ParityRow, Piece, Place
+from deadpool.protocol.identity import Version
+from deadpool.snapshot.checksums import checksum
+from deadpool.snapshot.erasure.coders import Coder, chosen_coder, clear
+from deadpool.snapshot.erasure.contribution import Contribution
+from deadpool.snapshot.erasure.galois import coefficient
+from deadpool.snapshot.slot import clear_seal
+
+_LOCKS = 16  # each guards every sixteenth row: threads rarely meet, and a slot of many rows needs no lock for each
+
+
+class ParitySlot:
+    def __init__(self, *, layout: ParityLayout, version: Version, view: memoryview, coder: Coder | None = None) -> None:
+        """`view` is a whole slot of layout.geometry. What was in it does not matter."""
+        clear_seal(view)
+        self.layout = layout
+        self.version = version
+        start = layout.geometry.offset("unique")
+        self._rows = {row.place: view[start + row.offset : start + row.offset + row.size] for row in layout.rows}
+        self._numbers = {row.place: number for number, row in enumerate(layout.rows)}
+        self._begun = bytearray(len(layout.rows))
+        self._coder = coder or chosen_coder()
+        self._contributions: dict[int, Contribution] = {}
+        self._pieces: dict[int, list[tuple[Place, Piece]]] = {}
+        self._folded: dict[int, bytearray] = {}
+        self._lock = threading.Lock()  # of the three above
+        self._row_locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._digests: tuple[int, ...] | None = None
+
+    # --- contributions
+
+    def begin(self, contribution: Contribution) -> str | None:
+        """Takes note of a contribution. Returns why it cannot be added, if it cannot; begun again, it goes on."""
+        with self._lock:
+            known = self._contributions.get(contribution.member)
+            reason = self._objection(contribution, known)
+            if reason is None and known is None:
+                self._contributions[contribution.member] = contribution
+                pieces = self._pieces[contribution.member] = contribution.pieces()
+                self._folded[contribution.member] = bytearray(len(pieces))
+            return reason
+
+    def _objection(self, contribution: Contribution, known: Contribution | None) -> str | None:
+        layout = self.layout
+        if (contribution.group, contribution.target) != (layout.group, layout.member):
+            return "the parity is of another group or member"
+        if contribution.version != self.version:
+            return f"the parity is of {self.version}, not of {contribution.version}"
+        if known is not None:
+            return None if known == contribution else f"another snapshot of rank {known.seal.rank} was added already"
+        if self._digests is not None:
+            return "the parity is sealed"
+        for place, piece in contribution.pieces():
+            if place not in layout.at or layout.at[place].size < piece.size:
+                return f"the parity has no room for piece {piece.number} of rank {contribution.seal.rank}"
+        return None
+
+    def folded(self, member: int) -> bytes:
+        """Which pieces of a contribution are in: a byte for each, in the order of Contribution.pieces()."""
+        with self._lock:
+            return bytes(self._folded[member])
+
+    def fold(self, member: int, index: int, data: memoryview) -> None:
+        """Adds a verified piece, or does nothing if it is in already."""
+        place, piece = self._pieces[member][index]
+        assert len(data) == piece.size
+        parity = self.layout.group.parity_members(place.stripe).index(self.layout.member)
+        factor = coefficient(self.layout.group.parities, parity, member)
+        with self._row_locks[self._numbers[place] % _LOCKS]:
+            if self._folded[member][index]:
+                return
+            self._clear_once(place)
+            self._coder.fold(self._rows[place], factor, data)
+            self._folded[member][index] = 1
+
+    def _clear_once(self, place: Place) -> None:
+        """Row by row, just before the first piece is added: then the row is in the cache."""
+        number = self._numbers[place]
+        if not self._begun[number]:
+            clear(self._rows[place])
+            self._begun[number] = 1
+
+    def has_all_of(self, member: int) -> bool:
+        with self._lock:
+            return member in self._folded and all(self._folded[member])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every other member of the group has contributed everything."""
+        return all(self.has_all_of(member) for member in self.layout.group.others(self.layout.member))
+
+    @property
+    def contributions(self) -> tuple[Contribution, ...]:
+        """In the order of members."""
+        with self._lock:
+            return tuple(self._contributions[member] for member in sorted(self._contributions))
+
+    # --- once all have contributed
+
+    def seal(self, pool: ThreadPoolExecutor | None = None) -> tuple[int, ...]:
+        """Computes the digests of all rows. Nothing can be added any more, and other nodes may read."""
+        assert self.is_complete, "a member has not contributed everything"
+        for place in self._rows:
+            with self._row_locks[self._numbers[place] % _LOCKS]:
+                self._clear_once(place)  # rows in which no member has bytes this time
+        rows = list(self._rows.values())
+        digests = tuple(pool.map(checksum, rows) if pool else map(checksum, rows))
+        with self._lock:
+            self._digests = digests
+        return digests
+
+    @property
+    def digests(self) -> tuple[int, ...] | None:
+        """Of all rows, in their order; None as long as the parity is not sealed."""
+        with self._lock:
+            return self._digests
+
+    def row(self, place: Place) -> ParityRow | None:
+        return self.layout.at.get(place)

@@ -1,0 +1,139 @@
+"""What arrives over one or more streams: who writes, whether it is complete, and how it ends.
+
+The last writer settles it, exactly once: what arrived is stored, or dropped. It is never dropped while a stream still
+writes (rule 11, one writer per slot).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from deadpool.errors import TransferError
+from deadpool.protocol.seal import Seal
+from deadpool.snapshot.transfer.connection import Connection
+from deadpool.snapshot.transfer.frames import Chunk, Kind
+
+
+class Arrival(ABC):
+    """The sessions of all its streams share it; `lead` asked for it and gets the answer."""
+
+    def __init__(self, *, seal: Seal, lead: Connection, forget: Callable[[], None]) -> None:
+        self.seal = seal
+        self._lead = lead
+        self._forget = forget
+        self._lock = threading.Lock()
+        self._writers: set[Connection] = set()
+        self._failure: str | None = None
+        self._settled = False
+        self._chunks_begun = 0
+        self._chunks_begun_before = -1
+
+    # --- what kinds of arrivals differ in. The first four are called under the lock.
+
+    @abstractmethod
+    def _claim(self, chunk: Chunk) -> None:
+        """Reserves a chunk for one writer, or raises a WireError."""
+
+    @abstractmethod
+    def _arrived(self, chunk: Chunk, digests: list[int]) -> None: ...
+
+    @abstractmethod
+    def _is_complete(self) -> bool: ...
+
+    @abstractmethod
+    def _problem(self) -> str | None:
+        """Says what is wrong with what has arrived completely, if anything is."""
+
+    @abstractmethod
+    def _read(self, connection: Connection, chunk: Chunk) -> list[int]:
+        """Reads the bytes of a chunk, and returns the digests of its pieces."""
+
+    @abstractmethod
+    def _store(self) -> None: ...
+
+    @abstractmethod
+    def _drop(self, reason: str) -> None: ...
+
+    def _there_already(self) -> bytes:
+        """What the sender need not send, in a form that both sides know."""
+        return b""
+
+    # --- what they share
+
+    def start(self) -> None:
+        """Tells the sender to begin. What has no bytes is complete at once."""
+        there = self._there_already()
+        self._lead.send(Kind.ACCEPT, [there] if there else [])
+        self._settle_if_over()
+
+    def receive(self, connection: Connection, chunk: Chunk) -> None:
+        """Reads the bytes of one chunk from a stream directly to where they belong."""
+        self._enter(connection, chunk)
+        try:
+            digests = self._read(connection, chunk)
+        except BaseException as error:
+            self._leave(connection, failure=str(error))
+            raise
+        self._leave(connection, chunk=chunk, digests=digests)
+
+    def fail(self, reason: str) -> None:
+        """Gives up the transfer and cuts its writers. It is dropped when the last of them has ended."""
+        with self._lock:
+            self._failure = self._failure or reason
+            writers = tuple(self._writers)
+        for connection in writers:
+            connection.cut(reason)
+        self._settle_if_over()
+
+    def fail_if_stalled(self) -> None:
+        """Fails the transfer if no stream has begun a chunk since the last call. The lead calls it once per deadline of
+        silence."""
+        with self._lock:
+            stalled = not self._writers and self._chunks_begun == self._chunks_begun_before
+            self._chunks_begun_before = self._chunks_begun
+        if stalled:
+            self.fail(f"{self._lead.peer}: no data")
+
+    def _enter(self, connection: Connection, chunk: Chunk) -> None:
+        with self._lock:
+            if self._failure is not None or self._settled:
+                raise TransferError(f"{connection.peer}: transfer is over: {self._failure or 'complete'}")
+            self._claim(chunk)
+            self._writers.add(connection)
+            self._chunks_begun += 1
+
+    def _leave(
+        self,
+        connection: Connection,
+        *,
+        chunk: Chunk | None = None,
+        digests: list[int] | None = None,
+        failure: str | None = None,
+    ) -> None:
+        with self._lock:
+            self._writers.discard(connection)
+            self._failure = self._failure or failure
+            if chunk is not None and digests is not None:
+                self._arrived(chunk, digests)
+        self._settle_if_over()
+
+    def _settle_if_over(self) -> None:
+        with self._lock:
+            over = self._failure is not None or self._is_complete()
+            if self._settled or self._writers or not over:
+                return
+            self._settled = True
+            reason = self._failure or self._problem()
+        self._forget()
+        if reason is None:
+            self._store()
+        else:
+            self._drop(reason)
+
+    def _answer(self, kind: Kind, reason: str) -> None:
+        # The sender may be gone. If it only missed the answer, it finds what it sent when it asks again.
+        with contextlib.suppress(TransferError):
+            self._lead.send(kind, [reason])

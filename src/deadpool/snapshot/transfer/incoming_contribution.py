@@ -1,0 +1,98 @@
+"""Receives what one member adds to a parity of this node, over one or more streams.
+
+Each piece is read into a buffer, checked, and only then added. A piece that is not as sealed is left out, the others
+count: the sender learns of it at the end, and a repeated contribution sends what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from deadpool.errors import WireError
+from deadpool.protocol.seal import NOT_AS_SEALED
+from deadpool.snapshot.checksums import checksum
+from deadpool.snapshot.erasure.contribution import Contribution
+from deadpool.snapshot.erasure.parity_slot import ParitySlot
+from deadpool.snapshot.transfer.arrival import Arrival
+from deadpool.snapshot.transfer.callbacks import ParityCallbacks
+from deadpool.snapshot.transfer.connection import Connection
+from deadpool.snapshot.transfer.frames import Chunk, Kind
+
+
+class IncomingContribution(Arrival):
+    def __init__(
+        self,
+        *,
+        contribution: Contribution,
+        slot: ParitySlot,
+        lead: Connection,
+        callbacks: ParityCallbacks,
+        forget: Callable[[], None],
+    ) -> None:
+        """`slot` has begun the contribution."""
+        super().__init__(seal=contribution.seal, lead=lead, forget=forget)
+        self._contribution = contribution
+        self._slot = slot
+        self._callbacks = callbacks
+        self._pieces = [piece for _, piece in contribution.pieces()]
+        self._indices = {(piece.region, piece.offset): index for index, piece in enumerate(self._pieces)}
+        self._folded_before = slot.folded(contribution.member)
+        self._awaited = {index for index, folded in enumerate(self._folded_before) if not folded}
+        self._claimed: set[int] = set()
+        self._buffers: dict[Connection, bytearray] = {}
+        self._damage: str | None = None
+
+    def _there_already(self) -> bytes:
+        return self._folded_before if any(self._folded_before) else b""
+
+    def _claim(self, chunk: Chunk) -> None:
+        index = self._indices.get((chunk.region, chunk.offset))
+        if index is None or index not in self._awaited or index in self._claimed:
+            raise WireError(f"bytes {chunk.offset}.. of region {chunk.region!r} were sent twice or not asked for")
+        if chunk.size != self._pieces[index].size:
+            raise WireError(f"a contribution has {chunk.size} bytes where a piece has {self._pieces[index].size}")
+        self._claimed.add(index)
+
+    def _read(self, connection: Connection, chunk: Chunk) -> list[int]:
+        index = self._indices[chunk.region, chunk.offset]
+        view = self._buffer(connection, chunk.size)
+        connection.receive_into(view)
+        digest, expected = checksum(view), self._contribution.digests.at(self._pieces[index])
+        if digest == expected:
+            self._slot.fold(self._contribution.member, index, view)
+        else:
+            self._damage = (
+                f"{NOT_AS_SEALED}: piece {self._pieces[index].number} of region {chunk.region!r} has digest "
+                f"{digest:016x} where {expected:016x} was expected"
+            )
+        return [digest]
+
+    def _buffer(self, connection: Connection, size: int) -> memoryview:
+        """One per stream, kept for all its pieces: fresh memory for each would cost more than the sum does."""
+        buffer = self._buffers.get(connection)
+        if buffer is None or len(buffer) < size:
+            buffer = self._buffers[connection] = bytearray(size)
+        return memoryview(buffer)[:size]
+
+    def _arrived(self, chunk: Chunk, digests: list[int]) -> None:
+        self._awaited.discard(self._indices[chunk.region, chunk.offset])
+
+    def _is_complete(self) -> bool:
+        return not self._awaited
+
+    def _problem(self) -> str | None:
+        return self._damage
+
+    def _store(self) -> None:
+        self._buffers.clear()
+        try:
+            self._callbacks.contributed(self._contribution)
+        except BaseException as error:
+            self._drop(f"the node could not record it: {error}")
+            raise
+        self._answer(Kind.STORED, "")
+
+    def _drop(self, reason: str) -> None:
+        self._buffers.clear()
+        self._callbacks.dropped(self._contribution, reason)
+        self._answer(Kind.REFUSED, reason)
