@@ -38,8 +38,10 @@ class Queued:
 
 
 class DeviceTwin(HostLane):
-    def __init__(self, *, window_s: float = 0.0) -> None:
+    def __init__(self, *, window_s: float = 0.0, aside_bytes: int = 0, clone_bytes_per_s: float = 1e12) -> None:
         super().__init__()
+        self.aside_bytes, self._clone_bytes_per_s = aside_bytes, clone_bytes_per_s
+        self.aside_user: TwinTrip | None = None
         self.computing = False  # True: marks of the script's work stay open until catch_up()
         self.copying = True  # False: batches stay queued until copy()
         self.holds = 0
@@ -62,6 +64,21 @@ class DeviceTwin(HostLane):
 
     def ahead_s(self, began: float | None, now: float) -> float:
         return self.stats.window_s if began is None else max(0.0, began + self.stats.window_s - now)
+
+    def aside_room(self) -> int:
+        return 0 if self.aside_user is not None and not self.aside_user.is_copied else self.aside_bytes
+
+    def clone_s(self, nbytes: int) -> float:
+        return nbytes / self._clone_bytes_per_s
+
+    def flush(self) -> None:
+        """The script's stream waits for what was issued: the device gets there, however slow it is."""
+        with self._lock:
+            for queued in self._queue:
+                if queued.batch is not None:
+                    queued.batch.run()
+                queued.mark.come()
+            self._queue.clear()
 
     def catch_up(self) -> None:
         """The device has done all the script's work."""
@@ -107,6 +124,15 @@ class TwinTrip:
         self._copied_bytes = 0
         self._end: TwinMark | None = None
 
+    @property
+    def is_copied(self) -> bool:
+        return self._end is not None and self._end.done()
+
+    def set_aside(self, batches: list[HostBatch]) -> list[HostBatch]:
+        self._lane.flush()
+        self._lane.aside_user = self
+        return [_cloned(batch) for batch in batches]
+
     def issue(self, batch: HostBatch) -> TwinMark:
         self._copied_bytes += batch.nbytes
         return self._lane.enqueue(self._start, batch)
@@ -125,3 +151,8 @@ class TwinTrip:
         if self._end is None or not self._end.done():
             return None
         return CaptureCost(stall_s=0.0, copied_bytes=self._copied_bytes, copy_s=0.0)
+
+
+def _cloned(batch: HostBatch) -> HostBatch:
+    pairs = [(target, source.copy()) for target, source in batch.pairs]
+    return HostBatch(pairs, (batch.tiny[0], [source.clone() for source in batch.tiny[1]]), batch.nbytes)

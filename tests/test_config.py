@@ -52,6 +52,8 @@ def test_empty_environment_is_not_the_process_environment(monkeypatch):
         ({"overhead_budget": -0.1}, "overhead_budget=-0.1 cannot be used: give a share of the step time"),
         ({"overhead_budget": 1.0}, "overhead_budget=1.0 cannot be used"),
         ({"overhead_budget": float("nan")}, "overhead_budget=nan cannot be used"),
+        ({"set_aside_gb": -1.0}, "set_aside_gb=-1.0 cannot be used: give a size in GB, or 0 for none"),
+        ({"set_aside_gb": float("nan")}, "set_aside_gb=nan cannot be used"),
         ({"nodes": 2, "node_timeout_s": 0.1}, "node_timeout_s=0.1 cannot be used"),
         ({"nodes": 2, "hang_timeout_s": -1.0}, "hang_timeout_s=-1.0 cannot be used: give 0 or at least 2 s"),
         ({"nodes": 2, "hang_timeout_s": 1.5}, "hang_timeout_s=1.5 cannot be used: give 0 or at least 2 s"),
@@ -175,9 +177,42 @@ def test_neither_yes_nor_no():
         resolve({}, environment={"DEADPOOL_REPLACE_STRAGGLERS": "maybe"})
 
 
+def test_only_one_coordinator_lets_a_job_shrink():
+    assert JobConfig(nodes=2, without_spare="shrink").checked().without_spare == "shrink"
+    with pytest.raises(ConfigError, match="without_spare='grow' cannot be used: give wait or shrink"):
+        JobConfig(nodes=2, without_spare="grow").checked()
+    with pytest.raises(ConfigError, match="without_spare='shrink' cannot be used: give wait"):
+        JobConfig(nodes=3, without_spare="shrink", standby_coordinators=1).checked()
+
+
 def test_settings_that_are_told_keep_targets_of_hooks_secret():
     url, command = "https://hooks.example/services/T0/B1/xyz", "notify --token abc"
     config = JobConfig(nodes=2, webhook=(f"failed={url}",), on_event=(f"failed={command}",)).checked()
     told = config.told()
     assert told["webhook"] == ("webhook hooks.example",) and told["on_event"] == ("command notify",)
     assert told["nodes"] == config.nodes and "xyz" not in str(told) and "abc" not in str(told)
+
+
+def test_bounds_of_adaptive_protection():
+    assert resolve({"nodes": 4}, environment={}).protection_bounds() is None
+    given = resolve({"nodes": 4, "protect_at_most": "copies=2, memory=0.25,every=8"}, environment={})
+    assert given.protection_bounds() == {"copies": 2.0, "memory": 0.25, "every": 8.0}
+    auto = resolve({"nodes": 4, "protect": "auto"}, environment={})
+    assert auto.protection_bounds() == {"copies": 2.0, "memory": 0.5, "every": 0.0} and str(auto.scheme) == "copies=1"
+    twice = resolve({"nodes": 4, "protect": "copies=2", "protect_at_most": "copies=3"}, environment={})
+    assert twice.protection_bounds() == {"copies": 3.0, "memory": 0.5, "every": 0.0}
+    with pytest.raises(ConfigError, match="at least the 2 that there are anyway"):
+        resolve({"nodes": 4, "protect": "copies=2", "protect_at_most": "copies=1"}, environment={})
+    evicting = resolve({"nodes": 4, "evict_ill": True}, environment={})
+    assert evicting.protection_bounds() == {"copies": 1.0, "memory": 0.5, "every": 0.0}
+
+
+@pytest.mark.parametrize("text", ["copies=4", "copies=0", "copies", "memory=2", "every=100", "holders=2", "copies=2.x"])
+def test_bounds_that_cannot_be_used(text):
+    with pytest.raises(ConfigError, match="protect_at_most="):
+        resolve({"nodes": 4, "protect_at_most": text}, environment={})
+
+
+def test_dwell_time_of_protection_is_a_time():
+    with pytest.raises(ConfigError, match=r"protect_dwell_s=0\.0 cannot be used: give a time"):
+        resolve({"protect_dwell_s": 0.0}, environment={})

@@ -55,8 +55,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timeouts": BASE,
     "hook_rules": BASE | {"event_types"},
     "hooks": BASE | {"environment", "event_types", "events", "hook_rules"},
-    "config": BASE | {"config_values", "hook_rules", "environment", "fault_orders", "setting", "timeouts"},
+    "config": BASE
+    | {"protocol.coding", "config_values", "hook_rules", "environment", "fault_orders", "setting", "timeouts"},
     "host_memory": set(),
+    "health": {"host_memory", "protocol"},
     "owner_only": set(),
     "event_types": set(),
     "events": BASE | {"owner_only"},
@@ -80,6 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "owner_only",
         "child_processes",
         "fault_orders",
+        "health",
         "timeouts",
         "metrics",
     }
@@ -87,9 +90,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     | TORCH_FREE_DURABLE,
     "clusters": {
         *("", "config", "control", "environment", "errors", "events", "host_memory", "owner_only", "protocol"),
-        *("setting", "wire", "child_processes"),
+        *("setting", "wire", "child_processes", "health"),
     },
+    "pool": SHARED | {"control", "wire", "environment", "owner_only", "child_processes"},
     "sim": SHARED,
+    "sizing": {"errors", "metrics", "picture.axis", "picture.svg", "story"},
     "dashboard": SHARED | {"story", "event_types", "journal", "metrics"},
     "snapshot": SHARED
     | {"host_memory"}
@@ -103,7 +108,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ray": {"clusters.ray"},
     "chaos": {
         *("config", "control", "environment", "errors", "journal", "child_processes", "fork_loop", "snapshot.slot"),
-        "workload",
+        *("protocol", "workload"),
     },
     "__init__": {"errors", "trainer"},
 }
@@ -212,7 +217,8 @@ def test_public_names_are_documented():
 
 
 def test_coordinator_agent_and_commands_start_without_torch():
-    rooms = ("chaos", "cli", "clusters", "control", "dashboard", "journal", "protocol", "ray", "wire", "sim")
+    rooms = ("chaos", "cli", "clusters", "control", "dashboard", "journal", "pool", "protocol", "ray", "wire", "sim")
+    rooms = (*rooms, "sizing")
     start = sorted(m for m in modules() if room_of(m) in rooms)
     start.remove("clusters.kubernetes.operator.cluster")  # it needs lightkube
     start.remove("chaos.script")

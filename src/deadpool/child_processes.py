@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_PTRACER = 1, 15, 0x59616D61
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER, _PR_SET_PTRACER = 1, 15, 36, 0x59616D61
 _CLONE_NEWNET = 0x40000000
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM}
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -29,6 +29,11 @@ def end_with_parent(sig: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
             os._exit(1)
 
     return set_parent_death_signal
+
+
+def outlive_parent(outlives: bool, sig: signal.Signals = signal.SIGTERM) -> None:
+    """Whether this process goes on when its parent dies, or gets `sig` then."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 0 if outlives else int(sig), 0, 0, 0)
 
 
 def join_network(namespace: Path) -> None:
@@ -56,6 +61,11 @@ def _check(result: int) -> None:
 def be_observed_by(pid: int) -> None:
     """That process may read from /proc what this one does. Where the kernel has Yama, only ancestors may otherwise."""
     _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """From here on a descendant whose parent ends becomes a child of this process, whatever session it is in."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
 def be_called(name: str) -> None:

@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from deadpool import timeouts
-from deadpool.config_values import cast, parse_bandwidth, parse_cpus, parse_period, read_racks, read_toml
+from deadpool.config_values import cast, parse_bandwidth, parse_bounds, parse_cpus, parse_period, read_racks, read_toml
 from deadpool.environment import PREFIX
 from deadpool.errors import ConfigError
 from deadpool.fault_orders import ORDER_HELP, parse_order
 from deadpool.hook_rules import HOOKS, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, HookRule, parse_rule
+from deadpool.protocol.coding import Scheme
 from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, settings_of
 
 LOG_FORMATS = ("text", "json")
 RESUME = ("no", "auto", "must")
+AUTO = "auto"  # --protect: the job chooses
+PARKED_STATE = ("keep", "free")
+WITHOUT_SPARE = ("wait", "shrink")
 IN_PLACE = ("auto", "always", "never")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
@@ -39,6 +43,13 @@ class JobConfig:
     spares: int = setting(0, "spare nodes, which take the ranks of lost nodes", commands=_RUN)
     nproc_per_node: int = setting(1, "trainers per node, one rank each")
     holders: int = setting(1, "other nodes that keep a copy of each rank's snapshots")
+    protect: str = setting(
+        "",
+        "how snapshots outlive their node: copies=N (whole, on N other nodes), or rs(K,M): up to K nodes and M more "
+        "form a group that survives the loss of any M of them, with M/K of the memory of a copy; or auto: as many "
+        "copies as --holders says, and one more for nodes that look ill",
+        default_text="copies=1, or as many as --holders says",
+    )
     slots: int = setting(3, "snapshots of each rank that its node and each holder keep")
     spare_trainers: int = setting(
         0, "trainers parked on every training node, to take the rank of a trainer that dies there", commands=_NODE
@@ -49,9 +60,26 @@ class JobConfig:
         "likely to be replaced fast",
         commands=_NODE,
     )
+    while_parked: str = setting(
+        "",
+        "command that a spare runs while it has nothing to do; it is stopped within a second when the spare is needed, "
+        "and started again when it is parked again",
+        commands=_NODE,
+    )
+    parked_state: str = setting(
+        "keep",
+        "whether parked trainers keep the memory of parameters and optimizer state: keep, or free, so that the command "
+        "of --while-parked has it; it is allocated again when the spare is needed",
+        commands=_NODE,
+    )
     capture_every: int = setting(1, "steps from one snapshot to the next, at least")
     overhead_budget: float = setting(
         0.001, "share of the step time that snapshots may cost; 0: no limit, every snapshot is taken"
+    )
+    set_aside_gb: float = setting(
+        0.0,
+        "GB of each rank's device memory into which a snapshot is cloned as far as it could not be copied before the "
+        "optimizer; 0: none, the optimizer waits or the snapshot is given up",
     )
     node_timeout_s: float = setting(
         5.0, "seconds of silence after which a node is taken for dead; the other timeouts follow from it"
@@ -99,7 +127,27 @@ class JobConfig:
         commands=_RUN,
     )
     isolation_timeout_s: float = _derived("isolation_timeout_s")
+    protect_at_most: str = setting(
+        "",
+        "how far protection may be raised for nodes that look ill, as in copies=2,memory=0.5,every=8: holders of a "
+        "rank, share of a node's memory for copies, steps between snapshots while all nodes look well",
+        default_text="it stays as it is",
+    )
+    protect_dwell_s: float = setting(
+        600.0, "seconds that a change of protection stays at least, and over which signs of illness are counted"
+    )
+    evict_ill: bool = setting(False, "drain a node that looks ill before it fails, where there is a spare")
+    health_root: str = setting(
+        "/",
+        "folder with the /proc, /sys and /dev that an agent reads its node's health from; {node} stands for its name",
+        commands=_NODE,
+    )
     replace_stragglers: bool = setting(False, "drain a node that is slow all the time without being asked")
+    without_spare: str = setting(
+        "wait",
+        "what follows when a node is lost and no spare is left: wait for one, or shrink (other nodes do the work of "
+        "the lost one, if the script takes its work from step.shares(); not bit-identical)",
+    )
     durable: str = setting(
         "", "directory or URL (s3://..., gs://...) for durable checkpoints, which outlive every machine of the job"
     )
@@ -151,6 +199,11 @@ class JobConfig:
         return self.node_timeout_s / timeouts.BEATS_PER_TIMEOUT
 
     @property
+    def scheme(self) -> Scheme:
+        """At least; where it is chosen by the job itself, within --protect-at-most."""
+        return Scheme.parse(self.protect) if self.protect not in ("", AUTO) else Scheme(copies=self.holders)
+
+    @property
     def derived_timeouts(self) -> dict[str, float]:
         """Seconds by setting. Raises ConfigError where a timeout that was given cannot work."""
         given = {rule.name: getattr(self, rule.name) for rule in timeouts.RULES}
@@ -172,6 +225,20 @@ class JobConfig:
 
     def hook_rules(self) -> list[HookRule]:
         return [parse_rule(kind, text) for kind in HOOKS for text in getattr(self, kind)]
+
+    def protection_bounds(self) -> dict[str, float] | None:
+        """None: protection stays as it is. Raises ConfigError where the bounds cannot be used."""
+        dwell_s = self.protect_dwell_s
+        _require("protect_dwell_s", dwell_s, dwell_s > 0, "a time of more than 0 s")
+        if not self.protect_at_most and not self.evict_ill and self.protect != AUTO:
+            return None
+        least = self.scheme.copies
+        default = min(least + 1, max(least, self.nodes - 1)) if self.protect == AUTO else least
+        bounds = {"copies": float(default), "memory": 0.5, "every": 0.0} | parse_bounds(self.protect_at_most)
+        accepted = f"copies of at least the {least} that there are anyway, and fewer than the {self.nodes} nodes"
+        fits = least <= bounds["copies"] <= max(least, self.nodes - 1)
+        _require("protect_at_most", self.protect_at_most, fits, accepted)
+        return bounds
 
     def told(self) -> dict[str, Any]:
         """All settings, for whoever reads about the job. Targets of hooks may be secrets, so only their labels."""
@@ -200,18 +267,26 @@ class JobConfig:
         _require("slots", self.slots, self.slots >= 2, "at least 2: one kept, one being written")
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
+        self._check_scheme()
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
+        self.protection_bounds()
         self._check_coordinators()
         hang, beats = self.hang_timeout_s, 2 * self.heartbeat_s
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
         budget = self.overhead_budget
         _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
+        _require("set_aside_gb", self.set_aside_gb, 0 <= self.set_aside_gb < 1e6, "a size in GB, or 0 for none")
         last = self.metrics_port_of(self.nodes + self.spares + self.standby_coordinators)
         accepted = "a port with as many free ones after it as there are processes, or 0 for no metrics"
         _require("metrics_port", self.metrics_port, 0 <= last < 65536, accepted)
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
+        _require("without_spare", self.without_spare, self.without_spare in WITHOUT_SPARE, "wait or shrink")
+        alone = not self.standby_coordinators and "," not in self.coordinators
+        _require("without_spare", self.without_spare, self.without_spare == "wait" or alone, "wait, with standbys")
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
+        parked = self.parked_state
+        _require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
         _require("log_mb", self.log_mb, self.log_mb >= 0, "a size in MB, or 0 for no limit")
         _require("log_format", self.log_format, self.log_format in LOG_FORMATS, f"one of {', '.join(LOG_FORMATS)}")
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
@@ -225,6 +300,14 @@ class JobConfig:
             _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")
         filled_in: dict[str, Any] = {**self.derived_timeouts}
         return dataclasses.replace(self, **filled_in)
+
+    def _check_scheme(self) -> None:
+        try:
+            losses = self.scheme.losses
+        except ValueError:
+            losses = self.nodes
+        accepted = f"auto, copies=N or rs(K,M) with N or M less than the {self.nodes} nodes, and M at most K"
+        _require("protect", self.protect, not self.protect or losses < self.nodes, accepted)
 
     def _check_durable(self) -> None:
         parse_period(self.durable_every)

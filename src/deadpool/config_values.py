@@ -43,6 +43,22 @@ def parse_bandwidth(text: str) -> float:
     return count
 
 
+def parse_bounds(text: str) -> dict[str, float]:
+    """From "copies=2,memory=0.5,every=8", each of which may be left out."""
+    limits = {"copies": (1.0, 16.0), "memory": (0.01, 1.0), "every": (1.0, 64.0)}
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, number = part.partition("=")
+        least, most = limits.get(name, (1.0, 0.0))
+        if not re.fullmatch(r"\d+(\.\d+)?", number) or not least <= float(number) <= most:
+            accepted = (
+                "copies=2 (holders of a rank), memory=0.5 (share of a node), every=8 (steps), separated by commas"
+            )
+            raise ConfigError(f"protect_at_most={text!r} cannot be used: give {accepted}")
+        found[name] = float(number)
+    return found
+
+
 def parse_bytes(text: str, name: str) -> int:
     """Bytes from "5GB" or "500MB"."""
     count = int(_count_bytes(text))

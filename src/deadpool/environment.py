@@ -23,6 +23,13 @@ RENDEZVOUS_VARIABLE = PREFIX + "RENDEZVOUS"
 JOURNAL_VARIABLE = PREFIX + "JOURNAL"
 """Set for trainers: the folder that job.log writes to."""
 
+PARKED_PREFIX = PREFIX + "PARKED_"
+"""Set for the command of --while-parked: PARKED_NODE, PARKED_LOGS (a folder) and PARKED_START (how often it was
+started)."""
+
+PARKED_STATE_VARIABLE = PREFIX + "PARKED_STATE"
+"""Set for trainers: what a parked one does with the memory of its state, as --parked-state says."""
+
 SLURM_OPTIONS_VARIABLE = PREFIX + "SLURM_OPTIONS"
 """Set in batch scripts: the options of sbatch that jobs which bring new spares get too."""
 NOTICE_VARIABLE = PREFIX + "NOTICE"

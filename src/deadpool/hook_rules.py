@@ -58,7 +58,7 @@ class HookRule:
 
 
 def is_recovery(record: Mapping[str, Any]) -> bool:
-    return str(record.get("cause", "")).startswith(("fault-", "drain-"))
+    return str(record.get("cause", "")).startswith(("fault-", "drain-", "protection-"))
 
 
 def parse_rule(kind: str, text: str) -> HookRule:

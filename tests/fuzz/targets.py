@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from deadpool.control.rendezvous import RendezvousServer, _request
 from deadpool.errors import WireError
+from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
     ALL,
@@ -29,6 +30,8 @@ from deadpool.protocol.messages import (
     Report,
 )
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.snapshot.erasure.contribution import Contribution
+from deadpool.snapshot.piece_digests import PieceDigests
 from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.transfer.frames import (
     BODY_LIMIT_BYTES,
@@ -42,6 +45,14 @@ from deadpool.snapshot.transfer.frames import (
     unpack_geometry,
     unpack_head,
 )
+from deadpool.snapshot.transfer.parity_frames import (
+    ParityDescription,
+    ParityName,
+    pack_contribution,
+    pack_name,
+    unpack_contribution,
+    unpack_name,
+)
 from deadpool.wire.codec import decode, encode
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import LIMIT_BYTES, Framer, frame
@@ -51,6 +62,16 @@ _SECRET = b"the secret that no peer guesses"
 _EXTENT = Extent(record_bytes=1 << 20, unique_bytes=64 << 20, replica_bytes=0)
 _DIGEST = Digest(record=1, unique=2, replica=3)
 _SEAL = Seal(rank=0, version=Version(Generation(1, 1), 4), extent=_EXTENT, digest=_DIGEST, full=True)
+_GROUP = CodingGroup(ranks=(0, 1), parities=1)
+_PARITY = ParityName(group=_GROUP, member=1, version=_SEAL.version)
+_CONTRIBUTION = Contribution(
+    group=_GROUP,
+    target=1,
+    member=0,
+    seal=_SEAL,
+    geometry=Geometry(record_capacity=1 << 20, unique_bytes=64 << 20, replica_bytes=0),
+    digests=PieceDigests(),
+)
 
 
 def codec(data: bytes) -> None:
@@ -92,6 +113,9 @@ def transfer(data: bytes) -> None:
             lambda values: [read_seal_field(each) for each in values],
             unpack_geometry,
             lambda values: unpack_chunk(values, _EXTENT),
+            unpack_contribution,
+            unpack_name,
+            lambda values: ParityDescription(_PARITY, values).payload_bytes,
         ):
             with contextlib.suppress(WireError):
                 unpack(body)
@@ -136,6 +160,9 @@ SEEDS: dict[str, list[bytes]] = {
     "transfer": [
         pack_frame(Kind.PULL, Generation(1, 2), [3, 1, 2, 7]),
         pack_frame(Kind.FOUND, Generation(1, 2), [pack_seal(_SEAL)]),
+        pack_frame(Kind.CONTRIBUTE, Generation(1, 2), pack_contribution(_CONTRIBUTION)),
+        pack_frame(Kind.PARITY, Generation(1, 2), pack_name(_PARITY)),
+        pack_frame(Kind.FOUND_PARITY, Generation(1, 2), [pack_contribution(_CONTRIBUTION)[:2]]),
     ],
     "rendezvous": [b"\x93\xa3set\xa1k\xc4\x01v", b"\x92\xa4wait\x91\xa1k", b"\x93\xa3add\xa1k\x05"],
 }

@@ -10,13 +10,15 @@ from notation import address, copies, copy, generation, geometry, lives, options
 
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
+from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
-from deadpool.protocol.coding import Scheme
+from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leadership import Leadership
+from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.quorum import Changes, Footing, Promise, Seated
 from deadpool.protocol.seal import Digest
@@ -24,6 +26,7 @@ from deadpool.protocol.topology import Layout, Schedule
 from deadpool.wire.codec import decode, encode
 
 EVERY_STEP = Schedule()
+GROUP = NodeGroup(positions=(0, 1, 2), parities=1)  # of an agent whose copies are coded
 DEADLINES = Deadlines(node_s=5, fence_s=10, prepare_s=60, connect_s=20, spare_wait_s=100, hang_s=0)
 
 
@@ -94,7 +97,8 @@ class CoordinatorBench(Bench):
         told = settings(layout, int(named.get("slots", 2)), float(named.get("budget", 0)))
         told = structs.replace(told, replace_stragglers="replace" in named)
         told = structs.replace(told, isolation_s=float(named.get("isolation", told.isolation_s)))
-        told = structs.replace(told, durable=_durable(named))
+        told = structs.replace(told, durable=_durable(named), adaptive=_adaptive(named))
+        told = structs.replace(told, without_spare="shrink" if "shrink" in named else "wait")
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
         self._plans: dict[str, msg.Plan] = {}  # the last one that each node was sent
@@ -123,7 +127,7 @@ class CoordinatorBench(Bench):
             case ["stalled", seconds]:
                 return [fx.Stalled(seconds=float(seconds))]
             case ["everybody", *rest]:
-                return [i for node in list(self.coordinator.seats) for i in self._of_seat(node, rest)]
+                return [i for seat in enumerate(self.coordinator.seats) for i in self._of_seat(*seat, rest)]
             case [node, *rest]:
                 name = node.rstrip(":")
                 return [fx.FromAgent(node=name, message=self._message(name, rest))]
@@ -134,9 +138,9 @@ class CoordinatorBench(Bench):
         found = tuple(copy(f"{rank}:v{number}@7.7") for rank in ranks)
         return Checkpoint(name=name, number=number, copies=found, recordings=tuple(b"\x01b" for _ in ranks))
 
-    def _of_seat(self, node: str, words: list[str]) -> list[Any]:
+    def _of_seat(self, position: int, node: str, words: list[str]) -> list[Any]:
         """`everybody connected`: with all ranks of each seat. `everybody has v1@1.1`: sealed, and stored where held."""
-        layout, position = self._layout, self.coordinator.seats.index(node)
+        layout = self._layout
         own = list(layout.ranks_at(position))
         if words[0] in ("prepared", "connected"):
             said = [[words[0], ",".join(map(str, own)), *words[1:]]]
@@ -173,6 +177,8 @@ class CoordinatorBench(Bench):
                 return self._heartbeat(now_in, [int(rank) for rank in ranks], named)
             case ["heartbeat", *steps]:
                 return msg.Heartbeat(generation=now_in, steps=_steps(steps), paused=_by_rank(named.get("paused")))
+            case ["signs", *signs]:
+                return msg.Health(signs=tuple(map(_sign, signs)))
             case ["trainers", *infos]:
                 return msg.Trainers(trainers=tuple(_info(word) for word in infos))
             case ["trainer-lost", "none", *reason]:
@@ -198,6 +204,8 @@ class CoordinatorBench(Bench):
                 return msg.Standing(generation=now_in, rank=int(rank), number=int(number))
             case ["probed", number, *nodes]:
                 return msg.Probed(generation=now_in, number=int(number), unreachable=tuple(nodes))
+            case ["unavailable", holder]:
+                return msg.Unavailable(reason=f"its machine is leased to {holder}")
             case ["leave"]:
                 return msg.Leave(reason="its agent got SIGTERM")
             case ["works", rank, own_s]:
@@ -271,6 +279,20 @@ def _durable(named: dict[str, str]) -> DurableSettings | None:
     steps = int(word.removesuffix("steps")) if word.endswith("steps") else 0
     every_s = 0.0 if steps else float(word)
     return DurableSettings(where="/durable", job="j", every_s=every_s, every_steps=steps, timeout_s=100)
+
+
+def _adaptive(named: dict[str, str]) -> AdaptiveBounds | None:
+    """`adaptive=2` allows two copies; `evict=ill`; `dwell=60` seconds."""
+    if "adaptive" not in named:
+        return None
+    most, dwell_s = int(named["adaptive"]), float(named.get("dwell", 600))
+    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s)
+
+
+def _sign(word: str) -> msg.Sign:
+    """`correctable:2:3`: kind, grade, count."""
+    kind, grade, count = word.split(":")
+    return msg.Sign(kind=kind, grade=int(grade), count=int(count))
 
 
 def _footing(named: dict[str, str]) -> Footing:
@@ -349,8 +371,13 @@ def _by_rank(word: str | None) -> tuple[tuple[int, str], ...]:
 
 
 def _info(word: str) -> msg.TrainerInfo:
+    """n0.0:seated:0, or n0.0:seated:0:3 for a rank of three that asks for its shares of a step."""
     name, state, *rank = word.split(":")
-    return msg.TrainerInfo(trainer=name, state=state, rank=int(rank[0]) if rank else None)
+    found = msg.TrainerInfo(trainer=name, state=state, rank=int(rank[0]) if rank else None)
+    if len(rank) < 2:
+        return found
+    own = int(rank[0])
+    return structs.replace(found, shares=msg.Shares(replicas=(0, int(rank[1]), 1), block=(own, own + 1, 1)))
 
 
 def recordings(rank: int, complete: list[str]) -> msg.Recording:
@@ -366,14 +393,17 @@ class _Said:
 
 class AgentBench(Bench):
     """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`,
-    `kernel n0.0 stopped`, `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2,
-    else in the one promised; `welcome 2 c1` asks for term 2."""
+    `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge, which has a point),
+    `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
+    `welcome 2 c1` asks for term 2."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
-        self.core: Agent = Agent(node="n0", standby=int(named.get("standby", 0)))
+        standby, shared, works = int(named.get("standby", 0)), "shared" in named, "works" in named
+        self.core: Agent = Agent(node="n0", standby=standby, spare=shared or works, shared=shared, works=works)
         self._layout = layout_of(named)
         self._slots = int(named.get("slots", 2))
+        self._coded = "coded" in named
 
     def inputs(self, words: list[str]) -> list[Any]:
         term = self.core.footing.promise.term
@@ -398,6 +428,10 @@ class AgentBench(Bench):
                 return [fx.FromTrainer(trainer=trainer[:-1], message=msg.Waits(what="".join(what)))]
             case ["kernel", trainer, activity]:
                 return [fx.TrainerActivity(trainer=trainer, activity=fx.Activity(activity))]
+            case ["sampled"]:
+                counted = {kind: int(count) for kind, count in named.items() if "." not in count}
+                high = {kind: float(value) for kind, value in named.items() if "." in value}
+                return [fx.HealthSampled(sample=HealthSample(counters=counted, gauges=high))]
             case ["coordinator-lost"]:
                 return [fx.CoordinatorLost(reason="closed")]
             case ["stalled", seconds]:
@@ -445,6 +479,15 @@ class AgentBench(Bench):
                 return [_Said(msg.Proceed(generation=self.core.generation))]
             case ["shutdown"]:
                 return [_Said(msg.Shutdown(reason="node n0 leaves: asked to", failed=False))]
+            case ["needed"]:
+                return [_Said(msg.Needed(generation=self.core.generation))]
+            case ["lease-taken"]:
+                return [fx.LeaseTaken()]
+            case ["leased-to", holder]:
+                return [fx.LeasedElsewhere(holder=holder)]
+            case ["work-ended", code]:
+                took = {"took_s": float(named.get("took", 0)), "killed": int(named.get("killed", 0))}
+                return [fx.ParkedWorkEnded(code=int(code), **took)]  # type: ignore[arg-type]
             case ["leave"]:
                 return [fx.LeaveAsked(reason="its agent got SIGTERM")]
             case ["release"]:
@@ -484,7 +527,9 @@ class AgentBench(Bench):
                 return fx.WrittenOut(ranks=tuple(int(rank) for rank in ranks.split(",")), folder="/kept")
             case ["offered", number, name]:
                 in_generation = generation(named["in"]) if "in" in named else self.core.generation
-                return fx.Offered(offer=int(number), generation=in_generation, copy=copy(name))
+                group = GROUP.of(copy(name).seal.rank, self._layout) if self._coded else None
+                wanted = copy(name, int(named.get("size", 100)))
+                return fx.Offered(offer=int(number), generation=in_generation, copy=wanted, group=group)
             case ["received", name, ref]:
                 return fx.Received(slot=slot(ref), copy=copy(name), bytes_received=1)
         raise ValueError(plain)
@@ -568,8 +613,9 @@ class AgentBench(Bench):
         return structs.replace(
             plan,
             orders=(order, *(msg.RankOrder(rank=rank, keep=order.keep) for rank in range(1, per_node))),
-            holders=(msg.Holder(node="n1", address=address("n1")),),
+            holders=tuple(msg.Holder(node=node, address=address(node)) for node in ("n1", "n2")[: 1 + self._coded]),
             held=(per_node,) if "no-longer" not in named else (),
+            group=GROUP if self._coded else None,
         )
 
 

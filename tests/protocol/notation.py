@@ -163,6 +163,11 @@ def _named(name: str, facts: dict[str, Any]) -> str:
     return " ".join([name, *shown])
 
 
+def _sizes(geometries: tuple[Geometry, ...]) -> str:
+    """Bytes that the parity has room for, of each other member."""
+    return ",".join(str(geometry.unique_bytes) for geometry in geometries)
+
+
 def _value(value: Any) -> str:
     match value:
         case None:
@@ -187,8 +192,12 @@ def _value(value: Any) -> str:
             return f"({_permit(value)})"
         case msg.TrainerInfo(trainer=trainer, state=state, rank=rank):
             return f"{trainer}:{state}" + ("" if rank is None else f":{rank}")
-        case msg.Inventory(live=live, own=own, held=held):
-            return f"(live {_value(live)}; own {_value(own)}; held {_value(held)})"
+        case msg.Inventory(live=live, own=own, held=held, parities=parities):
+            coded = f"; parity {_value(parities)}" if parities else ""
+            return f"(live {_value(live)}; own {_value(own)}; held {_value(held)}{coded})"
+        case msg.Parity(version=made_of, copies=coded) | fx.ParityTarget(version=made_of, geometries=coded):
+            of = ",".join(str(copy.seal.rank) for copy in coded) if isinstance(value, msg.Parity) else _sizes(coded)
+            return f"{value.member}:{_value(made_of)}({of})"
         case msg.CaptureCostReport():
             told = {f.name: getattr(value, f.name) for f in structs.fields(value) if f.name != "rank"}
             return f"{value.rank}:({_named('', told).strip()})"

@@ -296,3 +296,21 @@ def test_after_a_recovery_nobody_stands() -> None:
     core.stand(FIRST, 2)
     step_to(core, 2)
     assert not core.must_stand, "an order of another generation"
+
+
+def test_carried_ranks_are_captured_together_with_their_carrier_or_not_at_all() -> None:
+    core = running()
+    core.carry([2])
+    assert isinstance(core.plan_capture(), Missed), "no slot for rank 2"
+    core.grant(FIRST, slot("2/0"), carried=2)
+    core.grant(FIRST, slot("3/0"), carried=3)
+    reach(core)
+    core.observed(Version(FIRST, 1))
+    capture = core.plan_capture()
+    assert isinstance(capture, Capture) and capture.carried == ((2, slot("2/0")),), "rank 3 is carried by another"
+    (carried,) = core.copied_carried(capture, {2: 9})
+    assert (carried.rank, carried.slot, carried.record_bytes) == (2, slot("2/0"), 9)
+    core.gave_up(capture, "late")
+    assert core.has_slots, "it keeps both slots"
+    core.halt(SECOND)
+    assert core.copied_carried(capture, {2: 9}) == [], "no evidence after the flag"

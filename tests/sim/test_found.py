@@ -31,6 +31,10 @@ FOUND = {
     "a seat of a plan that never went keeps out the nodes that ran last": ("succession", 38),
     "a time that has passed wakes the coordinator for ever where no checkpoint can begin": ("durable", 0),
     "a newcomer still loads from a slot that a plan which goes back to a checkpoint has given away": ("durable", 58),
+    "a node whose drain fails after its ranks have moved is not sent again the recordings that it cleared": (
+        "illness",
+        220,
+    ),
     "the cut of an older generation ends what loads from a checkpoint in this one": ("durable", 63),
 }
 

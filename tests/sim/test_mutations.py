@@ -26,6 +26,8 @@ QUICK = (
     "36 process of another rank seated",
     "31 hangs not detected",
     "41 checkpoint without its manifest",
+    "51 no dwell time",
+    "53 guard at the cost of others",
 )
 
 

@@ -159,6 +159,7 @@ class CodedNode:
         self.client.close()
         self.server.close()
         self.segment.close()
+        self.parity.close()
         self.parity_segment.close()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from contextlib import closing
 from dataclasses import replace as changed
 
 import pytest
 from coded_nodes import PIECE, CodedGroup, shard, smaller_pieces
 from msgspec import structs
+from snapshot_nodes import GENERATION, WAIT_S
 
 from deadpool.errors import TransferError
 from deadpool.protocol.seal import REGIONS
@@ -48,7 +50,9 @@ def loss_patterns(members: int, parities: int) -> list[tuple[int, ...]]:
     return [lost for count in range(1, parities + 1) for lost in itertools.combinations(range(members), count)]
 
 
-@pytest.mark.parametrize("scheme", [(1, 1), (2, 1), (3, 1), (4, 1), (4, 2), (8, 2), (4, 3)])
+@pytest.mark.parametrize(
+    "scheme", [(1, 1), (2, 1), (3, 1), (4, 1), (4, 2), (8, 2), pytest.param((4, 3), marks=pytest.mark.thorough)]
+)
 def test_any_lost_members_are_rebuilt(coded, scheme):
     group = coded(*scheme)
     group.protect()
@@ -127,6 +131,21 @@ def blocks_of(group: CodedGroup, away: set[int]) -> list[tuple[int, memoryview]]
     return found
 
 
+def blocks_beside(group: CodedGroup, member: int, number: int) -> tuple[tuple[int, memoryview], tuple[int, memoryview]]:
+    """The first parity of a piece's row, and another member's piece in that row, each with the member that has it."""
+    coding = group.group
+    place = coding.place_of(member, number)
+    keeper = coding.parity_members(place.stripe)[0]
+    for other in coding.data_members(place.stripe):
+        node = group.nodes[other]
+        piece = node.contribution(keeper).piece_at(place)
+        if other != member and piece is not None:
+            start = node.geometry.offset(piece.region) + piece.offset
+            view = node.segment.slot(0)[start : start + piece.size]
+            return (keeper, group.nodes[keeper].parity._rows[place]), (other, view)
+    raise AssertionError("no other member has bytes in that row")
+
+
 def test_flipped_bit_in_any_block_is_found_and_worked_around(coded):
     group = coded(4, 2)
     group.protect()
@@ -146,23 +165,25 @@ def test_flipped_bit_in_any_block_is_found_and_worked_around(coded):
 def test_flipped_bits_in_two_nodes_at_once_where_one_spare_block_is_left(coded):
     group = coded(4, 3)
     group.protect()
-    flip(group.nodes[0].parity._rows[next(iter(group.nodes[0].parity._rows))])
-    flip(group.nodes[3].segment.slot(0)[group.nodes[3].geometry.offset("unique") :][:PIECE])
+    parity, data = blocks_beside(group, 1, 4)
+    flip(parity[1])
+    flip(data[1])
     newcomer = group.newcomer(1)
     newcomer.rebuild()
     assert newcomer.has_everything()
-    assert {node for node, _ in newcomer.spoilt} == {"n0", "n3"}
+    assert {node for node, _ in newcomer.spoilt} == {f"n{parity[0]}", f"n{data[0]}"}
 
 
 def test_damage_that_no_spare_block_makes_up_for_says_where_it_is(coded):
     group = coded(3, 1)
     group.protect()
-    flip(group.nodes[3].segment.slot(0)[group.nodes[3].geometry.offset("unique") :][:PIECE])
+    _, (member, block) = blocks_beside(group, 1, 4)
+    flip(block)
     newcomer = group.newcomer(1)
     with pytest.raises(TransferError, match=r"v7@1.2 of rank 11 cannot be rebuilt: piece \d+ needs 3 blocks") as told:
         newcomer.rebuild()
-    assert "n3 (snapshot of member 3): the block of piece" in str(told.value)
-    assert [node for node, _ in newcomer.spoilt] == ["n3"]
+    assert f"n{member} (snapshot of member {member}): the block of piece 4 is not as sealed" in str(told.value)
+    assert [node for node, _ in newcomer.spoilt] == [f"n{member}"]
 
 
 def test_parity_that_was_spoilt_before_it_was_sealed_is_found(coded):
@@ -172,14 +193,14 @@ def test_parity_that_was_spoilt_before_it_was_sealed_is_found(coded):
         for other in group.nodes:
             if other is not node:
                 node.contribute(other)
-    for row in group.nodes[0].parity._rows.values():
-        flip(row)
+    for row in group.nodes[2].parity._rows.values():
+        row[0] ^= 1
     for node in group.nodes:
         node.parity.seal()
     newcomer = group.newcomer(1)
     newcomer.rebuild()
     assert newcomer.has_everything()
-    assert {node for node, _ in newcomer.spoilt} == {"n0"}
+    assert {node for node, _ in newcomer.spoilt} == {"n2"}
 
 
 def test_node_that_is_gone_is_replaced_by_another_block(coded):
@@ -246,3 +267,38 @@ def test_rebuild_clears_an_old_header(coded):
     with pytest.raises(TransferError):
         newcomer.rebuild()
     assert read_seal(newcomer.segment.slot(0)) is None
+
+
+def test_fence_ends_a_rebuild_and_nothing_is_written_afterwards(coded):
+    group = coded(4, 2)
+    group.protect()
+    reached, release, asked = threading.Event(), threading.Event(), []
+    real = group.nodes[2].server._parities
+
+    def find(name):
+        asked.append(name)
+        if len(asked) == 3:
+            reached.set()
+            assert release.wait(WAIT_S)
+        return real.find(name)
+
+    group.nodes[2].server._parities = changed(real, find=find)
+    newcomer, errors = group.newcomer(1), []
+
+    def run() -> None:
+        try:
+            newcomer.rebuild()
+        except TransferError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert reached.wait(WAIT_S)
+    newcomer.client.fence(GENERATION.next(GENERATION.term))
+    after = bytes(newcomer.segment.slot(0))
+    release.set()
+    thread.join(WAIT_S)
+    assert bytes(newcomer.segment.slot(0)) == after
+    assert "fenced by 1.4" in errors[0]
+    with pytest.raises(TransferError, match=r"generation 1.3 is over"):
+        newcomer.rebuild()

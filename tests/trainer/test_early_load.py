@@ -51,6 +51,7 @@ from deadpool.trainer import recovery
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.early_load import load_what_arrives
 from deadpool.trainer.session import Session
+from deadpool.trainer.shares import StepShares
 from deadpool.wire.credentials import Credentials
 
 SECRET = secrets.token_bytes(32)
@@ -131,6 +132,7 @@ class Trainer(SessionTwin):
         self.core.take_seat(PLANNED, 0, Schedule())
         self.walk = RecoveryWalk(self.core)
         self.job: Any = SimpleNamespace(session=self, state=script.state, adapters=[], record=b"")
+        self.job.shares = StepShares(self.job, {}, {})
 
     def halt(self) -> None:
         with self.changed:

@@ -5,6 +5,7 @@ Every real backend is made under the supervisor, so that an abort can end the wa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,9 @@ import torch.distributed as dist
 from deadpool.backend import nccl, world
 from deadpool.backend.gloo import GlooFactory
 from deadpool.backend.nccl_communicators import NcclCommunicators
+from deadpool.backend.present_members import present_members
 from deadpool.backend.supervisor import Supervisor
+from deadpool.errors import GroupError
 
 _DEFAULT_TIMEOUT: timedelta = dist.distributed_c10d.default_pg_timeout
 
@@ -46,14 +49,23 @@ class BackendFactory:
 
     # --- at a rebuild ------------------------------------------------------------------------------------------------
 
-    def remake(self, group: world.JoinedGroup, store: dist.Store, wait_s: float) -> dict[str, Any]:
+    def remake(
+        self, group: world.JoinedGroup, store: dist.Store, wait_s: float, carried: Mapping[int, int]
+    ) -> dict[str, Any]:
         """New connected backends for the group, by transport."""
-        return {transport: self._remake(transport, group, store, wait_s) for transport in group.transports}
+        members = present_members(group.global_ranks, carried)
+        if members is None:
+            return {transport: self._gloo.make_refusing() for transport in group.transports}
+        return {transport: self._remake(transport, group, store, wait_s, members) for transport in group.transports}
 
-    def _remake(self, transport: str, group: world.JoinedGroup, store: dist.Store, wait_s: float) -> Any:
+    def _remake(
+        self, transport: str, group: world.JoinedGroup, store: dist.Store, wait_s: float, members: list[int]
+    ) -> Any:
         if transport == "nccl":
+            if len(members) < group.size:
+                raise GroupError(f"group {group.name} has ranks without a process, and NCCL was not tried with that")
             return self._communicators.remake(group, store)
-        rank, size, timeout = group.rank, group.size, group.timeout
+        rank, size, timeout = members.index(group.global_ranks[group.rank]), len(members), group.timeout
         backend = self._supervisor.run(
             f"rebuilding group {group.name}",
             lambda: self._gloo.connect(store, rank, size, timeout),

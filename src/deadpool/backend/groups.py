@@ -11,7 +11,7 @@ the mark. A mark is part of the boundary record: a newcomer returns to the mark 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -155,11 +155,21 @@ class Groups:
         self._marked, self._communicators.used = {}, set(mark["used"])
         return forgotten
 
-    def rebuild(self, store: dist.Store, prefix: str, *, after_abort: int | None = None) -> None:
+    def rebuild(
+        self,
+        store: dist.Store,
+        prefix: str,
+        *,
+        after_abort: int | None = None,
+        carried: Mapping[int, int] | None = None,
+    ) -> None:
         """Connects every group anew under `prefix`; a detached process becomes attached.
 
         All ranks call it, each for all groups that it is in. `after_abort` is the abort_count that the caller has seen:
         an abort that it has not seen makes this raise instead of being forgotten.
+
+        `carried` are ranks without a process, and the ranks that carry them: groups connect the others
+        (backend/present_members.py).
         """
         groups = sorted(_abortable(), key=lambda group: group.name)
         if not self.can_rebuild:
@@ -175,7 +185,7 @@ class Groups:
             # In the order of names, which all ranks have in common: so no two ranks wait for each other in a circle.
             for group in groups:
                 group_store = dist.PrefixStore(f"{prefix}/{group.name}", own_store)
-                backends = self._factory.remake(group, group_store, self._timeout_s)
+                backends = self._factory.remake(group, group_store, self._timeout_s, carried or {})
                 replaced += world.swap(group, backends, group_store, first_number)
                 self._supervisor.name_last_made(group.name)
             self._communicators.connect_used(groups, self._timeout_s)

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deadpool.chaos.decisions import decisions, oscillations
 from deadpool.chaos.diagnosis import take_down
 from deadpool.chaos.faults import possible
 from deadpool.chaos.faults.fault import Scene
+from deadpool.chaos.health_files import HealthFiles
 from deadpool.chaos.injected_fault import InjectedFault
 from deadpool.chaos.jobs import SCRIPT, ChaosJob
 from deadpool.chaos.journal_check import journal_problems
@@ -43,6 +45,7 @@ class ComparisonResult:
     faults: list[dict[str, Any]] = field(default_factory=list)
     steps: int = 0
     took_s: float = 0.0
+    decisions: list[dict[str, Any]] = field(default_factory=list)  # about protection
     hung: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -64,6 +67,7 @@ class Case:
     deadline: float
     ask: AskStatus
     tell: Tell
+    until: float | None = None  # no fault comes after that time; None: all of them come
 
     def run(self) -> ComparisonResult:
         result = ComparisonResult(layout=self.job.name)
@@ -79,13 +83,16 @@ class Case:
 
     def _disturb(self, result: ComparisonResult) -> Results | None:
         local = self._local_job()
-        processes = JobProcesses(local, self.network, random.Random(f"{self.seed} fleet {self.job.name}"))
+        fleet = random.Random(f"{self.seed} fleet {self.job.name}")
+        processes = JobProcesses(local, self.network, fleet, self._health)
         processes.prepare()
         out = self.folder / "disturbed" / "out"
         poller = StatusPoller(lambda: self.ask(local.run_dir))
         steps = StepProgress(out, self.job.nodes * self.job.nproc_per_node)
-        scene = Scene(processes, self.network, steps, local.run_dir, poller.view, self.timing)
-        runner = Runner(local, scene, poller, self.job.losses_at_once, self.deadline, self._reporter(steps))
+        scene = Scene(processes, self.network, steps, local.run_dir, poller.view, self.timing, self._health)
+        runner = Runner(
+            local, scene, poller, self.job.losses_at_once, self.deadline, self._reporter(steps), until=self.until
+        )
         with running(local):
             poller.start()
             try:
@@ -98,8 +105,18 @@ class Case:
             finally:
                 poller.close()
                 runner.end_all()
+                self._judge_decisions(runner.events, result)
                 result.faults = [{"layout": self.job.name, **injected.record()} for injected in runner.injected]
         return Results.read(out) if not result.problems else None
+
+    @property
+    def _health(self) -> HealthFiles | None:
+        return HealthFiles(self.folder / "health") if self.timing.dwell_s is not None else None
+
+    def _judge_decisions(self, events: list[dict[str, Any]], result: ComparisonResult) -> None:
+        if self.timing.dwell_s is not None:
+            result.decisions = decisions(events)
+            result.problems += oscillations(events, self.timing.dwell_s)
 
     def _draw(self) -> list[Intent]:
         kinds = possible(self.network, self.timing.holders, self.kinds)
@@ -108,7 +125,7 @@ class Case:
     def _local_job(self) -> LocalJob:
         folder = self.folder / "disturbed"
         return LocalJob(
-            self.job.config(self.network.hub_host, self.timing),
+            self.job.config(self.network.hub_host, self.timing, self._health.pattern if self._health else "/"),
             RunDir.create(folder / "run"),
             [str(SCRIPT), "--out", str(folder / "out"), *self.job.arguments(self._stop_file)],
             quiet=True,

@@ -31,14 +31,15 @@ class ChaosJob:
         need a majority keep more than half of the nodes."""
         return 2
 
-    def config(self, host: str, timing: Timing) -> JobConfig:
+    def config(self, host: str, timing: Timing, health_root: str = "/") -> JobConfig:
         return JobConfig(
             nodes=self.nodes,
             nproc_per_node=self.nproc_per_node,
             spares=self.spares,
             standby_coordinators=self.standby_coordinators,
             host=host,
-            **timing.settings,  # type: ignore[arg-type]
+            health_root=health_root,
+            **timing.settings,
         ).checked()
 
     def undisturbed(self) -> JobConfig:

@@ -9,6 +9,7 @@ import signal
 import time
 from pathlib import Path
 
+from deadpool.chaos.health_files import HealthFiles
 from deadpool.chaos.network import Network
 from deadpool.control.launcher import LocalJob
 
@@ -17,8 +18,8 @@ _STOP_S = 1.0
 
 
 class JobProcesses:
-    def __init__(self, job: LocalJob, network: Network, rng: random.Random) -> None:
-        self._job, self._network, self._rng = job, network, rng
+    def __init__(self, job: LocalJob, network: Network, rng: random.Random, health: HealthFiles | None = None) -> None:
+        self._job, self._network, self._rng, self._health = job, network, rng, health
         self._names = len(job.config.node_names)
         self.size = self._names  # how many nodes there should be
         self._dead: set[str] = set()
@@ -27,7 +28,12 @@ class JobProcesses:
 
     def prepare(self) -> None:
         for name in self._job.config.node_names:
-            self._network.add(name)
+            self._begin(name)
+
+    def _begin(self, name: str) -> None:
+        self._network.add(name)
+        if self._health is not None:
+            self._health.make_well(name)
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
@@ -57,7 +63,7 @@ class JobProcesses:
         """Adds a node to the running job, under a new name."""
         name = f"n{self._names}"
         self._names += 1
-        self._network.add(name)
+        self._begin(name)
         self._job.add_node(name, spare=True)
         return name
 

@@ -29,6 +29,7 @@ def summary(
         "left_behind": left_behind,
         "first_step_s": costs_by_kind(healed, "first_step_s"),
         "recovery_s": costs_by_kind(healed, "recovery_s"),
+        "decisions": {v.layout: v.decisions for v in results},
         "faults": faults,
     }
 

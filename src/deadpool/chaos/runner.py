@@ -41,6 +41,7 @@ class Runner:
     losses_at_once: int
     deadline: float  # of the whole run, by time.monotonic()
     tell: Tell  # called for each fault when it is injected, and when the job has recovered
+    until: float | None = None  # no fault comes after that time, by time.monotonic(); None: all of them come
     injected: list[InjectedFault] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     _tail: Tail = field(init=False)
@@ -52,6 +53,8 @@ class Runner:
         """Injects all of them, and returns when the job has recovered from the last."""
         self._await(lambda: self.scene.steps.done >= _FIRST_STEPS and self._is_calm(), "the first steps")
         for intent in intents:
+            if self.until is not None and time.monotonic() > self.until:
+                break
             self._await_moment(intent)
             fault = self._await_aim(intent)
             self._inject(fault)

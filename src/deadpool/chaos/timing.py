@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from deadpool.config import JobConfig
 
@@ -11,7 +12,7 @@ from deadpool.config import JobConfig
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     step_pause_s: float  # added to each step, so that a fault can be injected within one
-    settings: Mapping[str, float] = field(default_factory=dict)  # of the job; the others have their defaults
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the job; the others have their defaults
     hangs_s: float  # a rank that is stopped for so long is noticed
     one_by_one: bool = False
     """Each fault comes in a calm moment and lasts until the job trains without what it hit."""
@@ -21,8 +22,13 @@ class Timing:
         return int(self.settings.get("holders", JobConfig().holders))
 
     @property
+    def dwell_s(self) -> float | None:
+        """That a change of protection stays at least; None: protection stays as it is."""
+        return self.settings.get("protect_dwell_s")
+
+    @property
     def _node_timeout_s(self) -> float:
-        return self.settings.get("node_timeout_s", JobConfig().node_timeout_s)
+        return float(self.settings.get("node_timeout_s", JobConfig().node_timeout_s))
 
     @property
     def unnoticed_s(self) -> float:
@@ -47,5 +53,10 @@ CROWDED = Timing(
         "isolation_timeout_s": 60.0,
     },
 )
+ADAPTIVE = replace(
+    CROWDED,
+    settings={**CROWDED.settings, "protect_at_most": "copies=3", "evict_ill": True, "protect_dwell_s": 60.0},
+)
+"""Protection follows the health of nodes, ten times as fast as by default: there are decisions within minutes."""
 ONE_BY_ONE = Timing(step_pause_s=1.0, hangs_s=90.0, one_by_one=True)
 """Default settings and steps of a second."""

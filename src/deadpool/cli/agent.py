@@ -45,6 +45,11 @@ def agent(
     ready_file: Annotated[
         Path | None, typer.Option(help="a file that exists while this node trains, or could take the ranks of another")
     ] = None,
+    lease: Annotated[
+        Path | None,
+        typer.Option(help="lock file of a machine that serves several jobs, set by deadpool pool join", hidden=True),
+    ] = None,
+    job: Annotated[str, typer.Option(help="the job's name, for others that look at the lock", hidden=True)] = "",
     fork_server: Annotated[int | None, typer.Option(help="descriptor of a fork server's socket", hidden=True)] = None,
     *,
     flags: dict[str, Any],
@@ -56,6 +61,7 @@ def agent(
     from deadpool.cli.addresses import own_address
     from deadpool.config import resolve_agent
     from deadpool.control.agent import AgentProcess
+    from deadpool.control.machine_lease import MachineLease
     from deadpool.metrics.endpoint import check_package
     from deadpool.owner_only import make_private_folder
     from deadpool.wire.credentials import read_credentials
@@ -88,6 +94,7 @@ def agent(
             fork_server=socket.socket(fileno=fork_server) if fork_server is not None else None,
             preload=preload or [],
             ready_file=ready_file,
+            lease=MachineLease(lease, f"job {job}") if lease is not None else None,
         )
 
     failed = asyncio.run(_serve(make, coordinators))

@@ -15,6 +15,8 @@ import typer
 if TYPE_CHECKING:
     from deadpool.chaos.injected_fault import InjectedFault
 
+_ENDLESS = 10_000
+
 
 def chaos(
     faults: Annotated[int, typer.Option(help="how many faults, over all jobs")] = 50,
@@ -27,6 +29,14 @@ def chaos(
         typer.Option(
             "--one-by-one",
             help="default settings and steps of 1 s; one fault at a time, until the job trains without what it hit",
+        ),
+    ] = False,
+    adaptive: Annotated[
+        bool,
+        typer.Option(
+            "--adaptive",
+            help="protection follows the health of nodes; transient and permanent faults and illnesses come for "
+            "--minutes, whatever --faults says, and all decisions are listed",
         ),
     ] = False,
     keep: Annotated[Path | None, typer.Option(help="keep the run folders here, with events and logs")] = None,
@@ -49,7 +59,7 @@ def chaos(
     shutil.rmtree(diagnosis, ignore_errors=True)  # left by an earlier run
     try:
         with temporary_folder("deadpool-chaos-") if keep is None else nullcontext(keep.resolve()) as folder:
-            figures = _run(faults, seed, layout, minutes, _words(kinds), one_by_one, folder, diagnosis)
+            figures = _run(faults, seed, layout, minutes, _words(kinds), one_by_one, adaptive, folder, diagnosis)
     except KeyboardInterrupt:
         print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
@@ -90,49 +100,54 @@ def _run(
     minutes: float,
     kinds: list[str],
     one_by_one: bool,
+    adaptive: bool,
     folder: Path,
     diagnosis: Path,
 ) -> dict[str, Any]:
     from deadpool.chaos.comparison import Case
+    from deadpool.chaos.faults import OF_ADAPTIVE_RUNS
     from deadpool.chaos.jobs import JOBS
     from deadpool.chaos.network import open_network
     from deadpool.chaos.reaper import guarded, left_behind
     from deadpool.chaos.report import summary
-    from deadpool.chaos.timing import CROWDED, ONE_BY_ONE
+    from deadpool.chaos.timing import ADAPTIVE, CROWDED, ONE_BY_ONE
     from deadpool.cli.job_client import ask
 
-    deadline = time.monotonic() + 60.0 * minutes
+    deadline = time.monotonic() + 60.0 * minutes * (2 if adaptive else 1) + (300.0 if adaptive else 0.0)
+    faults = _ENDLESS if adaptive else faults
     network = open_network()
     kind = "network namespaces" if network.can_cut else "process groups on loopback, so no node can be cut off"
-    print(f"seed {seed}, {faults} faults; nodes are {kind}", flush=True)
+    print(f"seed {seed}, {'as many as come in time' if adaptive else faults} faults; nodes are {kind}", flush=True)
     names = list(JOBS) if layout == "both" else [layout]
     shares = [faults // len(names) + (index < faults % len(names)) for index in range(len(names))]
     results = []
-    with guarded() as mark, _Display(faults) as display:
+    with guarded() as mark, _Display(None if adaptive else faults) as display:
         for name, share in zip(names, shares, strict=True):
             case = Case(
                 job=JOBS[name],
                 seed=seed,
                 faults=share,
-                kinds=kinds,
-                timing=ONE_BY_ONE if one_by_one else CROWDED,
+                kinds=kinds or (sorted(OF_ADAPTIVE_RUNS) if adaptive else []),
+                timing=ADAPTIVE if adaptive else ONE_BY_ONE if one_by_one else CROWDED,
                 network=network,
                 folder=folder / name,
                 diagnosis=diagnosis / name,
                 deadline=deadline,
                 ask=lambda run_dir: ask(run_dir, "status"),
                 tell=display.show,
+                until=time.monotonic() + 60.0 * minutes / len(names) if adaptive else None,
             )
             results.append(case.run())
         left = left_behind(mark)
         network.close()
-    return summary(results, seed=seed, asked=faults, network=kind, left_behind=left)
+    asked = sum(len(result.faults) for result in results) if adaptive else faults
+    return summary(results, seed=seed, asked=asked, network=kind, left_behind=left)
 
 
 class _Display:
     """A line for each fault, and progress bars."""
 
-    def __init__(self, faults: int) -> None:
+    def __init__(self, faults: int | None) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn("{task.description:38}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -179,6 +194,8 @@ def _print_result(figures: dict[str, Any], diagnosis: Path) -> int:
         console.print(f"{job['layout']}: {job['faults']} faults in {job['took_s']:.0f} s, {job['steps']} steps")
         for problem in job["problems"]:
             console.print(f"  {problem}", style="bold red", markup=False)
+        for decision in figures["decisions"][job["layout"]]:
+            console.print(f"  {decision['what']}: {decision['reason']}", markup=False, highlight=False, soft_wrap=True)
     for name in figures["left_behind"]:
         console.print(f"process left behind: {name}", style="bold red", markup=False)
     good = is_good(figures)

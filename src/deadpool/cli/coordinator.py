@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from deadpool.control.run_dir import RunDir
     from deadpool.events import Event
     from deadpool.metrics.endpoint import Endpoint, JobCollector
+    from deadpool.protocol.adaptive_bounds import AdaptiveBounds
     from deadpool.protocol.checkpoint import DurableSettings
     from deadpool.protocol.coordinator.leadership import Leadership
     from deadpool.protocol.topology import Address
@@ -222,6 +223,20 @@ def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:
     return tuple(Address.parse(place) for place in places)
 
 
+def _adaptive(config: JobConfig) -> AdaptiveBounds | None:
+    from deadpool.protocol.adaptive_bounds import AdaptiveBounds
+
+    if (bounds := config.protection_bounds()) is None:
+        return None
+    return AdaptiveBounds(
+        copies_at_most=int(bounds["copies"]),
+        every_at_most=int(bounds["every"]),
+        memory_share=bounds["memory"],
+        evict_ill=config.evict_ill,
+        dwell_s=config.protect_dwell_s,
+    )
+
+
 def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None) -> Leadership:
     from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines, FaultLimit
     from deadpool.protocol.coordinator.leadership import Leadership
@@ -236,11 +251,14 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
         unwind_s=config.unwind_timeout_s,
         in_place=config.in_place,
         overhead_budget=config.overhead_budget,
+        set_aside_gb=config.set_aside_gb,
         coordinators=_addresses_of_all(config),
         silence_s=config.node_timeout_s,
         isolation_s=config.isolation_timeout_s,
         replace_stragglers=config.replace_stragglers,
         durable=durable,
+        adaptive=_adaptive(config),
+        without_spare=config.without_spare,
     )
     deadlines = Deadlines(
         node_s=config.node_timeout_s,
@@ -254,7 +272,7 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
     fault_limit = FaultLimit(faults=config.quarantine_after, within_s=config.quarantine_window_s)
     schedule = Schedule(every=config.capture_every, rests=RESTS if config.overhead_budget > 0 else 0)
     coordinator_config = CoordinatorConfig(
-        settings=settings, deadlines=deadlines, schedule=schedule, fault_limit=fault_limit
+        settings=settings, deadlines=deadlines, schedule=schedule, scheme=config.scheme, fault_limit=fault_limit
     )
     # A process that is started again has another name.
     name = f"{config.host}:{config.port}/{secrets.token_hex(4)}"

@@ -22,6 +22,8 @@ from deadpool.cli import (
     kubernetes,
     logs,
     picture,
+    plan,
+    pool,
     replace,
     report,
     run,
@@ -68,6 +70,7 @@ app.command()(trace.trace)
 app.command()(journal.journal)
 app.command()(logs.logs)
 app.command()(picture.picture)
+app.command()(plan.plan)
 app.command()(dashboard.dashboard)
 app.command()(report.report)
 app.command()(kill.kill)
@@ -80,6 +83,7 @@ app.command()(sim.sim)
 app.command()(chaos.chaos)
 app.add_typer(durable.app, name="durable")
 app.add_typer(kubernetes.app, name="kubernetes")
+app.add_typer(pool.app, name="pool")
 app.add_typer(slurm.app, name="slurm")
 
 

@@ -64,7 +64,17 @@ def _protection(body: dict[str, Any]) -> str:
     return f"protected: every copy of version {version} is in place; {redone}"
 
 
+def _job_size(size: dict[str, Any]) -> Iterator[str]:
+    inexact = f"not bit-identical from step {size['inexact_from']} on"
+    if 0 < size["nodes"] < size["of"]:
+        count = f"{size['nodes']} of {size['of']} nodes train"
+        yield f"[bold]shrunk[/bold]: {count}, {inexact}; add nodes with: {_ADD_SPARE}"
+    elif size["inexact_from"] is not None:
+        yield f"grown again after it had shrunk: {inexact}"
+
+
 def _warnings(body: dict[str, Any]) -> Iterator[str]:
+    yield from _job_size(body["size"])
     if not body["spares"]:
         yield f"[bold]no spare[/bold]: after a loss the job waits for one; add it with: {_ADD_SPARE}"
     if (drain := body["drain"]) is not None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from deadpool.child_processes import outlive_parent
 from deadpool.config import JobConfig
 from deadpool.control.agent_metrics import AgentMetrics
 from deadpool.control.bulk_cpus import bulk_cpus
@@ -22,7 +24,10 @@ from deadpool.control.core_driver import CoreDriver
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.examination import NodeExamination
 from deadpool.control.fault_injection import NodeInjections
+from deadpool.control.health_watch import HealthWatch
 from deadpool.control.machine_facts import machine_facts
+from deadpool.control.machine_lease import MachineLease
+from deadpool.control.parked_command import ParkedCommand
 from deadpool.control.peer_probe import unreachable
 from deadpool.control.process_activity import ActivityWatcher
 from deadpool.control.progress import FACT
@@ -41,13 +46,20 @@ from deadpool.protocol.effects import (
     Finish,
     FromCoordinator,
     FromTrainer,
+    HealthSampled,
     KillTrainer,
+    LeasedElsewhere,
+    LeaseTaken,
     LeaveAsked,
     LookElsewhere,
     PeersProbed,
     ProbePeers,
+    ReleaseLease,
+    StartParkedWork,
     StartTrainer,
     StopAsked,
+    StopParkedWork,
+    TakeLease,
     ToCoordinator,
     ToTrainer,
     TrainerActivity,
@@ -72,6 +84,7 @@ from deadpool.wire.trainer_link import AgentEnd, TrainerListener
 
 KEPT_FOLDER = "kept"  # beside the trainers' logs: copies of a job that could not go on
 _STALL_S = 0.5  # a timer that fires later than this means that this process did not run
+_LEASE_LOOK_S = 0.5  # until a spare notices that its machine serves another job
 _UNSENT_LIMIT = 1000
 """Events that wait for a coordinator to log them."""
 
@@ -91,8 +104,20 @@ class AgentProcess:
         fork_server: socket.socket | None = None,
         preload: Sequence[str] = (),
         ready_file: Path | None = None,
+        lease: MachineLease | None = None,
     ) -> None:
-        self._core = Agent(node=node, standby=settings.spare_trainers, spare=spare, rehearsals=settings.rehearsals)
+        """With a `lease` the machine may serve other jobs too: this one has to take it first."""
+        self._core = Agent(
+            node=node,
+            standby=settings.spare_trainers,
+            spare=spare,
+            rehearsals=settings.rehearsals,
+            shared=lease is not None,
+            works=spare and bool(settings.while_parked),
+        )
+        self._lease, self._parent = lease, os.getppid()
+        told = {"node": node, "logs": str(logs)}
+        self._parked = ParkedCommand(settings.while_parked, logs / f"{node}.parked.log", told, on_ended=self._feed)
         self.node, self._rack, self._spare, self._host = node, rack, spare, host
         self._machine = machine_facts(host)
         self._credentials = credentials
@@ -133,8 +158,14 @@ class AgentProcess:
             on_failure=self.stop,
             fork_server=fork_server,
             preload=preload,
+            parked_state=settings.parked_state,
         )
         self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
+        loop = asyncio.get_running_loop()
+        self._health = HealthWatch(
+            Path(settings.health_root.replace("{node}", node)),
+            lambda sample: _from_thread(loop, lambda: self._feed(HealthSampled(sample=sample))),
+        )
         self._ready_file = ReadyFile(ready_file)
         self._is_json = settings.log_format == "json"
         self._metrics = AgentMetrics(
@@ -157,8 +188,10 @@ class AgentProcess:
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
         self._metrics.start(self._report)
+        self._health.start()
         staying = asyncio.get_running_loop().create_task(client.stay_connected())
         watching = asyncio.get_running_loop().create_task(self._watcher.run())
+        looking = asyncio.get_running_loop().create_task(self._look_at_lease())
         try:
             either: list[asyncio.Future[Any]] = [staying, watching, self._outcome]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -168,8 +201,30 @@ class AgentProcess:
             return self._outcome.result()
         finally:
             watching.cancel()
+            looking.cancel()
             staying.cancel()
             await self._close(client)
+
+    async def _look_at_lease(self) -> None:
+        """A machine that another job has taken while this one did not need it is a spare of this job no more."""
+        while self._lease is not None:
+            await asyncio.sleep(_LEASE_LOOK_S)
+            if not self._lease.is_held and (holder := self._lease.find_holder()) is not None:
+                self._feed(LeasedElsewhere(holder=holder))
+
+    def _take_lease(self) -> None:
+        assert self._lease is not None
+        holder = self._lease.take()
+        outlive_parent(holder is None)  # a pool host that dies must not end a node that trains
+        answer = LeaseTaken() if holder is None else LeasedElsewhere(holder=holder)
+        asyncio.get_running_loop().call_soon(self._feed, answer)
+
+    def _release_lease(self) -> None:
+        assert self._lease is not None
+        self._lease.release()
+        outlive_parent(False)
+        if os.getppid() != self._parent:
+            self.leave("the pool host of its machine is gone")
 
     async def _connect_first(self, client: CoordinatorClient, patience_s: float) -> bool:
         """Returns False if this process was told to stop before any coordinator answered."""
@@ -197,6 +252,10 @@ class AgentProcess:
         self._feed(StopAsked(reason=reason))
 
     def leave(self, reason: str) -> None:
+        holder = self._lease.find_holder() if self._lease is not None and not self._lease.is_held else None
+        if holder is not None:
+            self._feed(LeasedElsewhere(holder=holder))
+            return
         self._feed(LeaveAsked(reason=reason))
 
     async def _close(self, client: CoordinatorClient) -> None:
@@ -204,13 +263,18 @@ class AgentProcess:
         self._ready_file.set(False)
         for probing in self._probing:
             probing.cancel()
+        self._parked.stop()
         await self._trainers.close()
+        await self._parked.close()
         self._door.close()
         await self._rendezvous.close()
+        await asyncio.to_thread(self._health.close)
         await asyncio.to_thread(self._data.close)
         await asyncio.to_thread(self._metrics.close)
         await self._examination.close()
         await client.close()
+        if self._lease is not None:
+            self._lease.close()
 
     # --- inputs ------------------------------------------------------------------------------------------------------
 
@@ -274,6 +338,14 @@ class AgentProcess:
                 self._trainers.start(name)
             case KillTrainer(trainer=name):
                 self._signal_trainer(name, signal.SIGKILL)
+            case TakeLease():
+                self._take_lease()
+            case ReleaseLease():
+                self._release_lease()
+            case StartParkedWork(start=number):
+                self._parked.start(number)
+            case StopParkedWork():
+                self._parked.stop()
             case ProbePeers():
                 task = asyncio.get_running_loop().create_task(self._probe(effect))
                 self._probing.add(task)
@@ -333,6 +405,7 @@ class AgentProcess:
             "push_gbps": sent.gbps,
             "rank_figures": rank_figures(self._core, sent),
             FACT: self._metrics.step_times(),
+            "parked_work": self._core.parked_work.facts() if self._core.parked_work.starts else None,
             **self._machine,
         }
 
@@ -347,3 +420,9 @@ class AgentProcess:
             )
         else:
             print_line(f"[{self.node} r{trainer.rank}] {text}")
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    """A thread may outlive the loop by a moment."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(action)

@@ -15,14 +15,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from deadpool.control.checkpoint_files import CheckpointFiles
+from deadpool.control.coded_copies import CodedCopies
 from deadpool.control.rank_stats import SentBytes
 from deadpool.control.thread_priority import ThreadPriority
 from deadpool.errors import ArenaError, CopySpoilt, DeadPoolError, TransferError
 from deadpool.events import Event
 from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import (
     AcceptOffer,
     Allocate,
@@ -34,7 +36,6 @@ from deadpool.protocol.effects import (
     FetchCopy,
     Fetched,
     FetchFailed,
-    Hashed,
     HashSlot,
     Offered,
     PushCopy,
@@ -58,14 +59,33 @@ from deadpool.protocol.seal import Extent, Geometry, Region, Seal
 from deadpool.protocol.topology import Address
 from deadpool.snapshot.arena import Arena, Segment
 from deadpool.snapshot.checksums import HASHING_THREADS
+from deadpool.snapshot.erasure.contribution import Contribution
+from deadpool.snapshot.erasure.parity_slot import ParitySlot
 from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.salvage_file import write_salvage
-from deadpool.snapshot.slot import compute_digest, write_seal
-from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferClient, TransferRefused, TransferServer
+from deadpool.snapshot.slot import write_seal
+from deadpool.snapshot.transfer import (
+    Found,
+    FoundParity,
+    ParityCallbacks,
+    ParityName,
+    PullRequest,
+    PushRequest,
+    TransferClient,
+    TransferRefused,
+    TransferServer,
+)
+from deadpool.snapshot.transfer.client import Watch
 from deadpool.timeouts import stream_s
 from deadpool.wire.credentials import Credentials
 
 _ANSWER_S = 30.0
+_Answer = AcceptOffer | ParitySlot | TransferRefused
+
+
+class _WaitingOffer(NamedTuple):
+    copy: Copy
+    answer: concurrent.futures.Future[_Answer]
 
 
 class DataPlane:
@@ -97,13 +117,22 @@ class DataPlane:
             dropped=self._dropped,
             find=self._find,
             deadline_s=deadline_s,
+            parities=ParityCallbacks(
+                open=self._open_parity,
+                contributed=self._contributed,
+                dropped=self._contribution_dropped,
+                find=self._find_parity,
+            ),
         )
         self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="data", initializer=priority.apply)
         self._hashers = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hash", initializer=priority.apply)
         self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream", initializer=priority.apply)
         self._moving: set[concurrent.futures.Future[None]] = set()
         self._offer_numbers = itertools.count(1)
-        self._offers: dict[int, concurrent.futures.Future[SlotRef | TransferRefused]] = {}
+        self._offers: dict[int, _WaitingOffer] = {}
+        self._coded = CodedCopies(
+            client=self._client, segment=self._segment, deliver=self._deliver, hashers=self._hashers
+        )
         self._arriving: dict[tuple[int, Version], tuple[SlotRef, Copy]] = {}
         self._attempts = itertools.count(1)  # counts over all fetches, so that no number is used twice
         self._lock = threading.Lock()
@@ -147,9 +176,10 @@ class DataPlane:
             case Allocate():
                 self._submit(self._allocate, effect)
             case ReleaseSegment(segment=segment):
+                self._coded.forget(segment)
                 self._arena.drop(_key(segment))
             case HashSlot():
-                self._submit(self._hash, effect)
+                self._submit(self._coded.hash, effect)
             case WriteSeal(slot=slot, copy=copy):
                 write_seal(self._slot(slot), copy.seal)
             case PushCopy():
@@ -168,8 +198,8 @@ class DataPlane:
                 self._submit(self._cut, generation)
             case WriteOut():
                 self._submit(self._write_out, effect)
-            case AcceptOffer(offer=offer, slot=slot):
-                self._answer_offer(offer, slot)
+            case AcceptOffer(offer=offer):
+                self._answer_offer(offer, effect)
             case RefuseOffer(offer=offer, reason=reason):
                 self._answer_offer(offer, TransferRefused(reason=reason))
             case _:
@@ -210,16 +240,6 @@ class DataPlane:
         except ArenaError as error:
             self._deliver(AllocationFailed(segment=effect.segment, reason=str(error)))
 
-    def _hash(self, effect: HashSlot) -> None:
-        geometry = effect.geometry
-        extent = Extent(
-            record_bytes=effect.record_bytes,
-            unique_bytes=geometry.unique_bytes,
-            replica_bytes=geometry.replica_bytes,
-        )
-        digest = compute_digest(self._slot(effect.slot), geometry, extent, self._hashers)
-        self._deliver(Hashed(slot=effect.slot, digest=digest))
-
     def _write_out(self, effect: WriteOut) -> None:
         """No trainer writes to these slots: the node is fenced, and no plan follows."""
         written: list[int] = []
@@ -234,27 +254,33 @@ class DataPlane:
 
     def _push(self, effect: PushCopy, midway: Callable[[], None] | None) -> None:
         seal, holder = effect.copy.seal, effect.holder
-        segment = self._segment(effect.slot.segment)
         began = time.monotonic()
         try:
-            request = PushRequest(
-                address=(holder.address.host, holder.address.port),
-                generation=effect.generation,
-                seal=seal,
-                geometry=effect.copy.geometry,
-                fd=segment.fd,
-                slot_offset=segment.offset(effect.slot.index),
-                full=effect.full,
-            )
-            count = self._client.push(request, midway)
+            coded = effect.group is not None
+            count = self._coded.contribute(effect, midway) if coded else self._push_copy(effect, midway)
         except DeadPoolError as error:
             self._deliver(PushFailed(rank=seal.rank, version=seal.version, node=holder.node, reason=str(error)))
             return
         self.sent.note(seal.rank, holder.node, seal.version, count, time.monotonic() - began)
         self._deliver(Pushed(rank=seal.rank, version=seal.version, node=holder.node))
 
+    def _push_copy(self, effect: PushCopy, midway: Callable[[], None] | None) -> int:
+        segment, address = self._segment(effect.slot.segment), effect.holder.address
+        request = PushRequest(
+            address=(address.host, address.port),
+            generation=effect.generation,
+            seal=effect.copy.seal,
+            geometry=effect.copy.geometry,
+            fd=segment.fd,
+            slot_offset=segment.offset(effect.slot.index),
+            full=effect.full,
+        )
+        return self._client.push(request, midway)
+
     def _fetch(self, effect: FetchCopy) -> None:
         try:
+            if effect.fetch.rebuild is not None:
+                self._rebuild(effect)
             for group in effect.fetch.groups:
                 self._fetch_part(effect, group)
         except DeadPoolError as error:
@@ -271,7 +297,7 @@ class DataPlane:
                 return
             except DeadPoolError as error:
                 failures.append(f"{source.node}: {error}")
-                self._note_failed(effect, source, str(error))
+                self._note_failed(effect, source.node, str(error))
                 if isinstance(error, CopySpoilt):
                     version = effect.fetch.copy.seal.version
                     self._deliver(SourceSpoilt(node=source.node, rank=source.rank, version=version))
@@ -280,7 +306,6 @@ class DataPlane:
     def _pull(self, effect: FetchCopy, source: Source, attempt: int) -> None:
         """The rank's trainer sees how far it is, and may load what has arrived before it is verified."""
         copy, slot = effect.fetch.copy, self._slot(effect.slot)
-        progress = Progress(slot)
         request = PullRequest(
             address=(source.address.host, source.address.port),
             generation=effect.generation,
@@ -291,16 +316,24 @@ class DataPlane:
             geometry=copy.geometry,
             into=slot,
         )
-        self._client.pull(request, lambda name, leading: progress.publish(name, Arrived(attempt, leading)))
+        self._client.pull(request, self._watch(slot, attempt))
 
-    def _note_failed(self, effect: FetchCopy, source: Source, reason: str) -> None:
+    def _rebuild(self, effect: FetchCopy) -> None:
+        watch = self._watch(self._slot(effect.slot), next(self._attempts))
+        self._coded.rebuild(effect, watch, functools.partial(self._note_failed, effect))
+
+    def _watch(self, slot: memoryview, attempt: int) -> Watch:
+        progress = Progress(slot)
+        return lambda name, leading: progress.publish(name, Arrived(attempt, leading))
+
+    def _note_failed(self, effect: FetchCopy, source: str, reason: str) -> None:
         event = Event(
             what="source_failed",
             generation=str(effect.generation),
             rank=effect.rank,
             step=effect.fetch.copy.seal.version.number,
             t=time.time(),
-            detail={"source": source.node, "reason": reason},
+            detail={"source": source, "reason": reason},
         )
         self._on_loop(self._note, event)
 
@@ -318,28 +351,48 @@ class DataPlane:
     def _open(self, seal: Seal, generation: Generation, geometry: Geometry) -> memoryview | TransferRefused:
         room = geometry if seal.full else geometry.without_replica()
         copy = Copy(seal=seal, geometry=room)
-        number = next(self._offer_numbers)
-        answer: concurrent.futures.Future[SlotRef | TransferRefused] = concurrent.futures.Future()
-        self._offers[number] = answer
-        self._deliver(Offered(offer=number, generation=generation, copy=copy))
+        answer = self._offer(copy, generation, None)
+        if isinstance(answer, TransferRefused):
+            return answer
+        assert isinstance(answer, AcceptOffer)
+        with self._lock:
+            self._arriving[seal.rank, seal.version] = (answer.slot, copy)
+        return self._slot(answer.slot)
+
+    def _open_parity(self, contribution: Contribution, generation: Generation) -> ParitySlot | TransferRefused:
+        copy = Copy(seal=contribution.seal, geometry=contribution.geometry)
+        answer = self._offer(copy, generation, contribution.group)
+        assert isinstance(answer, ParitySlot | TransferRefused)
+        return answer
+
+    def _offer(self, copy: Copy, generation: Generation, group: CodingGroup | None) -> _Answer:
+        number, waiting = next(self._offer_numbers), _WaitingOffer(copy, concurrent.futures.Future())
+        self._offers[number] = waiting
+        self._deliver(Offered(offer=number, generation=generation, copy=copy, group=group))
         try:
-            slot = answer.result(_ANSWER_S)
+            return waiting.answer.result(_ANSWER_S)
         except TimeoutError:
             self._offers.pop(number, None)
             return TransferRefused(reason="the agent did not answer")
-        if isinstance(slot, TransferRefused):
-            return slot
-        with self._lock:
-            self._arriving[seal.rank, seal.version] = (slot, copy)
-        return self._slot(slot)
 
-    def _answer_offer(self, number: int, answer: SlotRef | TransferRefused) -> None:
+    def _answer_offer(self, number: int, answer: AcceptOffer | TransferRefused) -> None:
         """An offer that was given up meanwhile does not need its slot."""
         waiting = self._offers.pop(number, None)
-        if waiting is not None:
-            waiting.set_result(answer)
-        elif isinstance(answer, SlotRef):
-            self._deliver(ReceiveFailed(slot=answer, reason="the offer was given up"))
+        if isinstance(answer, AcceptOffer) and answer.parity is not None and answer.fresh:
+            self._coded.begin(answer.slot, answer.parity)
+        if isinstance(answer, AcceptOffer) and answer.parity is not None and waiting is not None:
+            waiting.answer.set_result(self._coded.receive(answer.slot, waiting.copy))
+        elif waiting is not None:
+            waiting.answer.set_result(answer)
+        elif isinstance(answer, AcceptOffer):
+            reason, rank = "the offer was given up", answer.rank
+            self._deliver(ReceiveFailed(slot=answer.slot, reason=reason, rank=rank))
+
+    def _contributed(self, contribution: Contribution) -> None:
+        self._coded.contributed(contribution)
+
+    def _contribution_dropped(self, contribution: Contribution, reason: str) -> None:
+        self._coded.dropped(contribution, reason)
 
     def _stored(self, seal: Seal) -> None:
         slot, copy = self._arrived(seal)
@@ -358,6 +411,18 @@ class DataPlane:
         answer: concurrent.futures.Future[Found | None] = concurrent.futures.Future()
         self._loop.call_soon_threadsafe(lambda: answer.set_result(self._look_up(rank, version)))
         return answer.result(_ANSWER_S)
+
+    def _find_parity(self, name: ParityName) -> FoundParity | None:
+        answer: concurrent.futures.Future[FoundParity | None] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(lambda: answer.set_result(self._look_up_parity(name)))
+        return answer.result(_ANSWER_S)
+
+    def _look_up_parity(self, name: ParityName) -> FoundParity | None:
+        slot = self._core.copies.find_parity(name.group.ranks[name.member], name.version)
+        kept = slot.parity if slot is not None else None
+        if slot is None or kept is None or (kept.group, kept.member) != (name.group, name.member):
+            return None
+        return self._coded.find(slot.ref)
 
     def _look_up(self, rank: int, version: Version) -> Found | None:
         shelves = (self._core.copies.own.get(rank), self._core.copies.held.get(rank))

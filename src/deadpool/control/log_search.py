@@ -17,7 +17,7 @@ from deadpool.errors import ConfigError
 Record = dict[str, Any]
 _OF_HOLDERS = {"slots_allocated", "trainer_restarts", "unwound", "aborted", "built", "restored", "rebuilt", "resumed"}
 """Events that a trainer reports only of the rank that it holds: a rehearsal has other ones."""
-_BEGINS = {"fault", "handover", "fence"}
+_BEGINS = {"fault", "handover", "reconfiguration", "fence"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

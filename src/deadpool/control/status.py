@@ -30,12 +30,20 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "overhead": _overhead(core),
         "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
         "spares": sum(member.is_spare for member in core.members.values()),
-        "drain": core.drains.current.facts() if core.drains.current is not None else None,
+        "size": {"nodes": len(set(core.seats)), "of": core.layout.positions, "inexact_from": core.inexact_from},
+        "drain": _drain(core),
         "stragglers": [{"node": each.node, **each.facts()} for each in core.stragglers.known.values()],
+        "protection": core.protection.facts(),
         "same_rack": list(core.commits.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
         "ranks": [_rank(core, rank, facts) for rank in range(core.layout.world_size)] if core.seats else [],
     }
+
+
+def _drain(core: Coordinator) -> dict[str, Any] | None:
+    """Not a reconfiguration: in that no node leaves."""
+    drain = core.drains.current
+    return drain.facts() if drain is not None and drain.node is not None else None
 
 
 def _interval(core: Coordinator) -> dict[str, Any]:
@@ -71,11 +79,12 @@ def _holders(core: Coordinator, position: int) -> list[str]:
 
 def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str, Any]:
     position = member.position
-    ranks = list(core.layout.ranks_at(position)) if position is not None else []
+    ranks = list(member.ranks(core.layout))
     return {
         "node": member.node,
         "rack": member.rack,
         "quarantined": core.why_quarantined(member.node) if member.quarantined else None,
+        "signs": [{"kind": sign.kind, "grade": sign.grade, "count": sign.count} for sign in member.health.signs],
         "role": ("leaving" if member.leaving else "spare") if position is None else "active",
         "position": position,
         "ranks": ranks,

@@ -24,6 +24,7 @@ from deadpool.environment import (
     AGENT_VARIABLE,
     HOST_VARIABLE,
     JOURNAL_VARIABLE,
+    PARKED_STATE_VARIABLE,
     RENDEZVOUS_VARIABLE,
     TRAINER_VARIABLE,
 )
@@ -55,6 +56,7 @@ class TrainerProcesses:
         on_failure: Callable[[str], None],
         fork_server: socket.socket | None = None,
         preload: Sequence[str] = (),
+        parked_state: str = "keep",
     ) -> None:
         """`show` gets the name of a trainer and a line of its output, which is in its log by then.
 
@@ -68,6 +70,7 @@ class TrainerProcesses:
             AGENT_VARIABLE: door,
             HOST_VARIABLE: host,
             JOURNAL_VARIABLE: str(journal_folder(logs)),
+            PARKED_STATE_VARIABLE: parked_state,
         }
         self.rendezvous: Address | None = None  # of this node's store, once it listens
         self._running: dict[str, _Running] = {}

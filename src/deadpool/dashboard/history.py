@@ -17,7 +17,7 @@ from deadpool.metrics.job_fold import JobFold
 
 Record = dict[str, Any]
 
-_MILESTONES = {"fault", "handover", "fenced", "planned", "prepared", "go", "signal_sent", "injected"}
+_MILESTONES = {"fault", "handover", "reconfiguration", "fenced", "planned", "prepared", "go", "signal_sent", "injected"}
 _WAITS = {"awaiting_spare", "awaiting_return", "no_majority", "cut_off"}
 _ENDS = {"completed", "failed"}
 _RECENT = 30

@@ -46,7 +46,7 @@ def interruptions(history: History) -> list[Interruption]:
     found: dict[str, Interruption] = {}
     for record in records:
         cause = record.get("cause")
-        if record["what"] not in ("fault", "handover") or not cause or cause in found:
+        if record["what"] not in ("fault", "handover", "reconfiguration") or not cause or cause in found:
             continue
         known = complete.get(cause)
         found[cause] = _over(known, history.went_on.get(cause)) if known is not None else _under_way(record, records)
@@ -88,7 +88,7 @@ def _under_way(fault: Record, records: Iterable[Record]) -> Interruption:
 
 
 def _kind(record: Record) -> str:
-    return "drain" if record["what"] == "handover" else "fault"
+    return "drain" if record["what"] in ("handover", "reconfiguration") else "fault"
 
 
 def _phases_so_far(own: list[Record], began: float) -> dict[str, float]:

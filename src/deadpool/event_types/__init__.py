@@ -15,15 +15,20 @@ from deadpool.event_types import (
     injections,
     journal,
     membership,
+    pools,
+    protection,
     rank_recovery,
     recovery,
     scripts,
+    sizes,
 )
 from deadpool.event_types.event_type import COMMON_FIELDS, EventType
 
 GROUPS: dict[str, tuple[EventType, ...]] = {
     "Nodes and spares": membership.EVENTS,
     "Drains and slow nodes": drains.EVENTS,
+    "Protection that follows the health of nodes": protection.EVENTS,
+    "Jobs that shrink and grow": sizes.EVENTS,
     "Recoveries, as the coordinator sees them": recovery.EVENTS,
     "Recoveries, as each rank sees them": rank_recovery.EVENTS,
     "The end of a job": endings.EVENTS,
@@ -32,6 +37,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     "Coordinators and connections": coordinators.EVENTS,
     "The training script and rehearsals": scripts.EVENTS,
     "The journal": journal.EVENTS,
+    "Pools of spare machines": pools.EVENTS,
     "Injected faults": injections.EVENTS,
 }
 BY_NAME: dict[str, EventType] = {event.name: event for group in GROUPS.values() for event in group}

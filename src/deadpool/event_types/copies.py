@@ -42,6 +42,17 @@ EVENTS = (
         },
     ),
     EventType(
+        name="set_aside",
+        meaning="A snapshot could not be copied before the optimizer: the rest was cloned on the device, more than "
+        "ever before in this process, and is copied beside the next steps.",
+        action="Nothing; lower `--set-aside-gb` if the script lacks that device memory.",
+        fields={
+            "number": "the version",
+            "bytes": "how much was cloned",
+            "device_bytes": "memory on the device that captures need",
+        },
+    ),
+    EventType(
         name="arena_full",
         meaning="A node could not allocate host memory for snapshots.",
         action="Give the node more memory, or lower `--slots` or `--holders`.",
@@ -77,6 +88,16 @@ EVENTS = (
         },
     ),
     EventType(
+        name="parity_begun_anew",
+        meaning="A snapshot has grown and does not fit into the parity that a node was making: its group sends again.",
+        action="Nothing.",
+        fields={
+            "node": "the node that keeps the parity",
+            "rank": "its rank in the group",
+            "step": "the version",
+        },
+    ),
+    EventType(
         name="copy_corrupt",
         meaning="A copy does not match its checksum; it is dropped and made anew.",
         action="Check the memory of the node that held it if this happens again.",
@@ -85,6 +106,7 @@ EVENTS = (
             "rank": "the rank that it is of",
             "step": "the version",
             "found_by": "the node that read it",
+            "parity": "whether it is the parity that this node keeps for the group of the rank",
         },
         console="CORRUPT: the copy of rank {rank} at version {step} on node {node} does not match its checksum, and is "
         "dropped",

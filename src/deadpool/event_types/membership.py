@@ -67,6 +67,49 @@ EVENTS = (
         "with: deadpool agent --spare --join HOST:PORT",
     ),
     EventType(
+        name="lease_taken",
+        meaning="A machine that serves several jobs serves this one from here on, until its node ends.",
+        action="Nothing; its agents in other jobs leave these.",
+    ),
+    EventType(
+        name="lease_released",
+        meaning="A machine was about to serve this job, and is free for all again.",
+        action="Nothing.",
+        fields={"reason": "why it was not needed"},
+    ),
+    EventType(
+        name="lease_refused",
+        meaning="A machine of a pool serves another job: its node leaves this one.",
+        action="Nothing: the next spare takes its rehearsals. Add machines to the pool if `no_spare` follows.",
+        fields={"reason": "which job has it", "needed": "true: this job was about to give it ranks"},
+        console="node {node} leaves: {reason}",
+    ),
+    EventType(
+        name="parked_work_started",
+        meaning="A spare is parked and has begun to run the command of `--while-parked`.",
+        action="Nothing; its output is in `NODE.parked.log` beside the trainers' logs.",
+        fields={"start": "how often the command was started, this time included"},
+    ),
+    EventType(
+        name="parked_work_stopped",
+        meaning="The spare is needed: its command and all children of it are gone.",
+        action="Nothing. Where `killed` is not 0, let the command end on SIGTERM if it has something to save.",
+        fields={
+            "reason": "why the spare was needed",
+            "took_s": "seconds from the request to the end of the last process",
+            "killed": "processes that had to be ended by SIGKILL",
+        },
+    ),
+    EventType(
+        name="parked_work_ended",
+        meaning="The command of `--while-parked` ended by itself.",
+        action="Nothing after code 0: it is not started again. Otherwise read its log.",
+        fields={
+            "code": "its exit code",
+            "again_in_s": "seconds until it is started again; empty: it has done its work",
+        },
+    ),
+    EventType(
         name="trainer_lost",
         meaning="A trainer process that held no rank has ended.",
         action="Nothing: its agent starts another. Read the trainer's log if this happens again and again.",

@@ -78,6 +78,18 @@ EVENTS = (
         console="spare trainer {trainer} has rehearsed rank {rank} and is parked",
     ),
     EventType(
+        name="parked_state_freed",
+        meaning="A parked trainer has given back the memory of its parameters and optimizer state.",
+        action="Nothing; `--parked-state keep` keeps it.",
+        fields={"bytes": "how much"},
+    ),
+    EventType(
+        name="parked_state_allocated",
+        meaning="The trainer is seated and has allocated that memory again, before it loads its snapshot.",
+        action="Nothing.",
+        fields={"bytes": "how much", "took_s": "seconds that it took; longer where other processes still had it"},
+    ),
+    EventType(
         name="rehearsal_ended",
         meaning="A spare's trainer cannot be used for the rank that is needed; a fresh process takes its place.",
         action="Nothing; more `--rehearsals` per spare make it rarer.",

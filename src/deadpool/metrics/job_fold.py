@@ -17,6 +17,7 @@ PHASES = ("starting", "running", "recovering", "waiting", "completed", "failed")
 _PHASE_AFTER = {
     "fault": "recovering",
     "handover": "recovering",
+    "reconfiguration": "recovering",
     "awaiting_spare": "waiting",
     "awaiting_return": "waiting",
     "no_majority": "waiting",
@@ -35,6 +36,7 @@ class JobFold:
         self.steps = 0  # completed ones, however often
         self.step_times = Histogram(STEP_BUCKETS_S)
         self.sent_bytes = 0
+        self.carried_ranks = 0
         self.progress: Record = {}  # the newest one
         self.started: float | None = None  # when training began
         self.newest: float | None = None  # time of the newest event
@@ -50,6 +52,8 @@ class JobFold:
             self.phase = "recovering"
         if what == "go":
             self.started = self.started or t
+        elif what in ("shrunk", "grown"):
+            self.carried_ranks = len(record["carried"])
         elif what == "progress":
             self._on_progress(record)
         elif what == "planned":

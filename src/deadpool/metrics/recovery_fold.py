@@ -13,9 +13,9 @@ from deadpool.story import PHASES, Recovery, recoveries
 
 Record = dict[str, Any]
 PHASE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-KINDS = ("node", "trainer", "hang", "drain")
+KINDS = ("node", "trainer", "hang", "drain", "protection")
 _KEPT = {
-    *("fault", "handover", "fenced", "planned", "prepared", "go", "rebuilt", "resumed"),
+    *("fault", "handover", "reconfiguration", "fenced", "planned", "prepared", "go", "rebuilt", "resumed"),
     *("signal_sent", "injected"),
 }
 _ENDS = {"finished", "completed", "failed"}
@@ -25,6 +25,8 @@ def kind_of(record: Record) -> str:
     """Of a fault or a handover: what was lost."""
     if record["what"] == "handover":
         return "drain"
+    if record["what"] == "reconfiguration":
+        return "protection"
     if not record.get("ranks"):
         return "hang"
     return "trainer" if record.get("rank") is not None else "node"
@@ -44,7 +46,7 @@ class RecoveryFold:
 
     def add(self, record: Record) -> None:
         what = record["what"]
-        if what in ("fault", "handover"):
+        if what in ("fault", "handover", "reconfiguration"):
             self._begin(record)
         elif what == "took_over" and not record.get("running") and self.began is None:
             self.began = float(record["t"])  # a recovery without a fault of its own follows

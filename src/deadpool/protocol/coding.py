@@ -45,9 +45,7 @@ class Scheme(Value, frozen=True, kw_only=True):
             return cls(copies=int(copies))
         data_blocks, parity_blocks = int(data), int(parities)
         if not (1 <= parity_blocks <= min(data_blocks, MOST_PARITIES) and data_blocks + parity_blocks <= MOST_MEMBERS):
-            raise ValueError(
-                f"{text!r}: rs(K,M) needs 1 <= M <= K, M <= {MOST_PARITIES} and K + M <= {MOST_MEMBERS}"
-            )
+            raise ValueError(f"{text!r}: rs(K,M) needs 1 <= M <= K, M <= {MOST_PARITIES} and K + M <= {MOST_MEMBERS}")
         return cls(data=data_blocks, parities=parity_blocks)
 
     @property
@@ -210,8 +208,8 @@ class ParityLayout:
     """
 
     def __init__(self, group: CodingGroup, member: int, geometries: tuple[Geometry, ...]) -> None:
-        """`geometries`: of all members but this one, in their order, as they are coded."""
-        self.group, self.member = group, member
+        """`geometries`: of all members but this one, in their order, as they are coded, or larger."""
+        self.group, self.member, self.geometries = group, member, geometries
         self.rows: list[ParityRow] = list(
             _lay_out(group, member, dict(zip(group.others(member), geometries, strict=True)))
         )

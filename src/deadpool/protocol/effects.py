@@ -15,6 +15,7 @@ import msgspec
 from deadpool.events import Event
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coding import CodingGroup
+from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Fetch, Holder, Peer, SlotRef
 from deadpool.protocol.seal import Digest, Geometry
@@ -130,6 +131,13 @@ class TrainerActivity:
 
     trainer: str
     activity: Activity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSampled:
+    """The shell has looked at the sources of the node's health."""
+
+    sample: HealthSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,11 +277,33 @@ class LeaveAsked:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTaken:
+    """This node's machine serves this job and no other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedElsewhere:
+    """This node's machine serves another job. Found when the lease was asked for, or at a look from time to time."""
+
+    holder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedWorkEnded:
+    """The command and all its children are gone. `killed`: how many processes had to be ended by SIGKILL."""
+
+    code: int
+    took_s: float = 0.0  # from the request to stop it; 0: it ended by itself
+    killed: int = 0
+
+
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Allocated
     | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received
     | ReceiveFailed | Tick | Stalled | StopAsked | SourceSpoilt | WrittenOut | PeersProbed
-    | LeaveAsked | Staged | PartWritten | CheckpointFinished
+    | LeaveAsked | HealthSampled | Staged | PartWritten | CheckpointFinished | LeaseTaken | LeasedElsewhere
+    | ParkedWorkEnded
 )  # fmt: skip
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -396,6 +426,7 @@ class ParityTarget:
 
     group: CodingGroup
     member: int
+    version: Version
     geometries: tuple[Geometry, ...]
 
 
@@ -404,6 +435,7 @@ class AcceptOffer:
     offer: int
     slot: SlotRef
     parity: ParityTarget | None = None
+    rank: int = -1  # of the contribution
     fresh: bool = False  # the first contribution to this parity: what was in the slot is gone
 
 
@@ -454,10 +486,33 @@ class ProbePeers:
     peers: tuple[Peer, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeLease:
+    """Lock this node's machine for this job; comes back as LeaseTaken or LeasedElsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseLease:
+    """Another job may take the machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartParkedWork:
+    """Start the command that runs while the machine is parked; comes back as ParkedWorkEnded."""
+
+    start: int  # counts from 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopParkedWork:
+    """End it and all its children: SIGTERM, then SIGKILL. Nothing waits for that."""
+
+
 AgentEffect = (
     ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | Allocate | ReleaseSegment | HashSlot
     | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | WriteOut
-    | ProbePeers | WritePart | CompleteCheckpoint | EndWriter | Emit | Finish
+    | ProbePeers | WritePart | CompleteCheckpoint | EndWriter | TakeLease | ReleaseLease
+    | StartParkedWork | StopParkedWork | Emit | Finish
 )  # fmt: skip
 
 

@@ -9,7 +9,10 @@ work was enqueued: the version is *reached* then, and *observed* when the device
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
@@ -28,6 +31,7 @@ class Capture:
     generation: Generation
     version: Version
     slot: SlotRef
+    carried: tuple[tuple[int, SlotRef], ...] = ()  # for the same tensors with the records of ranks that it carries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,9 @@ class TrainerCore:
         self.resumed_at: Version | None = None  # captured again if no copy of it is left, whatever the schedule says
         self.geometry: Geometry | None = None  # as last declared to the agent
         self._slots: deque[SlotRef] = deque()
+        self._carried: dict[
+            int, deque[SlotRef]
+        ] = {}  # slots for the ranks that this one carries (rule 30, carried ranks)
         self._segments: dict[int, Geometry] = {}
 
     @property
@@ -64,6 +71,7 @@ class TrainerCore:
         self.live, self.clean, self.geometry, self._decided = None, False, None, -1
         self.observed_version, self._stop = None, None
         self._slots.clear()
+        self._carried = {}
 
     def begin(self) -> None:
         """The script has built everything: this is version 0."""
@@ -73,9 +81,17 @@ class TrainerCore:
         """Before any abort call: a step that completes after this may be garbage."""
         self.aborted = max(self.aborted, generation)
 
-    def grant(self, generation: Generation, slot: SlotRef) -> None:
-        if generation == self.generation and not self.is_aborted and self._fits(slot):
+    def grant(self, generation: Generation, slot: SlotRef, carried: int | None = None) -> None:
+        if generation != self.generation or self.is_aborted or not self._fits(slot):
+            return
+        if carried is None:
             self._slots.append(slot)
+        elif carried in self._carried:
+            self._carried[carried].append(slot)
+
+    def carry(self, ranks: Iterable[int]) -> None:
+        """Under the plan that is being carried out. Called after restored()."""
+        self._carried = {rank: deque() for rank in ranks}
 
     def attach(self, segment: int, geometry: Geometry) -> None:
         self._segments[segment] = geometry
@@ -87,6 +103,8 @@ class TrainerCore:
             return False
         self.geometry = geometry
         self._slots = deque(slot for slot in self._slots if self._fits(slot))
+        for rank, slots in self._carried.items():
+            self._carried[rank] = deque(slot for slot in slots if self._fits(slot))
         return True
 
     def _fits(self, slot: SlotRef) -> bool:
@@ -99,7 +117,7 @@ class TrainerCore:
 
     @property
     def has_slots(self) -> bool:
-        return bool(self._slots)
+        return bool(self._slots) and all(self._carried.values())
 
     def optimizer_began(self) -> None:
         self.clean, self._touched = False, True
@@ -140,9 +158,21 @@ class TrainerCore:
         wanted = self.schedule.captures(self.live.number) or self.live == self.resumed_at or self.captures_to_stand
         if self.is_aborted or not wanted:
             return None
-        if not self._slots:
+        if not self.has_slots:
             return self.missed(self.live, NO_SLOT)
-        return Capture(generation=self.generation, version=self.live, slot=self._slots.popleft())
+        carried = tuple((rank, slots.popleft()) for rank, slots in self._carried.items())
+        return Capture(generation=self.generation, version=self.live, slot=self._slots.popleft(), carried=carried)
+
+    def copied_carried(self, capture: Capture, record_bytes: Mapping[int, int]) -> list[Captured]:
+        """The same tensors are in the slots of the ranks that this one carries, with their records."""
+        own = self.copied(capture, 0)
+        if own is None:
+            return []
+        return [
+            replace(own, rank=rank, slot=slot, record_bytes=record_bytes[rank])
+            for rank, slot in capture.carried
+            if rank in record_bytes
+        ]
 
     def copied(self, capture: Capture, record_bytes: int) -> Captured | None:
         """The copy is complete. The flag is read last: a capture that outlived its generation is no evidence, and
@@ -159,6 +189,8 @@ class TrainerCore:
             return None
         if self._fits(capture.slot):
             self._slots.append(capture.slot)
+        for rank, slot in capture.carried:
+            self.grant(capture.generation, slot, rank)
         return self.missed(capture.version, reason, stall_s)
 
     def missed(self, version: Version, reason: str, stall_s: float | None = None) -> Missed:
@@ -200,6 +232,7 @@ class TrainerCore:
     def rest(self) -> Live:
         """What a plan may count on, at the step boundary with captures joined."""
         self._slots.clear()
+        self.carry(self._carried)
         return Live(rank=self.rank, version=self.live, clean=self.clean and self.live is not None)
 
     def restoring(self) -> None:

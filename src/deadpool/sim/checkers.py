@@ -19,6 +19,7 @@ from deadpool.sim.drain_checker import DrainChecker
 from deadpool.sim.history import State
 from deadpool.sim.holdings import Holdings
 from deadpool.sim.loss_bound import LossBound
+from deadpool.sim.protection_checker import ProtectionChecker
 from deadpool.sim.rehearsal_checker import RehearsalChecker
 from deadpool.sim.violation import fail
 
@@ -35,6 +36,7 @@ class Checkers:
         self.copies = CopyCheckers(world)
         self.drain = DrainChecker()
         self.rehearsals = RehearsalChecker(world)
+        self.protection = ProtectionChecker()
         self._holdings = Holdings(world)
         self._loss_bound = LossBound(world)
         self._generation: Generation | None = None
@@ -58,6 +60,11 @@ class Checkers:
 
     def _seated_machines(self) -> tuple[Machine, ...]:
         return tuple(map(self._world.machine_at, self._world.coordinator.seats))
+
+    def check_lease(self, machine: Machine) -> None:
+        """A rank is about to begin there."""
+        if machine.is_leased_elsewhere or not machine.is_leased:
+            fail("rule 31", f"{machine.name} gives a rank to a process, and its machine does not serve this job")
 
     # --- the coordinator's orders, as they leave it ------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ blocks of each stripe are there and the others are what was folded in; else it g
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.effects import FetchCopy
@@ -37,7 +37,7 @@ def read_blocks(world: World, target: Machine, effect: FetchCopy, generation: Ge
     for block in rebuild.data:
         content = _own_content(_reachable(world, target, block, generation), block.source.rank, version)
         if content is not None and block.copy is not None:
-            if matches(content, block.copy.seal.digest):
+            if is_as_sealed(content.digest(), block.copy.seal.digest):
                 blocks.data[block.member] = content
             else:
                 blocks.damaged.append((block, False))
@@ -45,15 +45,15 @@ def read_blocks(world: World, target: Machine, effect: FetchCopy, generation: Ge
         found = _parity_content(_reachable(world, target, block, generation), block.source.rank, version)
         if found is not None:
             kept, sealed = found
-            if kept.digest().unique == sealed.digest:
+            if is_as_sealed(kept.digest(), Digest(record=0, unique=sealed.digest, replica=0)):
                 blocks.parity[block.member] = kept
             else:
                 blocks.damaged.append((block, True))
     return blocks
 
 
-def matches(content: Content, sealed: Digest) -> bool:
-    return (content.course, content.unique) == (sealed.record, sealed.unique)
+def is_as_sealed(found: Digest, sealed: Digest) -> bool:
+    return (found.record, found.unique) == (sealed.record, sealed.unique)
 
 
 def decode(effect: FetchCopy, blocks: Blocks) -> Content | None:
@@ -63,13 +63,15 @@ def decode(effect: FetchCopy, blocks: Blocks) -> Content | None:
     group, rank = rebuild.group, effect.fetch.copy.seal.rank
     if not group.can_rebuild(rebuild.member, blocks.data, blocks.parity):
         return None
-    parts = next(iter(blocks.parity.values())).parts
-    agree = all(
-        parity.parts.get(group.ranks[member], content).unique == content.unique
-        for parity in blocks.parity.values()
+    parity = next(iter(blocks.parity.values()))
+    wrong = parity.flipped or any(
+        other.flipped or other.parts[group.ranks[member]].unique != content.unique
+        for other in blocks.parity.values()
         for member, content in blocks.data.items()
+        if group.ranks[member] in other.parts
     )
-    return parts[rank] if agree and rank in parts else None
+    found = parity.parts[rank]
+    return replace(found, unique=found.unique ^ 1) if wrong else found
 
 
 def _reachable(world: World, target: Machine, block: Block, generation: Generation) -> Machine | None:

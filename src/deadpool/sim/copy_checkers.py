@@ -70,11 +70,14 @@ class CopyCheckers:
         if plan.group is not None:
             self._check_group(machine, plan, names)
             return
-        if plan.orders and (machine.name in names or len(names) != layout.holders):
+        most = min(layout.holders + self._world.options.adaptive, layout.positions - 1)
+        if plan.orders and machine.name in names:
             fail("rule 17", f"the copies of {machine.name} go to {names}")
+        if plan.orders and not layout.holders <= len(names) <= most:
+            fail("rule 28", f"the copies of {machine.name} go to {names}: {layout.holders} to {most} are within bounds")
         outside = [m for m in self._world.coordinator.seats if racks(m) != racks(machine.name)]
         shared = [name for name in names if racks(name) == racks(machine.name)]
-        roomy = layout.positions <= 2 * len(outside) and layout.holders == 1
+        roomy = layout.positions <= 2 * len(outside) and len(names) == 1
         if self._world.options.racks and shared and roomy:
             fail("rule 17", f"a copy of {machine.name} goes to {shared} in its own rack, {outside} are in others")
 

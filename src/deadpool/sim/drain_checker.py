@@ -1,4 +1,4 @@
-"""Checker (drain): a node that leaves on purpose costs no step."""
+"""Checker (drain): a node that leaves on purpose, or copies that are placed anew, cost no step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class DrainChecker:
 
     def on_event(self, what: str, detail: dict[str, Any]) -> None:
         match what:
-            case "handover":
+            case "handover" | "reconfiguration":
                 self._undisturbed = True
             case "fault" | "took_over":
                 self._undisturbed = False
             case "planned":
                 if self._undisturbed and detail["lost_steps"]:
-                    fail("drain", f"a node leaves, and {detail['lost_steps']} steps are done again")
+                    fail("drain", f"nothing failed, and {detail['lost_steps']} steps are done again")
                 self._undisturbed = False

@@ -28,14 +28,18 @@ from deadpool.protocol.effects import (
     Hashed,
     HashSlot,
     KillTrainer,
+    LeasedElsewhere,
+    LeaseTaken,
     LookElsewhere,
     PeersProbed,
     ProbePeers,
     PushCopy,
     RefuseOffer,
+    ReleaseLease,
     ReleaseSegment,
     Stalled,
     StartTrainer,
+    TakeLease,
     Tick,
     ToCoordinator,
     ToTrainer,
@@ -47,7 +51,7 @@ from deadpool.protocol.effects import (
     WrittenOut,
 )
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
-from deadpool.protocol.messages import FenceAck, Inventory, Join, JoinRefused, Order, Permit, Plan, Welcome
+from deadpool.protocol.messages import FenceAck, Inventory, Join, JoinRefused, Order, Permit, Plan, Seat, Welcome
 from deadpool.protocol.topology import Address
 from deadpool.sim.arena import Arena
 from deadpool.sim.hosts import CoordinatorLink
@@ -68,7 +72,7 @@ class Machine:
         self.world, self.name, self.spare = world, name, spare
         self.incarnation = f"{name}#{life}"
         self.clock = world.local_clock()
-        self.agent = Agent(node=name, standby=world.options.standby)
+        self.agent = Agent(node=name, standby=world.options.standby, shared=spare)
         self.arena = Arena(name, world.checkers.copies)
         self.processes: dict[str, Process] = {}
         self.streams: list[CopyStream] = []
@@ -77,6 +81,9 @@ class Machine:
         self.alive = True
         self.is_lost = False  # by a fault: it is dead, cut off for ever, or taken for either
         self.told_to_leave = False
+        self.error_counts: dict[str, int] = {}  # by kind: what its kernel has counted
+        self.is_leased = not spare  # to this job: no other can take it
+        self.is_leased_elsewhere = False
         self.starts_killed = 0  # processes that a fault ended before they said hello
         self._wakes_at: float | None = None
         self._search = CoordinatorSearch()
@@ -179,6 +186,18 @@ class Machine:
             self._connection.reset()
         return self._connection is not None
 
+    # --- other jobs that the machine may serve -----------------------------------------------------------------------
+
+    def lease_elsewhere(self, noticed_s: float) -> None:
+        """Another job has taken it. The agent finds out when it needs the machine, or when it looks the next time."""
+        self.is_leased_elsewhere = self.told_to_leave = True
+        self.world.clock.after(noticed_s, lambda: self.feed(LeasedElsewhere(holder="another job")))
+
+    def _take_lease(self) -> None:
+        self.is_leased = not self.is_leased_elsewhere
+        answer = LeaseTaken() if self.is_leased else LeasedElsewhere(holder="another job")
+        self.world.clock.after(0.0, lambda: self.feed(answer))
+
     # --- the agent's driver ------------------------------------------------------------------------------------------
 
     def feed(self, input: Any) -> None:
@@ -245,7 +264,13 @@ class Machine:
                     self._connection.send_up(message)
             case LookElsewhere():
                 self._leave_coordinator()
+            case TakeLease():
+                self._take_lease()
+            case ReleaseLease():
+                self.is_leased = False
             case ToTrainer(trainer=name, message=message):
+                if isinstance(message, Seat):
+                    self.world.checkers.check_lease(self)
                 if name in self.processes:
                     self.processes[name].inbox.send(message)
             case StartTrainer(trainer=name):

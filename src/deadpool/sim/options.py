@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from deadpool.sim.faults import ALL, FaultKind, FaultPlan
+from deadpool.sim.faults import ALL, FaultKind, FaultPlan, health
 from deadpool.sim.faults.fault import TIME
 
 
@@ -38,6 +38,8 @@ class SeedOptions:
     drift: float = 0.0  # by which clocks are at most faster or slower than the true time
     standbys: int = 0  # further hosts with a coordinator
     load_s: float = 1.0  # at most, until a trainer has loaded its snapshot: the next fault may come before
+    adaptive: bool = False  # protection follows the health of nodes
+    evict: bool = False  # and ill nodes are drained
     scheme: str = ""  # how copies are protected, as rs(2,1); empty: by whole copies at the holders
     durable: bool = False  # checkpoints are written to a store, and are what is left when all copies of a rank are lost
 
@@ -70,6 +72,7 @@ class Profile:
 
 
 ANYTHING = Profile(name="anything")
+HEALTH_KINDS = frozenset(kind.kind for kind in health.FAULTS)
 INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
 """Factors on the chances of all kinds, so that some seeds are quiet and some are hostile."""
 
@@ -126,5 +129,8 @@ def _with_faults(options: SeedOptions, profile: Profile, intensity: float) -> Se
     plans = [plan for kind in kinds for plan in kind.draw(options.seed, intensity=intensity, calm_s=options.calm_s)]
     if plans and all(plan.when != TIME for plan in plans):
         plans[0] = replace(plans[0], when=TIME, after_s=options.calm_s / 2)
+    if any(plan.kind in HEALTH_KINDS for plan in plans):
+        evict = random.Random(f"evict {options.seed}").random() < 0.5
+        options = replace(options, adaptive=True, evict=evict or options.evict)
     longer = 15.0 if any(plan.kind.startswith("coordinator") for plan in plans) else 0.0
     return replace(options, faults=tuple(plans), calm_s=options.calm_s + longer)

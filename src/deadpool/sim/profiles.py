@@ -59,6 +59,14 @@ def _durable(options: SeedOptions) -> SeedOptions:
     return replace(options, durable=True, holders=1, spares=3, calm_s=60.0, budget=0.0, standbys=0, every=1)
 
 
+def _illness(options: SeedOptions) -> SeedOptions:
+    """Time for several decisions, nodes of which a few are ill, and often no more than one spare."""
+    nodes, spares = max(3, options.nodes), 1 + options.seed % 2
+    return replace(
+        options, nodes=nodes, holders=1, spares=spares, adaptive=True, evict=True, calm_s=70.0, budget=0.0, standbys=0,
+    )  # fmt: skip
+
+
 CODED = ("rs(1,1)", "rs(2,1)", "rs(3,1)", "rs(4,1)", "rs(2,2)", "rs(3,2)", "rs(4,2)")
 
 
@@ -98,9 +106,21 @@ PROFILES = (
         intensity=4.0,
         shape=_returns,
     ),
+    Profile(
+        name="leases",
+        kinds=frozenset({"lease", "node", "join"}),
+        intensity=4.0,
+        shape=lambda options: replace(options, spares=max(2, options.spares), budget=0.0),
+    ),
     Profile(name="births", kinds=frozenset({"node_cut", "newcomer"}), intensity=10.0, shape=_births),
     Profile(name="long_loads", kinds=frozenset({"node", "trainer", "alarm"}), intensity=4.0, shape=_long_loads),
     Profile(name="durable", kinds=frozenset({"pair", "node", "trainer", "join"}), intensity=3.0, shape=_durable),
+    Profile(
+        name="illness",
+        kinds=frozenset({"ill", "false_alarm", "flap", "epidemic", "node", "join"}),
+        intensity=6.0,
+        shape=_illness,
+    ),
     Profile(name="coded", shape=_coded),
     Profile(
         name="coded_pairs",

@@ -31,7 +31,7 @@ from deadpool.protocol.effects import (
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, SlotRef, Source
 from deadpool.protocol.seal import NOT_AS_SEALED, Digest
-from deadpool.sim.coding import decode, read_blocks
+from deadpool.sim.coding import decode, is_as_sealed, read_blocks
 from deadpool.sim.contents import Content, ParityContent
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class CopyStreams:
             spoilt = SourceSpoilt(node=source.node, rank=source.rank, version=version, parity=parity)
             self._notify_unless_cut(target, stream.generation, spoilt)
         content = decode(effect, blocks)
-        if content is None:
+        if content is None or not is_as_sealed(content.digest(), effect.fetch.copy.seal.digest):
             self._fetch_part(stream, effect, [[]], [])
         else:
             self._fetch_part(stream, effect, parts, [content])

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.checkpoint import DurableSettings
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
@@ -36,6 +37,8 @@ RESTS = 8
 DEAF_IN_PEACE_S = 6.0
 SILENCE_S = 5.0
 ISOLATION_S = 60.0
+DWELL_S = 6.0
+"""That a change of protection stays, and over which signs of illness are counted."""
 DURABLE = DurableSettings(where="store", job="sim", every_s=6.0, timeout_s=60.0)
 
 
@@ -88,10 +91,18 @@ class World:
             silence_s=SILENCE_S,
             isolation_s=ISOLATION_S,
             durable=DURABLE if self.options.durable else None,
+            adaptive=self._adaptive_bounds,
         )
         schedule = Schedule(every=self.options.every, rests=RESTS if self.options.budget else 0)
         scheme = Scheme.parse(self.options.scheme) if self.options.scheme else None
         return CoordinatorConfig(settings=settings, deadlines=DEADLINES, schedule=schedule, scheme=scheme)
+
+    @property
+    def _adaptive_bounds(self) -> AdaptiveBounds | None:
+        if not self.options.adaptive:
+            return None
+        most = min(self.options.holders + 1, self.options.nodes - 1)
+        return AdaptiveBounds(copies_at_most=most, evict_ill=self.options.evict, dwell_s=DWELL_S)
 
     # --- chance and time ---------------------------------------------------------------------------------------------
 
@@ -205,6 +216,7 @@ class World:
             self.checkers.on_no_plan(detail["ranks"])
         if host.coordinator is self.coordinator:
             self.checkers.drain.on_event(what, detail)
+            self.checkers.protection.on_event(host, what, detail)
             self.checkers.rehearsals.on_event(what)
         if what == "took_over":
             self.checkers.on_takeover(host.coordinator, running=detail["running"])

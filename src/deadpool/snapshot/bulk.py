@@ -73,6 +73,10 @@ class BulkScanner:
         self._stage.clone(buffers)
         return self._plan
 
+    def forget(self) -> None:
+        """Tensors get other addresses."""
+        self._plan = None
+
     def _is_valid(self, plan: CopyPlan, buffers: list[tuple[Key, Tensor]]) -> bool:
         return plan.check.still_holds(self._params, self._objects.optimizers) and plan.buffers == signature_of(buffers)
 

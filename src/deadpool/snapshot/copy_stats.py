@@ -34,10 +34,16 @@ class CopyStats:
     def __init__(self) -> None:
         self._speeds: deque[float] = deque(maxlen=_REMEMBERED)
         self._windows: deque[float] = deque(maxlen=_REMEMBERED)
+        self._clone_speeds: deque[float] = deque(maxlen=_REMEMBERED)
 
     def note_copy(self, nbytes: int, seconds: float) -> None:
         if nbytes > 0 and seconds > 0:
             self._speeds.append(nbytes / seconds)
+
+    def note_clone(self, nbytes: int, seconds: float) -> None:
+        """Records how long cloning so many bytes on the device took."""
+        if nbytes > 0 and seconds > 0:
+            self._clone_speeds.append(nbytes / seconds)
 
     def note_window(self, seconds: float) -> None:
         """Records the time from a step's boundary to its optimizer."""
@@ -46,6 +52,10 @@ class CopyStats:
     def copy_s(self, nbytes: int) -> float:
         """Predicts how long a copy will take. It is 0 before the first measurement, so that a copy is tried."""
         return nbytes / max(self._speeds) if self._speeds else 0.0
+
+    def clone_s(self, nbytes: int, bytes_per_s: float) -> float:
+        """Predicts how long cloning will take, by `bytes_per_s` before the first measurement."""
+        return nbytes / max(self._clone_speeds, default=bytes_per_s)
 
     @property
     def window_s(self) -> float:

@@ -23,14 +23,15 @@ STAGING_LIMIT_BYTES = 256 << 20
 MakeLane = Callable[[torch.device], CopyLane]
 
 
-def make_lane(device: torch.device) -> CopyLane:
+def make_lane(device: torch.device, aside_limit_bytes: int = 0) -> CopyLane:
+    """Makes the lane of a device, which may take so many bytes of its memory to set captures aside."""
     if device.type == "cpu":
         return HostLane()
     if device.type != "cuda":
         raise StateError(f"state on {device} cannot be captured: only cpu and cuda can")
     from deadpool.snapshot.cuda_lane import CudaLane
 
-    return CudaLane(device, STAGING_LIMIT_BYTES)
+    return CudaLane(device, STAGING_LIMIT_BYTES, aside_limit_bytes)
 
 
 class Boundary:

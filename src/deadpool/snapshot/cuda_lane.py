@@ -8,6 +8,9 @@ do) waits for all that was enqueued: so only two batches are, until the optimize
 
 Small tensors are gathered on the device: one call per run of tensors copies them into a staging buffer, and one copy
 takes them from there. All other copies are lists of addresses, which are planned once.
+
+What cannot be copied before the optimizer may be set aside (cuda_aside.py): it is cloned on the script's own stream,
+right before the optimizer, and copied from there while the next steps run.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from deadpool.errors import DeviceError
 from deadpool.snapshot.bandwidth_cost import memory_bytes_per_s
 from deadpool.snapshot.copy_stats import CaptureCost, CopyStats
 from deadpool.snapshot.cuda import Addresses, runtime
+from deadpool.snapshot.cuda_aside import Aside, Clones, aside_bytes, place_clones
 from deadpool.snapshot.lanes import COMPLETE, CopyBatch, LaneCopy, Mark
 from deadpool.snapshot.moves import CopyPiece, Moves, TensorRun, cut_piece
 
@@ -73,10 +77,11 @@ class CudaBatch:
     turns: list[Addresses]
     strided: list[tuple[Tensor, Tensor]]  # (stored, live) of large tensors that are not contiguous: torch copies them
     nbytes: int
+    clones: Clones | None = None  # what is copied instead of live memory
 
 
 class CudaLane:
-    def __init__(self, device: torch.device, staging_limit_bytes: int) -> None:
+    def __init__(self, device: torch.device, staging_limit_bytes: int, aside_limit_bytes: int = 0) -> None:
         self.device, self.stats = device, CopyStats()
         self.memory_bytes_per_s = memory_bytes_per_s(torch.cuda.get_device_properties(device))
         self._limit_bytes = staging_limit_bytes
@@ -84,9 +89,15 @@ class CudaLane:
         self._other_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._staging: dict[tuple[int, ...], Tensor] = {}
         self._events: list[torch.cuda.Event] = []
+        self._clone_memory = Aside(device, aside_limit_bytes)
+        self._aside_user: CudaLaneCopy | None = None
 
     @property
     def device_bytes(self) -> int:
+        return self._staging_bytes + self._clone_memory.nbytes
+
+    @property
+    def _staging_bytes(self) -> int:
         return sum(each.nbytes for each in self._staging.values())
 
     # --- marks -------------------------------------------------------------------------------------------------------
@@ -154,7 +165,7 @@ class CudaLane:
         because their copies follow one another on one stream."""
         tensors = tuple(piece.live.data_ptr() for piece in run.pieces)
         if tensors not in self._staging:
-            if self.device_bytes + run.nbytes > self._limit_bytes:
+            if self._staging_bytes + run.nbytes > self._limit_bytes:
                 return None
             with torch.cuda.stream(self._stream):  # only this stream uses its memory
                 first = run.pieces[0].live
@@ -164,6 +175,33 @@ class CudaLane:
     def release(self) -> None:
         """Frees the staging buffers: other tensors will be copied from now on."""
         self._staging.clear()
+        self._clone_memory.release()
+
+    # --- what is set aside -------------------------------------------------------------------------------------------
+
+    def aside_room(self) -> int:
+        return 0 if self._aside_user is not None and not self._aside_user.is_copied else self._clone_memory.room()
+
+    def clone_s(self, nbytes: int) -> float:
+        """Every byte is read and written."""
+        return self.stats.clone_s(nbytes, self.memory_bytes_per_s / 2)
+
+    def clone(self, batches: list[CudaBatch], user: CudaLaneCopy) -> list[CudaBatch]:
+        """Enqueues clones of the batches on the script's stream. Returns the batches that copy these."""
+        sizes = [aside_bytes(batch.turns, batch.strided) for batch in batches]
+        memory, start = self._clone_memory.take(sum(sizes)), 0
+        self._aside_user = user
+        found, stream = [], torch.cuda.current_stream(self.device)
+        for batch, size in zip(batches, sizes, strict=True):
+            clones = place_clones(batch.turns, batch.strided, memory, start)
+            start += size
+            for addresses in clones.clone:
+                _issue(addresses, stream, to_host=True)
+            with torch.no_grad():
+                for clone, live in clones.strided:
+                    clone.copy_(live, non_blocking=True)
+            found.append(CudaBatch([], clones.store, [], batch.nbytes, clones))
+        return found
 
     # --- restores ----------------------------------------------------------------------------------------------------
 
@@ -191,13 +229,20 @@ class CudaLaneCopy:
     def __init__(self, lane: CudaLane, stream: torch.cuda.Stream, start: Mark) -> None:
         assert isinstance(start, CudaMark)
         self._lane, self._stream, self._boundary = lane, stream, start
+        self._closed = False
         self._begin: CudaMark | None = None
         self._end: CudaMark | None = None
         self._reached: CudaMark | None = None
         self._released: CudaMark | None = None
         self._held: set[int] = set()
         self._copied_bytes = 0
+        self._aside: SetAside | None = None
         self._cost: CaptureCost | None = None
+
+    @property
+    def is_copied(self) -> bool:
+        """Returns whether nothing more will be read, neither from live memory nor from clones."""
+        return self._closed and (self._end is None or self._end.done())
 
     def issue(self, batch: CopyBatch) -> Mark:
         assert isinstance(batch, CudaBatch)
@@ -208,7 +253,25 @@ class CudaLaneCopy:
         self._copied_bytes += batch.nbytes
         return self._lane.record(self._stream)
 
+    def set_aside(self, batches: list[CopyBatch]) -> list[CopyBatch]:
+        """The script's stream waits for what was issued, so that its copies need no clones, then it clones the rest."""
+        stream = torch.cuda.current_stream(self._lane.device)
+        self._held.add(stream.cuda_stream)
+        self._reached = self._lane.record(stream)
+        live_end = self._lane.record(self._stream)
+        stream.wait_event(self._boundary.event)
+        stream.wait_event(live_end.event)
+        began = self._lane.record(stream)
+        rest = [batch for batch in batches if isinstance(batch, CudaBatch)]
+        clones = self._lane.clone(rest, self)
+        self._released = self._lane.record(stream)
+        self._stream.wait_event(self._released.event)
+        nbytes = sum(batch.nbytes for batch in rest)
+        self._aside = SetAside(live_bytes=self._copied_bytes, live_end=live_end, began=began, nbytes=nbytes)
+        return list(clones)
+
     def close(self) -> Mark:
+        self._closed = True
         if self._begin is None:
             return COMPLETE
         self._end = self._lane.record(self._stream)
@@ -221,8 +284,9 @@ class CudaLaneCopy:
             return
         self._held.add(stream.cuda_stream)
         reached = self._lane.record(stream)
-        if self._end is not None:
-            stream.wait_event(self._end.event)
+        awaited = self._end if self._aside is None else self._released
+        if awaited is not None:
+            stream.wait_event(awaited.event)
         if self._reached is None:
             self._reached, self._released = reached, self._lane.record(stream)
 
@@ -235,7 +299,9 @@ class CudaLaneCopy:
         return self._cost
 
     def _is_over(self) -> bool:
-        return self._released is not None and self._released.done()
+        """What was set aside is still copied when the optimizer has gone on."""
+        released = self._released is not None and self._released.done()
+        return released and (self._aside is None or self.is_copied)
 
     def _read(self) -> CaptureCost:
         assert self._reached is not None and self._released is not None
@@ -244,7 +310,7 @@ class CudaLaneCopy:
         copy_s = 0.0
         if self._begin is not None and self._end is not None:
             copy_s = _between_s(self._begin, self._end)
-            self._lane.stats.note_copy(self._copied_bytes, copy_s)
+            self._note_speeds(copy_s)
         stall_s = _between_s(self._reached, self._released) if self._end is not None else 0.0
         return CaptureCost(
             stall_s=stall_s,
@@ -252,6 +318,27 @@ class CudaLaneCopy:
             copy_s=copy_s,
             traffic_s=self._copied_bytes / self._lane.memory_bytes_per_s,
         )
+
+    def _note_speeds(self, copy_s: float) -> None:
+        """A copy that was set aside may have stood still until the device came to the clones: only what it copied
+        before tells its speed."""
+        stats, aside = self._lane.stats, self._aside
+        if aside is None:
+            stats.note_copy(self._copied_bytes, copy_s)
+            return
+        assert self._begin is not None and self._released is not None
+        stats.note_copy(aside.live_bytes, _between_s(self._begin, aside.live_end))
+        stats.note_clone(aside.nbytes, _between_s(aside.began, self._released))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """The part of a copy that was set aside, and when the part before it was copied."""
+
+    live_bytes: int
+    live_end: CudaMark
+    began: CudaMark
+    nbytes: int
 
 
 def _new_event() -> torch.cuda.Event:

@@ -43,6 +43,11 @@ class LaneCopy(Protocol):
     def issue(self, batch: CopyBatch) -> Mark:
         """Enqueues a batch and returns a mark behind it. Two threads must not call it at once."""
 
+    def set_aside(self, batches: list[CopyBatch]) -> list[CopyBatch]:
+        """Clones what these batches would copy, on the device: after everything that was issued, and before everything
+        that the script enqueues from now on. Returns batches that copy the clones. Only the main thread may call it,
+        once, and only for as many bytes as the lane has room for."""
+
     def close(self) -> Mark:
         """Ends the copy and returns a mark behind everything that was issued. Nothing may be issued after it."""
 
@@ -75,6 +80,12 @@ class CopyLane(Protocol):
     def ahead_s(self, began: float | None, now: float) -> float:
         """Predicts how far the host is ahead of the device at the optimizer, for a copy that began at `began`, or that
         has not begun."""
+
+    def aside_room(self) -> int:
+        """Returns how many bytes a copy could set aside now; 0: none, or what another one set aside is still copied."""
+
+    def clone_s(self, nbytes: int) -> float:
+        """Predicts how long the device needs to set so many bytes aside."""
 
     def load(self, moves: Moves) -> None:
         """Copies from the slot into live memory. It may return before the copy is complete."""
@@ -129,6 +140,13 @@ class HostLane:
     def ahead_s(self, began: float | None, now: float) -> float:
         return 0.0
 
+    def aside_room(self) -> int:
+        """To clone host memory takes as long as to copy it into the slot: nothing would be won."""
+        return 0
+
+    def clone_s(self, nbytes: int) -> float:
+        return self.stats.copy_s(nbytes)
+
     def load(self, moves: Moves) -> None:
         for batch in _host_batches(moves, into_slot=False):
             batch.run()
@@ -155,6 +173,9 @@ class HostLaneCopy:
             self._copied_bytes += batch.nbytes
             self._copy_s += time.monotonic() - began
         return COMPLETE
+
+    def set_aside(self, batches: list[CopyBatch]) -> list[CopyBatch]:
+        raise NotImplementedError("a host lane has no room for it")
 
     def close(self) -> Mark:
         self._closed = True

@@ -22,6 +22,7 @@ from deadpool.snapshot.bulk import BulkScanner, CopyPlan, find_live
 from deadpool.snapshot.checkpoint_names import RankSets
 from deadpool.snapshot.checksums import StateHasher
 from deadpool.snapshot.copying import Boundary, BulkCopier, MakeLane, make_lane
+from deadpool.snapshot.freed_state import FreedState
 from deadpool.snapshot.host_state import HostState
 from deadpool.snapshot.layout import decode_layout, join_record, split_record
 from deadpool.snapshot.metrics import find_metrics
@@ -212,6 +213,16 @@ class ProtectedState:
     def release_slots(self) -> None:
         """Drops all references to slot memory. No copy may be running."""
         self._copier.release()
+
+    def free_parked(self) -> FreedState:
+        """Gives back the memory of parameters and optimizer state, whose contents are lost. Before the next restore it
+        has to be allocated again. What was planned with the old addresses is forgotten."""
+        freed = FreedState(local_part(item.tensor).detach() for item in find_live(self._objects)[0])
+        self._plan, self._start = None, None
+        self._scanner.forget()
+        self._copier.release()
+        freed.free()
+        return freed
 
     def digest(self) -> str:
         """Checksum of parameters, buffers and optimizer state: equal if and only if they are."""

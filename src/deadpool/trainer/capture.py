@@ -3,7 +3,8 @@
 The thread works off two kinds of tasks in order. A version whose work was enqueued is *observed* when the device has
 got that far. A capture is advanced until its copy is complete or was given up. The main thread waits for neither. Right
 before the optimizer steps, it decides at once whether the copy may go on, by how long the optimizer would have to wait
-for it (settle); only the device does that waiting.
+for it (settle); only the device does that waiting. A copy whose rest was set aside goes on beside the next steps, and
+versions that the device reaches meanwhile are observed between its batches.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import contextlib
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from deadpool.protocol.identity import Version
-from deadpool.protocol.seal import Geometry
+from deadpool.protocol.seal import Geometry, Region
 from deadpool.protocol.trainer_core import Capture
 from deadpool.snapshot.copy_stats import CaptureCost
 from deadpool.snapshot.copying import Boundary
@@ -42,6 +43,24 @@ class Observation:
         self.boundary.wait()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CarriedSlot:
+    """A slot for a rank that this one carries: it gets the same tensors, and the record of that rank."""
+
+    rank: int
+    slot: memoryview
+    geometry: Geometry
+    record: bytes
+
+    def fill(self, slot: memoryview, geometry: Geometry) -> None:
+        sizes: dict[Region, int] = {"unique": geometry.unique_bytes, "replica": geometry.replica_bytes}
+        for region, size in sizes.items():
+            start, source = self.geometry.offset(region), geometry.offset(region)
+            self.slot[start : start + size] = slot[source : source + size]
+        start = self.geometry.offset("record")
+        self.slot[start : start + len(self.record)] = self.record
+
+
 @dataclass(slots=True, eq=False)
 class OngoingCapture:
     """A capture that has begun and whose copy is not declared yet."""
@@ -51,6 +70,7 @@ class OngoingCapture:
     geometry: Geometry
     record: bytes
     copy: SlotCopy
+    carried: list[CarriedSlot]
     settled: bool = False  # the copy was fully issued or given up: there is nothing left to decide
     torn: bool = False  # the script wrote to the state while it was copied
     reason: str = _LATE
@@ -84,11 +104,13 @@ class Capturer:
         *,
         allowance_s: Callable[[], float | None],
         on_observed: Callable[[Version], None],
-        on_copied: Callable[[Capture, int], None],
+        on_copied: Callable[[Capture, int, Mapping[int, int]], None],
         on_given_up: Callable[[Capture, str, float | None], None],
         on_error: Callable[[Exception], None],
+        on_set_aside: Callable[[Capture, int], None] = lambda capture, nbytes: None,
     ) -> None:
         """`allowance_s` gives how long the next optimizer step may be made to wait; None: without limit."""
+        self._on_set_aside = on_set_aside
         self._state, self._pending_injections, self._allowance_s = state, pending_injections, allowance_s
         self._on_observed, self._on_copied = on_observed, on_copied
         self._on_given_up, self._on_error = on_given_up, on_error
@@ -109,17 +131,25 @@ class Capturer:
         else:
             self._enqueue(Observation(version, boundary))
 
-    def begin(self, capture: Capture, slot: memoryview, geometry: Geometry, record: bytes) -> None:
+    def begin(
+        self,
+        capture: Capture,
+        slot: memoryview,
+        geometry: Geometry,
+        record: bytes,
+        carried: Sequence[CarriedSlot] = (),
+    ) -> None:
         """Copies the state that the last record() found. If the copy fails, this rank has missed the version."""
         self.settle()
         try:
-            clear_seal(slot)
+            for each in (slot, *(place.slot for place in carried)):
+                clear_seal(each)
             copy = self._state.open_copy(slot, geometry)
         except Exception as error:
             traceback.print_exc()
             self._on_given_up(capture, f"{type(error).__name__}: {error}", None)
             return
-        self._open = OngoingCapture(capture, slot, geometry, record, copy)
+        self._open = OngoingCapture(capture, slot, geometry, record, copy, list(carried))
         self._enqueue(self._open)
         if self._at_once:
             self._settle(self._open, self._commit)
@@ -156,6 +186,9 @@ class Capturer:
         """Waits until every capture that has begun is declared."""
         if self._open is not None and not self._open.settled:
             self._commit(self._open)
+        for task in self._pending():
+            if isinstance(task, OngoingCapture):  # what was set aside and is not copied yet
+                self._commit(task)
         self._await_idle()
 
     def cancel(self) -> None:
@@ -181,10 +214,15 @@ class Capturer:
             self._costs.append(Cost(ongoing.capture.version.number, figures, ongoing.stall_s is not None))
 
     def _decide(self, ongoing: OngoingCapture) -> None:
+        """Of the two ways that make a whole copy the one counts for which the optimizer waits less."""
         allowed_s = self._allowance_s()
-        stall_s = ongoing.copy.predict_stall_s()
+        stall_s = ongoing.copy.predict_stall_s() + sum(each.copy.predict_left_s() for each in self._before(ongoing))
+        aside_s = ongoing.copy.predict_aside_s() if stall_s > 0 else None
+        settle = self._commit
+        if aside_s is not None and aside_s < stall_s:
+            stall_s, settle = aside_s, self._set_aside
         if allowed_s is None or stall_s <= allowed_s:
-            self._commit(ongoing)
+            settle(ongoing)
         else:
             ongoing.stall_s = stall_s
             ongoing.reason = (
@@ -194,13 +232,29 @@ class Capturer:
             ongoing.copy.give_up()
 
     def _commit(self, ongoing: OngoingCapture) -> None:
+        """What was set aside before goes first: two threads must not issue to a lane at once."""
+        for earlier in self._before(ongoing):
+            self._issue(earlier, earlier.copy.commit)
+        self._issue(ongoing, ongoing.copy.commit)
+
+    def _set_aside(self, ongoing: OngoingCapture) -> None:
+        for earlier in self._before(ongoing):
+            self._issue(earlier, earlier.copy.commit)
+        self._issue(ongoing, lambda: self._on_set_aside(ongoing.capture, ongoing.copy.set_aside()))
+
+    def _issue(self, ongoing: OngoingCapture, issue: Callable[[], None]) -> None:
         ongoing.settled = True
         try:
-            ongoing.copy.commit()
+            issue()
         except Exception as error:
             traceback.print_exc()
             ongoing.reason = f"{type(error).__name__}: {error}"
             ongoing.copy.give_up()
+
+    def _before(self, ongoing: OngoingCapture) -> list[OngoingCapture]:
+        """Returns the captures whose copies are not complete and came before this one: they were set aside."""
+        captures = [task for task in self._pending() if isinstance(task, OngoingCapture)]
+        return captures[: captures.index(ongoing)] if ongoing in captures else []
 
     def _await_idle(self) -> None:
         """Waits first for the devices, inside torch, where unwind_watchdog.py finds a main thread that is stuck."""
@@ -252,19 +306,41 @@ class Capturer:
             return
         self._on_observed(task.version)
 
+    def _observe_meanwhile(self) -> bool:
+        """Observes versions that the device has reached beside a copy. Returns False: no reason to give the copy up."""
+        while (task := self._reached_task()) is not None:
+            self._observe(task)
+        return False
+
+    def _reached_task(self) -> Observation | None:
+        """Takes the oldest observation that waits behind the copy, if the device has come there."""
+        with self._changed:
+            task = next((each for each in self._tasks if isinstance(each, Observation)), None)
+            try:
+                if task is not None and not task.boundary.done():
+                    return None
+            except RuntimeError:
+                pass  # of the device: _observe() finds and reports it
+            if task is not None:
+                self._tasks.remove(task)
+            return task
+
     def _capture(self, ongoing: OngoingCapture) -> None:
         """If the copy fails, this rank has missed the version, and training goes on."""
         number = ongoing.capture.version.number
-        cancelled = self._pending_injections.capturing(number, lambda: False)
+        cancelled = self._pending_injections.capturing(number, self._observe_meanwhile)
         try:
             ongoing.write_record()
             complete = ongoing.copy.advance(cancelled) and self._is_consistent(ongoing)
+            for place in ongoing.carried if complete else ():
+                place.fill(ongoing.slot, ongoing.geometry)
         except Exception as error:
             traceback.print_exc()
             complete, ongoing.reason = False, f"{type(error).__name__}: {error}"
         if complete:
             self._pending_injections.captured(number)
-            self._on_copied(ongoing.capture, len(ongoing.record))
+            carried = {place.rank: len(place.record) for place in ongoing.carried}
+            self._on_copied(ongoing.capture, len(ongoing.record), carried)
         else:
             self._on_given_up(ongoing.capture, ongoing.reason, ongoing.stall_s)
 

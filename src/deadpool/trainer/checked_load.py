@@ -31,6 +31,10 @@ def load_checked(state: ProtectedState, slot: memoryview, geometry: Geometry, se
         return bulk.result()
 
 
+def is_record_as_sealed(slot: memoryview, geometry: Geometry, seal: Seal) -> bool:
+    return _is_as_sealed(slot, geometry, seal, "record", None)
+
+
 def _find_corrupt(
     slot: memoryview, geometry: Geometry, seal: Seal, threads: ThreadPoolExecutor | None
 ) -> Region | None:

@@ -10,14 +10,14 @@ import contextlib
 import operator
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, SupportsIndex
 
 from deadpool.errors import Unwind
 from deadpool.journal.entry import Sink
 from deadpool.notes import note
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Declare, Durable, Finished, Missed, Paused, Release, Stepped, Waits
+from deadpool.protocol.messages import Declare, Durable, Finished, Missed, Paused, Release, SlotRef, Stepped, Waits
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.protocol.trainer_core import SWITCHED_OFF, Capture
 from deadpool.snapshot.copying import Boundary
@@ -29,13 +29,14 @@ from deadpool.trainer.adapters.dtensor import whole_mesh
 from deadpool.trainer.adapters.kept_gradients import KeptGradients
 from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.budget import Budget
-from deadpool.trainer.capture import Capturer
+from deadpool.trainer.capture import Capturer, CarriedSlot
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.exhausted_generators import exhausted_generator
 from deadpool.trainer.job_journal import FAILURE_S, JobJournal
 from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.loop_rules import LoopRules
 from deadpool.trainer.session import Session
+from deadpool.trainer.shares import Makers, StepShares
 from deadpool.trainer.step import Step
 from deadpool.trainer.step_log import StepLog
 from deadpool.trainer.wait_meter import WaitMeter
@@ -51,13 +52,24 @@ class Job:
     Scripts use `steps`, `log`, `log_to`, `on_final`, `pause`, `durable` and `digest`; the rest is for DeadPool itself.
     """
 
-    def __init__(self, session: Session, state: ProtectedState, adapters: list[Adapter], journal: JobJournal) -> None:
-        """`journal` is among the companions of `state`, so the boundary record carries it."""
+    def __init__(
+        self,
+        session: Session,
+        state: ProtectedState,
+        adapters: list[Adapter],
+        journal: JobJournal,
+        makers: Makers | None = None,
+        made: Mapping[str, object] | None = None,
+    ) -> None:
+        """`journal` is among the companions of `state`, so the boundary record carries it. `makers` make objects per
+        rank, and `made` are this rank's own."""
         assert session.settings is not None
         self._journal = journal
         self.session, self.state, self.adapters = session, state, adapters
         self.in_place = versions.recovers_in_place(session.settings.in_place)
         self.enabled = True  # set to False on all ranks, no version is captured: to measure what protection costs
+        self.shares = StepShares(self, makers or {}, made or {})
+        self.carried_records: dict[int, bytes] = {}  # of the ranks that this one carries, at the same version
         self.record = b""  # the boundary record of the version that this rank stands at
         self.capturer = Capturer(
             state,
@@ -67,7 +79,9 @@ class Job:
             on_copied=self._on_copied,
             on_given_up=self._on_given_up,
             on_error=self._on_device_error,
+            on_set_aside=self._on_set_aside,
         )
+        self._most_set_aside = 0
         self._device_error: Exception | None = None
         self.step_log = StepLog(session)
         self.waits = WaitMeter(lambda what: session.send(Waits(what=what)))
@@ -142,7 +156,8 @@ class Job:
 
     def fail(self) -> None:
         """The script has failed: journal entries that are final by now are still delivered."""
-        self._journal.close(FAILURE_S)
+        for journal in self._journals:
+            journal.close(FAILURE_S)
 
     @property
     def number(self) -> int:
@@ -178,7 +193,7 @@ class Job:
         sinks of `log_to`, or by default to the run folder (docs/journal.md). A key that is logged again in the same
         step gets the later value. A tensor of one element is read as by .item(), which waits for the device.
         """
-        self._journal.log(operator.index(step), values)
+        (self.shares.journal or self._journal).log(operator.index(step), values)
 
     def log_to(self, *sinks: Sink) -> None:
         """Sets the sinks (`deadpool.journal`) that this rank's values go to. Call it before the loop.
@@ -193,7 +208,7 @@ class Job:
         If the process ends before that, the action is lost, and the event `actions_lost` names its step. Use `log` for
         values that must have no gaps.
         """
-        self._journal.on_final(operator.index(step), action)
+        (self.shares.journal or self._journal).on_final(operator.index(step), action)
 
     def durable(self, step: int, path: str | os.PathLike[str]) -> None:
         """Tells the job that the script has saved a complete checkpoint of its own, after `step` steps, at `path`.
@@ -223,14 +238,21 @@ class Job:
             session.expect(Release, session.core.generation)
         except Superseded:
             return False
-        self._journal.finish(self._count_last_step())
+        final = self._count_last_step()
+        for journal in self._journals:
+            journal.finish(final)
         return True
+
+    @property
+    def _journals(self) -> list[JobJournal]:
+        return [self._journal, *self.shares.journals]
 
     def _count_last_step(self) -> int:
         """Counts the step whose block ended before the script left its loop: the script asked for no further step."""
         if self._block_s is None:
             return self.number
-        self._journal.complete_step()
+        for journal in self._journals:
+            journal.complete_step()
         return self.number + 1
 
     # --- the boundary of a step --------------------------------------------------------------------------------------
@@ -251,7 +273,9 @@ class Job:
     def enter_step(self, number: int) -> None:
         self.waits.begin_step()
         self.session.pending_injections.enter_step(number)
-        self._journal.enter_step(number)
+        self.shares.enter_step()
+        for journal in self._journals:
+            journal.enter_step(number)
         self._kept_gradients.enter_step(number)
         with self.session.changed:
             self.session.forward_stop.enter_step(self.state.modules)
@@ -280,11 +304,13 @@ class Job:
     def leave_step(self, error: BaseException | None) -> bool:
         """The block has ended; whether the step counts is not known yet. Returns whether to suppress the exception: a
         fault caused it, and the step will be yielded again."""
-        self._journal.leave_step()
+        for journal in self._journals:
+            journal.leave_step()
         self.waits.end_step()
         self.session.forward_stop.leave_step()
         self.session.pending_injections.leave_step(completed=error is None)
         if error is None:
+            self.shares.require_taken()
             self._block_s = time.monotonic() - self._step_began
             self.session.recording_schedule.block_ended()
             return True
@@ -314,7 +340,8 @@ class Job:
             counts = session.core.end_step()
         if not counts:
             return
-        self._journal.complete_step()
+        for journal in self._journals:
+            journal.complete_step()
         self._observe(boundary)
         step_s = block_s + time.monotonic() - began
         session.unwind_watch.stepped(step_s)
@@ -326,10 +353,13 @@ class Job:
             self._resumed_from = None
         if self.enabled:
             self.record = self.state.record()
+            self.carried_records = self.shares.records(self.record)
             self.take_snapshot()
+            self.shares.report()
         else:
             self._skip_capture()
-        self._journal.settle(session.final_number)
+        for journal in self._journals:
+            journal.settle(session.final_number)
         session.pending_injections.between(self.number - 1)
 
     def _await_device(self) -> None:
@@ -380,9 +410,14 @@ class Job:
         match decision:
             case Capture(slot=ref):
                 slot, geometry = self.session.slot(ref)
-                self.capturer.begin(decision, slot, geometry, self.record)
+                carried = [self._carried_slot(rank, ref) for rank, ref in decision.carried]
+                self.capturer.begin(decision, slot, geometry, self.record, carried)
             case Missed():
                 self.session.send(decision)
+
+    def _carried_slot(self, rank: int, ref: SlotRef) -> CarriedSlot:
+        slot, geometry = self.session.slot(ref)
+        return CarriedSlot(rank, slot, geometry, self.carried_records[rank])
 
     def _skip_capture(self) -> None:
         """Without a boundary record no plan may keep this rank's live state."""
@@ -396,7 +431,8 @@ class Job:
     def _ensure_slots(self) -> None:
         """Asks the agent for larger slots if the state has outgrown them, and waits: that happens twice in a job."""
         session = self.session
-        if _fits(self.state.extent(self.record), session.core.geometry):
+        longest = max((self.record, *self.carried_records.values()), key=len)
+        if _fits(self.state.extent(longest), session.core.geometry):
             return
         needed = self.state.measure()
         self.capturer.finish()  # what is in flight is declared before its slot is given back
@@ -443,11 +479,20 @@ class Job:
             self._device_error = error
             self.session.changed.notify_all()
 
-    def _on_copied(self, capture: Capture, record_bytes: int) -> None:
+    def _on_copied(self, capture: Capture, record_bytes: int, carried: Mapping[int, int]) -> None:
         with self.session.changed:
             captured = self.session.core.copied(capture, record_bytes)
-        if captured is not None:
-            self.session.send(captured)
+            others = self.session.core.copied_carried(capture, carried) if carried else []
+        for each in (*others, captured) if captured is not None else ():
+            self.session.send(each)
+
+    def _on_set_aside(self, capture: Capture, nbytes: int) -> None:
+        """Tells only when it is more than ever before: it may be the same in every capture."""
+        if nbytes > self._most_set_aside:
+            self._most_set_aside = nbytes
+            self.session.emit(
+                "set_aside", number=capture.version.number, bytes=nbytes, device_bytes=self.state.device_bytes
+            )
 
     def _on_given_up(self, capture: Capture, reason: str, stall_s: float | None) -> None:
         self.session.leave_if_device_broke()
@@ -460,7 +505,8 @@ class Job:
 
     def resume(self, number: int) -> None:
         """Steps from `number` on are computed again."""
-        self._journal.resume(number)
+        for journal in self._journals:
+            journal.resume(number)
         self._resumed_from, self._told_at = number, None
         self.step_log.resumed()
         self.waits.restart()

@@ -28,8 +28,9 @@ _GATHER_S = 0.1  # minimum between two deliveries: each is a write to a disk, an
 
 
 class JobJournal:
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, rank: int | None = None) -> None:
+        """`rank`: one that this process carries; None: its own."""
+        self._session, self._rank = session, rank
         self._values = StepValues()
         self._undelivered = Undelivered(self._report_dropped)
         self._actions = FinalActions()
@@ -37,6 +38,10 @@ class JobJournal:
         self._ended: StepDraft | None = None  # the values of the step whose block ended last
         self._dry = False
         self._delivery_thread: DeliveryThread | None = None
+
+    @property
+    def rank(self) -> int:
+        return self._session.rank if self._rank is None else self._rank
 
     # --- the script's calls ------------------------------------------------------------------------------------------
 
@@ -84,7 +89,7 @@ class JobJournal:
         if lost:
             self._session.emit("actions_lost", step=number, steps=lost)
             note(
-                f"actions in job.on_final for step {ranges(lost)} of rank {self._session.rank} were lost with the "
+                f"actions in job.on_final for step {ranges(lost)} of rank {self.rank} were lost with the "
                 "process that had this rank, and may not have run; values in job.log are complete"
             )
         self._start()
@@ -120,7 +125,7 @@ class JobJournal:
     def _start(self) -> None:
         """Starts the delivery at the first entry. A rehearsal never gets here."""
         if self._delivery_thread is None and not self._undelivered.is_empty:
-            run = Run(self._run_id, self._session.rank)
+            run = Run(self._run_id, self.rank)
             sinks = self._values.sinks or (default_sink(run.rank),)
             self._delivery_thread = DeliveryThread(
                 self._session, Delivery(self._undelivered, run, sinks, self._report_failed)
@@ -134,8 +139,7 @@ class JobJournal:
 
     def _report_dropped(self, steps: list[int]) -> None:
         self._session.emit("journal_dropped", steps=ranges(steps), count=len(steps))
-        rank = self._session.rank
-        note(f"journal entries of rank {rank}, step {ranges(steps)}, were dropped: not every sink has them")
+        note(f"journal entries of rank {self.rank}, step {ranges(steps)}, were dropped: not every sink has them")
 
 
 class DeliveryThread:

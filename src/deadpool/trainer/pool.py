@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import torch.distributed as dist
@@ -9,6 +10,7 @@ from torch import nn
 
 from deadpool.errors import ConfigError
 from deadpool.notes import note
+from deadpool.snapshot.copying import make_lane
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import current
 from deadpool.trainer.adapters import Adapter, adapters_for
@@ -22,6 +24,7 @@ from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
 from deadpool.trainer.replication_claims import Claims, apply_claims
 from deadpool.trainer.session import Session
+from deadpool.trainer.shares import GROUPS, JOURNAL, Makers, make_own
 from deadpool.trainer.unprotected import UnprotectedPool
 
 
@@ -36,7 +39,14 @@ class Pool:
         self.world_size = self._layout.world_size
         self.local_rank = self._layout.local_rank(self.rank)
 
-    def protect(self, *, replicated: Claims | None = None, adapters: Iterable[Adapter] = (), **objects: object) -> Job:
+    def protect(
+        self,
+        *,
+        replicated: Claims | None = None,
+        adapters: Iterable[Adapter] = (),
+        shares: Makers | None = None,
+        **objects: object,
+    ) -> Job:
         """Protects the given objects and returns the job, whose `steps` is the training loop. Call it once.
 
         Pass every object whose state the loop changes, under any keywords: model=, optimizer=, scheduler=, data=, and
@@ -48,12 +58,18 @@ class Pool:
         optimizer state, are identical on all ranks of that process group. None instead of a group means that no other
         rank holds them, so they are always sent.
 
+        `shares`, as in `shares={"data": make_loader}`, names functions that make an object for a given rank, such as a
+        loader of that rank's data. The objects are protected like others. In a step they are those of each share:
+        `share.data` (docs/howto/shrink.md).
+
         `adapters` know libraries that keep more than state, such as caches of one step (docs/howto/adapter.md).
 
         ConfigError: the objects cannot be protected; the message names the object and says what would be accepted.
         """
         if current.job is not None:
             raise ConfigError("protect() was called twice: pass all objects to one call")
+        made = make_own(shares or {}, objects, self.rank)
+        objects = {**objects, **made}
         modules = _modules(objects)
         require_current_device(param.device for module in modules for param in module.parameters())
         require_wrappers(modules)
@@ -61,19 +77,20 @@ class Pool:
         adapters = [*adapters_for(modules), *adapters]
         derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
         journal = JobJournal(self._session)
-        assert current.default_group is not None
+        assert current.default_group is not None and self._session.settings is not None
         state = ProtectedState(
             objects,
             replicas=apply_claims(derived, objects, replicated or {}, self.rank),
             rank=self.rank,
             node_of=self._layout.position_of,
+            make_lane=functools.partial(make_lane, aside_limit_bytes=int(self._session.settings.set_aside_gb * 1e9)),
             companions={
-                "process groups": BoundaryGroups(self._session, current.default_group),
-                "journal": journal,
+                GROUPS: BoundaryGroups(self._session, current.default_group),
+                JOURNAL: journal,
                 **ddp_states(ddp_modules(modules), objects.values()),
             },
         )
-        current.job = Job(self._session, state, adapters, journal)
+        current.job = Job(self._session, state, adapters, journal, shares, made)
         return current.job
 
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from msgspec.structs import replace
+
 from deadpool.errors import GroupError, GroupMissing, NotInPlace
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Restore, Seat, SlotRef
@@ -22,7 +24,7 @@ from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
 from deadpool.protocol.seal import Extent, Region
 from deadpool.snapshot.slot import read_seal
 from deadpool.trainer.adapters import negotiators
-from deadpool.trainer.checked_load import load_checked
+from deadpool.trainer.checked_load import is_record_as_sealed, load_checked
 from deadpool.trainer.control_flow import Restart, Superseded
 from deadpool.trainer.device import drain
 from deadpool.trainer.early_load import EarlyLoad, load_what_arrives
@@ -118,13 +120,30 @@ def walk(job: Job, generation: Generation) -> None:
 def _restore(job: Job, restore: Restore, early: EarlyLoad | None) -> None:
     session = job.session
     early_bytes = _stand_at(job, restore, early)
+    _carry(job, restore)
     agreement = " ".join(each.agreement() for each in negotiators(job.adapters))
     with session.changed:
         prepared = session.walk.loaded(session.store_address, agreement)
+        session.core.carry(rank for rank, _ in restore.carried)
     session.emit("restored", step=restore.version.number, kept=restore.slot is None, early_bytes=early_bytes)
     if prepared is None:
         raise Superseded
     session.send(prepared)
+
+
+def _carry(job: Job, restore: Restore) -> None:
+    """Rule 30, carried ranks: their records come from their own copies, at the same version."""
+    records: dict[int, bytes] = {}
+    for rank, ref in restore.carried:
+        slot, geometry = job.session.slot(ref)
+        seal = read_seal(slot)
+        if seal is None or seal.version != restore.version:
+            _leave_for_newer_plan(job, restore.generation)
+        if not is_record_as_sealed(slot, geometry, seal):
+            _report_spoilt(job, restore, "record", rank)
+        records[rank] = _record_of(slot, geometry.offset("record"), seal.extent)
+    job.shares.carry(records)
+    job.carried_records = records
 
 
 def _stand_at(job: Job, restore: Restore, early: EarlyLoad | None) -> int:
@@ -174,13 +193,13 @@ def _leave_for_newer_plan(job: Job, generation: Generation) -> NoReturn:
     raise Superseded
 
 
-def _report_spoilt(job: Job, restore: Restore, region: Region) -> NoReturn:
+def _report_spoilt(job: Job, restore: Restore, region: Region, rank: int | None = None) -> NoReturn:
     """There will be another plan, with another source: this walk ends when its generation does."""
     session = job.session
     session.emit("corrupt_copy_found", step=restore.version.number, region=region)
     with session.changed:
         spoilt = session.walk.spoilt()
-    session.send(spoilt)
+    session.send(spoilt if rank is None else replace(spoilt, rank=rank))
     action = session.next_action()
     raise AssertionError(f"{action} after a spoilt copy")
 
@@ -213,7 +232,8 @@ def _rebuild_groups(job: Job, connect: Connect) -> None:
         raise Superseded
     try:
         store = session.rendezvous(connect.store, connect.generation)
-        session.groups.rebuild(store, "groups", after_abort=seen)
+        session.groups.rebuild(store, "groups", after_abort=seen, carried=dict(connect.carried))
+        job.shares.count_all_ranks(bool(connect.carried))
     except (GroupError, RuntimeError) as error:
         session.leave_if_device_broke()
         session.emit("rebuild_failed", reason=str(error))
@@ -232,6 +252,7 @@ def _resume(job: Job, restore: Restore) -> None:
     for adapter in job.adapters:
         adapter.resumed()
     job.resume(number)
+    job.shares.report()  # a newcomer has rehearsed with them
     if restore.capture:
         _capture_again(job)
 

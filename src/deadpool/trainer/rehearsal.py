@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from deadpool.errors import GroupMissing
 from deadpool.notes import note
 from deadpool.protocol.messages import Failed, Parked, Rehearse, Seat
-from deadpool.trainer import recovery
+from deadpool.trainer import parked_state, recovery
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.step import DryStep
 
@@ -34,8 +34,11 @@ def run(job: Job) -> Iterator[DryStep]:
         session.groups.warm_up()
         session.send(Parked(rank=rank, geometry=job.state.measure()))
         session.emit("rehearsed")
+    freed = parked_state.free_if_wanted(job) if isinstance(session.role, Rehearse) else None
     while True:
         seat = _await_seat(job, rank)
+        parked_state.allocate(job, freed)
+        freed = None
         with session.changed:
             session.core.take_seat(seat.generation, seat.rank, seat.schedule)
         session.emit("built")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job
+    from deadpool.trainer.shares import Share
 
 
 class Step:
@@ -31,6 +33,17 @@ class Step:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         return self._job.leave_step(error)
+
+    def shares(self) -> Iterator[Share]:
+        """The work that this rank has to do in this step: its own share, and before it those of ranks that it carries
+        while their nodes are missing (docs/howto/shrink.md). Inside `with step:`:
+
+            for share in step.shares():
+                with share:
+                    loss_of(model, next(share.data)).backward()
+            optimizer.step()
+        """
+        return self._job.shares.of_step()
 
     def __index__(self) -> int:
         return self.number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Any, SupportsIndex
 
@@ -17,13 +17,29 @@ from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.loop_rules import LoopRules
 
 
+class UnprotectedShare:
+    """The only share of a step: without protection no rank carries another."""
+
+    is_own = True
+
+    def __init__(self, rank: int, objects: dict[str, object]) -> None:
+        self.rank = rank
+        self.__dict__.update(objects)
+
+    def __enter__(self) -> UnprotectedShare:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 class UnprotectedStep:
     """One training step that is computed once. It has the attributes of a protected Step."""
 
     dry = False
 
-    def __init__(self, number: int, journal: UnprotectedJournal) -> None:
-        self.number, self._journal = number, journal
+    def __init__(self, number: int, journal: UnprotectedJournal, share: UnprotectedShare) -> None:
+        self.number, self._journal, self._share = number, journal, share
         self.entered = False
 
     def __enter__(self) -> UnprotectedStep:
@@ -35,6 +51,9 @@ class UnprotectedStep:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._journal.leave_step(completed=error is None)
+
+    def shares(self) -> Iterator[UnprotectedShare]:
+        yield self._share
 
     def __index__(self) -> int:
         return self.number
@@ -49,10 +68,11 @@ class UnprotectedJob:
     enabled = False
     rehearses = False
 
-    def __init__(self, objects: dict[str, object], rank: int) -> None:
+    def __init__(self, objects: dict[str, object], rank: int, made: dict[str, object]) -> None:
         from deadpool.snapshot.state import ProtectedState
 
-        self._state = ProtectedState(objects, replicas={}, rank=rank, node_of=lambda _: 0)
+        self._share = UnprotectedShare(rank, made)
+        self._state = ProtectedState({**objects, **made}, replicas={}, rank=rank, node_of=lambda _: 0)
         self._journal = UnprotectedJournal(rank)
         self._rules = LoopRules()
 
@@ -64,7 +84,7 @@ class UnprotectedJob:
     def _loop(self, count: int) -> Generator[UnprotectedStep, None, None]:
         try:
             for number in range(count):
-                step = UnprotectedStep(number, self._journal)
+                step = UnprotectedStep(number, self._journal, self._share)
                 yield step
                 self._rules.check(step)
         finally:
@@ -115,6 +135,14 @@ class UnprotectedPool:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         return cls()
 
-    def protect(self, *, replicated: object = None, adapters: object = (), **objects: object) -> UnprotectedJob:
+    def protect(
+        self,
+        *,
+        replicated: object = None,
+        adapters: object = (),
+        shares: Mapping[str, Callable[[int], object]] | None = None,
+        **objects: object,
+    ) -> UnprotectedJob:
         """Returns a job that trains the objects unprotected. The rest is ignored: nothing is sent or recovers."""
-        return UnprotectedJob(objects, self.rank)
+        made = {name: make(self.rank) for name, make in (shares or {}).items()}
+        return UnprotectedJob(objects, self.rank, made)

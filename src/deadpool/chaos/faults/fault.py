@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+from deadpool.chaos.health_files import HealthFiles
 from deadpool.chaos.network import Network
 from deadpool.chaos.plan import Intent
 from deadpool.chaos.processes import JobProcesses
@@ -27,6 +28,7 @@ class Scene:
     run_dir: RunDir
     view: StatusView
     timing: Timing
+    health: HealthFiles | None = None  # where agents read the health of their nodes, if the run writes it
 
 
 class Fault(ABC):

@@ -9,15 +9,10 @@ from typing import Any
 
 from deadpool.clusters.doctor.finding import Facts, Finding, note, unknown
 from deadpool.clusters.doctor.xid import recent_xids
+from deadpool.health.gpus import SLOWDOWNS
 
 INSTALL = "pip install 'torch-deadpool[doctor]'"
 _DEVICES = Path("/dev")
-_SLOWDOWNS = {
-    "nvmlClocksThrottleReasonHwSlowdown": "by its hardware",
-    "nvmlClocksThrottleReasonHwThermalSlowdown": "because it is too hot",
-    "nvmlClocksThrottleReasonSwThermalSlowdown": "because it is too hot",
-    "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "because its power supply is short",
-}
 _REPLACE = "keep jobs off it and have it replaced: its memory has no spare rows left"
 _RESET = "reset it (nvidia-smi --gpu-reset) or restart the node before the next job"
 
@@ -93,7 +88,7 @@ def _health(pynvml: Any, handle: Any, index: int) -> Iterator[Finding]:
     elif rows_pending or ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus):
         yield found("has bad memory that is taken out of use only when it is reset", _RESET)
     reasons = ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0
-    for why in dict.fromkeys(why for name, why in _SLOWDOWNS.items() if reasons & getattr(pynvml, name)):
+    for why in dict.fromkeys(why for name, why in SLOWDOWNS.items() if reasons & getattr(pynvml, name)):
         yield found(f"is slowed down {why}", "look at the node's cooling and power: it would slow the whole job down")
     if ask(pynvml.nvmlDeviceGetPersistenceMode) == pynvml.NVML_FEATURE_DISABLED:
         do = "run nvidia-persistenced, so that the driver keeps the GPU's state and processes start faster"

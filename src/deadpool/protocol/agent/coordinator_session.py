@@ -6,6 +6,7 @@ Which terms the node has promised to follow is kept in `term_guard.py`.
 from __future__ import annotations
 
 from deadpool.protocol.agent.coordinator_liveness import CoordinatorTimeout
+from deadpool.protocol.agent.health import HealthMonitor
 from deadpool.protocol.agent.heartbeat import Heartbeats
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.state import AgentState
@@ -22,12 +23,14 @@ class CoordinatorSession:
         guard: TermGuard,
         *,
         heartbeats: Heartbeats,
+        health: HealthMonitor,
         recordings: NodeRecordings,
         rehearsals: int,
         standby: int,
     ) -> None:
         """The node keeps `rehearsals` trainers for each seat, and `standby` more."""
         self._state, self._guard, self._heartbeats, self._recordings = state, guard, heartbeats, recordings
+        self._health = health
         self._liveness, self._rehearsals, self._standby = guard.liveness, rehearsals, standby
         self._standing = False  # trainers were told to stop at a version
         self._leave: Leave | None = None  # sent, and to be sent again to the next coordinator
@@ -42,6 +45,7 @@ class CoordinatorSession:
         state.copies.configure(settings)
         self._heartbeats.begin(settings, now)
         self._recordings.forget_coordinator()
+        self._health.forget_coordinator()
         if first:
             self._start_trainers(settings)
             return

@@ -178,6 +178,8 @@ class Copies:
             self.parities.drop_spoilt(rank, version)
         else:
             self._slots.drop_spoilt(rank, version)
+            if rank in self.own and not self._current.is_fenced:
+                self._pushes.abandon(rank, version)
 
     def replace_at_holder(self, rank: int, node: str, version: Version) -> None:
         """A holder has lost its copy since the plan: it is sent again."""
@@ -199,6 +201,11 @@ class Copies:
         rank_slots.withdraw_grants(geometry)
         self._slots.ensure_segment(rank_slots, geometry)
         self._slots.release_outgrown()
+
+    def declare_as(self, rank: int, carrier: int | None) -> None:
+        """A carried rank's state has the geometry of its carrier's, once that is known."""
+        if carrier is not None and (geometry := self._slots.geometry.get(carrier)) is not None:
+            self.declare(rank, geometry, self._slots.peers.get(carrier, ()))
 
     def reserve(self, rank: int, geometry: Geometry) -> None:
         """A spare that has rehearsed a rank allocates the memory for its snapshot ahead: in a recovery it would cost
@@ -268,7 +275,7 @@ class Copies:
             replica_bytes=geometry.replica_bytes,
         )
         seal = Seal(rank=rank, version=capture.version, extent=extent, digest=digest, full=True)
-        return Copy(seal=seal, geometry=geometry, peers=self._slots.peers.get(rank, ()))
+        return Copy(seal=seal, geometry=geometry, peers=self._slots.peers_elsewhere(rank))
 
     def _seal(self, rank_slots: RankSlots, ref: SlotRef, copy: Copy) -> None:
         rank_slots.seal(ref, copy)

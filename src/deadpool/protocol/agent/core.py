@@ -21,7 +21,10 @@ from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.copies import Copies
 from deadpool.protocol.agent.data_news import DataNews
+from deadpool.protocol.agent.health import HealthMonitor
 from deadpool.protocol.agent.heartbeat import Heartbeats
+from deadpool.protocol.agent.idle_time import IdleTime
+from deadpool.protocol.agent.lease import LeaseState, MachineLease
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.phase import Phase
 from deadpool.protocol.agent.protection_watch import ProtectionWatch
@@ -40,7 +43,11 @@ from deadpool.protocol.effects import (
     CoordinatorLost,
     FromCoordinator,
     FromTrainer,
+    HealthSampled,
+    LeasedElsewhere,
+    LeaseTaken,
     LeaveAsked,
+    ParkedWorkEnded,
     PeersProbed,
     ReleaseSegment,
     Stalled,
@@ -53,15 +60,27 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Plan
+from deadpool.protocol.parked_work import ParkedWork
 from deadpool.protocol.quorum import Footing
 
 
 class Agent:
-    def __init__(self, *, node: str, standby: int = 0, spare: bool = False, rehearsals: int = 1) -> None:
-        """A spare node keeps `rehearsals` trainers for each of its seats, so that it can rehearse several ranks."""
+    def __init__(
+        self,
+        *,
+        node: str,
+        standby: int = 0,
+        spare: bool = False,
+        rehearsals: int = 1,
+        shared: bool = False,
+        works: bool = False,
+    ) -> None:
+        """A spare node keeps `rehearsals` trainers for each of its seats, so that it can rehearse several ranks.
+        `shared`: its machine may serve other jobs. `works`: there is a command to run while it is parked."""
         self._state = state = AgentState(node)
         self._guard = guard = TermGuard()
         self._heartbeats = heartbeats = Heartbeats(state)
+        self._health = HealthMonitor(state)
         recordings = NodeRecordings(state.trainers)
         self._seating = seating = Seating(state, recordings)
         self._unwinding = unwinding = Unwinding(state, seating)
@@ -69,11 +88,14 @@ class Agent:
             state,
             guard,
             heartbeats=heartbeats,
+            health=self._health,
             recordings=recordings,
             rehearsals=rehearsals if spare else 1,
             standby=0 if spare else standby,
         )
         self._reachability = Reachability(state)
+        self._lease = MachineLease(state, shared=shared)
+        self._idle_time = IdleTime(state, works=works)
         checkpoints = CheckpointWrites(state, recordings)
         self._orders = Orders(
             state,
@@ -84,6 +106,8 @@ class Agent:
             recordings=recordings,
             reachability=self._reachability,
             checkpoints=checkpoints,
+            lease=self._lease,
+            idle_time=self._idle_time,
             record=guard.record,
             standby=standby,
             spare=spare,
@@ -100,6 +124,7 @@ class Agent:
     def step(self, input: AgentInput, *, now: float) -> list[AgentEffect]:
         if self.phase is not Phase.ENDING:
             self._dispatch(input, now)
+            self._idle_time.check(now)
         for effect in tuple(self._state.effects):
             if isinstance(effect, ToCoordinator):
                 self._guard.record.on_sent(effect.message)
@@ -111,6 +136,7 @@ class Agent:
         if self.phase is Phase.ENDING:
             return None
         trainers = earliest(self._unwinding.next_check(), self._activity.deadline())
+        trainers = earliest(trainers, self._idle_time.work.deadline())
         return earliest(trainers, earliest(self._heartbeats.due, self._guard.liveness.deadline()))
 
     def check(self) -> None:
@@ -152,6 +178,15 @@ class Agent:
         return self._state.copies
 
     @property
+    def holds_machine(self) -> bool:
+        """No other job can take this node's machine."""
+        return self._lease.state is LeaseState.HELD
+
+    @property
+    def parked_work(self) -> ParkedWork:
+        return self._idle_time.work
+
+    @property
     def capture_costs(self) -> CaptureCosts:
         return self._heartbeats.capture_costs
 
@@ -174,6 +209,15 @@ class Agent:
                 self._trainer_news.on_exit(name, code, reason)
             case TrainerActivity(trainer=name, activity=activity):
                 self._activity.on_activity(name, activity, now)
+            case HealthSampled(sample=sample):
+                self._health.on_sample(sample, now)
+            case LeaseTaken():
+                if (plan := self._lease.on_taken()) is not None:
+                    self._orders.on_message(plan, now)
+            case LeasedElsewhere(holder=holder):
+                self._lease.on_held_elsewhere(holder)
+            case ParkedWorkEnded():
+                self._idle_time.on_ended(input, now)
             case PeersProbed():
                 self._reachability.on_probed(input)
             case Tick():
@@ -194,6 +238,7 @@ class Agent:
         self._unwinding.check_timeouts(now)
         if self._heartbeats.send_if_due(now):
             self._seating.readiness.tell_so_far()
+            self._health.tell_if_changed(now)
             self.copies.retry()
             self._protection.check(now)
         self._session.check_timeouts(now)

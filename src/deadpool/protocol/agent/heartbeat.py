@@ -142,7 +142,8 @@ class Heartbeats:
 
     def _send(self, now: float) -> None:
         state = self._state
-        in_loop = [(t.rank, t) for t in state.trainers.seated() if t.rank is not None and t.has_state]
+        seated = [(t.rank, t) for t in state.trainers.seated() if t.rank is not None and t.has_state]
+        in_loop = [(each, t) for rank, t in seated for each in (rank, *t.carries)]
         state.tell_coordinator(
             Heartbeat(
                 generation=state.current.generation,

@@ -7,6 +7,8 @@ from typing import Any
 from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.heartbeat import Heartbeats
+from deadpool.protocol.agent.idle_time import IdleTime
+from deadpool.protocol.agent.lease import MachineLease
 from deadpool.protocol.agent.reachability import Reachability
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.seating import Seating
@@ -23,6 +25,7 @@ from deadpool.protocol.messages import (
     FinishCheckpoint,
     Go,
     JoinRefused,
+    Needed,
     Permit,
     Plan,
     Probe,
@@ -52,6 +55,8 @@ class Orders:
         recordings: NodeRecordings,
         reachability: Reachability,
         checkpoints: CheckpointWrites,
+        lease: MachineLease,
+        idle_time: IdleTime,
         record: TakeoverRecord,
         standby: int,
         spare: bool,
@@ -59,6 +64,7 @@ class Orders:
         self._state, self._session, self._unwinding, self._seating = state, session, unwinding, seating
         self._heartbeats, self._recordings, self._record = heartbeats, recordings, record
         self._reachability, self._checkpoints = reachability, checkpoints
+        self._lease, self._idle_time = lease, idle_time
         self._standby, self._spare = standby, spare
 
     def on_message(self, message: Any, now: float) -> None:
@@ -77,6 +83,9 @@ class Orders:
             # a recovery, in its order
             case Fence():
                 self._fence(message, now)
+            case Needed() if not any(state.trainers.seated()):
+                self._idle_time.on_needed()
+                self._lease.ask()
             case Plan():
                 self._carry_out(message)
             case Connect() if unfenced:
@@ -144,6 +153,9 @@ class Orders:
         if state.settings is None or (plan.generation == current.generation and not current.is_fenced):
             return  # the order came twice
         plan = plan.filled_in(self._seating.plan)
+        if not self._lease.permits(plan):
+            return  # it is carried out when the lease is there
+        self._idle_time.on_plan(plan)
         current.prepare(plan.generation, plan.cause)
         self._unwinding.on_plan()
         has_missed_one = self._record.has_missed_one_before(plan)

@@ -42,7 +42,6 @@ Keeper = tuple[CodingGroup, int]
 class Accumulation:
     """A parity that is not whole yet."""
 
-    version: Version
     generation: Generation
     target: ParityTarget
     copies: dict[int, Copy] = field(default_factory=dict)  # by rank: whose pieces are in
@@ -50,6 +49,10 @@ class Accumulation:
     bytes_received: int = 0
     begun: bool = False  # some contribution was accepted
     outgrown: bool = False  # to be freed as soon as nothing writes to it
+
+    @property
+    def version(self) -> Version:
+        return self.target.version
 
     @property
     def is_whole(self) -> bool:
@@ -149,11 +152,11 @@ class Parities:
         else:
             growing.writers.add(rank)
             fresh, growing.begun = not growing.begun, True
-            self._out.append(AcceptOffer(offer=offer.offer, slot=ref, parity=growing.target, fresh=fresh))
+            self._out.append(AcceptOffer(offer=offer.offer, slot=ref, parity=growing.target, rank=rank, fresh=fresh))
 
     def _begin(self, offer: Offered, keeper: Keeper) -> tuple[SlotRef, Accumulation] | None:
         """None: the offer waits for a segment, or was refused."""
-        target = self._target(keeper, offer.copy.geometry)
+        target = self._target(keeper, offer.copy)
         geometry = parity_layout(target.group, target.member, target.geometries).geometry
         rank_slots = self._slots.parity_of(keeper)
         self._slots.parity_geometry[keeper] = geometry
@@ -165,16 +168,16 @@ class Parities:
         if slot is None:
             self._refuse(offer, NO_ROOM)
             return None
-        growing = Accumulation(offer.copy.seal.version, self._current.generation, target)
+        growing = Accumulation(self._current.generation, target)
         self._growing[slot.ref] = growing
         return slot.ref, growing
 
-    def _target(self, keeper: Keeper, offered: Geometry) -> ParityTarget:
+    def _target(self, keeper: Keeper, copy: Copy) -> ParityTarget:
         """Room for the largest snapshot that is known of each member; where none is, for one as is offered now."""
-        group, member = keeper
+        group, member, offered = *keeper, copy.geometry
         known = [self._geometry.get(group.ranks[other], offered) for other in group.others(member)]
         geometries = tuple(_larger(geometry, offered) for geometry in known)
-        return ParityTarget(group=group, member=member, geometries=geometries)
+        return ParityTarget(group=group, member=member, version=copy.seal.version, geometries=geometries)
 
     def _refuse(self, offer: Offered, reason: str) -> None:
         self._out.append(RefuseOffer(offer=offer.offer, reason=reason))

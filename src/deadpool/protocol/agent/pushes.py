@@ -56,18 +56,22 @@ class Pushes:
         self._group: NodeGroup | None = None  # of which the holders are the other members, in its order
         self._layout: Layout | None = None
         self.queues: dict[tuple[int, str], PushQueue] = {}
+        self._spoilt: set[tuple[int, Version]] = set()  # own copies that were dropped since the plan
 
     def fence(self) -> None:
         self.queues.clear()
 
     def adopt(self, plan: Plan, layout: Layout) -> None:
         self.holders, self._group, self._layout = plan.holders, plan.group, layout
+        self._spoilt.clear()
 
     def go(self, plan: Plan) -> None:
         """Copies that were lost with a node are replicated anew, floor first, before anything newer."""
         for order in plan.orders:
             for node, version in order.pushes:
                 self._queue(order.rank, node).versions.append(version)
+        for rank, version in sorted(self._spoilt, key=lambda copy: (copy[0], copy[1].number)):
+            self.abandon(rank, version)
         self.send_next()
 
     # --- what is to be sent ------------------------------------------------------------------------------------------
@@ -85,6 +89,16 @@ class Pushes:
             queue.repeat = queue.sending is not None and queue.sending[0] == version
             queue.set_versions({*queue.versions, version})
             self.send_next()
+
+    def abandon(self, rank: int, version: Version) -> None:
+        """The node's own copy is spoilt: no holder can get it, and what is newer must not wait for it."""
+        self._spoilt.add((rank, version))
+        waiting = [queue for queue in self.queues.values() if queue.rank == rank and version in queue.versions]
+        for queue in waiting:
+            queue.versions.remove(version)
+        if waiting:
+            self._report_missed(rank, version, "its copy is spoilt")
+        self.send_next()
 
     def _queue(self, rank: int, node: str) -> PushQueue:
         holder = next(h for h in self.holders if h.node == node)

@@ -7,7 +7,10 @@ name the ranks that it waits for.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Generic, TypeVar
+
+from msgspec.structs import replace
 
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.messages import Connected, NodeConnected, NodePrepared, Plan, Prepared
@@ -48,11 +51,16 @@ class Readiness:
         self._store_rank = plan.store_rank
         self._prepared, self._connected = Gathered[Prepared](ranks), Gathered[Connected](ranks)
 
-    def on_prepared(self, prepared: Prepared) -> None:
+    def on_prepared(self, prepared: Prepared, carried: Iterable[int] = ()) -> None:
+        """`carried`: ranks that are where this one is (rule 30, carried ranks)."""
+        for rank in carried:
+            self._prepared.add(replace(prepared, rank=rank))
         if self._prepared.add(prepared):
             self._tell_prepared()
 
-    def on_connected(self, connected: Connected) -> None:
+    def on_connected(self, connected: Connected, carried: Iterable[int] = ()) -> None:
+        for rank in carried:
+            self._connected.add(replace(connected, rank=rank))
         if self._connected.add(connected):
             self._tell_connected()
 

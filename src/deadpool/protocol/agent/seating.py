@@ -46,13 +46,18 @@ class Seating:
         self.readiness.begin(plan)
         self._end_unseated(plan, afresh)
         for order in plan.orders:
-            self._seat(order, plan)
+            if order.carrier is not None:
+                self._pending_fetches[order.rank] = list(order.fetch)
+                self._fetch_next(order.rank)
+        for order in plan.orders:
+            if order.carrier is None:
+                self._seat(order, plan)
         self.announce_arrivals()
 
     def _end_unseated(self, plan: Plan, afresh: bool) -> None:
         """A start from the first line needs fresh processes, and so does a node that may have missed one: its scripts
         were sent recordings of an earlier start. A rank that moved to another node needs no process here."""
-        mine = {order.rank for order in plan.orders}
+        mine = {order.rank for order in plan.orders if order.carrier is None}
         for trainer in list(self._trainers.seated()):
             if afresh or trainer.rank not in mine:
                 self._trainers.discard(trainer, "its seat is gone")
@@ -63,14 +68,20 @@ class Seating:
         if trainer is None:
             trainer = self._trainers.take_for(order.rank)
             trainer.state, trainer.rank = TrainerState.SEATED, order.rank
+            trainer.shares = trainer.shares or self._trainers.shares_of.get(order.rank)
             trainer.under_real_groups = plan.resume is None
             if trainer.store is not None:
                 self._tell_seat(trainer, plan)
+        trainer.carries = self._carried_by(order.rank, plan)
         self._pending_fetches[order.rank] = list(order.fetch)
         if plan.resume is not None:
             self._restore_if_ready(order, plan, plan.resume)
             self._check_source(order, trainer, plan.resume)
         self._fetch_next(order.rank)
+
+    def _carried_by(self, rank: int, plan: Plan) -> tuple[int, ...]:
+        """Rule 30, carried ranks: ranks whose work the process of this one does too."""
+        return tuple(order.rank for order in plan.orders if order.carrier == rank)
 
     def _check_source(self, order: RankOrder, trainer: Trainer, resume: Version) -> None:
         """The plan counts on a live state whose trainer may have ended since the fence was acknowledged."""
@@ -97,8 +108,9 @@ class Seating:
 
     def on_snapshot(self, rank: int) -> None:
         assert self.plan is not None and self.plan.resume is not None
-        order = next(order for order in self.plan.orders if order.rank == rank)
-        self._restore_if_ready(order, self.plan, self.plan.resume)
+        orders = {order.rank: order for order in self.plan.orders}
+        carrier = orders[rank].carrier
+        self._restore_if_ready(orders[rank if carrier is None else carrier], self.plan, self.plan.resume)
         self._fetch_next(rank)
 
     def _tell_seat(self, trainer: Trainer, plan: Plan) -> None:
@@ -152,7 +164,9 @@ class Seating:
             return
         slot = self._copies.find_own(order.rank, resume)
         keep = order.keep and trainer.stands_at(resume)
-        if not keep and slot is None:
+        records = [(rank, self._copies.find_own(rank, resume)) for rank in trainer.carries]
+        carried = tuple((rank, found) for rank, found in records if found is not None)
+        if (not keep and slot is None) or len(carried) < len(records):
             return
         trainer.restored_in = plan.generation
         trainer.step = min(trainer.step, resume.number)  # still 0 if this process has never completed one
@@ -162,7 +176,10 @@ class Seating:
             slot=None if keep else slot,
             schedule=plan.permit.schedule,
             capture=slot is None,
+            carried=carried,
         )
+        for _, found in carried:
+            self._attach(trainer, found.segment)
         if restore.slot is not None:
             self._copies.use_geometry_of(restore.slot)
             self._attach(trainer, restore.slot.segment)
@@ -176,22 +193,35 @@ class Seating:
             trainer.live = None
         self._trainers.tell_seated(go)
         self._copies.go(self.plan)
+        for trainer in self._trainers.seated():
+            self.declare_carried(trainer)
         self.grant_slots()
         if self.plan.permit.watermark is not None:
             self._trainers.tell_seated(Final(number=self.plan.permit.watermark.number))
 
+    def declare_carried(self, trainer: Trainer) -> None:
+        """Rule 30, carried ranks: their snapshots have the geometry and the peers of their carrier's."""
+        for rank in trainer.carries if trainer.rank is not None else ():
+            self._copies.declare_as(rank, trainer.rank)
+
     def grant_slots(self) -> None:
         for trainer in self._trainers.seated():
             if trainer.rank is not None and trainer.has_state:
-                for slot in self._copies.grants(trainer.rank):
-                    self._attach(trainer, slot.segment)
-                    self._trainers.tell(trainer, Grant(generation=self._current.generation, slot=slot))
+                for rank in (trainer.rank, *trainer.carries):
+                    self._grant(trainer, rank)
+
+    def _grant(self, trainer: Trainer, rank: int) -> None:
+        for slot in self._copies.grants(rank):
+            self._attach(trainer, slot.segment)
+            carried = rank if rank != trainer.rank else None
+            self._trainers.tell(trainer, Grant(generation=self._current.generation, slot=slot, rank=carried))
 
     def _attach(self, trainer: Trainer, segment: int) -> None:
         """The trainer maps a segment once; the file descriptor travels beside the message."""
         if segment in trainer.attached or trainer.rank is None:
             return
         trainer.attached.add(segment)
-        slot = next(s for ref, s in self._copies.own[trainer.rank].by_ref.items() if ref.segment == segment)
+        own = (self._copies.own[rank] for rank in (trainer.rank, *trainer.carries))
+        slot = next(s for each in own for ref, s in each.by_ref.items() if ref.segment == segment)
         attach = Attach(segment=segment, geometry=slot.geometry, count=self._copies.slots_per_segment)
         self._state.effects.append(ToTrainer(trainer=trainer.name, message=attach, segment=segment))

@@ -145,6 +145,7 @@ class Slots:
         self.geometry: dict[int, Geometry] = {}  # of each own rank's state, as last declared or fetched
         self.peers: dict[int, tuple[int, ...]] = {}  # own rank -> ranks with the same replica region
         self.held_geometry: dict[int, Geometry] = {}  # of the latest offer
+        self._seated: frozenset[int] = frozenset()  # ranks whose home this node is
         self.parity_geometry: dict[tuple[CodingGroup, int], Geometry] = {}  # that the latest offer needs
         self._keeps: set[tuple[CodingGroup, int]] = set()  # parities that the placement keeps here
         self._holds: frozenset[int] = frozenset()  # ranks whose copies the placement sends here
@@ -168,6 +169,12 @@ class Slots:
 
     def held_of(self, rank: int) -> RankSlots:
         return self.held.setdefault(rank, RankSlots(rank))
+
+    def peers_elsewhere(self, rank: int) -> tuple[int, ...]:
+        """Ranks with the same replica region, or none where this node is the home of all of them: then the bytes have
+        to be sent (rule 30, carried ranks)."""
+        peers = self.peers.get(rank, ())
+        return peers if not self._seated.issuperset(peers) else ()
 
     def parity_of(self, keeper: tuple[CodingGroup, int]) -> RankSlots:
         group, member = keeper
@@ -228,6 +235,7 @@ class Slots:
             else:
                 rank_slots.drop_above(plan.resume)
             rank_slots.apply_permit(plan.permit)
+        self._seated = frozenset(order.rank for order in plan.orders)
         for order in plan.orders:
             self.own_of(order.rank)
         self._release_reservations({order.rank for order in plan.orders})

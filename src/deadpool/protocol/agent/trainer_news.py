@@ -35,6 +35,7 @@ from deadpool.protocol.messages import (
     Stepped,
     TrainerHello,
     TrainerLost,
+    UsesShares,
     Waits,
 )
 
@@ -78,6 +79,11 @@ class TrainerNews:
                 trainer.exit_reason = f"script: {error}"
             case DeviceLost(error=error):
                 trainer.exit_reason = f"device: {error}"
+            case UsesShares(shares=shares):
+                trainer.shares = shares
+                if trainer.rank is not None:
+                    self._trainers.shares_of[trainer.rank] = shares
+                self._state.report_trainers()
             case Report():
                 self._state.tell_coordinator(message)
             case _ if trainer.state is TrainerState.SEATED and trainer.rank is not None:
@@ -96,7 +102,8 @@ class TrainerNews:
             # steps and captures
             case Stepped(number=number, step_s=step_s):
                 trainer.step, trainer.step_s = number, step_s
-                self._heartbeats.on_stepped(rank, message, now)
+                for each in (rank, *trainer.carries):
+                    self._heartbeats.on_stepped(each, message, now)
             case Paused(reason=reason):
                 trainer.paused = reason
             case Waits(what=what):
@@ -104,9 +111,10 @@ class TrainerNews:
             case Declare(geometry=geometry, peers=peers):
                 trainer.has_state = trainer.has_state or unfenced
                 self._copies.declare(rank, geometry, peers)  # fenced or not: the trainer will not send it again
+                self._seating.declare_carried(trainer)
                 self._seating.grant_slots()
             case Captured() if unfenced:
-                self._copies.on_captured(rank, message)
+                self._copies.on_captured(rank if message.rank is None else message.rank, message)
             case Missed() if unfenced:
                 state.tell_coordinator(message)
                 self._heartbeats.on_missed(rank, message)
@@ -121,19 +129,29 @@ class TrainerNews:
                 self._unwinding.report_hung(rank, found)
             case Halted(live=live):
                 trainer.halting, trainer.live = False, live
-                self._copies.on_writer_ended(rank)
+                self._free_grants(trainer, rank)
                 self._unwinding.acknowledge_if_frozen()
-            case Spoilt(version=version):
-                self._copies.drop_spoilt(rank, version)
+            case Spoilt(rank=spoilt, version=version):
+                self._copies.drop_spoilt(spoilt, version)
                 state.tell_coordinator(replace(message, node=state.node))
                 self._seating.report_lost(rank, f"this node's copy of {version} is not as it was sealed")
             case Prepared() if unfenced:
                 trainer.has_state = True
-                self._seating.readiness.on_prepared(message)
+                self._seating.readiness.on_prepared(message, trainer.carries)
             case Connected() if unfenced:
-                self._seating.readiness.on_connected(message)
+                self._seating.readiness.on_connected(message, trainer.carries)
             case Standing() | Finished() if unfenced:
-                state.tell_coordinator(message)
+                self._tell_of_all(trainer, message)
+
+    def _tell_of_all(self, trainer: Trainer, message: Any) -> None:
+        """Rule 30, carried ranks: they are where their carrier is."""
+        self._state.tell_coordinator(message)
+        for rank in trainer.carries:
+            self._state.tell_coordinator(replace(message, rank=rank))
+
+    def _free_grants(self, trainer: Trainer, rank: int) -> None:
+        for each in (rank, *trainer.carries):
+            self._copies.on_writer_ended(each)
 
     # --- when one ends -----------------------------------------------------------------------------------------------
 
@@ -150,9 +168,9 @@ class TrainerNews:
 
     def _on_seated_exit(self, trainer: Trainer, rank: int, code: int, reason: str) -> None:
         fenced = self._current.is_fenced
-        self._copies.on_writer_ended(rank)
+        self._free_grants(trainer, rank)
         if trainer.released or (code == 0 and not fenced):
-            self._state.tell_coordinator(Ended(generation=self._current.generation, rank=rank, code=code))
+            self._tell_of_all(trainer, Ended(generation=self._current.generation, rank=rank, code=code))
             return
         self._trainers.start()
         if fenced:

@@ -10,7 +10,7 @@ from typing import Any
 from deadpool.events import Event
 from deadpool.protocol.effects import Activity, AgentEffect, Emit, KillTrainer, StartTrainer, ToTrainer
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Detach, Live, TrainerInfo
+from deadpool.protocol.messages import Detach, Live, Shares, TrainerInfo
 from deadpool.protocol.topology import Address
 
 EARLIER_START = "its rehearsal is of an earlier start"
@@ -51,6 +51,10 @@ class Trainer:
     activity_changed: float = 0.0
     activity_since: float = 0.0
     attached: set[int] = field(default_factory=set)  # segments whose descriptor it has
+    carries: tuple[
+        int, ...
+    ] = ()  # ranks without a process of their own, whose work it does too (rule 30, carried ranks)
+    shares: Shares | None = None  # once its script has asked for its shares of a step
 
     def stands_at(self, version: Version) -> bool:
         return self.live is not None and self.live.clean and self.live.version == version
@@ -60,7 +64,7 @@ class Trainer:
         return 0.0 if self.activity is Activity.ACTIVE else now - self.activity_since
 
     def info(self) -> TrainerInfo:
-        return TrainerInfo(trainer=self.name, state=self.state.value, rank=self.rank)
+        return TrainerInfo(trainer=self.name, state=self.state.value, rank=self.rank, shares=self.shares)
 
 
 class NodeTrainers:
@@ -73,6 +77,7 @@ class NodeTrainers:
         self.by_name: dict[str, Trainer] = {}
         self.failed_starts = 0
         self.rehearsal_failed = False
+        self.shares_of: dict[int, Shares] = {}  # by rank, as its last process here said: the script is the same
 
     # --- processes start and end -------------------------------------------------------------------------------------
 

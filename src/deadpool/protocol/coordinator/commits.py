@@ -35,7 +35,7 @@ class Commits:
         self.count = 0
         self._resume: Version | None = None
         self._running = False
-        self._uncounted: list[tuple[str, int | None, Inventory]] = []  # node, position, what it froze before the plan
+        self._uncounted: list[tuple[str, tuple[int, ...], Inventory]] = []  # node, its ranks, what it froze before
         self._awaited: int | None = None  # a version that every rank captures, whatever the schedule says
         self._unmatched: tuple[int, ...] = ()  # ranks whose replicas differed, as last reported
         self._former_holders: tuple[str, ...] = ()  # nodes that hold copies and no rank: a permit frees them there too
@@ -68,17 +68,16 @@ class Commits:
         members = list(members)
         self._former_holders = tuple(m.node for m in members if m.position is None and m.has_copies)
         if plan.resume is not None:
-            self._uncounted = [(m.node, m.position, m.inventory) for m in members if m.inventory is not None]
+            self._uncounted = [(m.node, m.ranks(self.layout), m.inventory) for m in members if m.inventory is not None]
         self._note_same_rack(same_rack_before)
 
     def _count_in(self) -> None:
         """What inventories have of the versions that are kept. Not before it is needed: the plan goes out first."""
-        for node, position, inventory in self._uncounted:
-            seats = self.layout.ranks_at(position) if position is not None else range(0)
-            self._count(node, seats, inventory)
+        for node, ranks, inventory in self._uncounted:
+            self._count(node, ranks, inventory)
         self._uncounted.clear()
 
-    def _count(self, node: str, seats: range, inventory: Inventory) -> None:
+    def _count(self, node: str, seats: tuple[int, ...], inventory: Inventory) -> None:
         kept = (self._resume, self.permit.watermark)
         for batch in (batch for batch in inventory.own.batches if batch.version in kept):
             self.ledger.add_sealed_batch(batch, seats)
@@ -127,7 +126,7 @@ class Commits:
         """Rule 18, one coordinator per term: the highest permit comes first, then the watermark, and only then may
         versions be passed over."""
         self._running = True
-        self._out.send_each(self.ledger.nodes, self.permit)
+        self._out.send_each(tuple(dict.fromkeys(self.ledger.nodes)), self.permit)
         for version in sorted(self.ledger.places, key=lambda version: version.number):
             if untenable := self._advance(version):
                 return untenable
@@ -189,7 +188,7 @@ class Commits:
         if ranks != self._unmatched:
             self._unmatched = ranks
             self._out.emit("replicas_differ", step=version.number, ranks=list(ranks))
-        if self.count < TRIAL_COMMITS:
+        if self.count < TRIAL_COMMITS and not self.ledger.has_shared_homes:
             names = ", ".join(map(str, ranks))
             return (
                 f"ranks {names}: state that counts as replicated is on no other node at version {version.number}; "
@@ -203,9 +202,13 @@ class Commits:
         watermark = self.permit.watermark
         if self.protected or watermark is None or not self._running:
             return
-        if self.ledger.complete(watermark):
+        if self.ledger.complete(watermark) and not self._is_at_one_home(watermark):
             self.protected = self.committed = True
             self._out.emit("protected", step=watermark.number)
+
+    def _is_at_one_home(self, version: Version) -> bool:
+        """Rule 30, carried ranks: replicas that were on several nodes lie on one by now, and no holder has them."""
+        return self.ledger.has_shared_homes and bool(self.ledger.unmatched(version))
 
     # --- the schedule -------------------------------------------------------------------------------------------------
 
@@ -243,9 +246,10 @@ class Commits:
             return
         self.permit = permit
         self.ledger.drop_overwritable(permit)
-        self._out.send_each((*self.ledger.nodes, *self._former_holders), permit)
+        self._out.send_each(tuple(dict.fromkeys((*self.ledger.nodes, *self._former_holders))), permit)
 
     def _is_never_captured(self, number: int) -> bool:
+        if number == self._awaited:
+            return False  # a handover needs it at home, whether or not some holder could not store it
         resumed = self._resume is not None and self._resume.number == number
-        wanted = resumed or number == self._awaited or self.timetable.captures(number)
-        return number in self.ledger.missed or not wanted
+        return number in self.ledger.missed or not (resumed or self.timetable.captures(number))

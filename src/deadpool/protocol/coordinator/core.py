@@ -10,6 +10,7 @@ What the coordinator knows is in `job.py` and `members.py`. Its parts, in the or
 them; each part calls only parts that come after it, so they are made from the last to the first:
 
     timeouts        nodes that are silent, phases that last too long
+    protection      what follows from signs of illness and from earlier failures (`adaptation`, `failure_rates`)
     drain_requests  nodes that leave on purpose, or are too slow (`stragglers`)
     membership      nodes join, are lost, leave
     faults          what follows from a fault; what earlier faults add to it: `fault_history`
@@ -44,6 +45,7 @@ from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.membership import Membership
 from deadpool.protocol.coordinator.planning import Planning
+from deadpool.protocol.coordinator.protection import Protection
 from deadpool.protocol.coordinator.reachability import CutOff, Reachability
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.resumption import Resumption
@@ -73,6 +75,7 @@ from deadpool.protocol.messages import (
     Ended,
     FenceAck,
     Finished,
+    Health,
     Heartbeat,
     Join,
     Leave,
@@ -91,6 +94,7 @@ from deadpool.protocol.messages import (
     TakeoverReport,
     TrainerLost,
     Trainers,
+    Unavailable,
 )
 
 
@@ -112,7 +116,8 @@ class Coordinator:
         self._fencing = fencing = Fencing(job, monitor, drains, rehearsals, history, planning)
         self._faults = faults = Faults(job, history, monitor.hang, fencing, resumption, ending, checkpoints)
         self._membership = membership = Membership(job, history, rehearsals, faults, planning, ending, checkpoints)
-        self._drain_requests = DrainRequests(job, drains, fencing, membership)
+        self._drain_requests = requests = DrainRequests(job, drains, fencing, membership)
+        self.protection = Protection(job, monitor, history, rehearsals, drains, requests)
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)
         self._takeover = Takeover(job, monitor, history, rehearsals, faults, resumption)
         self._frequent: dict[type, Callable[[Member, Any, float], None]] = {
@@ -173,6 +178,7 @@ class Coordinator:
         """Rule 20, timeouts: this process did not run for so long."""
         parts = (self._timeouts, self._monitor.hang, self._reachability, self._history.quarantine, self.drains)
         self.checkpoints.discount_stall(seconds)
+        self.protection.discount_stall(seconds)
         for keeps_time in parts:
             keeps_time.discount_stall(seconds)
 
@@ -217,6 +223,8 @@ class Coordinator:
             handle(member, message, now)
             return
         match message:
+            case Health():
+                self.protection.on_health(member, message)
             case Trainers(trainers=trainers):
                 self._on_trainers(member, trainers)
             case Recording():
@@ -248,6 +256,8 @@ class Coordinator:
                 self.drains.on_standing(rank, number)
             case Disconnecting():
                 self._job.silent.fell_silent(node)
+            case Unavailable(reason=reason):
+                self._on_unavailable(member, reason, now)
             case Leave(reason=reason):
                 self._job.request_leave(node, reason)
             case Finished():
@@ -267,6 +277,7 @@ class Coordinator:
             self._drain_requests.replace_straggler(straggler, now)
         if (hang := self._monitor.hang.detect(now)) is not None:
             self._faults.on_hang(hang, now)
+        self.protection.look(now)
         self._move_ranks(self._reachability.check(now), now)
 
     def _on_sealed(self, member: Member, sealed: Sealed, now: float) -> None:
@@ -284,6 +295,13 @@ class Coordinator:
                 self._job.silent.fell_silent(each.node)
                 self._job.cut_off.add(each.node)
                 self._membership.lose_node(each.node, each.reason, now)
+
+    def _on_unavailable(self, member: Member, reason: str, now: float) -> None:
+        """The spare was perhaps about to get ranks: then the next one is told, as a fault would tell it anyway."""
+        generation = self.generation
+        self._membership.on_unavailable(member, reason, now)
+        if self.phase is Phase.FENCING and self.generation == generation:
+            self._fencing.name_newcomers()
 
     def _on_trainers(self, member: Member, trainers: tuple[Any, ...]) -> None:
         member.note_trainers(trainers)
@@ -304,11 +322,11 @@ class Coordinator:
     def _on_lost_parity(self, member: Member, lost: Spoilt) -> None:
         """Its node drops it, or has begun it anew; the other members of the group send it their pieces again."""
         out, position = self._job.out, self.layout.position_of(lost.rank)
-        grown = lost.node == member.node
-        what, detail = (
-            ("parity_begun_anew", {}) if grown else ("copy_corrupt", {"found_by": member.node, "parity": True})
-        )
-        out.emit(what, node=lost.node, rank=lost.rank, step=lost.version.number, **detail)
+        grown, step = lost.node == member.node, lost.version.number
+        if grown:
+            out.emit("parity_begun_anew", node=lost.node, rank=lost.rank, step=step)
+        else:
+            out.emit("copy_corrupt", node=lost.node, rank=lost.rank, step=step, found_by=member.node, parity=True)
         self.commits.lose_parity(lost.rank, lost.node, lost.version)
         others = [self.seats[p] for p in self.commits.placement.held_by(position)] if self.seats else []
         for node in [*([] if grown else [lost.node]), *others]:
@@ -336,6 +354,16 @@ class Coordinator:
     @property
     def seats(self) -> tuple[str, ...]:
         return self._job.seats
+
+    @property
+    def carried(self) -> dict[int, int]:
+        """Positions without processes, and those that carry their ranks (rule 30, carried ranks)."""
+        return self._job.carried
+
+    @property
+    def inexact_from(self) -> int | None:
+        """The step from which on the job has not been bit-identical; None: it is."""
+        return self._job.inexact_from
 
     @property
     def has_majority(self) -> bool:

@@ -10,6 +10,9 @@ First each stops at the next boundary that it comes to. No rank completes the st
 reported (rule 22, every step needs every rank). So a little beyond that boundary there is a version that no rank has
 passed and every rank comes to. A rank that has passed it all the same says so, and another version is chosen.
 
+A *reconfiguration* takes the same way without a node that leaves: from STOPPING to a fence and a plan that places
+copies anew, while all ranks stay where they are.
+
 A fault at any time ends all this in a fence. The plan after it moves the ranks if there are spares enough, and leaves
 them where they are if not. No rule of safety depends on what is decided here.
 """
@@ -51,8 +54,8 @@ class DrainAction(Enum):
 
 @dataclass(slots=True)
 class Drain:
-    node: str
-    position: int
+    node: str | None  # None: no node leaves, only copies are placed anew
+    position: int | None
     reason: str
     deadline: float | None
     stage: DrainStage = DrainStage.REHEARSING
@@ -61,6 +64,7 @@ class Drain:
     attempts: int = 1
     standing: set[int] = field(default_factory=set)  # ranks
     sealed: set[int] = field(default_factory=set)  # ranks
+    grows: bool = False  # rule 30, carried ranks: `node` stays, and gives only ranks that it carries to spares
 
     def facts(self) -> dict[str, Any]:
         """For status."""
@@ -82,6 +86,22 @@ class Drains:
         self._name_successor(drain)
         ranks = list(self._job.layout.ranks_at(member.position))
         self._job.out.emit("drain", node=member.node, ranks=ranks, successor=drain.successor, reason=reason)
+
+    def begin_growth(self, position: int, now: float) -> None:
+        """Rule 30, carried ranks: spares are there for some of them. They get their ranks as from a node that
+        leaves."""
+        assert self.current is None
+        carrier, deadline = self._job.seats[position], now + self._patience_s
+        self.current = drain = Drain(carrier, position, "a spare can take ranks that it carries", deadline, grows=True)
+        for successor, taken in self._job.newcomers():
+            successor.reserved_position = taken
+            self._rehearsals.rehearse_position(successor, taken)
+            if taken == position:
+                drain.successor = successor.node
+
+    def begin_reconfiguration(self, reason: str, now: float) -> None:
+        assert self.current is None
+        self.current = Drain(None, None, reason, deadline=now + self._patience_s)
 
     @property
     def deadline(self) -> float | None:
@@ -135,7 +155,7 @@ class Drains:
         drain = self.current
         if drain is None:
             return None
-        if drain.node not in self._job.members:
+        if drain.node is not None and drain.node not in self._job.members:
             self.forget()  # it was lost before it could leave
             return None
         if drain.stage in (DrainStage.REHEARSING, DrainStage.STOPPING) and not self._has_successor(drain):
@@ -153,12 +173,11 @@ class Drains:
         return None
 
     def _stop_ranks_if_ready(self, drain: Drain, now: float) -> None:
-        assert drain.successor is not None
         late = drain.deadline is not None and now >= drain.deadline
         in_loop = self._all_in_loop()
         if late and not in_loop:
             self.give_up(f"not every rank was in its training loop within {self._patience_s:g} s")
-        elif in_loop and (late or self._is_ready(self._job.members[drain.successor], drain.position)):
+        elif in_loop and (late or self._is_ready(drain)):
             drain.stage, drain.deadline = DrainStage.STOPPING, now + self._patience_s
             self._send_all(Stand(generation=self._job.generation, number=AT_ONCE))
 
@@ -166,7 +185,14 @@ class Drains:
         in_loop = sum(len(member.steps) for member in self._job.members.values())
         return in_loop == self._job.layout.world_size
 
-    def _is_ready(self, successor: Member, position: int) -> bool:
+    def _is_ready(self, drain: Drain) -> bool:
+        if drain.grows:
+            return all(self._has_rehearsed(successor, position) for successor, position in self._job.newcomers())
+        if drain.successor is None or drain.position is None:
+            return True  # no rank moves
+        return self._has_rehearsed(self._job.members[drain.successor], drain.position)
+
+    def _has_rehearsed(self, successor: Member, position: int) -> bool:
         """Its ranks are rehearsed, or no trainer there can rehearse anything. A trainer that is parked for another rank
         may not have heard yet which rank it is to rehearse now."""
         parked = {trainer.rank for trainer in successor.trainers if trainer.state == "parked"}
@@ -175,11 +201,14 @@ class Drains:
         return parked.issuperset(self._job.layout.ranks_at(position)) or hopeless
 
     def _has_successor(self, drain: Drain) -> bool:
+        if drain.node is None:
+            return True
         if drain.successor not in self._job.members:
             self._name_successor(drain)
         return drain.successor is not None
 
     def _name_successor(self, drain: Drain) -> None:
+        assert drain.position is not None
         drain.successor = self._job.successor_at(drain.position)
         if drain.successor is not None:
             successor = self._job.members[drain.successor]
@@ -196,15 +225,19 @@ class Drains:
 
     def _keep_needed_seat(self, drain: Drain) -> None:
         """After further losses no node gives up a seat without which a plan would have no majority."""
-        member = self._job.members.get(drain.node)
+        member = self._job.members.get(drain.node) if drain.node is not None else None
         if member is not None and member.position is not None and not self._job.has_majority_without(member):
             self.give_up("too few of the nodes that ran would be left")
 
     def on_plan(self) -> None:
         drain = self.current
+        if drain is not None and drain.node is None:
+            self.forget()  # copies are placed as this plan says
         if drain is None or drain.node not in self._job.members:
             return
-        if drain.node in self._job.seats:
+        if drain.grows:
+            self.forget()
+        elif drain.node in self._job.seats:
             self.give_up("after a fault there was no spare left to take its ranks")
         else:
             drain.stage = DrainStage.PARTING
@@ -217,7 +250,11 @@ class Drains:
         if drain.stage is DrainStage.STOPPING:
             self._job.commits.expect(None)
             self._send_all(Proceed(generation=self._job.generation))
-        self._job.out.emit("drain_failed", node=drain.node, reason=reason)
+        if drain.node is None:
+            self._job.out.emit("reconfiguration_failed", reason=reason)
+        else:
+            what = "growth_failed" if drain.grows else "drain_failed"
+            self._job.out.emit(what, node=drain.node, reason=reason)
         self.forget()
 
     def forget(self) -> None:
@@ -226,9 +263,9 @@ class Drains:
         if self.current is not None:
             for member in members.values():
                 member.reserved_position = None
-            if self.current.node in members:
+            if self.current.node is not None and self.current.node in members:
                 members[self.current.node].leaving = False
         self.current = None
 
     def _send_all(self, message: Any) -> None:
-        self._job.out.send_each(self._job.commits.ledger.nodes, message)
+        self._job.out.send_each(tuple(dict.fromkeys(self._job.commits.ledger.nodes)), message)

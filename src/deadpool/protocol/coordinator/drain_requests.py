@@ -11,6 +11,7 @@ from deadpool.protocol.coordinator.fencing import Fencing
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.membership import Membership
+from deadpool.protocol.coordinator.planner import carried_by_a_plan
 from deadpool.protocol.coordinator.stragglers import Straggler
 from deadpool.protocol.messages import Shutdown
 
@@ -19,6 +20,7 @@ class DrainRequests:
     def __init__(self, job: JobState, drains: Drains, fencing: Fencing, membership: Membership) -> None:
         self._job, self._drains = job, drains
         self._fencing, self._membership = fencing, membership
+        self._grows_from = 0.0  # no attempt to give carried ranks to spares before this time
         self._replaced: set[int] = set()  # positions that a straggler has been drained from without being asked
 
     # --- whether a node may leave now ---------------------------------------------------------------------------------
@@ -32,7 +34,9 @@ class DrainRequests:
         if self._leaves_at_once(member):
             return None
         if self._drains.current is not None:
-            return f"node {self._drains.current.node} is being drained: one after the other"
+            leaving = self._drains.current.node
+            what = f"node {leaving} is being drained" if leaving is not None else "copies are being placed anew"
+            return f"{what}: one after the other"
         if not job.can_drain:
             return f"the job is {job.phase.value}: ask again when it runs"
         if not any(each.is_spare for each in members.values()):
@@ -70,6 +74,8 @@ class DrainRequests:
         job = self._job
         if job.leave_requests:
             self._grant_leave(now)
+        if job.carried and self._drains.current is None and now >= self._grows_from:
+            self._grow_if_possible(now)
         drain = self._drains.current
         if drain is None or job.phase is not Phase.RUNNING:
             return
@@ -79,10 +85,21 @@ class DrainRequests:
         match self._drains.advance(now):
             case DrainAction.HAND_OVER:
                 self._hand_over(drain, now)
-            case DrainAction.DISMISS:
+            case DrainAction.DISMISS if drain.node is not None:
                 member = job.members[drain.node]
                 self._drains.forget()
                 self._membership.dismiss(member, drain.reason, now)
+
+    def _grow_if_possible(self, now: float) -> None:
+        """Rule 30, carried ranks: as soon as a plan would carry fewer ranks, and the job is protected meanwhile."""
+        job = self._job
+        spares = [m for m in job.members.values() if m.is_spare and not m.quarantined and m.trainers]
+        if not spares or not job.can_drain or not job.commits.protected:
+            return
+        wanted = carried_by_a_plan(job.view())
+        if len(wanted) < len(job.carried):
+            self._grows_from = now + job.deadlines.prepare_s  # if it fails
+            self._drains.begin_growth(min(set(job.carried) - set(wanted)), now)
 
     def _grant_leave(self, now: float) -> None:
         """A node that was told to end has some time, but not for ever. Where no node can take its ranks it is sent away
@@ -104,7 +121,12 @@ class DrainRequests:
     def _hand_over(self, drain: Drain, now: float) -> None:
         """A fence like any other, but no node is lost in it."""
         job = self._job
-        job.name_cause("drain")
+        if drain.node is None or drain.position is None:
+            job.name_cause("protection")
+            job.out.emit("reconfiguration", step=drain.number, reason=drain.reason)
+            self._fencing.fence(now)
+            return
+        job.name_cause("growth" if drain.grows else "drain")
         ranks = list(job.layout.ranks_at(drain.position))
         job.out.emit("handover", node=drain.node, step=drain.number, reason=drain.reason, ranks=ranks)
         self._fencing.fence(now)

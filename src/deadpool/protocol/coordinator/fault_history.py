@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deadpool.protocol.coordinator.commits import Commits
+from deadpool.protocol.coordinator.failure_rates import FailureRates, kind_of
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 
@@ -24,6 +25,7 @@ class ObservedFault:
     node: str | None = None
     rank: int | None = None  # whose trainer was lost, where the node was not
     blamed: str | None = None  # a node for whose quarantine it counts
+    rack: str | None = None  # of that node
     is_hang: bool = False
     cause: str = ""  # the name that the job gave it
 
@@ -37,6 +39,13 @@ class FaultHistory:
     def __init__(self, job: JobState, rehearsals: Rehearsals) -> None:
         self.quarantine = Quarantine(job, rehearsals)
         self.retries = RetryLimit(job.commits)
+        self.rates = FailureRates()
+
+    def note(self, fault: ObservedFault, now: float) -> None:
+        """Of a node that is at fault, as far as is known."""
+        if fault.node is not None:
+            kind = kind_of(fault.reason, is_node=fault.rank is None, is_hang=fault.is_hang)
+            self.rates.note(fault.node, fault.rack, kind, now)
 
 
 # --- one node ---------------------------------------------------------------------------------------------------------

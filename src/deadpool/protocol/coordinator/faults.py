@@ -44,6 +44,7 @@ class Faults:
         one_more = rank is not None or job.phase is Phase.RUNNING
         if retries.is_exceeded_by(replace(fault, cause=job.cause), one_more=one_more):
             self._give_up()
+        self._history.note(fault, now)
         if fault.is_hang:
             self._hang.begin_search()
         else:
@@ -80,7 +81,8 @@ class Faults:
                 return
             self._history.quarantine.add(node, f"the same error again on this node: {reason}")
             blamed = node
-        self.recover(ObservedFault(reason=reason, ranks=(rank,), node=node, rank=rank, blamed=blamed), now)
+        fault = ObservedFault(reason=reason, ranks=(rank,), node=node, rank=rank, blamed=blamed, rack=member.rack)
+        self.recover(fault, now)
 
     def _if_unread(self, lost: TrainerLost) -> str | None:
         """Why the job has to end, if it is the checkpoint that was not to be had. Nothing newer is left in memory:

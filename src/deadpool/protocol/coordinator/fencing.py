@@ -9,7 +9,7 @@ from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.planning import Planning
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
-from deadpool.protocol.messages import Fence, FenceAck, Inventory, Plan
+from deadpool.protocol.messages import Fence, FenceAck, Inventory, Needed, Plan
 from deadpool.protocol.quorum import Changes
 
 
@@ -35,12 +35,13 @@ class Fencing:
         job.enter(Phase.FENCING, now, job.deadlines.fence_s)
         job.out.send_each(job.members, Fence(generation=job.generation, cause=job.cause))
         job.out.emit("fence")
-        self._rehearse_newcomers()
+        self.name_newcomers()
         self._planning.plan_when_frozen(now)
 
-    def _rehearse_newcomers(self) -> None:
-        """Spares build for their ranks while survivors are still unwinding."""
+    def name_newcomers(self) -> None:
+        """Spares end what else they do and build for their ranks while survivors are still unwinding."""
         for member, position in self._job.newcomers():
+            self._job.out.send(member.node, Needed(generation=self._job.generation))
             self._rehearsals.rehearse_position(member, position)
 
     def on_ack(self, member: Member, ack: FenceAck, now: float) -> None:
@@ -57,7 +58,7 @@ class Fencing:
         if self._monitor.hang.on_found(node, rank, found):
             self._history.retries.name_hung_rank(node, rank, found)
             self._history.quarantine.blame(node, f"rank {rank} hung: {found}", now)
-            self._rehearse_newcomers()
+            self.name_newcomers()
 
     def _take_back(self, member: Member) -> None:
         """The node was taken for lost while others went on, and is at rest now. It gets a plan without an order, which

@@ -54,7 +54,8 @@ class IntervalChooser:
 
     def __init__(self, commits: Commits, *, budget: float, slots: int) -> None:
         self._commits, self._budget, self._slots = commits, budget, slots
-        self._narrowest = commits.timetable.newest.every
+        self.user_every = commits.timetable.newest.every
+        self._least = self.user_every  # that is worth its cost while so few failures are to be expected
         self.costs: dict[int, CaptureCostReport] = {}
         self._missed: set[int] = set()
         self._count_at_miss = 0  # of commits, when a version was last missed
@@ -65,6 +66,12 @@ class IntervalChooser:
     @property
     def every(self) -> int:
         return self._commits.timetable.newest.every
+
+    def set_least(self, every: int) -> None:
+        """Decided by `adaptation.py`. A narrower interval is taken at once, as far as costs allow it."""
+        if every < self._least:
+            self._room_commits, self._room_since = 0, 0
+        self._least = max(every, self.user_every)
 
     def forget(self) -> None:
         """A generation is over. The interval stays as it is."""
@@ -88,6 +95,8 @@ class IntervalChooser:
         needed, reason = self._needed()
         if needed > self.every:
             return self._widen(needed, reason)
+        if self._least > self.every:
+            return self._widen(self._least, "so few failures are to be expected that this costs least")
         if len(self._missed) >= MISSES and self._commits.count == self._count_at_miss:
             return self._widen(2 * self.every, f"{len(self._missed)} versions in a row were missed")
         return self._narrow(needed)
@@ -139,12 +148,12 @@ class IntervalChooser:
         if every == self.every:
             return None  # it is as wide as it can be
         if self._narrowed:
-            self._room_commits = min(2 * self._room_commits, ROOM_COMMITS_MAX)
+            self._room_commits = min(max(ROOM_COMMITS, 2 * self._room_commits), ROOM_COMMITS_MAX)
         return self._change(every, reason)
 
     def _narrow(self, needed: float) -> IntervalChange | None:
         half = self.every // 2
-        if half < self._narrowest or not self._all_known() or MARGIN * needed > half:
+        if half < self._least or not self._all_known() or MARGIN * needed > half:
             self._room_since = self._commits.count
             return None
         if self._commits.count < self._room_since + self._room_commits:

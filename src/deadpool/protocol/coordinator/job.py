@@ -42,6 +42,7 @@ class JobState:
         self.cause = ""  # of this generation: every event and every plan names it
         self._cause_count = 0
         self.out = Outbox(self)
+        self._is_alone = config.is_alone
         self.quorum = Quorum(alone=config.is_alone)
         self.commits = Commits(self.layout, config.schedule, self.out)
         self.phase = Phase.FORMING
@@ -50,11 +51,13 @@ class JobState:
         self.members: dict[str, Member] = {}
         self.silent = SilentNodes()
         self.cut_off: set[str] = set()  # nodes that did not reach others: they are seated where no other is left
+        self.guarded: list[str] = []  # nodes that look likely to fail: spares rehearse their ranks first
+        self.held_once_more: set[str] = set()  # of these: nodes whose ranks get a further holder from the next plan on
         self.leave_requests: dict[str, str] = {}  # nodes that were told to end, in this order: why
         self.seats: tuple[str, ...] = ()  # of the newest plan
         self.scheme = config.scheme or Scheme(copies=self.layout.holders)  # counts from the next plan on
-        self.extra_holders: frozenset[int] = frozenset()  # positions that get one holder more, likewise
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
+        self.inexact_from: int | None = None  # the step from which the job has not been bit-identical any more
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self._spare_watch = SpareWatch()
 
@@ -83,7 +86,9 @@ class JobState:
 
     def take_up_protection(self, scheme: Scheme | None, placement: Placement) -> None:
         """As the coordinator before has placed copies, so that nothing moves because of the takeover."""
-        self.scheme, self.extra_holders = scheme or self.scheme, placement.extra
+        self.scheme = scheme or self.scheme
+        self.guarded = [each.node for each in self.members.values() if each.position in placement.extra]
+        self.held_once_more = set(self.guarded)
 
     def enter(self, phase: Phase, now: float, patience_s: float) -> None:
         self.phase, self.entered_at, self.phase_deadline = phase, now, now + patience_s
@@ -126,7 +131,8 @@ class JobState:
     def warn_if_no_spare(self) -> None:
         """To be called whenever a node has come, gone, or taken a seat."""
         if self._spare_watch.is_last_gone(self.members.values()):
-            self.out.emit("no_spare", reason="no spare is left: after the next loss the job waits for one")
+            then = "shrinks, if its layout and script allow it" if self.may_shrink else "waits for one"
+            self.out.emit("no_spare", reason=f"no spare is left: after the next loss the job {then}")
 
     @property
     def unfrozen(self) -> list[str]:
@@ -142,9 +148,22 @@ class JobState:
     def adopt(self, plan: GlobalPlan) -> None:
         self.plan, self.seats = plan, plan.seats
         for member in self.members.values():
-            member.position = None  # a node that leaves has given up its own
+            member.position, member.carries = None, ()  # a node that leaves has given up its own
         for position, node in enumerate(plan.seats):
-            self.members[node].position, self.members[node].has_run = position, True
+            if position in plan.carried:
+                self.members[node].carries += (position,)
+            else:
+                self.members[node].position, self.members[node].has_run = position, True
+
+    @property
+    def may_shrink(self) -> bool:
+        """Rule 30, carried ranks. With several coordinators each seat has a vote: a carried one would have none."""
+        return self.settings.without_spare == "shrink" and self._is_alone
+
+    @property
+    def carried(self) -> dict[int, int]:
+        """Positions without processes in the newest plan, and those that carry their ranks."""
+        return self.plan.carried if self.plan is not None else {}
 
     def release(self) -> None:
         self.released = True
@@ -181,7 +200,7 @@ class JobState:
 
     def send_seats(self, message: Any) -> None:
         """To the nodes that have a part in the plan: a node that joined since would not know what it is about."""
-        self.out.send_each(self.seats, message)
+        self.out.send_each(tuple(dict.fromkeys(self.seats)), message)
 
     # --- for the planner ----------------------------------------------------------------------------------------------
 
@@ -200,9 +219,21 @@ class JobState:
             placement=self.commits.placement,
             nodes=tuple([m.view(recalled=bool(recalled) and m.voter in recalled) for m in members]),
             before=self.plan,
+            may_shrink=self.may_shrink,
             scheme=self.scheme,
             extra_holders=self.extra_holders,
         )
+
+    @property
+    def extra_holders(self) -> frozenset[int]:
+        """Positions whose ranks are to have one more holder. A node that leaves takes no guard with it."""
+        nodes = [self.members[node] for node in self.held_once_more if node in self.members]
+        return frozenset(each.position for each in nodes if each.position is not None and not each.leaving)
+
+    @property
+    def guarded_positions(self) -> list[int]:
+        nodes = [self.members[node] for node in self.guarded if node in self.members]
+        return [each.position for each in nodes if each.position is not None and not each.leaving]
 
     def newcomers(self) -> list[tuple[Member, int]]:
         """Nodes that a plan made now would seat where they do not sit yet. Seats do not depend on inventories, so this
@@ -214,9 +245,10 @@ class JobState:
             else:
                 sitting[member.position] = member.node
         seats = choose_seats(self._view_of(may_move), sitting)
-        if isinstance(seats, NoPlan):
+        if isinstance(seats, NoPlan) and not self.may_shrink:
             return []
-        chosen = [(self.members[node], position) for position, node in enumerate(seats)]
+        named = enumerate(seats.seats if isinstance(seats, NoPlan) else seats)
+        chosen = [(self.members[node], position) for position, node in named if node is not None]
         return [(member, position) for member, position in chosen if member.position is None]
 
     def successor_at(self, position: int) -> str | None:

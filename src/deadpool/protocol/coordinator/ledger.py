@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.placement import Placement
@@ -29,6 +29,10 @@ class Ledger:
     places: dict[Version, set[tuple[int, str | None]]] = field(default_factory=dict)
     missed: set[int] = field(default_factory=set)
     replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank: copies that count on peers
+    _wanted: int = field(init=False)  # places of a version that is complete: counted once, not at every copy
+
+    def __post_init__(self) -> None:
+        self._wanted = self.placement.count(self.layout)
 
     def _is_holder_of(self, rank: int, node: str) -> bool:
         return any(self.nodes[p] == node for p in self.placement.of(self.layout.position_of(rank)))
@@ -39,7 +43,7 @@ class Ledger:
         if copy.peers and copy.seal.extent.replica_bytes:
             self.replicas.setdefault(version, {})[rank] = copy
 
-    def add_sealed_batch(self, batch: CopyBatch, seats: range) -> None:
+    def add_sealed_batch(self, batch: CopyBatch, seats: Sequence[int]) -> None:
         """Counts the copies of ranks in `seats`."""
         if batch.has_replica:
             for copy in batch:
@@ -89,7 +93,7 @@ class Ledger:
 
     def lag(self, version: Version) -> int:
         """Copies that are still missing."""
-        return self.placement.count(self.layout) - len(self.places.get(version, ()))
+        return self._wanted - len(self.places.get(version, ()))
 
     @property
     def newest(self) -> int:
@@ -102,12 +106,21 @@ class Ledger:
         return tuple(rank for rank in sorted(copies) if not self._has_replica(copies, rank))
 
     def _has_replica(self, copies: dict[int, Copy], rank: int) -> bool:
-        home, wanted = self.layout.position_of(rank), replica_of(copies[rank].seal)
+        home, wanted = self._home_of(rank), replica_of(copies[rank].seal)
         elsewhere = (copies[peer] for peer in copies[rank].peers if peer in copies)
         return any(
-            self.layout.position_of(replica.seal.rank) != home and replica_of(replica.seal) == wanted
-            for replica in elsewhere
+            self._home_of(replica.seal.rank) != home and replica_of(replica.seal) == wanted for replica in elsewhere
         )
+
+    @property
+    def has_shared_homes(self) -> bool:
+        """Rule 30, carried ranks: some node is the home of ranks of several positions."""
+        return len(set(self.nodes)) < len(self.nodes)
+
+    def _home_of(self, rank: int) -> str | int:
+        """A node that carries ranks is the home of ranks of several positions."""
+        position = self.layout.position_of(rank)
+        return self.nodes[position] if position < len(self.nodes) else position
 
     def drop_overwritable(self, permit: Permit) -> None:
         """Versions that may be overwritten are no longer counted on."""

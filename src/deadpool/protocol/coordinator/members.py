@@ -6,10 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.inventory_index import NodeView
+from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Inventory, TrainerInfo
+from deadpool.protocol.messages import Health, Inventory, TrainerInfo
 from deadpool.protocol.quorum import Voter
-from deadpool.protocol.topology import Address
+from deadpool.protocol.topology import Address, Layout
+
+SOUND_HEALTH = Health(signs=())
+"""Of a node that has told nothing else."""
 
 
 @dataclass(slots=True)
@@ -23,6 +27,7 @@ class Member:
     heard: float
     rack: str | None = None
     position: int | None = None
+    carries: tuple[int, ...] = ()  # positions without processes, whose ranks this node's processes carry
     has_run: bool = False  # it had a seat, under this or an earlier coordinator: a recovery may need its copies
     trainers: tuple[TrainerInfo, ...] = ()
     all_seated: bool = False  # every trainer that it reported has a seat: there is none to rehearse with
@@ -33,6 +38,7 @@ class Member:
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
     quarantined: bool = False
     cut_off: bool = False  # it did not reach another node, and may still not
+    health: Health = SOUND_HEALTH  # as it was last told
     leaving: bool = False  # on purpose: its ranks go to a spare as soon as one can take them
     reserved_position: int | None = None  # this spare is to take it from a node that leaves
     voter: Voter = field(init=False)
@@ -52,6 +58,16 @@ class Member:
     def is_spare(self) -> bool:
         return self.position is None and not self.leaving
 
+    def ranks(self, layout: Layout) -> tuple[int, ...]:
+        """Those whose home this node is, also those that have no process of their own."""
+        positions = () if self.position is None else (self.position, *self.carries)
+        return tuple(rank for position in positions for rank in layout.ranks_at(position))
+
+    @property
+    def looks_ill(self) -> bool:
+        """It is likely to fail: another spare is better."""
+        return gravest(self.health.signs) >= LIKELY
+
     def view(self, *, recalled: bool = False) -> NodeView:
         return NodeView(
             node=self.node,
@@ -63,6 +79,7 @@ class Member:
             quarantined=self.quarantined,
             cut_off=self.cut_off,
             recalled=recalled,
+            looks_ill=self.looks_ill,
             leaving=self.leaving,
             planned_in=self.planned_in,
         )

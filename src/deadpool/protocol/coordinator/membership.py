@@ -74,7 +74,7 @@ class Membership:
 
     # --- nodes are lost, or leave -------------------------------------------------------------------------------------
 
-    def lose_node(self, node: str, reason: str, now: float) -> None:
+    def lose_node(self, node: str, reason: str, now: float, *, at_fault: bool = True) -> None:
         job = self._job
         member = job.remove(node)
         if member is None:
@@ -89,14 +89,24 @@ class Membership:
             job.out.emit("spare_lost", node=node, reason=reason)
             self._continue_without(now)
         else:
-            ranks = tuple(job.layout.ranks_at(member.position))
-            self._faults.recover(ObservedFault(reason=reason, ranks=ranks, node=node, blamed=node), now)
+            ranks = member.ranks(job.layout)
+            blamed = node if at_fault else None
+            fault = ObservedFault(reason=reason, ranks=ranks, node=node, blamed=blamed, rack=member.rack)
+            self._faults.recover(fault, now)
 
     def lose_each(self, nodes: list[str], what: str, now: float) -> None:
         """A node that did not do its part in time counts as lost. Each one is a fault; the last one leads to a plan."""
         for node in nodes:
             if self._job.phase is not Phase.ENDED:  # the loss of one node can end the job
                 self.lose_node(node, f"node {node} {what}", now)
+
+    def on_unavailable(self, member: Member, reason: str, now: float) -> None:
+        """Its machine serves another job (rule 31, one job per machine). Whether or not a plan counted on it, it is no
+        fault of the machine."""
+        if member.position is None and self._job.phase is not Phase.SALVAGING:
+            self.dismiss(member, reason, now)
+        else:
+            self.lose_node(member.node, f"node {member.node} is not available: {reason}", now, at_fault=False)
 
     def dismiss(self, member: Member, reason: str, now: float) -> None:
         """The node leaves on purpose, and has nothing that another node needs."""

@@ -7,16 +7,19 @@ and never evidence.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coding import NodeGroup, Scheme
+from deadpool.protocol.coordinator.coding_groups import Rack
 from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView, VersionIndex, index_nodes
 from deadpool.protocol.coordinator.placement import NO_PLACEMENT, Placement, place
+from deadpool.protocol.coordinator.shrink import Shrunk, place_shrunk, shrink
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
     Holder,
@@ -45,6 +48,7 @@ class ClusterView:
     scheme: Scheme | None = None  # None: as many copies as the layout has holders
     extra_holders: frozenset[int] = frozenset()  # positions whose ranks get one holder more than the scheme says
     checkpoint: Checkpoint | None = None  # durable and complete: to begin from where no version is left in memory
+    may_shrink: bool = False  # ranks of positions that no spare can take may be carried by others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,7 @@ class GlobalPlan:
     store_rank: int
     parts: dict[str, Plan]
     checkpoint: str = ""  # the durable checkpoint that every rank's state comes from
+    carried: dict[int, int] = field(default_factory=dict)  # positions without processes -> those that carry their ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,8 @@ class NoPlan:
     reason: str
     missing_nodes: int = 0
     ranks: tuple[int, ...] = ()
+    seats: tuple[str | None, ...] = ()  # with `missing_nodes`: None where a node is missing
+    why_not_shrunk: str = ""  # with `missing_nodes`, where the job may shrink
 
 
 ChangesBy = Callable[[tuple[str, ...]], Changes]
@@ -82,8 +89,8 @@ def _unknown(seats: tuple[str, ...]) -> Changes:
 
 def plan(view: ClusterView, changes: ChangesBy = _unknown) -> GlobalPlan | NoPlan:
     """`changes` says what a choice of seats means for the nodes that elect the next coordinator."""
-    seats = choose_seats(view)
-    index = _index(view, seats)
+    seats, carried = _seats_or_shrunk(view)
+    index = _index(view, seats, carried)
     resume = index.newest_common()
     if resume is None and view.checkpoint is not None:
         resume = index.count_checkpoint(view.checkpoint, view.generation)
@@ -91,15 +98,42 @@ def plan(view: ClusterView, changes: ChangesBy = _unknown) -> GlobalPlan | NoPla
         return _no_common_version(index, view.watermark)  # found before the job waits for a spare: none would help
     if isinstance(seats, NoPlan):
         return seats
-    return _PlanBuilder(view, seats, resume, index).build(changes(seats))
+    if carried and resume is None:
+        return _too_early(view)
+    return _PlanBuilder(view, seats, resume, index, carried).build(changes(seats))
+
+
+def carried_by_a_plan(view: ClusterView) -> dict[int, int]:
+    """The positions that a plan made now would leave without processes."""
+    return _seats_or_shrunk(view)[1]
+
+
+def _too_early(view: ClusterView) -> NoPlan:
+    seats = choose_seats(view)
+    assert isinstance(seats, NoPlan)
+    return dataclasses.replace(seats, why_not_shrunk="no version is left that a carrier could begin from")
+
+
+def _seats_or_shrunk(view: ClusterView) -> tuple[tuple[str, ...] | NoPlan, dict[int, int]]:
+    """Rule 30, carried ranks: positions that no spare can take are carried, where that is allowed and sound."""
+    seats = choose_seats(view)
+    if not isinstance(seats, NoPlan) or not view.may_shrink:
+        return seats, {}
+    shrunk = shrink(view.layout, seats.seats, view.nodes, view.scheme or Scheme(copies=view.layout.holders))
+    if isinstance(shrunk, Shrunk):
+        return shrunk.seats, shrunk.carried
+    return dataclasses.replace(seats, why_not_shrunk=shrunk), {}
 
 
 def index_inventories(view: ClusterView) -> InventoryIndex:
-    return _index(view, choose_seats(view))
+    return _index(view, *_seats_or_shrunk(view))
 
 
-def _index(view: ClusterView, seats: tuple[str, ...] | NoPlan) -> InventoryIndex:
+def _index(view: ClusterView, seats: tuple[str, ...] | NoPlan, carried: Mapping[int, int]) -> InventoryIndex:
     gone = frozenset() if isinstance(seats, NoPlan) else {n.node for n in view.nodes if n.leaving} - set(seats)
+    if carried and not isinstance(seats, NoPlan):
+        stays = {seat: position for position, seat in enumerate(seats) if position not in carried}
+        gone |= {node.node for node in view.nodes if stays.get(node.node) != node.position}
     return index_nodes(view.layout, view.nodes, frozenset(gone))
 
 
@@ -131,11 +165,11 @@ def choose_seats(view: ClusterView, sitting: Mapping[int, str] | None = None) ->
     parting = [node for node in others if node.leaving]
     for position in (p for p, seat in enumerate(seats) if seat is None and p not in given_up):
         seats[position] = _take(recalled or spares or parting, view, position)
-    healthy = [node for node in spares if not node.quarantined]
+    healthy = [node for node in spares if not (node.quarantined or node.looks_ill)]
     for position, stays in sorted(given_up.items()):
         seats[position] = _take(healthy, view, position) or stays
     if None in seats:
-        return NoPlan(reason=_no_spare(seats), missing_nodes=seats.count(None))
+        return NoPlan(reason=_no_spare(seats), missing_nodes=seats.count(None), seats=tuple(seats))
     return tuple(seat for seat in seats if seat is not None)
 
 
@@ -152,11 +186,13 @@ def _no_spare(seats: list[str | None]) -> str:
     return f"no spare node left for position {', '.join(empty)}"
 
 
-def _preference(spare: NodeView, view: ClusterView, position: int) -> tuple[bool, bool, tuple[int, int], bool, int]:
+def _preference(
+    spare: NodeView, view: ClusterView, position: int
+) -> tuple[bool, bool, bool, tuple[int, int], bool, int]:
     """A node that has come back sits where it sat, if nothing else makes a difference: its copies are there."""
     was_elsewhere = not any(view.layout.position_of(copy.seal.rank) == position for copy in spare.inventory.own)
     readiness, moves = _readiness(spare, view.layout, position), _moves(spare, view, position)
-    return (spare.quarantined, spare.cut_off, readiness, was_elsewhere, moves)
+    return (spare.quarantined, spare.cut_off, spare.looks_ill, readiness, was_elsewhere, moves)
 
 
 def _readiness(spare: NodeView, layout: Layout, position: int) -> tuple[int, int]:
@@ -176,15 +212,32 @@ class _PlanBuilder:
     """Writes the part of every node."""
 
     def __init__(
-        self, view: ClusterView, seats: tuple[str, ...], resume: Version | None, index: InventoryIndex
+        self,
+        view: ClusterView,
+        seats: tuple[str, ...],
+        resume: Version | None,
+        index: InventoryIndex,
+        carried: dict[int, int],
     ) -> None:
-        self.view, self.seats, self.resume, self.index = view, seats, resume, index
+        self.view, self.seats, self.resume, self.index, self.carried = view, seats, resume, index, carried
         self.nodes = {node.node: node for node in view.nodes}
         self.floor = self._floor()
-        racks = [self.nodes[seat].rack for seat in seats]
         self.scheme = view.scheme or Scheme(copies=view.layout.holders)
-        self.placement = place(racks, self.scheme, view.placement, view.extra_holders)
-        self._position = {node: position for position, node in enumerate(seats)}
+        self.placement = self._place([self.nodes[seat].rack for seat in seats])
+        self._position = {node: position for position, node in enumerate(seats) if position not in carried}
+        self._carries: dict[int, list[int]] = {}  # the positions that each position carries
+        for position, carrier in carried.items():
+            self._carries.setdefault(carrier, []).append(position)
+
+    def _place(self, racks: list[Rack]) -> Placement:
+        """After a plan with carried ranks copies are placed as if they had never been placed: two positions of one node
+        had the same holders."""
+        before = self.view.before
+        if self.carried:
+            return place_shrunk(racks, self.scheme, self.carried)
+        was_shrunk = before is not None and bool(before.carried)
+        known = NO_PLACEMENT if was_shrunk else self.view.placement
+        return place(racks, self.scheme, known, self.view.extra_holders)
 
     def _floor(self) -> Version | None:
         """The oldest version that the job may go back to. A watermark that some rank has lost is none (rule 13, a plan
@@ -207,6 +260,8 @@ class _PlanBuilder:
         )
         as_before = replace(common, as_of=view.before.generation) if view.before is not None else common
         undisturbed = self._undisturbed(view.before) if view.before is not None else {}
+        if self.carried or (view.before is not None and view.before.carried):
+            undisturbed = {}  # what a node carries is in its part
         return GlobalPlan(
             generation=view.generation,
             seats=self.seats,
@@ -219,6 +274,7 @@ class _PlanBuilder:
                 for node in view.nodes
             },
             checkpoint=self.index.checkpoint_at(self.resume),
+            carried=self.carried,
         )
 
     def _part(self, node: NodeView, common: Plan) -> Plan:
@@ -314,7 +370,15 @@ class _PlanBuilder:
     def _orders(self, node: str) -> tuple[RankOrder, ...]:
         position = self._position.get(node)
         ranks = self.view.layout.ranks_at(position) if position is not None else range(0)
-        return tuple([self._order(node, rank) for rank in ranks])
+        own = [self._order(node, rank) for rank in ranks]
+        return (*own, *self._carried_orders(node, position))
+
+    def _carried_orders(self, node: str, position: int | None) -> Iterator[RankOrder]:
+        """A carried rank comes with its copies, as a newcomer's does; its record is loaded by its carrier."""
+        layout = self.view.layout
+        for carried in self._carries.get(position, ()) if position is not None else ():
+            for rank, carrier in zip(layout.ranks_at(carried), layout.ranks_at(self.carried[carried]), strict=True):
+                yield replace(self._order(node, rank), keep=False, carrier=carrier)
 
     def _order(self, node: str, rank: int) -> RankOrder:
         if self.resume is None or self.floor is None:

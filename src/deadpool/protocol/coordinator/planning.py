@@ -63,8 +63,8 @@ class Planning:
     def plan(self, now: float) -> None:
         job = self._job
         match plan(self._view(), job.changes_by):
-            case NoPlan(missing_nodes=missing, reason=reason) if missing:
-                self.wait.for_spare(reason, now)
+            case NoPlan(missing_nodes=missing, reason=reason, why_not_shrunk=why_not) if missing:
+                self.wait.for_spare(f"{reason}; the job cannot shrink: {why_not}" if why_not else reason, now)
             case NoPlan(reason=reason) if job.silent.may_return:
                 self.wait.for_return(reason, now)
             case NoPlan(reason=reason, ranks=ranks):

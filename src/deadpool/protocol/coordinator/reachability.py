@@ -84,7 +84,7 @@ class Reachability:
         if self._asked_at is None:
             if now >= self._next_at:
                 self._ask(now, self._rounds)
-        elif now >= self._asked_at + ANSWERS_IN_S or len(self._said) == len(job.seats):
+        elif now >= self._asked_at + ANSWERS_IN_S or len(self._said) == len(set(job.seats)):
             return self._end_round(now)
         return []
 
@@ -109,7 +109,7 @@ class Reachability:
     @property
     def _draws(self) -> int:
         """After so many rounds every node has tried all others."""
-        count = len(self._job.seats)
+        count = len(set(self._job.seats))
         return 1 if count - 1 <= PEERS else -(-(count // 2) // (PEERS // 2))
 
     def _ask_while_all_is_well(self, now: float) -> None:
@@ -121,7 +121,7 @@ class Reachability:
     def _ask(self, now: float, round: int) -> None:
         self._number += 1
         self._asked_at, self._said = now, {}
-        seats, members = self._job.seats, self._job.members
+        seats, members = tuple(dict.fromkeys(self._job.seats)), self._job.members
         peers = [Peer(node=node, address=members[node].data) for node in seats]
         for position, node in enumerate(seats):
             tried = tuple(peers[other] for other in tried_by(position, len(seats), round))

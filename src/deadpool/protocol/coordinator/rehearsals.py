@@ -33,7 +33,7 @@ class Rehearsals:
         for member in members:
             ranks = [t.rank for t in member.trainers if t.rank is not None and t.state in _REHEARSING]
             self.send_recordings(member.node, ranks)
-        for member, assignment in assignments(members, self._job.layout):
+        for member, assignment in assignments(members, self._job.layout, self._job.guarded_positions):
             self._order(member, assignment)
 
     def take_over(self) -> None:
@@ -124,9 +124,16 @@ class RecordingCache:
 # --- which trainer rehearses which rank -------------------------------------------------------------------------------
 
 
-def assignments(members: list[Member], layout: Layout) -> Iterator[tuple[Member, Assignment]]:
-    """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks."""
+def assignments(
+    members: list[Member], layout: Layout, guarded: Sequence[int] = ()
+) -> Iterator[tuple[Member, Assignment]]:
+    """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks. A guarded
+    position that no spare would rehearse in turn is rehearsed by the first spare that rehearses no other guarded
+    one."""
     order = far_apart(layout.positions)
+    spares = [each for each in members if each.position is None and not (each.quarantined or each.leaving)]
+    in_turn = sum(max(1, len(each.trainers) // layout.per_node) for each in spares)
+    waiting = [position for position in guarded if position not in order[:in_turn]]
     first = 0
     for member in members:
         if member.position is None and (member.quarantined or member.leaving):
@@ -137,6 +144,8 @@ def assignments(members: list[Member], layout: Layout) -> Iterator[tuple[Member,
         sets = max(1, len(member.trainers) // layout.per_node)
         positions = [order[(first + i) % layout.positions] for i in range(sets)]
         first += sets
+        if waiting and positions[-1] not in guarded:
+            positions = [*positions[:-1], waiting.pop(0)]
         reserved = member.reserved_position
         if reserved is not None:
             positions = [reserved, *(p for p in positions if p != reserved)][:sets]

@@ -71,7 +71,8 @@ class Resumption:
     # --- the plan -----------------------------------------------------------------------------------------------------
 
     def carry_out(self, plan: GlobalPlan, now: float) -> None:
-        job, resume = self._job, plan.resume
+        job, resume, carried_before = self._job, plan.resume, self._job.carried
+        self._forget_readers_without_seats(plan)
         job.adopt(plan)
         self._drains.on_plan()
         job.out.emit(
@@ -82,12 +83,37 @@ class Resumption:
             lost_steps=steps_lost(job.members.values(), resume),
             checkpoint=plan.checkpoint or None,
         )
+        if plan.carried or carried_before:
+            self._report_size(plan, carried_before)
         job.commits.adopt(plan, job.members.values())
         if resume is None:
             self._rehearsals.discard_recordings()
         self._send_parts(plan)
         patience_s = job.deadlines.prepare_s + (CHECKPOINT_READ_S if plan.checkpoint else 0.0)
         job.enter(Phase.PREPARING, now, patience_s)
+
+    def _forget_readers_without_seats(self, plan: GlobalPlan) -> None:
+        """A node whose ranks move to other nodes clears its recordings. If it gets a seat again, it needs them."""
+        seats = set(plan.seats)
+        for member in self._job.members.values():
+            if member.position is not None and member.node not in seats:
+                self._rehearsals.forget(member.node)
+
+    def _report_size(self, plan: GlobalPlan, before: dict[int, int]) -> None:
+        """Rule 30, carried ranks: from the first such plan on the job is not bit-identical to an undisturbed one."""
+        job, step = self._job, plan.resume.number if plan.resume else 0
+        if plan.carried and job.inexact_from is None:
+            job.inexact_from = step
+        if plan.carried == before:
+            return
+        job.out.emit(
+            "shrunk" if set(plan.carried) - set(before) else "grown",
+            step=step,
+            nodes=len(set(plan.seats)),
+            of=job.layout.positions,
+            carried={str(rank): carrier for rank, carrier in _carried_ranks(job)},
+            inexact_from=job.inexact_from,
+        )
 
     def _send_parts(self, plan: GlobalPlan) -> None:
         quorum, voters = self._job.quorum, self._job.voters
@@ -113,7 +139,7 @@ class Resumption:
         job.out.emit("prepared")
         if not agreed:
             job.out.emit("renegotiate")
-        job.send_seats(Connect(generation=job.generation, store=store, agreed=agreed))
+        job.send_seats(Connect(generation=job.generation, store=store, agreed=agreed, carried=_carried_ranks(job)))
         if job.plan.resume is None:
             job.silent.seats_may_run(job.seats)  # a script at its first line does not wait for Go
         job.enter(Phase.CONNECTING, now, job.deadlines.connect_s)
@@ -194,3 +220,9 @@ class Resumption:
         codes = {rank: code for rank, code in barriers.exit_codes.items() if code}
         reason = f"ranks ended with codes {codes}" if codes else "all ranks ended"
         self._ending.end_after_writing(reason, failed=bool(codes))
+
+
+def _carried_ranks(job: JobState) -> tuple[tuple[int, int], ...]:
+    """Rule 30, carried ranks: each rank without a process, and the rank that carries it."""
+    pairs = ((job.layout.ranks_at(p), job.layout.ranks_at(carrier)) for p, carrier in sorted(job.carried.items()))
+    return tuple(pair for ranks, carriers in pairs for pair in zip(ranks, carriers, strict=True))

@@ -3,16 +3,16 @@
 A message that depends on the seating of ranks carries the generation in which it was sent. Its receiver drops it before
 anything else is done with it if that generation is over. There are three conversations, in the order of a recovery:
 
-    agent -> coordinator    Join TakeoverReport Heartbeat Trainers TrainerLost Recording Sealed Missed Stored Encoded
-                            Durable FenceAck Spoilt NodePrepared NodeConnected Probed Finished Ended Standing Leave
-                            Salvaged CheckpointPart CheckpointDone Report
-    coordinator -> agent    Welcome JoinRefused Alive Recording Rehearse Fence Plan Connect Go Permit Probe Release
-                            Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint Shutdown
-                            (each in an Order, which names the term), Injection
+    agent -> coordinator    Join TakeoverReport Heartbeat Health Trainers TrainerLost Recording Sealed Missed Stored
+                            Encoded Durable FenceAck Spoilt NodePrepared NodeConnected Probed Finished Ended
+                            Standing Leave Unavailable Salvaged CheckpointPart CheckpointDone Report
+    coordinator -> agent    Welcome JoinRefused Alive Recording Fence Rehearse Needed Plan Connect Go Permit Probe
+                            Release Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint
+                            Shutdown (each in an Order, which names the term), Injection
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
                             Connect Go Final Reschedule Stand Proceed Release End Injection
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits Standing
-                            Finished Report Failed DeviceLost Hung Injected
+                            Finished Report Failed DeviceLost Hung Injected UsesShares
 
 Each file holds what both sides say about one subject, with the values inside those messages:
 
@@ -20,15 +20,18 @@ Each file holds what both sides say about one subject, with the values inside th
     trainer_processes   which trainers a node has, how they start and end
     rehearsals          what a spare needs to rehearse a rank
     progress            how far the ranks are, what protection costs
+    health              signs of illness of a node
     copies              a version from the slot to the seal, the holders and the permit
     fences              a recovery begins: the generation ends, all nodes come to rest
     plans               what each node has to do in the next generation
     seats               each rank takes its seat, loads, connects; Go ends the recovery
     reachability        which nodes reach each other
     drains              a node leaves on purpose
+    leases              a spare's machine may serve several jobs
     checkpoints         committed versions on disk or in an object store
     ending              the job is complete, or cannot go on
     commands            what people ask of a job and read of it
+    pools               a pool of spare machines for several jobs, which is no coordinator
     order               the envelope of what a coordinator says to agents
 
 All other code imports the names from here.
@@ -65,9 +68,12 @@ from deadpool.protocol.messages.copies import (
 from deadpool.protocol.messages.drains import Leave, Proceed, Stand, Standing
 from deadpool.protocol.messages.ending import Ended, Finished, Release, Salvage, Salvaged, Shutdown
 from deadpool.protocol.messages.fences import Fence, FenceAck, Halt, Halted
+from deadpool.protocol.messages.health import Health, Sign
 from deadpool.protocol.messages.joining import Disconnecting, Join, JoinRefused, Settings, TakeoverReport, Welcome
+from deadpool.protocol.messages.leases import Needed, Unavailable
 from deadpool.protocol.messages.order import Order
 from deadpool.protocol.messages.plans import Block, Fetch, Holder, Plan, RankOrder, Rebuild, Source
+from deadpool.protocol.messages.pools import Assignment, HostState, PoolJob
 from deadpool.protocol.messages.progress import (
     WAITS_FOR_DATA,
     WAITS_FOR_PEERS,
@@ -98,33 +104,36 @@ from deadpool.protocol.messages.trainer_processes import (
     End,
     Failed,
     Hung,
+    Shares,
     TrainerHello,
     TrainerInfo,
     TrainerLost,
     Trainers,
+    UsesShares,
 )
 from deadpool.protocol.structs import Message
 
 ALL: tuple[type[Message], ...] = (
-    AbandonCheckpoint, Alive, Answer, Arriving, Ask, Attach, Captured, CheckpointDone, CheckpointPart, Connect,
-    Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, Encoded, End, Ended, Examine, Examined, Facts,
-    Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Heartbeat, Hung, Injected,
-    Injection, Join, JoinRefused, Leave, Missed, NodeConnected, NodePrepared, Order, Parked, Paused, Permit, Plan,
-    Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged,
-    Sealed, Seat, Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello,
-    TrainerLost, Trainers, Waits, Welcome, WriteCheckpoint,
+    AbandonCheckpoint, Alive, Answer, Arriving, Ask, Assignment, Attach, Captured, CheckpointDone, CheckpointPart,
+    Connect, Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, Encoded, End, Ended, Examine, Examined,
+    Facts, Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Health, Heartbeat,
+    HostState, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Needed, NodeConnected, NodePrepared, Order,
+    Parked, Paused, Permit, Plan, Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule,
+    Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored,
+    TakeoverReport, TrainerHello, TrainerLost, Trainers, Unavailable, UsesShares, Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
 __all__ = [
-    "ALL", "WAITS_FOR_DATA", "WAITS_FOR_PEERS", "AbandonCheckpoint", "Alive", "Answer", "Arriving", "Ask", "Attach",
-    "Block", "CaptureCostReport", "Captured", "CheckpointDone", "CheckpointPart", "Connect", "Connected", "Copies",
-    "Copy", "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "Encoded", "End", "Ended", "Examine",
-    "Examined", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished", "Go", "Grant",
-    "Halt", "Halted", "Heartbeat", "Holder", "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused",
-    "Leave", "Live", "Lives", "Missed", "NodeConnected", "NodePrepared", "Order", "Overhead", "Parity", "Parked",
-    "Paused", "Peer", "Permit", "Plan", "Prepared", "Probe", "Probed", "Proceed", "RankOrder", "Rebuild", "Recording",
-    "Rehearse", "Release", "Report", "Reschedule", "Restore", "Salvage", "Salvaged", "Sealed", "Seat", "Settings",
-    "Shutdown", "SlotRef", "Source", "Spoilt", "Stand", "Standing", "Stepped", "Stored", "TakeoverReport",
-    "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+    "ALL", "WAITS_FOR_DATA", "WAITS_FOR_PEERS", "AbandonCheckpoint", "Alive", "Answer", "Arriving", "Ask", "Assignment",
+    "Attach", "Block", "CaptureCostReport", "Captured", "CheckpointDone", "CheckpointPart", "Connect", "Connected",
+    "Copies", "Copy", "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "Encoded", "End", "Ended",
+    "Examine", "Examined", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished",
+    "Go", "Grant", "Halt", "Halted", "Health", "Heartbeat", "Holder", "HostState", "Hung", "Injected", "Injection",
+    "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives", "Missed", "Needed", "NodeConnected", "NodePrepared",
+    "Order", "Overhead", "Parity", "Parked", "Paused", "Peer", "Permit", "Plan", "PoolJob", "Prepared", "Probe",
+    "Probed", "Proceed", "RankOrder", "Rebuild", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore",
+    "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shares", "Shutdown", "Sign", "SlotRef", "Source", "Spoilt",
+    "Stand", "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost",
+    "Trainers", "Unavailable", "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip

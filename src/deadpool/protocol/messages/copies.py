@@ -42,6 +42,7 @@ class Grant(Message, frozen=True, kw_only=True):
 
     generation: Generation
     slot: SlotRef
+    rank: int | None = None  # None: the trainer's own; else one that it carries
 
 
 class Captured(Message, frozen=True, kw_only=True):
@@ -51,6 +52,7 @@ class Captured(Message, frozen=True, kw_only=True):
     version: Version
     slot: SlotRef
     record_bytes: int
+    rank: int | None = None  # None: the trainer's own; else one that it carries
 
 
 class Missed(Message, frozen=True, kw_only=True):

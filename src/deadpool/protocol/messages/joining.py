@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.checkpoint import DurableSettings
 from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.identity import Version
@@ -22,11 +23,14 @@ class Settings(Message, frozen=True, kw_only=True):
     unwind_s: float
     in_place: str = "auto"  # whether survivors keep their processes: auto, always or never
     overhead_budget: float = 0.0  # share of the step time that captures may cost; 0: no limit
+    set_aside_gb: float = 0.0  # of each rank's device memory, for what is not copied when the optimizer begins
     coordinators: tuple[Address, ...] = ()  # where one may be found, in this order; more than one: they need a majority
     silence_s: float = 5.0  # of a coordinator, after which another one is looked for
     isolation_s: float = 600.0  # without any coordinator, after which a node ends its trainers
     replace_stragglers: bool = False  # a node that is slow all the time is drained without being asked
     durable: DurableSettings | None = None  # None: no checkpoints are written
+    adaptive: AdaptiveBounds | None = None  # None: protection stays as it is
+    without_spare: str = "wait"  # where no spare is left for a lost node: wait, or shrink (rule 30, carried ranks)
 
 
 class Join(Message, frozen=True, kw_only=True):

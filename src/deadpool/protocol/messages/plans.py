@@ -57,6 +57,9 @@ class RankOrder(Value, frozen=True, kw_only=True):
     keep: bool  # the trainer stands clean at the resume version: its device memory is not touched
     fetch: tuple[Fetch, ...] = ()  # resume first, then the floor
     pushes: tuple[tuple[str, Version], ...] = ()  # copies that holders lack: floor first
+    carrier: int | None = (
+        None  # rule 30, carried ranks: no process takes this seat; that of this rank of the same node carries it
+    )
 
 
 class Holder(Value, frozen=True, kw_only=True):

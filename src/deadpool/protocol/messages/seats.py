@@ -40,6 +40,7 @@ class Restore(Message, frozen=True, kw_only=True):
     slot: SlotRef | None
     schedule: Schedule
     capture: bool  # this rank has no sealed copy of the resume version: capture it again after Go
+    carried: tuple[tuple[int, SlotRef], ...] = ()  # ranks whose work this process does too; slots with their records
 
 
 class Prepared(Message, frozen=True, kw_only=True):
@@ -72,12 +73,13 @@ class Connect(Message, frozen=True, kw_only=True):
     """All old groups are gone and every rank is at rest: make the new groups, and meet at `store`.
 
     Unless `agreed`, the frameworks of some rank have agreed on something else than the others', so that all ranks
-    have to forget what was agreed.
+    have to forget what was agreed. Groups are made among the ranks that have a process.
     """
 
     generation: Generation
     store: Address
     agreed: bool = True
+    carried: tuple[tuple[int, int], ...] = ()  # ranks without a process of their own, and the ranks that carry them
 
 
 class Connected(Message, frozen=True, kw_only=True):

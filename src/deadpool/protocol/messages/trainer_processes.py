@@ -15,12 +15,31 @@ class TrainerHello(Message, frozen=True, kw_only=True):
     store: Address
 
 
+class Shares(Value, frozen=True, kw_only=True):
+    """How the work of a step is divided among ranks, by a rank whose script asks for its shares of it.
+
+    Ranges as (start, stop, step). Any of `replicas` could do this rank's share, since all hold the same tensors.
+    The ranks of `block` need each other within a share, so that they are carried together or not at all.
+    """
+
+    replicas: tuple[int, int, int] = (0, 0, 1)
+    block: tuple[int, int, int] = (0, 0, 1)
+    refused: str = ""  # why no rank of this layout can do the share of another
+
+
+class UsesShares(Message, frozen=True, kw_only=True):
+    """The trainer's script asks for its shares of a step, for the first time in this process."""
+
+    shares: Shares
+
+
 class TrainerInfo(Value, frozen=True, kw_only=True):
     """What the coordinator has to know about a trainer process to judge how soon it could take a rank."""
 
     trainer: str
     state: str  # starting | idle | rehearsing | parked | seated
     rank: int | None  # held if seated, rehearsed if rehearsing or parked
+    shares: Shares | None = None  # None: its script has not asked for its shares of a step
 
 
 class Trainers(Message, frozen=True, kw_only=True):

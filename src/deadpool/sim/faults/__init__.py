@@ -5,7 +5,7 @@ in a `FaultKind`, and put that into the list of its file, or a new file's list i
 command counts it by kind and by the phase of a recovery that it hit.
 """
 
-from deadpool.sim.faults import coordinators, departures, links, machines, memory, spares, trainers
+from deadpool.sim.faults import coordinators, departures, health, links, machines, memory, spares, trainers
 from deadpool.sim.faults.fault import FaultKind, FaultPlan
 
 ALL: tuple[FaultKind, ...] = (
@@ -16,6 +16,7 @@ ALL: tuple[FaultKind, ...] = (
     *memory.FAULTS,
     *coordinators.FAULTS,
     *departures.FAULTS,
+    *health.FAULTS,
 )
 BY_KIND: dict[str, FaultKind] = {fault.kind: fault for fault in ALL}
 

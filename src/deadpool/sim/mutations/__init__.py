@@ -3,7 +3,15 @@
 docs/protocol.md lists them by number, each with the rule that it breaks.
 """
 
-from deadpool.sim.mutations import checkpoint_mutations, drain_mutations, rules, takeover_mutations
+from deadpool.sim.mutations import (
+    checkpoint_mutations,
+    coding_mutations,
+    drain_mutations,
+    lease_mutations,
+    protection_mutations,
+    rules,
+    takeover_mutations,
+)
 from deadpool.sim.mutations.mutation import Mutation, Patch
 
 ALL: tuple[Mutation, ...] = tuple(
@@ -13,6 +21,9 @@ ALL: tuple[Mutation, ...] = tuple(
             *takeover_mutations.MUTATIONS,
             *drain_mutations.MUTATIONS,
             *checkpoint_mutations.MUTATIONS,
+            *coding_mutations.MUTATIONS,
+            *protection_mutations.MUTATIONS,
+            *lease_mutations.MUTATIONS,
         ),
         key=lambda mutation: mutation.number,
     )

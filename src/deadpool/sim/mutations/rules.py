@@ -144,7 +144,7 @@ def spoilt_copy_loaded(patch: Patch) -> None:
 
 
 def racks_ignored(patch: Patch) -> None:
-    patch.set(planner, "place", lambda racks, count, before: place([None] * len(racks), count))
+    patch.set(planner, "place", lambda racks, scheme, *_: place([None] * len(racks), scheme))
 
 
 def resume_version_not_counted_at_go(patch: Patch) -> None:

@@ -129,3 +129,7 @@ class ParitySlot:
 
     def row(self, place: Place) -> ParityRow | None:
         return self.layout.at.get(place)
+
+    def close(self) -> None:
+        """Lets go of the slot's memory. No transfer may use it any more; the segment can be freed then."""
+        self._rows.clear()

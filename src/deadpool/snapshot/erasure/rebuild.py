@@ -182,6 +182,7 @@ class Rebuild:
                 lost.use(reader.source)
         self._lost = lost
         self._attempt(lost.plan_all)
+        self._changed.notify_all()
 
     def _learn(self, reader: BlockReader) -> None:
         """Takes over what a parity was made of, if it was made of what is looked for."""

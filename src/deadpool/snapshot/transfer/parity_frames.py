@@ -106,7 +106,11 @@ def pack_parity(slot: ParitySlot) -> tuple[list[Any], bytes]:
     """The body and the payload of FOUND_PARITY."""
     contributions, digests = slot.contributions, slot.digests
     assert digests is not None
-    body = [[pack_seal(each.seal), pack_geometry(each.geometry)] for each in contributions]
+    rooms = map(pack_geometry, slot.layout.geometries)
+    body = [
+        [pack_seal(each.seal), pack_geometry(each.geometry), room]
+        for each, room in zip(contributions, rooms, strict=True)
+    ]
     lists = [each.digests.pack(each.seal) for each in contributions]
     return body, b"".join([*lists, struct.pack(f"<{len(digests)}Q", *digests)])
 
@@ -132,13 +136,13 @@ class ParityDescription:
         if len(body) != len(self._members):
             raise WireError(f"a parity of {len(body)} members where {len(self._members)} were expected")
         self._parts = [self._part(member, values) for member, values in zip(self._members, body, strict=True)]
-        geometries = tuple(part.geometry for part in self._parts)
-        self._layout = parity_layout(name.group, name.member, geometries)
+        rooms = tuple(_room(values[2], part) for values, part in zip(body, self._parts, strict=True))
+        self._layout = parity_layout(name.group, name.member, rooms)
 
     def _part(self, member: int, values: Any) -> Contribution:
-        if not isinstance(values, list) or len(values) != 2:
-            raise WireError("expected a seal and a geometry")
-        name = self._name
+        if not isinstance(values, list) or len(values) != 3:
+            raise WireError("expected a seal and two geometries")
+        name, values = self._name, values[:2]
         part = unpack_contribution([*values, pack_group(name.group), member, name.member])
         if part.version != name.version:
             raise WireError(f"the peer's parity is of {part.version}, not of {name.version}")
@@ -157,6 +161,13 @@ class ParityDescription:
             start += size
         digests = struct.unpack_from(f"<{len(self._layout.rows)}Q", payload, start)
         return ParityContents(contributions=contributions, layout=self._layout, digests=digests)
+
+
+def _room(packed: Any, part: Contribution) -> Geometry:
+    """What the parity has room for: a snapshot of this member that may have been larger than the one that came."""
+    room = unpack_geometry(packed)
+    _check_room(part.seal, room)
+    return room
 
 
 def with_digests(contribution: Contribution, packed: bytearray) -> Contribution:

@@ -1,0 +1,211 @@
+"""`deadpool plan`: how many spares, which protection and how often, for a cluster and a job."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json as json_format
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deadpool.sizing.inputs import Inputs
+
+if TYPE_CHECKING:
+    from deadpool.sizing.advice import Advice
+    from deadpool.sizing.history import History
+    from deadpool.sizing.phases import Phases
+
+
+def with_inputs(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives the command a flag for each field of Inputs, which describes it. It gets those that were given."""
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> None:
+        known = {each.name: arguments.pop(each.name) for each in fields(Inputs)}
+        function(**arguments, given={name: value for name, value in known.items() if value is not None})
+
+    own = inspect.signature(function, eval_str=True).parameters.values()
+    parameters = [*map(_parameter, fields(Inputs)), *(each for each in own if each.name != "given")]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    del run.__wrapped__  # type: ignore[attr-defined]
+    return run
+
+
+def _parameter(each: Any) -> inspect.Parameter:
+    kind: Any = int | None if isinstance(each.default, int) else float | None
+    words = f"{each.metadata['unit']} {each.metadata['meaning']} (default: {each.default:g})"
+    option = typer.Option(f"--{each.name.replace('_', '-')}", help=words)
+    return inspect.Parameter(
+        each.name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, option], default=None
+    )
+
+
+@with_inputs
+def plan(
+    spares: Annotated[int | None, typer.Option(help="so many spares, instead of a recommendation")] = None,
+    protect: Annotated[str | None, typer.Option(help="this scheme: copies=N or rs(K,M)")] = None,
+    capture_every: Annotated[int | None, typer.Option(help="this capture interval, in steps")] = None,
+    durable_every_min: Annotated[float | None, typer.Option(help="minutes between durable checkpoints")] = None,
+    racks_named: Annotated[bool, typer.Option(help="agents are told their rack (--rack)")] = True,
+    failure_log: Annotated[
+        Path | None, typer.Option(help="rate from this log: CSV or JSON lines with time and, if known, kind")
+    ] = None,
+    log_days: Annotated[float | None, typer.Option(help="days that the log covers (default: first to last)")] = None,
+    events: Annotated[
+        list[Path] | None, typer.Option(help="rate, nodes and step time from the job in this run folder; repeatable")
+    ] = None,
+    measured: Annotated[
+        list[Path] | None, typer.Option(help="phases of a recovery from these events.jsonl or run folders; repeatable")
+    ] = None,
+    simulate: Annotated[int, typer.Option(help="so many long runs of the real coordinator core beside the model")] = 0,
+    first_seed: Annotated[int, typer.Option(help="of --simulate")] = 1,
+    simulate_ranks: Annotated[int, typer.Option(help="ranks per node in --simulate")] = 1,
+    jobs: Annotated[int, typer.Option(help="processes for --simulate; 0: one per core")] = 0,
+    why: Annotated[bool, typer.Option("--why", help="print what the answer rests on, too")] = False,
+    svg: Annotated[
+        Path | None, typer.Option(help="draw goodput over spares and over the interval into this file")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print the answer as JSON")] = False,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Recommend spares, protection and intervals for a cluster, with the goodput to expect and its price. Every input
+    has a default; every assumption is printed with --why."""
+    from deadpool.sizing.advice import Wishes, advise
+    from deadpool.sizing.failure_mix import mix
+    from deadpool.sizing.protection import parse_scheme
+    from deadpool.sizing.text import short_text
+    from deadpool.sizing.text import why as reasons
+
+    inputs, seen = _inputs(given, failure_log, log_days, events or [])
+    _check(spares=spares, capture_every=capture_every, durable_every_min=durable_every_min, simulate=simulate)
+    _check(simulate_ranks=simulate_ranks - 1, jobs=jobs)
+    wishes = Wishes(
+        spares=spares,
+        scheme=parse_scheme(protect) if protect is not None else None,
+        every=capture_every,
+        durable_s=60 * durable_every_min if durable_every_min is not None else None,
+        racks_known=racks_named,
+    )
+    advice = advise(
+        inputs,
+        mix(inputs, seen.shares() if seen is not None else None),
+        _phases(measured or []),
+        wishes,
+        evidence=seen.unexpected if seen is not None else None,
+        rate_from=_rate_words(given, seen),
+    )
+    if not json:
+        print(short_text(advice) + ("\n" + reasons(advice) if why else "\n(--why: what this rests on)"))
+    if svg is not None:
+        _draw(advice, svg, quiet=json)
+    answer = as_json(advice)
+    if simulate:
+        from deadpool.cli.plan_simulation import simulate as run
+
+        answer["simulation"] = run(
+            advice, count=simulate, first=first_seed, per_node=simulate_ranks, jobs=jobs, quiet=json
+        )
+    if json:
+        json_format.dump(answer, sys.stdout, indent=1)
+        print()
+
+
+def _check(**values: float | None) -> None:
+    from deadpool.errors import ConfigError
+
+    for name, value in values.items():
+        least = 1 if name == "capture_every" else 0
+        if value is not None and value < least:
+            raise ConfigError(f"{name}={value!r} cannot be used: give at least {least}")
+
+
+def _inputs(
+    given: dict[str, Any], failure_log: Path | None, log_days: float | None, events: list[Path]
+) -> tuple[Inputs, History | None]:
+    """What history tells is a default for what was not given."""
+    from deadpool.errors import ConfigError
+    from deadpool.sizing.history import from_events, read_log
+
+    if failure_log is not None and events:
+        raise ConfigError("events and failure_log cannot be used together: give one of them")
+    seen = read_log(failure_log, Inputs(**given), log_days) if failure_log is not None else None
+    if events:
+        seen = from_events([(path.name, _read(path, "events")) for path in events])
+    known: dict[str, Any] = {}
+    if seen is not None:
+        known = {"mtbf_h": seen.mtbf_h, "nodes": seen.nodes, "step_s": seen.step_s}
+    return Inputs(**{name: value for name, value in known.items() if value is not None} | given), seen
+
+
+def _read(path: Path, name: str) -> list[dict[str, Any]]:
+    from deadpool.errors import ConfigError
+    from deadpool.events import read_events
+
+    file = path / "events.jsonl" if path.is_dir() else path
+    if not file.exists():
+        raise ConfigError(
+            f"{name}={str(path)!r} cannot be used: give a run folder with events.jsonl in it, or that file"
+        )
+    return read_events(file)
+
+
+def _phases(paths: list[Path]) -> Phases:
+    from deadpool.sizing.phases import Phases, measured
+
+    if not paths:
+        return Phases()
+    return measured([(str(path), _read(path, "measured")) for path in paths])
+
+
+def _rate_words(given: dict[str, Any], seen: History | None) -> str:
+    if "mtbf_h" in given:
+        return f"as given, one per node in {given['mtbf_h']:g} h"
+    if seen is None:
+        return "that of Llama 3's 405B run, one per node in 6,335 h"
+    low, high = seen.interval_h
+    return f"one per node in {seen.mtbf_h:,.0f} h (nine in ten: {low:,.0f} to {high:,.0f}), from {seen.source}"
+
+
+def _draw(advice: Advice, svg: Path, *, quiet: bool) -> None:
+    from deadpool.sizing.chart import draw
+
+    svg.parent.mkdir(parents=True, exist_ok=True)
+    svg.write_text(draw(advice), encoding="utf-8")
+    if not quiet:
+        print(f"drawn into {svg}")
+
+
+def as_json(advice: Advice) -> dict[str, Any]:
+    best = advice.best
+    return {
+        "recommended": {
+            "spares": best.choice.spares,
+            "protect": str(best.choice.scheme),
+            "holders": max(1, best.choice.scheme.copies),
+            "capture_every": best.choice.every,
+            "durable_every_s": best.choice.durable_s,
+            "spare_wait_s": 3600 * advice.inputs.wait_h,
+        },
+        "goodput": best.goodput,
+        "band": list(advice.band),
+        "waiting_share": best.short.share,
+        "copies_lost_per_run": best.fatal_per_s * advice.inputs.seconds,
+        "survives_a_rack": advice.survives_rack,
+        "losses": best.losses(),
+        "kinds": [asdict(kind) for kind in best.kinds],
+        "costs": asdict(best.costs),
+        "schemes": {str(each.choice.scheme): each.goodput for each in advice.schemes},
+        "alternatives": [asdict(each) for each in advice.others],
+        "inputs": asdict(advice.inputs),
+        "mix": [asdict(each) for each in advice.mix],
+        "phases": asdict(advice.phases),
+        "rate_from": advice.rate_from,
+    }

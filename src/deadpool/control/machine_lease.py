@@ -1,0 +1,61 @@
+"""The lease of a machine that serves several jobs: a lock on a file, which one process at most can have.
+
+The kernel grants the lock and frees it when the process that has it ends, however it ends. So no process has to be
+asked for a lease, and none that died can keep one. The file's text is for people: it says who took the lock last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+from deadpool.owner_only import make_private_folder, owner_only_opener
+
+_FLOCK = "hhqqi"  # of fcntl.h: type, whence, start, length, process
+_UNKNOWN = "another job"
+
+
+class MachineLease:
+    def __init__(self, path: Path, holder: str) -> None:
+        """`holder` is what others read of this process while it has the lease."""
+        self._holder = holder
+        make_private_folder(path.parent)
+        self._descriptor = owner_only_opener(str(path), os.O_RDWR | os.O_CREAT)
+        self.is_held = False
+
+    def take(self) -> str | None:
+        """None: this process has it. Otherwise the process that has it."""
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK))
+        except (BlockingIOError, PermissionError):
+            return self._read() or _UNKNOWN
+        self.is_held = True
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, self._holder.encode(), 0)
+        return None
+
+    def release(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+        fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK))
+        self.is_held = False
+
+    def find_holder(self) -> str | None:
+        """The other process that has it, if one has. Asking takes no lock, so nobody is kept from it meanwhile."""
+        answer = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK))
+        if struct.unpack(_FLOCK, answer[: struct.calcsize(_FLOCK)])[0] == fcntl.F_UNLCK:
+            return None
+        return self._read() or _UNKNOWN
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+    def _read(self) -> str:
+        return os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
+
+
+def _lock(kind: int) -> bytes:
+    return struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0)

@@ -1,0 +1,1 @@
+"""A pool of spare machines that serve several jobs: its own process, and one process per machine."""

@@ -1,0 +1,101 @@
+"""The pool's process: it knows the jobs and the machines, and tells each machine which jobs to park trainers for.
+
+It decides no lease, so nothing waits for it: machines go on with what they were told last, and join again when a pool
+is back. What it knows of machines it is told by them; only the jobs are kept on disk by its shell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from deadpool.events import Event
+from deadpool.protocol.effects import Emit
+from deadpool.protocol.messages import Assignment, HostState, PoolJob
+from deadpool.protocol.pool.assignment import assign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromHost:
+    state: HostState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLost:
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAdded:
+    job: PoolJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRemoved:
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToHost:
+    host: str
+    message: Assignment
+
+
+PoolInput = FromHost | HostLost | JobAdded | JobRemoved
+PoolEffect = ToHost | Emit
+
+
+class Pool:
+    def __init__(self, jobs: tuple[PoolJob, ...] = ()) -> None:
+        self.jobs: dict[str, PoolJob] = {job.name: job for job in jobs}
+        self.hosts: dict[str, HostState] = {}
+        self._told: dict[str, Assignment] = {}
+        self._effects: list[PoolEffect] = []
+
+    def step(self, input: PoolInput, *, now: float) -> list[PoolEffect]:
+        match input:
+            case FromHost(state=state):
+                self._on_state(state)
+            case HostLost(host=host, reason=reason) if self.hosts.pop(host, None) is not None:
+                self._told.pop(host, None)
+                self._emit("pool_host_lost", host=host, reason=reason)
+            case JobAdded(job=job):
+                self.jobs[job.name] = job
+                self._emit("pool_job_added", job=job.name, priority=job.priority)
+            case JobRemoved(name=name) if self.jobs.pop(name, None) is not None:
+                self._emit("pool_job_removed", job=name)
+        self._assign()
+        effects, self._effects = self._effects, []
+        return effects
+
+    def deadline(self) -> float | None:
+        return None
+
+    def check(self) -> None:
+        for host, told in self._told.items():
+            needed = sum(job.memory_bytes for job in told.jobs)
+            assert needed <= self.hosts[host].memory_bytes, (host, needed)
+
+    def _on_state(self, state: HostState) -> None:
+        before = self.hosts.get(state.host)
+        self.hosts[state.host] = state
+        if before is None:
+            self._emit("pool_host_joined", host=state.host, memory_bytes=state.memory_bytes)
+        was_leased_to = before.leased_to if before is not None else ""
+        if state.leased_to and state.leased_to != was_leased_to:
+            self._emit("pool_leased", host=state.host, job=state.leased_to)
+        elif was_leased_to and not state.leased_to:
+            self._emit("pool_released", host=state.host, job=was_leased_to)
+
+    def _assign(self) -> None:
+        chosen = assign(list(self.hosts.values()), list(self.jobs.values()))
+        for host, names in chosen.items():
+            told = Assignment(jobs=tuple(self.jobs[name] for name in names if name in self.jobs))
+            if self._told.get(host) != told:
+                self._told[host] = told
+                self._effects.append(ToHost(host=host, message=told))
+                self._emit("pool_assigned", host=host, jobs=[job.name for job in told.jobs])
+
+    def _emit(self, what: str, **detail: Any) -> None:
+        self._effects.append(Emit(event=Event(what=what, detail=detail)))

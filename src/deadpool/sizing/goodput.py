@@ -1,0 +1,150 @@
+"""The model: the share of time in which a job computes new steps.
+
+    G = A * (1 - sum r_i w_i) * exp(-sum r_i D_i) / (1 + o)
+
+A  share of time in which enough nodes are there (`spare_pool.py`)
+r  interruptions of kind i per second, of the nodes that train
+D  how long training stands still after one: detect, unwind, plan, prepare, connect
+w  work that is done again: from the newest complete version to the fault, lag + k T / 2 as a mean
+o  what captures and durable checkpoints cost, as a share of the step time
+
+exp(-r D) and not 1 - r D, because a fault in mid-recovery begins it again. A loss of every copy of some rank is one
+more kind, whose w is half of a durable interval. Its rate: every node is out of reach (lost and not yet re-protected,
+or missing for want of a spare) with probability x, and one more loss in the same group of n nodes is fatal if m are out
+already: (groups) * n * C(n - 1, m) * x^m * (rate of one node).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deadpool.sizing.failure_mix import PLANNED, PROCESS, RACK, Interruption
+from deadpool.sizing.inputs import GB, Inputs
+from deadpool.sizing.phases import Phases
+from deadpool.sizing.protection import Costs, Scheme, costs_of, overhead
+from deadpool.sizing.spare_pool import Shortage, shortage
+
+DURABLE_SLOWDOWN = 0.026
+"""Steps while a checkpoint is written take so much longer: worst of three runs in docs/benchmarks.md."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    spares: int
+    scheme: Scheme
+    every: int  # steps from one capture to the next
+    durable_s: float  # from one durable checkpoint to the next
+    racks_known: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindCost:
+    """What one kind of interruption costs: how many there are per second, and each one's seconds."""
+
+    name: str
+    per_s: float
+    stopped_s: float
+    redone_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What the model expects of one choice."""
+
+    choice: Choice
+    goodput: float
+    kinds: tuple[KindCost, ...]
+    short: Shortage
+    overhead: float
+    fatal_per_s: float
+    costs: Costs
+    write_s: float
+    read_s: float
+    rehearsed: float  # probability that a newcomer has rehearsed its ranks
+
+    def losses(self) -> dict[str, float]:
+        """Shares of the time, by reason; with the goodput they make up about 1."""
+        running = 1.0 - self.short.share
+        found = {f"{kind.name}: stopped": running * kind.per_s * kind.stopped_s for kind in self.kinds}
+        found |= {f"{kind.name}: done again": running * kind.per_s * kind.redone_s for kind in self.kinds}
+        return {"waiting for a spare": self.short.share, "protection": running * self.overhead} | found
+
+
+def outlook(inputs: Inputs, mix: Sequence[Interruption], phases: Phases, choice: Choice) -> Outlook:
+    costs = costs_of(choice.scheme, inputs)
+    short = shortage(inputs.nodes, choice.spares, inputs.nodes_per_rack, mix, inputs.seconds)
+    write_s = read_s = GB * inputs.state_gb * inputs.ranks_per_node * inputs.nodes / inputs.store_bytes_s
+    taken = overhead(inputs, choice.every)
+    taken += DURABLE_SLOWDOWN * write_s / choice.durable_s if choice.durable_s else 0.0
+    away = sum(each.per_s * each.away_s for each in mix if each.kind not in (PROCESS, RACK)) * inputs.nodes
+    rehearsed = min(1.0, max(0.0, choice.spares - away) / inputs.nodes)
+    kinds = _kinds(inputs, mix, phases, choice, costs, rehearsed)
+    fatal = _fatal_per_s(inputs, mix, choice, kinds, short)
+    back_s = choice.durable_s / 2 + write_s
+    kinds = (*kinds, KindCost(name="every copy lost", per_s=fatal, stopped_s=read_s, redone_s=back_s))
+    return Outlook(
+        choice=choice,
+        goodput=_combine(kinds, short.share, taken),
+        kinds=kinds,
+        short=short,
+        overhead=taken,
+        fatal_per_s=fatal,
+        costs=costs,
+        write_s=write_s,
+        read_s=read_s,
+        rehearsed=rehearsed,
+    )
+
+
+def _combine(kinds: Sequence[KindCost], waiting: float, taken: float) -> float:
+    redone = sum(kind.per_s * kind.redone_s for kind in kinds)
+    stopped = sum(kind.per_s * kind.stopped_s for kind in kinds)
+    return (1.0 - waiting) * max(0.0, 1.0 - redone) * math.exp(-stopped) / (1.0 + taken)
+
+
+def _kinds(
+    inputs: Inputs, mix: Sequence[Interruption], phases: Phases, choice: Choice, costs: Costs, rehearsed: float
+) -> tuple[KindCost, ...]:
+    redone_s = costs.lag_s + choice.every * inputs.step_s / 2
+    common_s = phases.unwind_s + phases.plan_s + phases.prepare_s + phases.connect_s
+    stopped = {
+        PROCESS: phases.detect_process_s + inputs.build_s + costs.own_load_s,
+        PLANNED: costs.rebuild_s,
+        RACK: phases.detect_node_s + inputs.build_s + costs.rebuild_s,
+    }
+    node_s = phases.detect_node_s + (1.0 - rehearsed) * inputs.build_s + costs.rebuild_s
+    return tuple(
+        KindCost(
+            name=each.name,
+            per_s=each.per_s * (inputs.racks if each.kind == RACK else inputs.nodes),
+            stopped_s=common_s + stopped.get(each.kind, node_s),
+            redone_s=0.0 if each.kind == PLANNED else redone_s,
+        )
+        for each in mix
+        if each.per_s > 0
+    )
+
+
+def _fatal_per_s(
+    inputs: Inputs, mix: Sequence[Interruption], choice: Choice, kinds: Sequence[KindCost], short: Shortage
+) -> float:
+    """How often every copy of some rank is lost."""
+    scheme, nodes = choice.scheme, inputs.nodes
+    one_node = sum(each.per_s for each in mix if each.takes_node)
+    racks = sum(each.per_s for each in mix if each.kind == RACK) * inputs.racks
+    lost = {kind.name: kind.per_s * kind.stopped_s for kind in kinds}
+    out = sum(lost.get(each.name, 0.0) for each in mix if each.takes_node)
+    out += lost.get(RACK, 0.0) * inputs.nodes_per_rack + short.missing
+    x, size = min(1.0, out / nodes), min(scheme.group, nodes)
+    groups = nodes / scheme.coded if scheme.coded else nodes
+    fatal = groups * size * math.comb(max(0, size - 1), scheme.copies) * x**scheme.copies * one_node
+    return fatal + (0.0 if survives_a_rack(inputs, choice) else racks)
+
+
+def survives_a_rack(inputs: Inputs, choice: Choice) -> bool:
+    """That no copies are lost; training also needs as many spares as the rack has nodes, or waits."""
+    if inputs.nodes_per_rack <= 1:
+        return True
+    return choice.racks_known and inputs.racks >= choice.scheme.racks_needed

@@ -1,0 +1,119 @@
+"""Schemes that keep copies of each rank's state on other nodes: what each costs, and how long it leaves a gap."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from deadpool.errors import ConfigError
+from deadpool.sizing.inputs import GB, Inputs
+
+CAPTURE_COST_S_PER_GB = 0.000275
+"""Of a step, per GB captured beside it: 5.5 ms for 20 GB were measured on an H200 (docs/benchmarks.md)."""
+STEP_SHARE = 0.7
+"""Of a step, in which a copy from the device has to fit: forward and backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """`copies` whole copies elsewhere; or, with `coded` k, m parity blocks for each group of k nodes."""
+
+    copies: int
+    coded: int = 0  # k; then `copies` is m
+
+    def __str__(self) -> str:
+        return f"rs({self.coded},{self.copies})" if self.coded else f"copies={self.copies}"
+
+    @property
+    def survives(self) -> int:
+        """So many nodes at once, whichever they are."""
+        return self.copies
+
+    @property
+    def memory_share(self) -> float:
+        """Of one whole copy, on other nodes."""
+        return self.copies / self.coded if self.coded else float(self.copies)
+
+    @property
+    def group(self) -> int:
+        """Nodes of which one more loss than it survives is fatal."""
+        return self.coded + self.copies if self.coded else self.copies + 1
+
+    @property
+    def racks_needed(self) -> int:
+        """So that the loss of one rack is survived."""
+        return math.ceil(self.group / self.copies)
+
+
+SCHEMES = (Scheme(1, 8), Scheme(1, 4), Scheme(2, 8), Scheme(1), Scheme(2))
+
+
+def parse_scheme(text: str) -> Scheme:
+    whole, coded = re.fullmatch(r"copies=([1-9])", text), re.fullmatch(r"rs\(([2-9]|[1-5]\d),([1-4])\)", text)
+    if whole:
+        return Scheme(int(whole[1]))
+    if coded and int(coded[2]) <= int(coded[1]):
+        return Scheme(int(coded[2]), int(coded[1]))
+    raise ConfigError(f"protect={text!r} cannot be used: give copies=N with N from 1 to 9, or rs(K,M) such as rs(8,2)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Of one scheme, for one cluster and job."""
+
+    own_bytes: float  # host memory per node for its own ranks
+    held_bytes: float  # and for what it holds of others
+    wire_bytes: float  # that a node sends per captured version
+    capture_s: float  # from the device to host memory
+    push_s: float
+    rebuild_s: float  # until a newcomer's node has its ranks' state
+    own_load_s: float
+
+    @property
+    def lag_s(self) -> float:
+        """From the end of a step until its version is complete everywhere."""
+        return self.capture_s + self.push_s
+
+
+def costs_of(scheme: Scheme, inputs: Inputs) -> Costs:
+    node_bytes = GB * inputs.state_gb * inputs.ranks_per_node
+    network, device = GB * inputs.network_gb_s, GB * inputs.pcie_gb_s
+    blocks = max(1, scheme.coded)
+    return Costs(
+        own_bytes=inputs.slots * node_bytes,
+        held_bytes=inputs.slots * node_bytes * scheme.memory_share,
+        wire_bytes=node_bytes * scheme.copies,
+        capture_s=GB * inputs.state_gb / device,
+        push_s=node_bytes * scheme.copies / network,
+        rebuild_s=blocks * node_bytes / network + GB * inputs.state_gb / device,
+        own_load_s=GB * inputs.state_gb / device,
+    )
+
+
+def fits(scheme: Scheme, inputs: Inputs) -> bool:
+    costs = costs_of(scheme, inputs)
+    enough = scheme.group <= inputs.nodes
+    return enough and costs.own_bytes + costs.held_bytes <= GB * inputs.host_memory_gb
+
+
+def least_interval(scheme: Scheme, inputs: Inputs) -> int:
+    """In steps: the copy fits beside forward and backward, and a slot is free again when it is needed."""
+    costs = costs_of(scheme, inputs)
+    by_copy = costs.capture_s / (STEP_SHARE * inputs.step_s)
+    by_slots = costs.lag_s / ((inputs.slots - 1) * inputs.step_s)
+    return max(1, math.ceil(by_copy - 1e-9), math.ceil(by_slots - 1e-9))
+
+
+def overhead(inputs: Inputs, every: int) -> float:
+    """Share of the step time that captures cost."""
+    return CAPTURE_COST_S_PER_GB * inputs.state_gb / (every * inputs.step_s)
+
+
+def best_interval(scheme: Scheme, inputs: Inputs, faults_per_s: float) -> int:
+    """Captures cost c / (k T), and half an interval is lost per fault, r k T / 2: the sum is least at
+    k T = sqrt(2 c / r). Never less than what fits."""
+    least, cost = least_interval(scheme, inputs), CAPTURE_COST_S_PER_GB * inputs.state_gb
+    if faults_per_s <= 0:
+        return max(least, round(600.0 / inputs.step_s))
+    return max(least, round(math.sqrt(2.0 * cost / faults_per_s) / inputs.step_s))

@@ -1,0 +1,194 @@
+"""The shares of a step: this rank's own work, and that of ranks that it carries because their nodes are lost.
+
+Rule 30, carried ranks. `step.shares()` yields the shares of carried ranks first and the rank's own share last. Within a
+share the random number generators, the objects that `protect(shares=...)` makes per rank, and the journal are those of
+the share's rank. Gradients add up over the shares, and only the last backward synchronises them: the sum over the ranks
+that have a process is the sum over all ranks, and frameworks divide it by the number of all ranks as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.fsdp import FSDPModule
+
+from deadpool.errors import ConfigError
+from deadpool.protocol.messages import UsesShares
+from deadpool.snapshot.host_state import HostParts
+from deadpool.snapshot.layout import join_record, split_record
+from deadpool.snapshot.objects import sort_objects
+from deadpool.snapshot.record import decode, encode
+from deadpool.snapshot.rng import capture_rng, restore_rng
+from deadpool.trainer.adapters.ddp import ddp_modules
+from deadpool.trainer.job_journal import END_S, JobJournal
+from deadpool.trainer.share_layout import find_shares
+
+if TYPE_CHECKING:
+    from deadpool.trainer.job import Job
+
+GROUPS, JOURNAL = "process groups", "journal"
+"""Names of the parts of a boundary record that are each rank's own, whatever the script protects."""
+
+Makers = Mapping[str, Callable[[int], object]]
+
+
+class Share:
+    """One rank's part of a step, for `with share:` around its forward and backward.
+
+    `share.rank` is the rank whose work it is. An object that `protect(shares={"data": make})` makes per rank is
+    `share.data`. `share.is_own` is False for the work of a rank that has no process at present.
+    """
+
+    def __init__(self, shares: StepShares, rank: int, objects: Mapping[str, object], *, is_own: bool) -> None:
+        self._shares, self._objects = shares, objects
+        self.rank, self.is_own, self.entered = rank, is_own, False
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._objects[name]
+        except KeyError:
+            known = ", ".join(sorted(self._objects)) or "none"
+            raise AttributeError(f"a share has the objects of protect(shares=...): {known}, not {name!r}") from None
+
+    def __enter__(self) -> Share:
+        self.entered = True
+        self._shares.enter(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._shares.leave(self)
+
+
+class CarriedRank:
+    """What is a carried rank's own: generators, objects that are made per rank, journal, marked groups."""
+
+    def __init__(self, job: Job, rank: int, record: bytes, makers: Makers) -> None:
+        self.rank = rank
+        _, host = split_record(record)
+        self._groups = host["stateful"][GROUPS]
+        self.journal = JobJournal(job.session, rank)
+        self.journal.load_state_dict(decode(host["stateful"][JOURNAL], JOURNAL))
+        self.objects = {name: make(rank) for name, make in makers.items()}
+        self._stateful = sort_objects(self.objects).stateful
+        for name, value in self._stateful.items():
+            value.load_state_dict(decode(host["stateful"][name], f"{name}.state_dict()"))
+        self.rng = decode(host["rng"]["rng"], "rng")
+
+    def record(self, layout: bytes, carrier: HostParts) -> bytes:
+        """Its boundary record: model, optimizer and schedulers are its carrier's, which are its own too."""
+        own = {name: encode(value.state_dict(), f"{name}.state_dict()") for name, value in self._stateful.items()}
+        journal = encode(self.journal.state_dict(), JOURNAL)
+        stateful = {**carrier["stateful"], **own, GROUPS: self._groups, JOURNAL: journal}
+        return join_record(layout, {**carrier, "stateful": stateful, "rng": {"rng": encode(self.rng, "rng")}})
+
+
+class StepShares:
+    """The ranks whose work this process does. Main thread only."""
+
+    def __init__(self, job: Job, makers: Makers, own: Mapping[str, object]) -> None:
+        self._job, self._makers, self._own = job, makers, own
+        self._carried: list[CarriedRank] = []
+        self._current: CarriedRank | None = None
+        self._own_rng: dict[str, Any] | None = None
+        self._taken = False  # in this step
+        self._was_used = False
+        self._sent: object = None
+
+    # --- the script's side -------------------------------------------------------------------------------------------
+
+    def of_step(self) -> Iterator[Share]:
+        self._taken = self._was_used = True
+        for carried in self._carried:
+            yield from self._checked(Share(self, carried.rank, carried.objects, is_own=False))
+        yield from self._checked(Share(self, self._job.session.rank, self._own, is_own=True))
+
+    def _checked(self, share: Share) -> Iterator[Share]:
+        yield share
+        if not share.entered:
+            raise ConfigError("a share of a step was not entered: put its forward and backward into `with share:`")
+
+    def enter(self, share: Share) -> None:
+        if share.is_own:
+            return
+        self._current = next(each for each in self._carried if each.rank == share.rank)
+        self._own_rng = capture_rng()
+        restore_rng(self._current.rng)
+        self._synchronise(False)
+
+    def leave(self, share: Share) -> None:
+        if self._current is None or self._own_rng is None:
+            return
+        self._current.rng = capture_rng()
+        restore_rng(self._own_rng)
+        self._current = self._own_rng = None
+        self._synchronise(True)
+
+    def _synchronise(self, wanted: bool) -> None:
+        """Whether the next backward sends gradients. The buffers that DDP sends before a forward go with it."""
+        for replicated in ddp_modules(self._job.state.modules):
+            replicated.require_backward_grad_sync = wanted
+        for module in self._job.state.modules:
+            if isinstance(module, FSDPModule):
+                module.set_requires_gradient_sync(wanted)
+
+    # --- steps and boundaries ----------------------------------------------------------------------------------------
+
+    @property
+    def journals(self) -> list[JobJournal]:
+        return [carried.journal for carried in self._carried]
+
+    @property
+    def journal(self) -> JobJournal | None:
+        """The one of the share that the script is in. None: the rank's own."""
+        return self._current.journal if self._current is not None else None
+
+    def enter_step(self) -> None:
+        self._taken, self._current, self._own_rng = False, None, None
+
+    def require_taken(self) -> None:
+        """A step without the work of a carried rank would be another step."""
+        if self._carried and not self._taken:
+            ranks = ", ".join(str(carried.rank) for carried in self._carried)
+            raise ConfigError(f"rank {self._job.session.rank} carries rank {ranks}: take the work from step.shares()")
+
+    def records(self, own: bytes) -> dict[int, bytes]:
+        """The boundary records of the carried ranks, at the version of this rank's own."""
+        if not self._carried:
+            return {}
+        layout, host = split_record(own)
+        return {carried.rank: carried.record(layout, host) for carried in self._carried}
+
+    def report(self) -> None:
+        """At a boundary: what the job may count on if a node is lost and no spare is left."""
+        if not self._was_used:
+            return
+        shares = find_shares(self._job)
+        if shares != self._sent:
+            self._sent = shares
+            self._job.session.send(UsesShares(shares=shares))
+
+    def carry(self, records: Mapping[int, bytes]) -> None:
+        """From here on, and no other ranks. Another process delivers the journal of a rank that is carried no more."""
+        for carried in self._carried:
+            carried.journal.close(END_S)
+        rng = capture_rng()  # making an object may draw numbers
+        self._carried = [CarriedRank(self._job, rank, data, self._makers) for rank, data in records.items()]
+        restore_rng(rng)
+
+    def count_all_ranks(self, shrunk: bool) -> None:
+        """FSDP averages over the processes that take part; while some rank has none it has to divide by all ranks."""
+        for module in self._job.state.modules:
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(shrunk)
+
+
+def make_own(makers: Makers, objects: Mapping[str, object], rank: int) -> dict[str, object]:
+    """This rank's own objects of protect(shares=...)."""
+    for name in makers:
+        if name in objects:
+            raise ConfigError(f"protect() got {name}= and shares={{{name!r}: ...}}: give it once, in shares")
+    return {name: make(rank) for name, make in makers.items()}

@@ -1,0 +1,137 @@
+"""DDP or HSDP whose work comes from step.shares(), with dropout and a loader per rank; also without shares.
+
+Every share writes what it saw under its own rank: the indices of its data, random numbers, its loss.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from scene import act
+from small_job import make_parser
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import RandomSampler
+
+import deadpool
+
+WIDTH, BATCH, PER_RANK = 16, 4, 24
+
+
+class Rows(Dataset):
+    """Rows of one rank: each has its index in it."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def __len__(self) -> int:
+        return PER_RANK
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        number = 1000 * self._rank + index
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(number)).index_fill_(
+            0, torch.tensor(0), number
+        )
+
+
+class Endless:
+    """Epoch after epoch of one rank's shuffled rows."""
+
+    def __init__(self, rank: int) -> None:
+        sampler = RandomSampler(Rows(rank), generator=torch.Generator().manual_seed(rank))
+        self._loader = StatefulDataLoader(Rows(rank), batch_size=BATCH, sampler=sampler)
+        self._iterator = iter(self._loader)
+
+    def __next__(self) -> torch.Tensor:
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            self._iterator = iter(self._loader)
+            return next(self._iterator)
+
+    def state_dict(self) -> dict:
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: dict) -> None:
+        self._loader.load_state_dict(state)
+        self._iterator = iter(self._loader)
+
+
+def make_model(layout: str) -> nn.Module:
+    parts = (nn.Linear(WIDTH, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, WIDTH))
+    if layout == "ddp":
+        return DistributedDataParallel(nn.Sequential(*parts))
+    model, world_size = nn.Sequential(*parts), dist.get_world_size()
+    if layout == "fsdp2":
+        return fully_shard(model, mesh=init_device_mesh("cpu", (world_size,)))
+    return fully_shard(model, mesh=init_device_mesh("cpu", (world_size // 2, 2), mesh_dim_names=("dp", "shard")))
+
+
+parser = make_parser()
+parser.add_argument("--layout", choices=("ddp", "hsdp", "fsdp2"), default="ddp")
+parser.add_argument("--steps", type=int, default=12)
+parser.add_argument("--without-shares", action="store_true")
+parser.add_argument("--slow-from", type=int, default=1000, help="steps from this one on take a while")
+args = parser.parse_args()
+pool = deadpool.join(backend="gloo")
+torch.manual_seed(0)
+model = make_model(args.layout)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
+torch.manual_seed(1 + pool.rank)
+own = Endless(pool.rank) if args.without_shares else None
+how = {"data": own} if args.without_shares else {"shares": {"data": Endless}}
+job = pool.protect(model=model, optimizer=optimizer, scheduler=scheduler, **how)
+args.out.mkdir(parents=True, exist_ok=True)
+
+
+def note(path: Path, **values: object) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(values) + "\n")
+
+
+def work(rank: int, data: Endless, step: Any) -> None:
+    rows = next(data)
+    seen, rows = rows[:, 0].int().tolist(), rows.index_fill(1, torch.tensor([0]), 0.0)
+    loss = model(rows).square().mean()
+    loss.backward()
+    job.log(step, loss=float(loss), seen=str(seen))
+    if not step.dry:
+        by = pool.rank
+        note(
+            args.out / f"rank{rank}.jsonl",
+            step=step.number,
+            loss=float(loss).hex(),
+            seen=seen,
+            by=by,
+            ended=0.0,
+            cpu_s=0.0,
+        )
+
+
+for step in job.steps(args.steps):
+    with step:
+        if not step.dry:
+            act(step.number)
+            time.sleep(0.3 if step.number >= args.slow_from else 0.0)
+        if own is not None:
+            work(pool.rank, own, step)
+        else:
+            for share in step.shares():
+                with share:
+                    work(share.rank, share.data, step)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+note(args.out / f"end{pool.rank}.json", digest=job.digest())
+dist.destroy_process_group()

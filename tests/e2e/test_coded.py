@@ -1,0 +1,93 @@
+"""Snapshots are kept as parity: any nodes of a group that the scheme allows may be lost, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from test_damage import damage_copies
+from test_drain_rpc import drain
+
+
+@pytest.mark.parametrize(
+    ("layout", "victim"),
+    [
+        ("fsdp2", 1),
+        *(pytest.param(*case, marks=pytest.mark.thorough) for case in (("fsdp2", 0), ("fsdp2", 2), ("ddp", 1))),
+    ],
+)
+def test_any_node_of_a_group_killed(make_stage, play, layout, victim):
+    stage = make_stage(layout, scene=f"wait@4:{victim}", nodes=3, protect="rs(2,1)")
+
+    def during():
+        stage.await_gate(4)
+        stage.trial.await_event("rehearsed")
+        stage.await_committed(3)
+        stage.kill_node_at_gate(f"n{victim}", 4)
+
+    results = play(stage, during)
+    assert stage.seats()[victim] == "n3"
+    assert results.steps_done_again() <= 1
+    assert stage.events("protected")[-1]["t"] > stage.events("go")[-1]["t"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("victims", list(itertools.combinations(range(4), 2)))
+def test_any_two_nodes_of_a_group_killed_at_once(make_stage, play, victims):
+    stage = make_stage(scene="wait@4:0", nodes=4, spares=2, protect="rs(2,2)")
+
+    def during():
+        stage.await_gate(4)
+        stage.await_committed(4)
+        for victim in victims:
+            stage.trial.job.kill_node(f"n{victim}")
+        stage.open_gate(4)
+
+    results = play(stage, during)
+    assert {stage.seats()[victim] for victim in victims} == {"n4", "n5"}
+    assert results.steps_done_again() <= 1
+
+
+@pytest.mark.thorough
+def test_newcomer_killed_while_it_rebuilds(make_stage, play):
+    stage = make_stage(scene="wait@4:1", nodes=3, spares=2, protect="rs(2,1)")
+
+    def during():
+        stage.await_gate(4)
+        stage.await_committed(4)
+        stage.kill_node_at_gate("n1", 4)
+        stage.trial.await_event("planned", count=2)
+        stage.trial.job.kill_node(stage.seats()[1])
+
+    play(stage, during)
+    assert len(stage.events("fault")) == 2
+
+
+@pytest.mark.thorough
+def test_damaged_snapshot_of_another_member_the_second_parity_makes_up_for_it(make_stage, play):
+    stage = make_stage(scene="wait@4:1", nodes=4, protect="rs(2,2)")
+
+    def during():
+        stage.await_gate(4)
+        stage.await_committed(4)
+        assert 4 in damage_copies(stage.trial.job.nodes["n2"].pid, rank=2)
+        stage.kill_node_at_gate("n1", 4)
+
+    play(stage, during)
+    assert "not as sealed" in stage.events("source_failed")[0]["reason"]
+    assert stage.events("copy_corrupt")
+
+
+@pytest.mark.thorough
+def test_node_is_drained(make_stage, play):
+    stage = make_stage(scene="wait@4:1", nodes=3, protect="rs(2,1)")
+
+    def during():
+        stage.await_gate(4)
+        stage.trial.await_event("rehearsed")
+        drain(stage, "n1")
+        stage.open_gate(4)
+        stage.trial.await_event("left")
+
+    results = play(stage, during)
+    assert stage.seats()[1] == "n3" and results.steps_done_again() == 0

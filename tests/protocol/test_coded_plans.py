@@ -1,0 +1,79 @@
+"""Plans where snapshots are coded: a lost rank is rebuilt from what is left of its group, or is lost."""
+
+from __future__ import annotations
+
+import pytest
+from notation import address, copies, copy, version
+
+from deadpool.protocol.coding import NodeGroup, Scheme
+from deadpool.protocol.coordinator.inventory_index import NodeView
+from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, plan
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import Copies, Inventory, Live, Lives, Parity
+from deadpool.protocol.topology import Layout, Schedule
+
+V4 = "v4@1.1"
+LAYOUT = Layout(positions=4, per_node=1, holders=1)
+GROUP = NodeGroup(positions=(0, 1, 2, 3), parities=2)
+
+
+def member(position: int, *, parity: bool = True, own: bool = True) -> NodeView:
+    others = [copy(f"{other}:{V4}") for other in range(4) if other != position]
+    kept = Parity(group=GROUP.of(0, LAYOUT), member=position, version=version(V4), digest=0, copies=Copies.of(others))
+    inventory = Inventory(
+        live=Lives.of([Live(rank=position, version=version(V4), clean=True)]),
+        own=Copies.of(copies(f"{position}:{V4}") if own else ()),
+        parities=(kept,) if parity else (),
+    )
+    name = f"n{position}"
+    return NodeView(node=name, data=address(name), position=position, trainers=(), inventory=inventory)
+
+
+def spare(name: str) -> NodeView:
+    return NodeView(node=name, data=address(name), position=None, trainers=(), inventory=Inventory())
+
+
+def planned(*nodes: NodeView) -> GlobalPlan | NoPlan:
+    view = ClusterView(
+        layout=LAYOUT,
+        generation=Generation(1, 2),
+        cause="fault-1",
+        nodes=nodes,
+        watermark=version(V4),
+        schedule=Schedule(),
+        scheme=Scheme(data=2, parities=2),
+    )
+    return plan(view)
+
+
+@pytest.mark.parametrize("lost", [(0,), (3,), (0, 1), (1, 3), (2, 3)])
+def test_lost_ranks_are_rebuilt_and_their_parities_made_anew(lost: tuple[int, ...]) -> None:
+    left = [position for position in range(4) if position not in lost]
+    found = planned(*map(member, left), spare("s0"), spare("s1"))
+    assert isinstance(found, GlobalPlan) and found.resume == version(V4)
+    for rank in lost:
+        [order] = found.parts[found.seats[rank]].orders
+        [fetch] = order.fetch
+        assert fetch.rebuild is not None and fetch.rebuild.member == rank
+        assert sorted(block.member for block in fetch.rebuild.data) == left
+        newcomers = {found.seats[other] for other in lost if other != rank}
+        assert {node for node, _ in order.pushes} == newcomers
+    for position in left:
+        [order] = found.parts[f"n{position}"].orders
+        assert order.keep and {node for node, _ in order.pushes} == {found.seats[rank] for rank in lost}
+
+
+def test_more_losses_than_parities_are_no_plan() -> None:
+    assert isinstance(planned(member(0), spare("s0"), spare("s1"), spare("s2")), NoPlan)
+
+
+def test_parity_that_is_not_there_may_make_the_difference() -> None:
+    without = planned(member(0), member(1, parity=False), spare("s0"), spare("s1"))
+    assert isinstance(without, NoPlan) and without.ranks == (2, 3)
+
+
+def test_snapshot_that_a_survivor_has_lost_counts_as_lost() -> None:
+    """It stands clean at the version, and nobody else can be rebuilt from its memory."""
+    spoilt = planned(member(0, own=False), member(1), member(2), spare("s0"))
+    assert isinstance(spoilt, GlobalPlan) and spoilt.resume == version(V4)
+    assert isinstance(planned(member(0, own=False), member(1), spare("s0"), spare("s1")), NoPlan)

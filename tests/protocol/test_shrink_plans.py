@@ -1,0 +1,93 @@
+"""Which positions do without processes, and which carry them (rule 30, carried ranks)."""
+
+from __future__ import annotations
+
+import pytest
+from notation import address
+
+from deadpool.protocol.coding import Scheme
+from deadpool.protocol.coordinator.inventory_index import NodeView
+from deadpool.protocol.coordinator.shrink import Shrunk, place_shrunk, shrink
+from deadpool.protocol.messages import Inventory, Shares, TrainerInfo
+from deadpool.protocol.topology import Layout
+
+
+def job(positions: int, *, block: int = 1, per_node: int = 1, lost: tuple[int, ...] = (), refused: str = ""):
+    """Replicas of `block` neighbouring ranks; the nodes at `lost` positions are gone."""
+    layout = Layout(positions=positions, per_node=per_node, holders=1)
+    seats = [None if position in lost else f"n{position}" for position in range(positions)]
+    nodes = []
+    for position, name in enumerate(seats):
+        if name is None:
+            continue
+        trainers = [TrainerInfo(trainer=f"t{r}", state="seated", rank=r, shares=_shares(r, layout, block, refused))
+                    for r in layout.ranks_at(position)]  # fmt: skip
+        nodes.append(
+            NodeView(node=name, data=address(name), position=position, trainers=tuple(trainers), inventory=Inventory())
+        )
+    return layout, seats, nodes
+
+
+def _shares(rank: int, layout: Layout, block: int, refused: str) -> Shares:
+    first = rank - rank % block
+    replicas = (rank % block, layout.world_size - block + rank % block + 1, block)
+    return Shares(replicas=replicas, block=(first, first + block, 1), refused=refused)
+
+
+def test_lost_positions_are_spread_over_the_others():
+    found = shrink(*job(6, lost=(1, 2, 4)))
+    assert isinstance(found, Shrunk)
+    assert sorted(found.carried) == [1, 2, 4]
+    assert sorted(found.carried.values()) == [0, 3, 5], "each carries one"
+    assert all(found.seats[p] == found.seats[carrier] for p, carrier in found.carried.items())
+
+
+def test_healthy_node_of_a_broken_replica_has_no_seat():
+    found = shrink(*job(4, block=2, lost=(3,)))
+    assert isinstance(found, Shrunk)
+    assert found.seats == ("n0", "n1", "n0", "n1") and found.carried == {2: 0, 3: 1}
+
+
+def test_nodes_of_two_broken_replicas_make_one_whole():
+    found = shrink(*job(6, block=2, lost=(1, 4)))
+    assert isinstance(found, Shrunk)
+    assert found.seats[:4] == ("n0", "n5", "n2", "n3"), "n5 takes position 1"
+    assert set(found.carried) == {4, 5} and set(found.seats) == {"n0", "n5", "n2", "n3"}
+    assert found.carried[5] - found.carried[4] == 1, "both halves go to the same replica"
+
+
+def test_shards_inside_of_a_node():
+    found = shrink(*job(3, block=2, per_node=2, lost=(0,)))
+    assert isinstance(found, Shrunk)
+    assert found.carried == {0: 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"positions": 2, "lost": (1,)}, "1 nodes would be left"),
+        ({"positions": 4, "block": 4, "lost": (1,)}, "0 nodes would be left"),
+        ({"positions": 3, "lost": (1,), "refused": "no replicas"}, "no replicas"),
+        ({"positions": 3, "block": 2, "per_node": 4, "lost": (1,)}, None),
+        ({"positions": 4, "block": 3, "per_node": 3, "lost": (1,)}, None),
+        ({"positions": 3, "block": 4, "per_node": 4, "lost": (1,)}, None),
+    ],
+)
+def test_why_not(arguments, reason):
+    found = shrink(*job(**arguments))
+    assert isinstance(found, Shrunk) if reason is None else (isinstance(found, str) and reason in found), found
+
+
+def test_replica_that_ends_in_the_middle_of_a_node_cannot_be_carried():
+    found = shrink(*job(3, block=3, per_node=2, lost=(1,)))
+    assert found == "the ranks of one node belong to several replicas that reach over other nodes"
+
+
+def test_no_copy_lies_on_the_node_of_its_rank():
+    layout, seats, nodes = job(6, lost=(1, 2))
+    found = shrink(layout, seats, nodes)
+    assert isinstance(found, Shrunk)
+    placement = place_shrunk([None] * 6, Scheme(copies=2), found.carried)
+    for position in range(6):
+        holders = [found.seats[holder] for holder in placement.of(position)]
+        assert len({found.seats[position], *holders}) == 3, (position, holders)

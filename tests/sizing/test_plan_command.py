@@ -1,0 +1,83 @@
+"""`deadpool plan` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from deadpool.cli.main import app
+from deadpool.errors import ConfigError
+
+RUNNER = CliRunner()
+
+
+def plan(*arguments: str) -> str:
+    done = RUNNER.invoke(app, ["plan", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_everything_has_a_default_and_fits_one_screen():
+    lines = plan().splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 130
+    for word in (
+        "spares",
+        "protection",
+        "holders",
+        "capture",
+        "durable",
+        "goodput",
+        "torchrun",
+        "warm standby",
+        "rack",
+    ):
+        assert any(word in line for line in lines), word
+
+
+def test_why_names_every_input_and_every_source():
+    text = plan("--nodes", "2048", "--why")
+    for word in ("arXiv 2407.21783", "docs/benchmarks.md", "store_gb_s", "rack_mtbf_h", "TrainMover", "rs(8,2)"):
+        assert word in text, word
+
+
+def test_json_has_what_the_text_says():
+    answer = json.loads(plan("--nodes", "2048", "--spares", "7", "--json"))
+    assert answer["recommended"]["spares"] == 7
+    assert answer["band"][0] <= answer["goodput"] <= answer["band"][1]
+    assert answer["inputs"]["nodes"] == 2048
+
+
+def test_a_wish_is_kept():
+    chosen = ("--protect", "rs(4,1)", "--capture-every", "3", "--durable-every-min", "20")
+    answer = json.loads(plan("--nodes", "64", *chosen, "--json"))["recommended"]
+    assert (answer["protect"], answer["capture_every"], answer["durable_every_s"]) == ("rs(4,1)", 3, 1200)
+
+
+def test_the_picture_is_an_svg_with_both_curves(tmp_path):
+    file = tmp_path / "plan.svg"
+    plan("--nodes", "2048", "--svg", str(file))
+    root = ElementTree.parse(file).getroot()
+    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2
+    assert len(root.findall("{http://www.w3.org/2000/svg}circle")) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nodes", "0"], "nodes=0 cannot be used"),
+        (["--protect", "none"], "protect='none' cannot be used"),
+        (["--spares", "-1"], "spares=-1 cannot be used"),
+        (["--capture-every", "0"], "capture_every=0 cannot be used: give at least 1"),
+        (["--events", "/nowhere"], "events='/nowhere' cannot be used"),
+        (["--measured", "/nowhere"], "measured='/nowhere' cannot be used"),
+        (["--nodes", "64", "--protect", "rs(4,1)", "--simulate", "1"], "cannot be simulated"),
+    ],
+)
+def test_what_cannot_be_used_is_named(arguments, said):
+    done = RUNNER.invoke(app, ["plan", *arguments])
+    assert isinstance(done.exception, ConfigError)
+    assert said in str(done.exception)
