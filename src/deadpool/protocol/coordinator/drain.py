@@ -253,8 +253,7 @@ class Drains:
         if drain.node is None:
             self._job.out.emit("reconfiguration_failed", reason=reason)
         else:
-            what = "growth_failed" if drain.grows else "drain_failed"
-            self._job.out.emit(what, node=drain.node, reason=reason)
+            self._job.out.emit("growth_failed" if drain.grows else "drain_failed", node=drain.node, reason=reason)
         self.forget()
 
     def forget(self) -> None:
