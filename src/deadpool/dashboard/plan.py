@@ -17,7 +17,7 @@ from deadpool.dashboard.history import History
 from deadpool.dashboard.interruptions import Interruption
 from deadpool.errors import ConfigError
 from deadpool.sizing.advice import Advice, Wishes, advise
-from deadpool.sizing.chart import Curve, curves
+from deadpool.sizing.chart import Curve, curves, goodput_ticks, nines
 from deadpool.sizing.failure_mix import mix
 from deadpool.sizing.goodput import outlook
 from deadpool.sizing.history import History as Seen
@@ -44,6 +44,7 @@ class Known:
     step_s: float
     build_s: float
     state_gb: float
+    nodes_per_rack: int
     memory_gb: float | None
     link_gb_s: float | None
     phases: Phases
@@ -87,6 +88,7 @@ def _known(
         step_s=_rounded(history.usual_step_s or 0.0),
         build_s=0.0 if recovered else _rounded(max(0.0, began)),
         state_gb=_rounded(arena / GB / (ranks * slots * (1 + scheme.memory_share))),
+        nodes_per_rack=max(Counter(node.rack for node in machines if node.rack).values(), default=0),
         memory_gb=min((node.memory_bytes / GB for node in machines if node.memory_bytes), default=None),
         link_gb_s=min((node.link_gbps for node in machines if node.link_gbps), default=None),
         phases=means_of(recovered, f"means of {len(recovered)} recoveries of this job") if recovered else Phases(),
@@ -124,6 +126,7 @@ def _plan(known: Known) -> dict[str, Any]:
         build_s=known.build_s,
         state_gb=known.state_gb,
         slots=known.slots,
+        nodes_per_rack=known.nodes_per_rack,
         **{name: value for name, value in given.items() if value},  # type: ignore[arg-type]
     )
     wishes = Wishes(scheme=parse_scheme(known.scheme))
@@ -143,11 +146,24 @@ def _sentence(advice: Advice, known: Known, now: float) -> str:
     advised = f"{words.plural(choice.spares, 'spare')} and a snapshot every {words.plural(choice.every, 'step')}"
     present = f"{words.plural(known.spares, 'spare')} and a snapshot every {words.plural(known.every, 'step')}"
     if (choice.spares, choice.every) == (known.spares, known.every):
-        return f"{advised}, as now, is what costs least per useful hour: {best} of the time would be new steps."
-    return (
-        f"{advised} would cost least per useful hour: {best} of {advice.inputs.days:g} days would be new steps; with "
-        f"{present}, as now, {words.percent(now)}."
-    )
+        told = f"{advised}, as now, cost least per useful hour: {best} of {advice.inputs.days:g} days would be new steps"
+    else:
+        told = (
+            f"{advised} would cost least per useful hour: {best} of {advice.inputs.days:g} days would be new steps; "
+            f"with {present}, as now, {words.percent(now)}"
+        )
+    return f"{told}{_one_more(advice)}."
+
+
+def _one_more(advice: Advice) -> str:
+    """Price is not all that counts: where one spare more brings much, that is said."""
+    choice, inputs = advice.best.choice, advice.inputs
+    more = outlook(inputs, advice.mix, advice.phases, replace(choice, spares=choice.spares + 1)).goodput
+    if more - advice.best.goodput < 0.001:
+        return ""
+    nodes = inputs.nodes + choice.spares
+    dearer = (nodes + 1) / nodes * advice.best.goodput / more - 1
+    return f"; one spare more: {words.percent(more)}, for {words.percent(dearer, 1)} more per useful hour"
 
 
 def _about(advice: Advice, seen: Seen, known: Known) -> str:
@@ -160,6 +176,14 @@ def _about(advice: Advice, seen: Seen, known: Known) -> str:
 
 
 def _chart(name: str, curve: Curve, now: int) -> dict[str, Any]:
-    """What is lost, in per cent: the page has a logarithmic axis for it."""
-    lost = [round(max(1e-4, 100 * (1 - goodput)), 6) for _, goodput in curve.points]
-    return {"name": name, "x": [x for x, _ in curve.points], "lost": lost, "advised": curve.chosen, "now": now}
+    """Goodput as the picture of `deadpool plan` has it: 90, 99 and 99.9 % are equally far apart."""
+    goodputs = [goodput for _, goodput in curve.points]
+    ticks = goodput_ticks(min(goodputs), max(goodputs))
+    return {
+        "name": name,
+        "x": [x for x, _ in curve.points],
+        "nines": [round(nines(each), 5) for each in goodputs],
+        "ticks": [[round(nines(each), 5), f"{100 * each:.6g} %"] for each in ticks],
+        "advised": curve.chosen,
+        "now": now,
+    }
