@@ -66,7 +66,7 @@ def test_the_picture_is_an_svg_with_both_curves(tmp_path):
 
 
 def test_the_fewest_spares_that_bring_the_goodput_asked_for():
-    """With 16 nodes a spare costs more than it brings, so that none is the cheapest, and the text says what that means."""
+    """With 16 nodes a spare costs more than it brings: none is the cheapest, and the text says what that means."""
     cheapest, quickest = json.loads(plan("--json")), json.loads(plan("--goodput-at-least", "99.5", "--json"))
     assert cheapest["recommended"]["spares"] == 0 and "least price" in cheapest["aim"]
     assert quickest["recommended"]["spares"] == 1 and quickest["goodput"] >= 0.995 > cheapest["goodput"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 from deadpool.dashboard import words
@@ -146,7 +145,9 @@ def _sentence(advice: Advice, known: Known, now: float) -> str:
     advised = f"{words.plural(choice.spares, 'spare')} and a snapshot every {words.plural(choice.every, 'step')}"
     present = f"{words.plural(known.spares, 'spare')} and a snapshot every {words.plural(known.every, 'step')}"
     if (choice.spares, choice.every) == (known.spares, known.every):
-        told = f"{advised}, as now, cost least per useful hour: {best} of {advice.inputs.days:g} days would be new steps"
+        told = (
+            f"{advised}, as now, cost least per useful hour: {best} of {advice.inputs.days:g} days would be new steps"
+        )
     else:
         told = (
             f"{advised} would cost least per useful hour: {best} of {advice.inputs.days:g} days would be new steps; "

@@ -63,8 +63,8 @@ def _goodput(advice: Advice, **changed: int) -> float:
 
 
 def draw(advice: Advice) -> str:
-    """As an SVG. Goodput has a logarithmic scale of what is missing from 100 %: 90, 99 and 99.9 % are equally far apart,
-    since what one decides about lies between 95 and 100 %."""
+    """As an SVG. The scale is logarithmic in what is missing from 100 %: 90, 99 and 99.9 % are equally far apart, since
+    what one decides about lies between 95 and 100 %."""
     canvas, best = Canvas(WIDTH), advice.best
     title = (
         f"{advice.inputs.nodes:,} nodes, {best.choice.spares} spares: {100 * best.goodput:.2f} % of the time is new "

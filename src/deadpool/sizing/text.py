@@ -87,7 +87,8 @@ def _spares(advice: Advice) -> Iterator[str]:
         mark = "  <- this plan" if count == chosen.choice.spares else ""
         yield f"  {count:>5} spares  {100 * seen.goodput:8.3f} %  {hourly:>12,.0f} per useful hour, {waits}{mark}"
     if chosen.choice.spares == 0 and (losses := _losses(advice)) >= 0.05:
-        yield f"  each of {losses:.2g} losses of a node would stop training until it is back; if you mind: --goodput-at-least"
+        stops = f"each of {losses:.2g} losses of a node would stop training until it is back"
+        yield f"  {stops}; if you mind: --goodput-at-least"
 
 
 def _losses(advice: Advice) -> float:
