@@ -19,7 +19,6 @@ from deadpool.protocol.messages import (
     Shutdown,
     Stand,
     Standing,
-    Stored,
 )
 from deadpool.protocol.topology import Address
 from deadpool.sim.endurance.light_node import LightNode, copy_of
@@ -136,10 +135,9 @@ class Answers:
         for order in node.plan.orders:
             for name, version in order.pushes:
                 holder = self._run.nodes.get(name)
-                if holder is not None:
-                    holder.store(order.rank, version)
-                    stored = Stored(generation=generation, rank=order.rank, version=version, bytes_received=1)
-                    self._run.say(holder, stored)
+                said = holder.store(order.rank, version, generation) if holder is not None else None
+                if holder is not None and said is not None:
+                    self._run.say(holder, said)
 
     def _parked(self, node: LightNode, about: tuple[str, int]) -> None:
         trainer, rank = about
