@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from deadpool.errors import CopySpoilt
+from deadpool.events import Event
 from deadpool.protocol.coding import parity_layout
 from deadpool.protocol.effects import (
     FetchCopy,
@@ -31,6 +32,7 @@ from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Geometry, Seal
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.checksums import combine_pieces
 from deadpool.snapshot.erasure.block_source import BlockSource
+from deadpool.snapshot.erasure.coders import Coder, chosen_coder
 from deadpool.snapshot.erasure.contribution import Contribution, coded_geometry
 from deadpool.snapshot.erasure.parity_slot import ParitySlot
 from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
@@ -48,9 +50,13 @@ class CodedCopies:
         segment: Callable[[int], Segment],
         deliver: Callable[[Any], None],
         hashers: ThreadPoolExecutor,
+        note: Callable[[Event], None],
     ) -> None:
-        """`segment` gives a segment of the arena by its number; `deliver` takes inputs for the core in any thread."""
+        """`segment` gives a segment of the arena by its number; `deliver` takes inputs for the core in any thread;
+        `note` takes events on the event loop."""
         self._client, self._segment, self._deliver, self._hashers = client, segment, deliver, hashers
+        self._note = note
+        self._coder: Coder | None = None  # None until it was told of
         self._digests: dict[SlotRef, PieceDigests] = {}  # of the snapshots in the slots of this node
         self._sums: dict[SlotRef, ParitySlot] = {}
         self._receiving: dict[tuple[int, Version], SlotRef] = {}  # contributions on their way, by rank
@@ -124,8 +130,16 @@ class CodedCopies:
 
     def begin(self, slot: SlotRef, target: ParityTarget) -> None:
         """On the event loop, so that the sum is there before anything is added to it."""
+        self._tell_coder_once()
         layout = parity_layout(target.group, target.member, target.geometries)
         self._sums[slot] = ParitySlot(layout=layout, version=target.version, view=self._slot(slot))
+
+    def _tell_coder_once(self) -> None:
+        """Nothing else shows that a library is missing: the bytes are the same, only later."""
+        if self._coder is None:
+            self._coder = chosen_coder()
+            what = "coder_chosen" if self._coder.is_fast else "coder_slow"
+            self._note(Event(what=what, detail={"coder": self._coder.name}))
 
     def receive(self, slot: SlotRef, copy: Copy) -> ParitySlot:
         """The sum that a contribution is added to."""
