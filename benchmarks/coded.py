@@ -17,6 +17,7 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -234,10 +235,17 @@ def is_warm(node: dict[str, Any]) -> bool:
     return bool(node["trainers"]) and all(trainer["state"] == "parked" for trainer in node["trainers"])
 
 
-def trial(config: JobConfig, steps: int, folder: Path, gates: Path, fork_server: SharedForkServer) -> WorkloadTrial:
+def trial(
+    config: JobConfig,
+    steps: int,
+    folder: Path,
+    gates: Path,
+    fork_server: SharedForkServer,
+    further: Sequence[str] = (),
+) -> WorkloadTrial:
     return WorkloadTrial(
         config.checked(),
-        ["--layout", "fsdp2", "--steps", str(steps), *SIZE],
+        ["--layout", "fsdp2", "--steps", str(steps), *SIZE, *further],
         folder,
         deadline_s=WAIT_S,
         script=SCRIPT,

@@ -138,8 +138,11 @@ class CodedCopies:
         """Nothing else shows that a library is missing: the bytes are the same, only later."""
         if self._coder is None:
             self._coder = chosen_coder()
-            what = "coder_chosen" if self._coder.is_fast else "coder_slow"
-            self._note(Event(what=what, detail={"coder": self._coder.name}))
+            name = self._coder.name
+            if self._coder.is_fast:
+                self._note(Event(what="coder_chosen", detail={"coder": name}))
+            else:
+                self._note(Event(what="coder_slow", detail={"coder": name}))
 
     def receive(self, slot: SlotRef, copy: Copy) -> ParitySlot:
         """The sum that a contribution is added to."""

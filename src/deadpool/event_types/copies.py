@@ -95,7 +95,8 @@ EVENTS = (
     ),
     EventType(
         name="coder_slow",
-        meaning="A node makes parities without ISA-L. The bytes are the same, and take several times the CPU time.",
+        meaning="A node makes parities without ISA-L. The bytes are the same; with two parities or more they "
+        "take about five times the CPU time.",
         action="Install libisal2 (Debian, Ubuntu) or pyeclib on every node.",
         fields={"coder": "what computes instead"},
         console="SLOW: node {node} makes parities with {coder}, as ISA-L is not there; install libisal2 or pyeclib",
