@@ -61,6 +61,7 @@ class CodedCopies:
         self._sums: dict[SlotRef, ParitySlot] = {}
         self._receiving: dict[tuple[int, Version], SlotRef] = {}  # contributions on their way, by rank
         self._lock = threading.Lock()
+        self._hashing = threading.Lock()
 
     def forget(self, segment: int) -> None:
         """Its memory is about to be freed."""
@@ -95,11 +96,17 @@ class CodedCopies:
         for."""
         known = self._digests.get(ref)
         if known is None or known.digest != seal.digest:
-            known = compute_piece_digests(self._slot(ref), geometry, seal.extent, self._hashers)
-            if known.digest != seal.digest:
-                raise CopySpoilt(f"{seal.version} of rank {seal.rank} is {NOT_AS_SEALED}")
-            self._digests[ref] = known
+            with self._hashing:  # it is contributed to all other members at once: one of them hashes it
+                known = self._digests.get(ref)
+                if known is None or known.digest != seal.digest:
+                    known = self._digests[ref] = self._hash_again(ref, seal, geometry)
         return known
+
+    def _hash_again(self, ref: SlotRef, seal: Seal, geometry: Geometry) -> PieceDigests:
+        found = compute_piece_digests(self._slot(ref), geometry, seal.extent, self._hashers)
+        if found.digest != seal.digest:
+            raise CopySpoilt(f"{seal.version} of rank {seal.rank} is {NOT_AS_SEALED}")
+        return found
 
     # --- to the parities of other nodes -------------------------------------------------------------------------------
 
