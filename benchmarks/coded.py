@@ -133,17 +133,17 @@ class Campaign:
         else:
             self._await_gate(gate)
             self._await_ready(gate, max(2, len(case.victims)))
-            self._strike(case, gate)
+            self._kill_victims(case, gate)
         self._await(lambda: set(self.killed[-1]) <= self._lost(), f"the loss of {self.killed[-1]}")
         for _ in self.killed[-1]:
             self.trial.job.add_node(f"n{self._added}", spare=True)
             self._added += 1
 
-    def _strike(self, case: Case, gate: int) -> None:
+    def _kill_victims(self, case: Case, gate: int) -> None:
         nodes = [self._node_at(position) for position in case.victims]
         plans = len(self._events("planned"))
         if case.moment == "recovered":
-            self._strike_after_recovery(case, nodes, gate)
+            self._kill_after_recovery(case, nodes, gate)
             return
         self.killed.append(tuple(nodes))
         if case.moment == "gate":
@@ -160,7 +160,7 @@ class Campaign:
             self._await(lambda: len(self._events("planned")) > plans, "the plan of the recovery")
             self.trial.job.kill_node(nodes[1])
 
-    def _strike_after_recovery(self, case: Case, nodes: list[str], gate: int) -> None:
+    def _kill_after_recovery(self, case: Case, nodes: list[str], gate: int) -> None:
         """With one parity the newcomer is lost, before it has computed a step; with two it is another node."""
         if len(nodes) == 1:
             status = ask(self.trial.job.run_dir, "status")
