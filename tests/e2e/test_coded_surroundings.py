@@ -36,7 +36,15 @@ def test_two_ranks_per_node(make_stage, play):
 def test_replicas_of_shards(make_stage, play, victim):
     """Every shard has a replica on another node, and only the record is coded."""
     stage = make_stage("hsdp", scene=f"wait@4:{victim}", nodes=4, protect="rs(3,1)")
-    play(stage, lambda: lose_node_at_gate(stage, f"n{victim}"))
+    ranks: list[dict[str, Any]] = []
+
+    def during():
+        stage.await_gate(4)
+        ranks.extend(stage.await_rank_figures())
+        lose_node_at_gate(stage, f"n{victim}")
+
+    play(stage, during)
+    assert all(rank["wire_bytes_per_step"] < rank["replica_bytes"] / 2 for rank in ranks)
     assert stage.seats()[victim] == "n4"
 
 
