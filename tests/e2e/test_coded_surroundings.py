@@ -20,7 +20,6 @@ def test_contributions_and_rebuilds_are_encrypted(make_stage, play):
     stage = make_stage(scene="wait@4:1", nodes=3, protect="rs(2,1)", tls="ephemeral")
     play(stage, lambda: lose_node_at_gate(stage, "n1"))
     assert stage.seats()[1] == "n3"
-    assert stage.events("push_failed") == []
 
 
 @pytest.mark.thorough
