@@ -75,9 +75,10 @@ class CopyCheckers:
             fail("rule 17", f"the copies of {machine.name} go to {names}")
         if plan.orders and not layout.holders <= len(names) <= most:
             fail("rule 28", f"the copies of {machine.name} go to {names}: {layout.holders} to {most} are within bounds")
-        outside = [m for m in self._world.coordinator.seats if racks(m) != racks(machine.name)]
+        seats = tuple(dict.fromkeys(self._world.coordinator.seats))  # one that carries ranks sits at several positions
+        outside = [m for m in seats if racks(m) != racks(machine.name)]
         shared = [name for name in names if racks(name) == racks(machine.name)]
-        roomy = layout.positions <= 2 * len(outside) and len(names) == 1
+        roomy = len(seats) <= 2 * len(outside) and len(names) == 1
         if self._world.options.racks and shared and roomy:
             fail("rule 17", f"a copy of {machine.name} goes to {shared} in its own rack, {outside} are in others")
 

@@ -81,6 +81,23 @@ class Holdings:
                             return f"rank {group.ranks[member]} after the loss of members {sorted(lost)} of {nodes}"
         return ""
 
+    def first_shard_at_one_node(self, version: Version) -> str:
+        """Rule 30 (carried ranks): the bytes of each shard are on several nodes, although several ranks may have one
+        home. Where a node has died unnoticed, one is enough. "" if all is well."""
+        history = self._world.history
+        machines = {node: self._world.machine_at(node) for node in self._world.coordinator.seats}
+        for shard in range(history.shards):
+            truth = history.state(version, shard).replica
+            nodes = [name for name, machine in machines.items() if self._has_shard(machine, shard, version, truth)]
+            if len(nodes) + sum(not machine.alive for machine in machines.values()) < 2:
+                return f"the bytes of shard {shard} are on {nodes} only"
+        return ""
+
+    def _has_shard(self, machine: Machine, shard: int, version: Version, truth: int) -> bool:
+        sealed = machine.arena.sealed.items() if machine.alive else ()
+        slots = [slot for slot, (rank, v) in sealed if v == version and self._world.history.shard_of(rank) == shard]
+        return any(found is not None and found.replica == truth for found in map(machine.arena.snapshot, slots))
+
     def can_rebuild(self, rank: int, version: Version) -> bool:
         """From what the other nodes of its group really hold, undamaged."""
         layout = self._world.layout
@@ -125,5 +142,6 @@ class Holdings:
             if sealed == (rank, version):
                 content = machine.arena.snapshot(slot)
                 corrupt = slot in machine.arena.corrupted
-                return content is not None and (corrupt or content.unique == truth.unique) and not (corrupt and intact)
+                is_true = content is not None and (content.unique, content.course) == (truth.unique, truth.course)
+                return content is not None and (corrupt or is_true) and not (corrupt and intact)
         return False

@@ -41,6 +41,7 @@ class SeedOptions:
     adaptive: bool = False  # protection follows the health of nodes
     evict: bool = False  # and ill nodes are drained
     scheme: str = ""  # how copies are protected, as rs(2,1); empty: by whole copies at the holders
+    shards: int = 0  # the job may shrink: so many ranks hold all tensors, the next ones the same again; 0: it may not
     durable: bool = False  # checkpoints are written to a store, and are what is left when all copies of a rank are lost
 
     def __str__(self) -> str:

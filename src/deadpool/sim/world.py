@@ -14,7 +14,7 @@ from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.effects import DrainAsked, Finish, FromAgent
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Settings
+from deadpool.protocol.messages import Settings, Shares
 from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool.sim.checkers import Checkers
 from deadpool.sim.clock import Clock, LocalClock
@@ -49,7 +49,7 @@ class World:
         self.clock = Clock()
         self._healing: list[Callable[[], None]] = []
         self.layout = Layout(positions=options.nodes, per_node=options.per_node, holders=options.holders)
-        self.history = History(self.layout.world_size)
+        self.history = History(self.layout.world_size, options.shards)
         self.checkers = Checkers(self)
         self.reductions = Reductions(self)
         self.streams = CopyStreams(self)
@@ -92,6 +92,7 @@ class World:
             isolation_s=ISOLATION_S,
             durable=DURABLE if self.options.durable else None,
             adaptive=self._adaptive_bounds,
+            without_spare="shrink" if self.options.shards else "wait",
         )
         schedule = Schedule(every=self.options.every, rests=RESTS if self.options.budget else 0)
         scheme = Scheme.parse(self.options.scheme) if self.options.scheme else None
@@ -154,15 +155,27 @@ class World:
     # --- the job -----------------------------------------------------------------------------------------------------
 
     @property
+    def may_shrink(self) -> bool:
+        return self.options.shards > 0
+
+    @property
     def replica_bytes(self) -> int:
         return 200 if self.options.replicated else 0
 
     def peers_of(self, rank: int) -> tuple[int, ...]:
-        """The ranks on other nodes that hold the replica region too."""
+        """The ranks on other nodes that hold the replica region too; where they may be carried, those of its shard."""
+        if self.may_shrink:
+            return tuple(range(*self.shares_of(rank).replicas))
         if not self.options.replicated:
             return ()
         home = self.layout.position_of(rank)
         return tuple(r for r in range(self.layout.world_size) if self.layout.position_of(r) != home)
+
+    def shares_of(self, rank: int) -> Shares:
+        """As the script's layout has it: replicas of all tensors, each of as many ranks as there are shards."""
+        shards = self.options.shards
+        first = rank - rank % shards
+        return Shares(replicas=(rank % shards, self.layout.world_size, shards), block=(first, first + shards, 1))
 
     @property
     def allowed_lag(self) -> int:
@@ -223,7 +236,7 @@ class World:
         if what == "go":
             self.steps_since_go = 0
         self.on_event(what)
-        if what == "awaiting_spare":
+        if what in ("awaiting_spare", "shrunk"):
             self.on_waiting()
 
     @property
