@@ -150,11 +150,14 @@ class Checkers:
         return [schedule for schedule in self._schedules if schedule.start <= number][-1].captures(number)
 
     def _check_passed(self, before: Permit, permit: Permit) -> None:
-        """Rule 7 (pending versions are not passed): without a commit only versions that no rank captures, or that some
-        rank missed, are passed."""
+        """Rule 7 (pending versions are not passed): without a commit only versions that no rank captures, that some
+        rank missed, or that cannot count since their bytes are on one node (rule 30, carried ranks), are passed."""
         for number in range(before.keep_from, permit.keep_from):
             if self._is_scheduled(number) and (permit.generation, number) not in self._missed:
-                fail("rule 7", f"version {number} was on its way, and the permit passed it: {permit}")
+                resumed = self._resume is not None and self._resume.number == number
+                version = self._resume if resumed else Version(permit.generation, number)
+                if version is None or not self._holdings.first_shard_at_one_node(version):
+                    fail("rule 7", f"version {number} was on its way, and the permit passed it: {permit}")
 
     def on_report(self, message: Any) -> None:
         """What the coordinator is told, as it arrives."""
@@ -226,6 +229,10 @@ class Checkers:
             for rank, version in self._holdings.intact_copies(node):
                 if rank in ranks and version == watermark and not self._world.options.replicated:
                     fail("d", f"{node} has {version} of rank {rank}, which was called lost")
+        if watermark is not None and self._world.may_shrink:
+            for rank in ranks:
+                if where := self._holdings.where_in_parts(rank, watermark, list(self._world.coordinator.members)):
+                    fail("d", f"{watermark} of rank {rank}, which was called lost, is there in parts: {where}")
         if watermark is None or self._world.options.replicated or not self._world.coordinator.seats:
             return
         for rank in ranks:

@@ -98,6 +98,18 @@ class Holdings:
         slots = [slot for slot, (rank, v) in sealed if v == version and self._world.history.shard_of(rank) == shard]
         return any(found is not None and found.replica == truth for found in map(machine.arena.snapshot, slots))
 
+    def where_in_parts(self, rank: int, version: Version, nodes: list[str]) -> str:
+        """Where the record of a rank is, and the bytes of its shard. "" if one of them is nowhere."""
+        history, shard = self._world.history, self._world.history.shard_of(rank)
+        truth = history.state(version, rank)
+        records = [node for node in nodes if (rank, version) in self.intact_copies(node)]
+        tensors = [
+            node
+            for node in nodes
+            if shard is not None and self._has_shard(self._world.machine_at(node), shard, version, truth.replica)
+        ]
+        return f"its record on {records}, its tensors on {tensors}" if records and tensors else ""
+
     def can_rebuild(self, rank: int, version: Version) -> bool:
         """From what the other nodes of its group really hold, undamaged."""
         layout = self._world.layout

@@ -35,6 +35,10 @@ class ShrinkChecker:
         """Ranks without a process in the newest plan, and the ranks that carry them."""
         return {rank: carrier for rank, carrier in self._carrier.items() if carrier is not None}
 
+    @property
+    def carrying_nodes(self) -> set[str]:
+        return {self._node[rank] for rank in self.carried}
+
     # --- plans --------------------------------------------------------------------------------------------------------
 
     def on_plan(self, node: str, plan: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from deadpool.protocol.adaptive_bounds import AdaptiveBounds
@@ -29,6 +30,8 @@ from deadpool.sim.streams import CopyStreams
 
 HEARTBEAT_S = 1.0
 DEADLINES = Deadlines(node_s=5.0, fence_s=14.0, prepare_s=60.0, connect_s=20.0, spare_wait_s=40.0, hang_s=25.0)
+PATIENT_S = 300.0
+"""Until a job that may shrink, and cannot, has waited for a spare for too long: there are few of them."""
 UNWIND_S = 6.0
 ENDLESS = 1_000_000
 SLOW_AND_FAST_S = 16.0
@@ -96,7 +99,8 @@ class World:
         )
         schedule = Schedule(every=self.options.every, rests=RESTS if self.options.budget else 0)
         scheme = Scheme.parse(self.options.scheme) if self.options.scheme else None
-        return CoordinatorConfig(settings=settings, deadlines=DEADLINES, schedule=schedule, scheme=scheme)
+        deadlines = replace(DEADLINES, spare_wait_s=PATIENT_S) if self.may_shrink else DEADLINES
+        return CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=schedule, scheme=scheme)
 
     @property
     def _adaptive_bounds(self) -> AdaptiveBounds | None:

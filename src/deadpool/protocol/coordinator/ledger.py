@@ -28,7 +28,7 @@ class Ledger:
     placement: Placement
     places: dict[Version, set[tuple[int, str | None]]] = field(default_factory=dict)
     missed: set[int] = field(default_factory=set)
-    replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank: copies that count on peers
+    replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank, at home: also what others count on
 
     def _is_holder_of(self, rank: int, node: str) -> bool:
         return any(self.nodes[p] == node for p in self.placement.of(self.layout.position_of(rank)))
@@ -36,7 +36,7 @@ class Ledger:
     def add_sealed(self, copy: Copy) -> None:
         rank, version = copy.seal.rank, copy.seal.version
         self.places.setdefault(version, set()).add((rank, AT_HOME))
-        if copy.peers and copy.seal.extent.replica_bytes:
+        if copy.seal.extent.replica_bytes:
             self.replicas.setdefault(version, {})[rank] = copy
 
     def add_sealed_batch(self, batch: CopyBatch, seats: Sequence[int]) -> None:
@@ -99,7 +99,8 @@ class Ledger:
     def unmatched(self, version: Version) -> tuple[int, ...]:
         """Ranks whose replica region was not sent, since peers have it, although no peer on another node does."""
         copies = self.replicas.get(version, {})
-        return tuple(rank for rank in sorted(copies) if not self._has_replica(copies, rank))
+        counting = (rank for rank in sorted(copies) if copies[rank].peers)
+        return tuple(rank for rank in counting if not self._has_replica(copies, rank))
 
     def _has_replica(self, copies: dict[int, Copy], rank: int) -> bool:
         home, wanted = self._home_of(rank), replica_of(copies[rank].seal)
