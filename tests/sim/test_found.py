@@ -36,6 +36,10 @@ FOUND = {
         220,
     ),
     "the cut of an older generation ends what loads from a checkpoint in this one": ("durable", 63),
+    "a young job that grows ends: its newcomers count on replicas that were sent, and those seem to differ": (
+        "shrink",
+        6,
+    ),
 }
 
 

@@ -97,9 +97,29 @@ def _shrink(options: SeedOptions) -> SeedOptions:
 
 SHRINK_KINDS = frozenset(
     {
-        "node", "power", "reboot", "pause", "pair", "newcomer", "cut_off", "trainer", "hang", "alarm", "join", "spare",
-        "corrupt", "drain", "leave", "reset", "node_cut", "node_half_cut", "peers_cut", "coordinator", "carrier",
-        "refill", "shortage",
+        "node",
+        "power",
+        "reboot",
+        "pause",
+        "pair",
+        "newcomer",
+        "cut_off",
+        "trainer",
+        "hang",
+        "alarm",
+        "join",
+        "spare",
+        "corrupt",
+        "drain",
+        "leave",
+        "reset",
+        "node_cut",
+        "node_half_cut",
+        "peers_cut",
+        "coordinator",
+        "carrier",
+        "refill",
+        "shortage",
     }  # fmt: skip
 )
 PROFILES = (

@@ -28,7 +28,9 @@ class Ledger:
     placement: Placement
     places: dict[Version, set[tuple[int, str | None]]] = field(default_factory=dict)
     missed: set[int] = field(default_factory=set)
-    replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank, at home: also what others count on
+    replicas: dict[Version, dict[int, Copy]] = field(
+        default_factory=dict
+    )  # by rank, at home: also what others count on
 
     def _is_holder_of(self, rank: int, node: str) -> bool:
         return any(self.nodes[p] == node for p in self.placement.of(self.layout.position_of(rank)))
