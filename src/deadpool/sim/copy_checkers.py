@@ -45,7 +45,7 @@ class CopyCheckers:
         home = seats[self._world.layout.position_of(rank)]
         if floor is None or version.number <= floor.number:
             return
-        if (rank, floor) not in self._holdings.intact_copies(home.name):
+        if not self._holdings.is_intact_at_home(home, rank, floor):
             return
         if (rank, floor) not in machine.arena.sealed.values():
             fail("rule 16", f"{machine.name} stores {version} of rank {rank} and lacks the floor {floor}")

@@ -27,6 +27,13 @@ class Holdings:
         sealed = machine.arena.sealed.items() if machine.alive else ()
         return [copy for slot, copy in sealed if slot not in machine.arena.corrupted]
 
+    def is_intact_at_home(self, machine: Machine, rank: int, version: Version) -> bool:
+        """A node may have held copies of a rank before it became its home: those do not count."""
+        own = machine.agent.copies.own.get(rank)
+        slot = own.find(version) if own is not None else None
+        sealed = machine.arena.sealed.get(slot.ref) if slot is not None and machine.alive else None
+        return slot is not None and sealed == (rank, version) and slot.ref not in machine.arena.corrupted
+
     def offered_copies(self, node: str) -> list[RankCopy]:
         """The copies that the node would report in an inventory."""
         machine = self._world.machine_at(node)

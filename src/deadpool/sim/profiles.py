@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deadpool.protocol.coding import Scheme
-from deadpool.sim.options import ANYTHING, Profile, SeedOptions
+from deadpool.sim.options import ANYTHING, SIZE_KINDS, Profile, SeedOptions
 
 
 def _succession(options: SeedOptions) -> SeedOptions:
@@ -84,8 +84,8 @@ def _coded_pairs(options: SeedOptions) -> SeedOptions:
 
 
 def _shrink(options: SeedOptions) -> SeedOptions:
-    """Few spares or none. Replicas are single ranks, all ranks of a node, or ranks of two nodes. In most seeds all ranks
-    have said how they divide their work before the first fault comes."""
+    """Few spares or none. Replicas are single ranks, all ranks of a node, or ranks of two nodes. In most seeds all
+    ranks have said how they divide their work before the first fault comes."""
     nodes_per_replica = 2 if options.seed % 3 == 0 else 1
     nodes = max(3, options.nodes) if nodes_per_replica == 1 else 4 + 2 * (options.seed % 2)
     shards = (1, options.per_node)[options.seed % 2] if nodes_per_replica == 1 else 2 * options.per_node
@@ -95,33 +95,9 @@ def _shrink(options: SeedOptions) -> SeedOptions:
     )  # fmt: skip
 
 
-SHRINK_KINDS = frozenset(
-    {
-        "node",
-        "power",
-        "reboot",
-        "pause",
-        "pair",
-        "newcomer",
-        "cut_off",
-        "trainer",
-        "hang",
-        "alarm",
-        "join",
-        "spare",
-        "corrupt",
-        "drain",
-        "leave",
-        "reset",
-        "node_cut",
-        "node_half_cut",
-        "peers_cut",
-        "coordinator",
-        "carrier",
-        "refill",
-        "shortage",
-    }  # fmt: skip
-)
+MACHINE_KINDS = {"node", "power", "reboot", "pause", "pair", "newcomer", "cut_off", "join", "spare", "drain", "leave"}
+LINK_KINDS = {"reset", "node_cut", "node_half_cut", "peers_cut"}
+SHRINK_KINDS = SIZE_KINDS | MACHINE_KINDS | LINK_KINDS | {"trainer", "hang", "alarm", "corrupt", "coordinator"}
 PROFILES = (
     ANYTHING,
     Profile(

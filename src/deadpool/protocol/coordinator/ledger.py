@@ -105,10 +105,14 @@ class Ledger:
         return tuple(rank for rank in counting if not self._has_replica(copies, rank))
 
     def _has_replica(self, copies: dict[int, Copy], rank: int) -> bool:
+        """Peers come first, of which there may be one on every node. A copy that was fetched may not name all of them,
+        and its digest tells which other copies have the same bytes."""
         home, wanted = self._home_of(rank), replica_of(copies[rank].seal)
-        elsewhere = (copies[peer] for peer in copies[rank].peers if peer in copies)
+        peers = (copies[peer] for peer in copies[rank].peers if peer in copies)
         return any(
-            self._home_of(replica.seal.rank) != home and replica_of(replica.seal) == wanted for replica in elsewhere
+            replica_of(copy.seal) == wanted and self._home_of(copy.seal.rank) != home
+            for each in (peers, copies.values())
+            for copy in each
         )
 
     @property
