@@ -40,6 +40,8 @@ FOUND = {
         "shrink",
         6,
     ),
+    "a fetched copy names few of its peers, and its replica on another node does not count": ("shrink", 507),
+    "of two copies on a node that became the home of a rank one is spoilt, and both are dropped": ("shrink", 827),
 }
 
 
