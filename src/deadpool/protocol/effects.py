@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from deadpool.events import Event
 from deadpool.protocol.checkpoint import Checkpoint
-from deadpool.protocol.coding import CodingGroup
+from deadpool.protocol.coding import CodingGroup, Scheme
 from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Fetch, Holder, Peer, SlotRef
@@ -21,8 +23,9 @@ from deadpool.protocol.seal import Digest, Geometry
 # --- inputs of the coordinator ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromAgent:
+class FromAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """A Struct, as `ToAgent` is: there are thousands of both in one recovery, and a dataclass takes a microsecond."""
+
     node: str
     message: Any
 
@@ -61,6 +64,13 @@ class DrainAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeAsked:
+    """A person wants snapshots to be protected in another way."""
+
+    scheme: Scheme
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointAsked:
     """A person wants a durable checkpoint as soon as there is a newer version to write."""
 
@@ -72,7 +82,9 @@ class CheckpointFound:
     checkpoint: Checkpoint
 
 
-CoordinatorInput = FromAgent | LinkLost | Tick | Stalled | StopAsked | DrainAsked | CheckpointAsked | CheckpointFound
+CoordinatorInput = (
+    FromAgent | LinkLost | Tick | Stalled | StopAsked | DrainAsked | SchemeAsked | CheckpointAsked | CheckpointFound
+)  # fmt: skip
 
 # --- inputs of the agent ---------------------------------------------------------------------------------------------
 
@@ -306,8 +318,7 @@ AgentInput = (
 # --- effects ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToAgent:
+class ToAgent(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     term: int
     message: Any

@@ -28,9 +28,11 @@ class Ledger:
     placement: Placement
     places: dict[Version, set[tuple[int, str | None]]] = field(default_factory=dict)
     missed: set[int] = field(default_factory=set)
-    replicas: dict[Version, dict[int, Copy]] = field(
-        default_factory=dict
-    )  # by rank, at home: also what others count on
+    replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank, at home; others may count on them
+    _wanted: int = field(init=False)  # places of a version that is complete: counted once, not at every copy
+
+    def __post_init__(self) -> None:
+        self._wanted = self.placement.count(self.layout)
 
     def _is_holder_of(self, rank: int, node: str) -> bool:
         return any(self.nodes[p] == node for p in self.placement.of(self.layout.position_of(rank)))
@@ -91,7 +93,7 @@ class Ledger:
 
     def lag(self, version: Version) -> int:
         """Copies that are still missing."""
-        return self.placement.count(self.layout) - len(self.places.get(version, ()))
+        return self._wanted - len(self.places.get(version, ()))
 
     @property
     def newest(self) -> int:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
     Connect,
-    Connected,
     Fence,
     FenceAck,
     Go,
+    NodeConnected,
+    NodePrepared,
     Plan,
-    PlanAck,
-    Prepared,
     Proceed,
     Rehearse,
     Sealed,
@@ -74,7 +73,12 @@ class Answers:
     # --- fence and plan -----------------------------------------------------------------------------------------------
 
     def _rest(self, node: LightNode, generation: Generation) -> None:
-        self._run.say(node, FenceAck(generation=generation, inventory=node.inventory()))
+        self._run.say(
+            node,
+            FenceAck(
+                generation=generation, inventory=node.inventory(), planned=node.plan.generation if node.plan else None
+            ),
+        )
 
     def _take_plan(self, node: LightNode, plan: Plan) -> None:
         had = node.ranks
@@ -106,8 +110,7 @@ class Answers:
 
     def _planned(self, node: LightNode, about: tuple[Plan, bool]) -> None:
         """A spare keeps what it has rehearsed; a node that has lost its seat starts fresh trainers."""
-        plan, had_seat = about
-        self._run.say(node, PlanAck(generation=plan.generation))
+        _, had_seat = about
         if had_seat and not node.ranks:
             self._run.say(node, node.park())
 
@@ -119,12 +122,11 @@ class Answers:
             self._run.say(node, Sealed(generation=plan.generation, copy=copy))
         if node.rehearsed and node.went is None:
             self._run.say(node, node.trainers())  # they are seated now
-        for rank in node.ranks:
-            self._run.say(node, Prepared(generation=plan.generation, rank=rank, store=store))
+        here = store if plan.store_rank in node.ranks else None
+        self._run.say(node, NodePrepared(generation=plan.generation, ranks=tuple(node.ranks), store=here))
 
     def _connected(self, node: LightNode, generation: Generation) -> None:
-        for rank in node.ranks:
-            self._run.say(node, Connected(generation=generation, rank=rank))
+        self._run.say(node, NodeConnected(generation=generation, ranks=tuple(node.ranks)))
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
 
