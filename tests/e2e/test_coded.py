@@ -8,6 +8,8 @@ import pytest
 from test_damage import damage_copies
 from test_drain_rpc import drain
 
+from deadpool.cli.job_client import ask
+
 
 @pytest.mark.parametrize(
     ("layout", "victim"),
@@ -91,3 +93,22 @@ def test_node_is_drained(make_stage, play):
 
     results = play(stage, during)
     assert stage.seats()[1] == "n3" and results.steps_done_again() == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("before", "after"), [("copies=1", "rs(2,1)"), ("rs(2,1)", "copies=1")])
+def test_scheme_is_changed_while_the_job_runs(make_stage, play, before, after):
+    stage = make_stage(scene="wait@2:1 wait@5:1", nodes=3, protect=before)
+
+    def during():
+        stage.await_gate(2)
+        stage.trial.await_event("protected")
+        assert ask(stage.trial.job.run_dir, "protect", scheme=after)["scheme"] == after
+        stage.open_gate(2)
+        stage.trial.await_event("go", count=2)
+        stage.await_committed(4)
+        stage.kill_node_at_gate("n1", 5)
+
+    results = play(stage, during)
+    assert stage.events("scheme")[0]["scheme"] == after
+    assert stage.events("reconfiguration") and results.steps_done_again() <= 1

@@ -35,6 +35,9 @@ FOUND = {
         "illness",
         220,
     ),
+    "a spare whose report comes after a takeover is never asked to rehearse anything": ("coded", 217),
+    "a snapshot that is spoilt before Go keeps everything newer from the parities of others": ("coded_pairs", 179),
+    "a version that a node is drained at is given up, since a holder could not store it": ("coded_pairs", 4),
     "the cut of an older generation ends what loads from a checkpoint in this one": ("durable", 63),
 }
 

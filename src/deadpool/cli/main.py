@@ -24,6 +24,7 @@ from deadpool.cli import (
     picture,
     plan,
     pool,
+    protect,
     replace,
     report,
     run,
@@ -76,6 +77,7 @@ app.command()(report.report)
 app.command()(kill.kill)
 app.command()(drain.drain)
 app.command()(replace.replace)
+app.command()(protect.protect)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(salvage.salvage)

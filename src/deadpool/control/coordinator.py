@@ -24,6 +24,7 @@ from deadpool.errors import DeadPoolError
 from deadpool.events import Event, EventLog
 from deadpool.fault_orders import InjectionOrder
 from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import (
     CheckpointAsked,
@@ -35,6 +36,7 @@ from deadpool.protocol.effects import (
     Finish,
     FromAgent,
     LinkLost,
+    SchemeAsked,
     StopAsked,
     Tick,
     ToAgent,
@@ -331,6 +333,18 @@ class CoordinatorServer:
         self.ask_checkpoint()
         return Answer(body={})
 
+    def _use_scheme(self, text: str) -> Answer:
+        core = self._leadership.coordinator
+        try:
+            scheme = Scheme.parse(text)
+        except ValueError as error:
+            return Answer(body={}, error=str(error))
+        if (refusal := core.protection.refusal_of_scheme(scheme)) is not None:
+            return Answer(body={}, error=f"snapshots stay as they are protected: {refusal}")
+        before = core.scheme
+        self._feed(SchemeAsked(scheme=scheme))
+        return Answer(body={"scheme": str(scheme), "before": str(before)})
+
     def _fault_text(self) -> str | None:
         """That this process has seen; a coordinator before it may have seen others."""
         return console_line(self._last_fault) if self._last_fault is not None else None
@@ -353,11 +367,13 @@ class CoordinatorServer:
                 return self._drains.drain(ask.arguments)
             case "replace":
                 return self._drains.replace_straggler()
+            case "protect":
+                return self._use_scheme(str(ask.arguments.get("scheme")))
             case "durable":
                 return self._ask_checkpoint()
             case "stop":
                 self.stop("asked to stop")
                 return Answer(body={})
             case _:
-                known = "status, kill, drain, replace, durable, doctor or stop"
+                known = "status, kill, drain, replace, protect, durable, doctor or stop"
                 return Answer(body={}, error=f"{ask.what!r} is not a request of DeadPool: send {known}")

@@ -36,10 +36,20 @@ EVENTS = (
         console="node {node} is evicted: {reason}",
     ),
     EventType(
+        name="scheme",
+        meaning="Snapshots are to be protected in another way. It counts from the next plan on.",
+        action="Nothing; `protected` says when every version is complete in the new way.",
+        fields={"scheme": "copies=N or rs(K,M)", "reason": "who wants it"},
+        console="snapshots are protected by {scheme} from the next plan on: {reason}",
+    ),
+    EventType(
         name="reconfiguration",
         meaning="Every rank has stopped at one version, so that copies can be placed anew. No rank moves.",
         action="Nothing; no step is computed again.",
-        fields={"step": "the version at which all ranks stopped", "reason": "which ranks get a further holder"},
+        fields={
+            "step": "the version at which all ranks stopped",
+            "reason": "which ranks get a further holder, or how snapshots are protected now",
+        },
         console="every rank has stopped at version {step}: {reason}, no step is lost",
     ),
     EventType(

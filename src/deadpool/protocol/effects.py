@@ -12,7 +12,7 @@ from typing import Any
 
 from deadpool.events import Event
 from deadpool.protocol.checkpoint import Checkpoint
-from deadpool.protocol.coding import CodingGroup
+from deadpool.protocol.coding import CodingGroup, Scheme
 from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Fetch, Holder, Peer, SlotRef
@@ -61,6 +61,13 @@ class DrainAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeAsked:
+    """A person wants snapshots to be protected in another way."""
+
+    scheme: Scheme
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointAsked:
     """A person wants a durable checkpoint as soon as there is a newer version to write."""
 
@@ -72,7 +79,9 @@ class CheckpointFound:
     checkpoint: Checkpoint
 
 
-CoordinatorInput = FromAgent | LinkLost | Tick | Stalled | StopAsked | DrainAsked | CheckpointAsked | CheckpointFound
+CoordinatorInput = (
+    FromAgent | LinkLost | Tick | Stalled | StopAsked | DrainAsked | SchemeAsked | CheckpointAsked | CheckpointFound
+)  # fmt: skip
 
 # --- inputs of the agent ---------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
-from deadpool.protocol.effects import DrainAsked, Finish, FromAgent
+from deadpool.protocol.effects import DrainAsked, Finish, FromAgent, SchemeAsked
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.topology import Address, Layout, Schedule
@@ -199,7 +199,7 @@ class World:
         if host.leadership.is_leader and host.coordinator.term >= self.coordinator.term:
             self.leading_host, self.coordinator = host, host.coordinator
 
-    def feed(self, input: FromAgent | DrainAsked) -> None:
+    def feed(self, input: FromAgent | DrainAsked | SchemeAsked) -> None:
         """Feeds an input that a node, or a person, would give."""
         if self.leading_host.alive and self.leading_host.coordinator is self.coordinator:
             self.leading_host.feed(input)

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.drain import Drains
@@ -59,6 +60,7 @@ from deadpool.protocol.effects import (
     DrainAsked,
     FromAgent,
     LinkLost,
+    SchemeAsked,
     Stalled,
     StopAsked,
     Tick,
@@ -138,6 +140,8 @@ class Coordinator:
                 self._ending.end(reason, failed=True)
             case DrainAsked(node=node, reason=reason):
                 self._drain_requests.drain(node, reason, now)
+            case SchemeAsked(scheme=scheme):
+                self.protection.use_scheme(scheme, now)
             case CheckpointAsked():
                 self.checkpoints.ask()
             case CheckpointFound(checkpoint=checkpoint):
@@ -260,8 +264,10 @@ class Coordinator:
                 self._resumption.on_ended(message)
             case Salvaged() if self.phase is Phase.SALVAGING:
                 self._ending.on_salvaged(node, message)
-            case Report() | TakeoverReport():
-                pass  # the first is for the log; the second says what this coordinator has seen for itself
+            case TakeoverReport(trainers=trainers):
+                self._on_trainers(member, trainers)  # of a spare whose report came after the takeover
+            case Report():
+                pass  # it is for the log
             case _:
                 self._job.out.emit("message_refused", node=node, message=type(message).__name__)
 
@@ -350,6 +356,11 @@ class Coordinator:
     def inexact_from(self) -> int | None:
         """The step from which on the job has not been bit-identical; None: it is."""
         return self._job.inexact_from
+
+    @property
+    def scheme(self) -> Scheme:
+        """How snapshots are protected, from the next plan on at the latest."""
+        return self._job.scheme
 
     @property
     def has_majority(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.adaptation import (
     EVICTED,
     GUARDED,
@@ -210,6 +211,31 @@ class Protection:
             self._reconfigured_at = now
             nodes = ", ".join(job.seats[position] for position in lacking)
             self._drains.begin_reconfiguration(f"the ranks of {nodes} get a further holder", now)
+
+    # --- another scheme ----------------------------------------------------------------------------------------------
+
+    def refusal_of_scheme(self, scheme: Scheme) -> str | None:
+        """Why snapshots cannot be protected in this way; None: they can."""
+        job, losses = self._job, scheme.losses
+        if losses >= job.layout.positions:
+            return f"{scheme} needs more nodes than may be lost at once: the job has {job.layout.positions}"
+        if not losses and job.layout.positions > 1:
+            return f"{scheme} keeps no copy on another node"
+        if scheme.is_coded and job.carried:
+            return "some ranks are carried by others, which needs whole copies: wait until the job has grown again"
+        return None
+
+    def use_scheme(self, scheme: Scheme, now: float) -> None:
+        """It counts from the next plan on. If nothing else is under way, all ranks stop at one version for it at
+        once; otherwise the next recovery or drain is that plan."""
+        job = self._job
+        if scheme == job.scheme or self.refusal_of_scheme(scheme) is not None:
+            return
+        reason = f"snapshots are protected by {scheme} instead of {job.scheme}"
+        job.scheme = scheme
+        job.out.emit("scheme", scheme=str(scheme), reason="asked to")
+        if job.can_drain and self._drains.current is None and job.commits.protected:
+            self._drains.begin_reconfiguration(reason, now)
 
     # --- for status --------------------------------------------------------------------------------------------------
 

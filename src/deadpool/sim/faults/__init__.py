@@ -5,7 +5,7 @@ in a `FaultKind`, and put that into the list of its file, or a new file's list i
 command counts it by kind and by the phase of a recovery that it hit.
 """
 
-from deadpool.sim.faults import coordinators, departures, health, links, machines, memory, spares, trainers
+from deadpool.sim.faults import coordinators, departures, health, links, machines, memory, protection, spares, trainers
 from deadpool.sim.faults.fault import FaultKind, FaultPlan
 
 ALL: tuple[FaultKind, ...] = (
@@ -17,6 +17,7 @@ ALL: tuple[FaultKind, ...] = (
     *coordinators.FAULTS,
     *departures.FAULTS,
     *health.FAULTS,
+    *protection.FAULTS,
 )
 BY_KIND: dict[str, FaultKind] = {fault.kind: fault for fault in ALL}
 
