@@ -189,8 +189,8 @@ class Commits:
         at_one_home = self.ledger.has_shared_homes
         if ranks != self._unmatched:
             self._unmatched = ranks
-            what = "replicas_at_one_node" if at_one_home else "replicas_differ"
-            self._out.emit(what, step=version.number, ranks=list(ranks))
+            step, named = version.number, list(ranks)
+            self._out.emit("replicas_at_one_node" if at_one_home else "replicas_differ", step=step, ranks=named)
         if self.count < TRIAL_COMMITS and not at_one_home:
             names = ", ".join(map(str, ranks))
             return (
