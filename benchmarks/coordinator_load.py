@@ -6,7 +6,9 @@
 other processors (fake_agents.py), which answer a fence at once and a plan after a second. The run has handshakes,
 joins, a plan, two committed versions, heartbeats at the default interval, and the loss of one node. `share_of_a_core`
 is the CPU time of the coordinator's process divided by the elapsed time. `fault_to_last_plan_s` counts from the cut of
-the node's link until the last agent has its plan, so it includes the work of the fakes.
+the node's link until the last agent has its plan, so it includes the work of the fakes; `fault_to_last_go_s` includes
+the second that they take for a plan. `coordinator_cpu_s` and bytes are those from the fault until the last Go was seen,
+heartbeats included.
 """
 
 from __future__ import annotations
@@ -94,13 +96,19 @@ class Load:
         _wait(lambda: self.count("plan") >= self._nodes, "the last plan")
         last_plan = max(answer["last"]["plan"] for answer in self.ask("report"))
         _wait(lambda: self.count("go") >= self._nodes, "the last go")
-        last_go = max(answer["last"]["go"] for answer in self.ask("report"))
+        spent_s, answers = self.cpu_s() - cpu_s, self.ask("report")
+        last_go = max(answer["last"]["go"] for answer in answers)
         return {
             "fault_to_last_plan_s": round(last_plan - lost, 3),
             "fault_to_last_go_s": round(last_go - lost, 3),
-            "coordinator_cpu_s": round(self.cpu_s() - cpu_s, 3),
+            "coordinator_cpu_s": round(spent_s, 3),
+            "bytes_in": sum(answer["bytes"]["sent"] for answer in answers),
+            "bytes_out": sum(answer["bytes"]["received"] for answer in answers),
             **self._events(),
         }
+
+    def memory_bytes(self) -> int:
+        return int(self.coordinator.memory_info().rss)
 
     def _events(self) -> dict[str, float]:
         """Returns times by the coordinator's own clock."""
@@ -137,16 +145,19 @@ def measure(nodes: int, per_node: int, processes: int) -> dict[str, Any]:
         load = Load(nodes, per_node, processes, folder, stack)
         began = time.monotonic()
         load.start()
+        empty_bytes = load.memory_bytes()
         _wait(lambda: load.count("go") >= nodes, "the job to begin")
         started_s = time.monotonic() - began
         time.sleep(5.0)  # until agents have reported the copies of the first versions
         heartbeats = load.heartbeats()
+        full_bytes = load.memory_bytes()
         loss = load.lose()
     return {
         "nodes": nodes,
         "nproc_per_node": per_node,
         "connections": nodes + 1,
         "start_s": round(started_s, 2),
+        "memory_bytes_per_connection": (full_bytes - empty_bytes) // (nodes + 1),
         "heartbeats": heartbeats,
         "loss": loss,
     }

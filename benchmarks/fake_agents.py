@@ -21,7 +21,6 @@ from deadpool.control.event_loop import serve
 from deadpool.control.run_dir import RunDir
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
-    Connected,
     Copies,
     Copy,
     FenceAck,
@@ -30,9 +29,9 @@ from deadpool.protocol.messages import (
     Join,
     Live,
     Lives,
+    NodeConnected,
+    NodePrepared,
     Plan,
-    PlanAck,
-    Prepared,
     Sealed,
     Stored,
 )
@@ -47,6 +46,7 @@ EXTENT = Extent(record_bytes=4000, unique_bytes=10_000_000_000, replica_bytes=0)
 CONNECTING_AT_ONCE = 64
 PREPARING_S = 1.0
 VERSIONS = 2
+STORE_RANK = Plan.__struct_fields__.index("store_rank")
 ORDERS = Plan.__struct_fields__.index("orders")
 
 
@@ -71,10 +71,15 @@ class FakeAgent(asyncio.Protocol):
         link = await connect(address, credentials, patience_s=60.0)
         self._framer = Framer()
         link._writer.transport.set_protocol(self)  # so that no task is woken for each message
-        self._write, self.hang_up = link.send_framed, link.abort
+        self._link, self.hang_up = link, link.abort
         self._send(Join(node=self.name, incarnation=self.name, data=self._address, spare=self.position is None))
 
+    def _write(self, data: bytes) -> None:
+        self._crowd.bytes_sent += len(data)
+        self._link.send_framed(data)
+
     def data_received(self, data: bytes) -> None:
+        self._crowd.bytes_received += len(data)
         for payload in self._framer.feed(data):
             _, _, (kind, *fields) = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
             self._on_message(kind, tuple(fields))
@@ -93,8 +98,7 @@ class FakeAgent(asyncio.Protocol):
                 self._crowd.note("plan")
                 self._carry_out(Generation(*fields[0]), fields)
             case "Connect":
-                for rank in self._ranks:
-                    self._send(Connected(generation=Generation(*fields[0]), rank=rank))
+                self._send(NodeConnected(generation=Generation(*fields[0]), ranks=tuple(self._ranks)))
             case "Go":
                 self._crowd.note("go")
                 self._go(Generation(*fields[0]))
@@ -107,9 +111,8 @@ class FakeAgent(asyncio.Protocol):
         if orders and self.position is None:
             self.position = self._layout.position_of(orders[0][0])
             self._take_seat(self.position)
-        self._send(PlanAck(generation=generation))
-        for rank in self._ranks:
-            self._send(Prepared(generation=generation, rank=rank, store=self._address))
+        store = self._address if plan[STORE_RANK] in self._ranks else None
+        self._send(NodePrepared(generation=generation, ranks=tuple(self._ranks), store=store))
 
     def _go(self, generation: Generation) -> None:
         if generation != self._generation:
@@ -137,7 +140,7 @@ class FakeAgent(asyncio.Protocol):
             own=Copies.of(_copy(rank, version) for rank in self._ranks),
             held=Copies.of(_copy(rank, version) for rank in self._held),
         )
-        return framed(FenceAck(generation=generation, inventory=inventory))
+        return framed(FenceAck(generation=generation, inventory=inventory, planned=self._generation))
 
     def beat(self, generation: Generation, step: int) -> None:
         if not self._skips_a_beat:
@@ -162,7 +165,7 @@ class Crowd:
             spare = index >= layout.positions
             name = f"s{index}" if spare else f"n{index}"
             self.agents[name] = FakeAgent(name, None if spare else index, layout, self)
-        self.welcomed = 0
+        self.welcomed = self.bytes_sent = self.bytes_received = 0
         self._counts: dict[str, int] = {}
         self._last: dict[str, float] = {}
         self._generation = Generation(1, 1)
@@ -174,7 +177,8 @@ class Crowd:
 
     def report(self) -> None:
         counted = {"welcomed": self.welcomed, "counts": self._counts, "last": self._last, "now": time.monotonic()}
-        print(json.dumps(counted), flush=True)
+        wire = {"sent": self.bytes_sent, "received": self.bytes_received}
+        print(json.dumps({**counted, "bytes": wire}), flush=True)
 
     async def run(self) -> None:
         gate = asyncio.Semaphore(CONNECTING_AT_ONCE)
@@ -216,6 +220,7 @@ class Crowd:
                     self.agents.pop(name).hang_up()
                 case ["clear"]:
                     self._counts.clear()
+                    self.bytes_sent = self.bytes_received = 0
                     self._generation = Generation(1, 2)
                     for agent in self.agents.values():
                         agent.get_ready(self._generation)

@@ -95,7 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pool": SHARED | {"control", "wire", "environment", "owner_only", "child_processes"},
     "sim": SHARED,
     "sizing": {"errors", "metrics", "picture.axis", "picture.svg", "story"},
-    "dashboard": SHARED | {"story", "event_types", "journal", "metrics"},
+    "dashboard": SHARED | {"story", "event_types", "journal", "metrics", "sizing"},
     "snapshot": SHARED
     | {"host_memory"}
     | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "preauth_limit", "tls")},

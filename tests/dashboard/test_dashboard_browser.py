@@ -41,6 +41,11 @@ def test_page_of_a_finished_job(browser, folder, picture):
         assert text_of(page, "#legend").replace("\n", " ") == "2 lost 10 ended"
         assert "link to node gpu-0001 lost" in text_of(page, '.fault[data-cause="fault-1"]')
 
+        assert "least per useful hour" in text_of(page, "#plan-text") and "from 1 fault in" in text_of(
+            page, "#plan-about"
+        )
+        assert page.locator("#plan-spares canvas, #plan-interval canvas").count() == 2
+
         _walk_by_keyboard(page)
         for theme in ("dark", "light"):
             result = page.evaluate(CONTRASTS)

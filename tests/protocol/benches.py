@@ -67,10 +67,18 @@ class Bench:
         for input in self.inputs(words):
             effects += self.core.step(input, now=self.now)
             self.core.check()
+        due = self.core.deadline()
+        if due is not None and due <= self.now and words != ["tick"]:
+            effects += self.core.step(fx.Tick(), now=self.now)  # as the driver does
         for effect in effects:
             if (message := getattr(effect, "message", None)) is not None:
-                assert decode(encode(message)) == message, "what a core sends has to arrive as it was"
+                sent = msg.Order(term=1, message=message) if isinstance(effect, fx.ToAgent) else message
+                assert decode(encode(sent)) == sent, "what a core sends has to arrive as it was"
+            self.note(effect)
         return effects
+
+    def note(self, effect: Any) -> None:
+        """Called with every effect."""
 
     def inputs(self, words: list[str]) -> list[Any]:
         raise NotImplementedError
@@ -94,6 +102,11 @@ class CoordinatorBench(Bench):
         told = structs.replace(told, without_spare="shrink" if "shrink" in named else "wait")
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
+        self._plans: dict[str, msg.Plan] = {}  # the last one that each node was sent
+
+    def note(self, effect: Any) -> None:
+        if isinstance(effect, fx.ToAgent) and isinstance(effect.message, msg.Plan):
+            self._plans[effect.node] = effect.message
 
     def _make_core(self, named: dict[str, str], told: msg.Settings, deadlines: Deadlines, schedule: Schedule) -> Any:
         return Coordinator(CoordinatorConfig(settings=told, deadlines=deadlines, schedule=schedule))
@@ -117,7 +130,8 @@ class CoordinatorBench(Bench):
             case ["everybody", *rest]:
                 return [i for seat in enumerate(self.coordinator.seats) for i in self._of_seat(*seat, rest)]
             case [node, *rest]:
-                return [fx.FromAgent(node=node.rstrip(":"), message=self._message(rest))]
+                name = node.rstrip(":")
+                return [fx.FromAgent(node=name, message=self._message(name, rest))]
         raise ValueError(words)
 
     def _checkpoint(self, name: str, number: int) -> Checkpoint:
@@ -126,11 +140,11 @@ class CoordinatorBench(Bench):
         return Checkpoint(name=name, number=number, copies=found, recordings=tuple(b"\x01b" for _ in ranks))
 
     def _of_seat(self, position: int, node: str, words: list[str]) -> list[Any]:
-        """`everybody connected`: for each rank of each seat. `everybody has v1@1.1`: sealed, and stored where held."""
+        """`everybody connected`: with all ranks of each seat. `everybody has v1@1.1`: sealed, and stored where held."""
         layout = self._layout
         own = list(layout.ranks_at(position))
-        if words[0] == "plan-ack":
-            said = [words]
+        if words[0] in ("prepared", "connected"):
+            said = [[words[0], ",".join(map(str, own)), *words[1:]]]
         elif words[0] == "heartbeat" and any("=" in word for word in words):  # with what captures cost
             said = [["heartbeat", *map(str, own), *words[1:]]]
         elif words[0] == "heartbeat":
@@ -140,13 +154,13 @@ class CoordinatorBench(Bench):
             said = [["sealed", str(r), words[1]] for r in own] + [["stored", str(r), words[1]] for r in held]
         else:
             said = [[words[0], str(rank), *words[1:]] for rank in own]
-        return [fx.FromAgent(node=node, message=self._message(line)) for line in said]
+        return [fx.FromAgent(node=node, message=self._message(node, line)) for line in said]
 
     @property
     def coordinator(self) -> Coordinator:
         return self.core
 
-    def _message(self, words: list[str]) -> Any:
+    def _message(self, node: str, words: list[str]) -> Any:
         now_in: Generation = self.coordinator.generation
         if words[0].startswith("@"):
             now_in, words = generation(words[0][1:]), words[1:]
@@ -185,9 +199,8 @@ class CoordinatorBench(Bench):
                 return _missed(now_in, int(rank), int(number), named)
             case ["fence-ack"]:
                 inventory, hung = _inventory(named), _by_rank(named.get("hung"))
-                return msg.FenceAck(generation=now_in, inventory=inventory, hung=hung)
-            case ["plan-ack"]:
-                return msg.PlanAck(generation=now_in)
+                planned = self._plans[node].generation if node in self._plans else None
+                return msg.FenceAck(generation=now_in, inventory=inventory, hung=hung, planned=planned)
             case ["standing", rank, number]:
                 return msg.Standing(generation=now_in, rank=int(rank), number=int(number))
             case ["probed", number, *nodes]:
@@ -199,13 +212,16 @@ class CoordinatorBench(Bench):
             case ["works", rank, own_s]:
                 work = msg.WorkTime(rank=int(rank), step_s=float(named["of"]), own_s=float(own_s))
                 return msg.Heartbeat(generation=now_in, steps=((int(rank), 1),), work_times=(work,))
-            case ["prepared", rank]:
-                agreement = named.get("agreement", "")
-                return msg.Prepared(generation=now_in, rank=int(rank), store=address(f"r{rank}"), agreement=agreement)
+            case ["prepared", names]:
+                ranks = tuple(int(rank) for rank in names.split(","))
+                agreements = tuple(named.get("agreement", "").split(","))
+                named_rank = self._plans[node].store_rank if node in self._plans else None
+                store = address(f"r{named_rank}") if named_rank in ranks else None
+                return msg.NodePrepared(generation=now_in, ranks=ranks, store=store, agreements=agreements)
             case ["recordings", rank, *complete]:
                 return recordings(int(rank), complete)
-            case ["connected", rank]:
-                return msg.Connected(generation=now_in, rank=int(rank))
+            case ["connected", names]:
+                return msg.NodeConnected(generation=now_in, ranks=tuple(int(rank) for rank in names.split(",")))
             case ["finished", rank]:
                 return msg.Finished(generation=now_in, rank=int(rank))
             case ["salvaged", ranks, *failure]:
@@ -425,6 +441,8 @@ class AgentBench(Bench):
                 return [_Said(msg.Alive())]
             case ["fence", name]:
                 return [_Said(msg.Fence(generation=generation(name), cause="fault"))]
+            case ["connect", name]:
+                return [_Said(msg.Connect(generation=generation(name), store=address("r0")))]
             case ["plan", name]:
                 return [_Said(self._plan(generation(name), named))]
             case ["go", name]:
@@ -535,6 +553,8 @@ class AgentBench(Bench):
                 return recordings(trainer.rank or 0, complete)
             case ["parked", size]:
                 return msg.Parked(rank=trainer.rank or 0, geometry=geometry(int(size)))
+            case ["connected"]:
+                return msg.Connected(generation=now_in, rank=trainer.rank or 0)
             case ["prepared"]:
                 return msg.Prepared(generation=now_in, rank=trainer.rank or 0, store=address(name))
             case ["stepped", number]:
@@ -565,7 +585,8 @@ class AgentBench(Bench):
         return msg.Permit(generation=now_in, watermark=watermark, keep_from=keep_from, schedule=schedule)
 
     def _plan(self, now_in: Generation, named: dict[str, str]) -> msg.Plan:
-        """`resume=v4@1.1 floor=v3@1.1 keep=0 fetch=v4@1.1,v3@1.1 push=v3@1.1`; rank 0 sits here, n1 holds.
+        """`resume=v4@1.1 floor=v3@1.1 keep=0 fetch=v4@1.1,v3@1.1 push=v3@1.1`; rank 0 sits here, n1 holds. With
+        `per_node=2` rank 1 sits here too, with nothing to fetch or to push.
 
         With `as_of=1.1` all that is left out, and as in that plan."""
         resume = version(named["resume"]) if "resume" in named else None
@@ -579,6 +600,7 @@ class AgentBench(Bench):
             fetch=tuple(msg.Fetch(copy=wanted, groups=(source,)) for wanted in fetches),
             pushes=tuple(("n1", version(word)) for word in named.get("push", "").split(",") if word),
         )
+        per_node = self._layout.per_node
         plan = msg.Plan(
             generation=now_in,
             cause="fault",
@@ -591,9 +613,9 @@ class AgentBench(Bench):
             return structs.replace(plan, as_of=generation(named["as_of"]))
         return structs.replace(
             plan,
-            orders=(order,),
+            orders=(order, *(msg.RankOrder(rank=rank, keep=order.keep) for rank in range(1, per_node))),
             holders=tuple(msg.Holder(node=node, address=address(node)) for node in ("n1", "n2")[: 1 + self._coded]),
-            held=(1,) if "no-longer" not in named else (),
+            held=(per_node,) if "no-longer" not in named else (),
             group=GROUP if self._coded else None,
         )
 

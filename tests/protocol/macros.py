@@ -1,8 +1,8 @@
 """Macros of the transcripts: one line for inputs that many of them share. Their effects are not shown.
 
 running coordinator nodes=3 spares=1 has=0,1 step=1
-    A coordinator, or `leadership`, whose job runs. n0, n1 and n2 have joined, then s0 as a spare; all have prepared,
-    acknowledged the plan and connected; versions 0 and 1 of generation 1.1 are complete everywhere; a heartbeat says
+    A coordinator, or `leadership`, whose job runs. n0, n1 and n2 have joined, then s0 as a spare; all have prepared
+    and connected; versions 0 and 1 of generation 1.1 are complete everywhere; a heartbeat says
     step 1. With `late_spares=1` the spare joins after Go. Other options are the core's own.
 running agent declared=100
     Agent n0 with trainer n0.0 in rank 0, after Go of 1.1. The trainer has declared 100 bytes, and segment 1 is
@@ -47,7 +47,7 @@ def _running_coordinator(kind: str, named: dict[str, str]) -> list[str]:
     spare_names = [f"s{index}" for index in range(spares + late_spares)]
     inputs = [f"n{index}: join" for index in range(int(named["nodes"]))]
     inputs += [f"{name}: join spare" for name in spare_names[:spares]]
-    inputs += ["everybody prepared", "everybody plan-ack", "everybody connected"]
+    inputs += ["everybody prepared", "everybody connected"]
     inputs += [f"{name}: join spare" for name in spare_names[spares:]]
     inputs += [f"everybody has v{number}@1.1" for number in versions.split(",") if number]
     inputs += [] if step is None else [f"everybody heartbeat {step}"]

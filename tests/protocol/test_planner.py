@@ -47,7 +47,7 @@ def replicated(rank: int, *, digest: int, full: bool) -> Copy:
 
 
 def with_copies(base: NodeView, *, own: tuple[Copy, ...] = (), held: tuple[Copy, ...] = ()) -> NodeView:
-    return replace(base, inventory=structs.replace(base.inventory, own=Copies.of(own), held=Copies.of(held)))
+    return structs.replace(base, inventory=structs.replace(base.inventory, own=Copies.of(own), held=Copies.of(held)))
 
 
 def test_replica_gives_bytes_to_a_holder_that_lacks_them() -> None:
@@ -120,7 +120,7 @@ def test_young_job_starts_over() -> None:
 def test_the_spare_that_rehearsed_the_rank_is_taken() -> None:
     cold = node("s0", None)
     parked = TrainerInfo(trainer="s1.0", state="parked", rank=1)
-    warm = replace(node("s1", None), trainers=(parked,))
+    warm = structs.replace(node("s1", None), trainers=(parked,))
     found = plan(view(node("n0", 0, own=f"0:{V1}", held=f"1:{V1}"), cold, warm))
     assert isinstance(found, GlobalPlan)
     assert found.seats == ("n0", "s1")
@@ -139,7 +139,7 @@ def ring(*nodes: NodeView, size: int) -> ClusterView:
 def settled(position: int, size: int, planned_in: Generation | None = BEFORE) -> NodeView:
     """Lives at V1, has its copy, and that of the one before it."""
     found = node(f"n{position}", position, f"{position}:{V1}", f"{position}:{V1}", f"{(position - 1) % size}:{V1}")
-    return replace(found, planned_in=planned_in)
+    return structs.replace(found, planned_in=planned_in)
 
 
 def test_only_who_sends_to_a_newcomer_is_told_more_than_to_stay() -> None:
@@ -173,7 +173,7 @@ def test_who_has_something_to_send_is_told_so() -> None:
     before = plan(ring(*nodes, size=4))
     assert isinstance(before, GlobalPlan)
     before = replace(before, generation=BEFORE)
-    nodes[2] = replace(nodes[2], inventory=structs.replace(nodes[2].inventory, held=Copies()))
+    nodes[2] = structs.replace(nodes[2], inventory=structs.replace(nodes[2].inventory, held=Copies()))
     found = plan(replace(ring(*nodes, size=4), before=before, placement=before.placement))
     assert isinstance(found, GlobalPlan)
     assert {name for name, part in found.parts.items() if part.as_of is None} == {"n1"}

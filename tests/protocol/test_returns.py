@@ -40,7 +40,7 @@ def test_returned_node_is_a_source_and_the_warm_spare_sits() -> None:
 
 def test_quarantined_node_sits_only_where_no_other_is_left() -> None:
     survivor = node("n0", 0, live=f"0:{V1}", own=f"0:{V1}")
-    bad = replace(node("n1", None, own=f"1:{V1}"), quarantined=True)
+    bad = structs.replace(node("n1", None, own=f"1:{V1}"), quarantined=True)
     assert seats(survivor, bad, node("s0", None)) == ("n0", "s0")
     assert seats(survivor, bad) == ("n0", "n1")
 
@@ -49,7 +49,7 @@ def test_copy_from_a_holder_counts_on_the_peers_that_a_returned_node_knows_of() 
     """Without them the other ranks' replicas would seem to be on no other node."""
     survivor = with_copies(node("n1", 1, live=f"1:{V1}"), held=(replicated(0, digest=7, full=False),))
     own = structs.replace(replicated(0, digest=7, full=True), peers=(1,))
-    returned = replace(with_copies(node("n0", None), own=(own,)), quarantined=True)
+    returned = structs.replace(with_copies(node("n0", None), own=(own,)), quarantined=True)
     found = plan(view(survivor, returned, node("s0", None)))
     assert isinstance(found, GlobalPlan) and found.seats == ("s0", "n1")
     (fetch,) = found.parts["s0"].orders[0].fetch

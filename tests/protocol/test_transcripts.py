@@ -68,7 +68,6 @@ def test_macro_of_a_running_coordinator() -> None:
         "< n1: join",
         "< s0: join spare",
         "< everybody prepared",
-        "< everybody plan-ack",
         "< everybody connected",
         "< s1: join spare",
         "< everybody has v0@1.1",

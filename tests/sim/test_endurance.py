@@ -88,3 +88,18 @@ def test_several_ranks_per_node_live_like_one():
     one, three = live(given, 4, days=3.0), live(given, 4, days=3.0, per_node=3)
     assert three.interruptions == one.interruptions
     assert three.goodput == pytest.approx(one.goodput, abs=0.002)
+
+
+@pytest.mark.parametrize("scheme", [Scheme(1, 4), Scheme(2, 8)])
+def test_coded_groups_bring_back_what_was_lost_as_often_as_the_model_says(scheme: Scheme):
+    given = advice(SMALL, spares=12, scheme=scheme)
+    found = [live(given, seed) for seed in (1, 2)]
+    assert all(lived.ended is None and lived.from_checkpoint == 0 and lived.recoveries > 15 for lived in found)
+    assert fmean(lived.goodput for lived in found) == pytest.approx(given.best.goodput, abs=0.002)
+
+
+def test_more_losses_at_once_than_parities_send_a_coded_job_back_to_its_checkpoint():
+    """Repairs last, and no spare is there: while the job waits, more nodes of a group are lost."""
+    inputs = replace(SMALL, mtbf_h=60.0, repair_h=3.0)
+    found = {m: live(advice(inputs, spares=0, scheme=Scheme(m, 4)), 3).from_checkpoint for m in (1, 3)}
+    assert found[1] > found[3]

@@ -72,7 +72,7 @@ def test_goodput_grows_with_spares_and_with_reliability_and_falls_with_repairs_s
 
 def test_a_spare_is_recommended_until_the_next_one_costs_more_than_it_brings():
     phases, kinds = Phases(), mix(LLAMA)
-    best = best_spares(LLAMA, kinds, phases, Wishes(), Scheme(1))
+    best = best_spares(LLAMA, kinds, phases, Wishes(), [Scheme(1)])
     worth = [outlook(LLAMA, kinds, phases, replace(ONE, spares=n)).goodput / (2048 + n) for n in range(best + 5)]
     assert 1 < best < 40
     assert max(range(len(worth)), key=worth.__getitem__) == pytest.approx(best, abs=1)

@@ -22,7 +22,7 @@ def plan(*arguments: str) -> str:
 
 def test_everything_has_a_default_and_fits_one_screen():
     lines = plan().splitlines()
-    assert len(lines) <= 24
+    assert len(lines) <= 28
     assert max(map(len, lines)) <= 130
     for word in (
         "spares",
@@ -65,6 +65,20 @@ def test_the_picture_is_an_svg_with_both_curves(tmp_path):
     assert len(root.findall("{http://www.w3.org/2000/svg}circle")) == 2
 
 
+def test_the_fewest_spares_that_bring_the_goodput_asked_for():
+    """With 16 nodes a spare costs more than it brings: none is the cheapest, and the text says what that means."""
+    cheapest, quickest = json.loads(plan("--json")), json.loads(plan("--goodput-at-least", "99.5", "--json"))
+    assert cheapest["recommended"]["spares"] == 0 and "least price" in cheapest["aim"]
+    assert quickest["recommended"]["spares"] == 1 and quickest["goodput"] >= 0.995 > cheapest["goodput"]
+    assert "would stop training until it is back" in plan() and "this plan" in plan()
+
+
+def test_a_goodput_is_reached_with_the_best_scheme_and_not_with_one_spare_less():
+    wanted = json.loads(plan("--nodes", "2048", "--goodput-at-least", "99.52", "--json"))
+    fewer = json.loads(plan("--nodes", "2048", "--spares", str(wanted["recommended"]["spares"] - 1), "--json"))
+    assert wanted["goodput"] >= 0.9952 > fewer["goodput"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -72,9 +86,11 @@ def test_the_picture_is_an_svg_with_both_curves(tmp_path):
         (["--protect", "none"], "protect='none' cannot be used"),
         (["--spares", "-1"], "spares=-1 cannot be used"),
         (["--capture-every", "0"], "capture_every=0 cannot be used: give at least 1"),
+        (["--goodput-at-least", "100"], "more than 0 and less than 100"),
+        (["--goodput-at-least", "99", "--spares", "1"], "cannot be used together"),
+        (["--nodes", "2048", "--goodput-at-least", "99.9"], "more bring no more"),
         (["--events", "/nowhere"], "events='/nowhere' cannot be used"),
         (["--measured", "/nowhere"], "measured='/nowhere' cannot be used"),
-        (["--nodes", "64", "--protect", "rs(4,1)", "--simulate", "1"], "cannot be simulated"),
     ],
 )
 def test_what_cannot_be_used_is_named(arguments, said):

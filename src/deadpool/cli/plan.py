@@ -50,6 +50,9 @@ def _parameter(each: Any) -> inspect.Parameter:
 @with_inputs
 def plan(
     spares: Annotated[int | None, typer.Option(help="so many spares, instead of a recommendation")] = None,
+    goodput_at_least: Annotated[
+        float | None, typer.Option(help="per cent; as few spares as bring it, instead of the least price")
+    ] = None,
     protect: Annotated[str | None, typer.Option(help="this scheme: copies=N or rs(K,M)")] = None,
     capture_every: Annotated[int | None, typer.Option(help="this capture interval, in steps")] = None,
     durable_every_min: Annotated[float | None, typer.Option(help="minutes between durable checkpoints")] = None,
@@ -87,12 +90,14 @@ def plan(
     inputs, seen = _inputs(given, failure_log, log_days, events or [])
     _check(spares=spares, capture_every=capture_every, durable_every_min=durable_every_min, simulate=simulate)
     _check(simulate_ranks=simulate_ranks - 1, jobs=jobs)
+    _check_goodput(goodput_at_least, spares)
     wishes = Wishes(
         spares=spares,
         scheme=parse_scheme(protect) if protect is not None else None,
         every=capture_every,
         durable_s=60 * durable_every_min if durable_every_min is not None else None,
         racks_known=racks_named,
+        goodput=goodput_at_least / 100 if goodput_at_least is not None else None,
     )
     advice = advise(
         inputs,
@@ -125,6 +130,15 @@ def _check(**values: float | None) -> None:
         least = 1 if name == "capture_every" else 0
         if value is not None and value < least:
             raise ConfigError(f"{name}={value!r} cannot be used: give at least {least}")
+
+
+def _check_goodput(wanted: float | None, spares: int | None) -> None:
+    from deadpool.errors import ConfigError
+
+    if wanted is not None and not 0 < wanted < 100:
+        raise ConfigError(f"goodput_at_least={wanted!r} cannot be used: give per cent, more than 0 and less than 100")
+    if wanted is not None and spares is not None:
+        raise ConfigError("goodput_at_least and spares cannot be used together: give one of them")
 
 
 def _inputs(
@@ -194,6 +208,7 @@ def as_json(advice: Advice) -> dict[str, Any]:
             "durable_every_s": best.choice.durable_s,
             "spare_wait_s": 3600 * advice.inputs.wait_h,
         },
+        "aim": advice.aim,
         "goodput": best.goodput,
         "band": list(advice.band),
         "waiting_share": best.short.share,
@@ -203,6 +218,7 @@ def as_json(advice: Advice) -> dict[str, Any]:
         "kinds": [asdict(kind) for kind in best.kinds],
         "costs": asdict(best.costs),
         "schemes": {str(each.choice.scheme): each.goodput for each in advice.schemes},
+        "nearby": [{"spares": each.choice.spares, "goodput": each.goodput} for each in advice.nearby],
         "alternatives": [asdict(each) for each in advice.others],
         "inputs": asdict(advice.inputs),
         "mix": [asdict(each) for each in advice.mix],

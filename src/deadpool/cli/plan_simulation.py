@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from deadpool.errors import ConfigError
-
 if TYPE_CHECKING:
     from deadpool.sim.endurance.setup import EnduranceSetup, Lived, Outage
     from deadpool.sizing.advice import Advice
@@ -19,12 +17,10 @@ _NODE = {"reset": "node", "repair": "node"}
 
 def setup_of(advice: Advice, per_node: int) -> EnduranceSetup:
     """The same cluster, rates and durations for the simulator, which knows nothing of the model."""
+    from deadpool.protocol.coding import Scheme
     from deadpool.sim.endurance.setup import Durations, EnduranceSetup
 
     inputs, best, phases = advice.inputs, advice.best, advice.phases
-    scheme = best.choice.scheme
-    if scheme.coded:
-        raise ConfigError(f"protect={str(scheme)!r} cannot be simulated: the long runs hold whole copies; copies=N can")
     durations = Durations(
         detect_process_s=phases.detect_process_s,
         detect_node_s=phases.detect_node_s,
@@ -42,7 +38,7 @@ def setup_of(advice: Advice, per_node: int) -> EnduranceSetup:
         nodes=inputs.nodes,
         per_node=per_node,
         spares=best.choice.spares,
-        holders=scheme.copies,
+        scheme=Scheme.parse(str(best.choice.scheme)),
         nodes_per_rack=inputs.nodes_per_rack,
         racks_known=best.choice.racks_known,
         step_s=inputs.step_s,

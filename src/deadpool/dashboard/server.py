@@ -27,6 +27,7 @@ ASSETS = {
     "source.js": "text/javascript",
     "node_map.js": "text/javascript",
     "charts.js": "text/javascript",
+    "plan.js": "text/javascript",
     "fault.js": "text/javascript",
     "page.js": "text/javascript",
 }

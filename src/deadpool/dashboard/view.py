@@ -10,6 +10,7 @@ from deadpool.dashboard.headline import headline
 from deadpool.dashboard.history import History, Record
 from deadpool.dashboard.interruptions import interruptions
 from deadpool.dashboard.node_map import node_map
+from deadpool.dashboard.plan import plan_part
 from deadpool.dashboard.series import Series
 from deadpool.event_types import BY_NAME
 
@@ -46,6 +47,7 @@ def view(
         "faults": [each.facts() for each in found],
         "curves": curves(history, losses),
         "copies": copies(history, status),
+        "plan": plan_part(history, found, job.settings, status, now=now),
         "events": _recent(history),
     }
 

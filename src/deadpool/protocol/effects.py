@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from deadpool.events import Event
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coding import CodingGroup, Scheme
@@ -21,8 +23,9 @@ from deadpool.protocol.seal import Digest, Geometry
 # --- inputs of the coordinator ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromAgent:
+class FromAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """A Struct, as `ToAgent` is: there are thousands of both in one recovery, and a dataclass takes a microsecond."""
+
     node: str
     message: Any
 
@@ -315,8 +318,7 @@ AgentInput = (
 # --- effects ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToAgent:
+class ToAgent(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     term: int
     message: Any

@@ -29,6 +29,7 @@ class Wishes:
     every: int | None = None
     durable_s: float | None = None
     racks_known: bool = True
+    goodput: float | None = None  # at least, with as few spares as bring it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class Advice:
     schemes: tuple[Outlook, ...]  # that fit, at the same spares and the best interval of each
     others: tuple[Alternative, ...]
     rate_from: str
+    aim: str  # what the number of spares was chosen for
+    nearby: tuple[Outlook, ...] = ()  # other numbers of spares, the rest as recommended
 
     @property
     def survives_rack(self) -> bool:
@@ -55,22 +58,39 @@ def advise(
     *,
     evidence: float | None = None,
     rate_from: str = "given or default",
+    banded: bool = True,
 ) -> Advice:
+    """Without a band it takes a tenth of the time, and the band is the expected goodput only."""
     usable = _usable(inputs, wishes)
-    first = _outlook(inputs, mix, phases, wishes, usable[0], wishes.spares or 0)
-    spares = wishes.spares if wishes.spares is not None else best_spares(inputs, mix, phases, wishes, usable[0])
+    spares = wishes.spares if wishes.spares is not None else best_spares(inputs, mix, phases, wishes, usable)
     found = tuple(_outlook(inputs, mix, phases, wishes, scheme, spares) for scheme in usable)
-    best = _best_of(found) if found else first
+    best = _best_of(found, wishes.goodput or 0.0)
     return Advice(
         inputs=inputs,
         mix=mix,
         phases=phases,
         best=best,
-        band=band(inputs, mix, best, evidence=evidence),
+        band=band(inputs, mix, best, evidence=evidence) if banded else (best.goodput, best.goodput),
         schemes=found,
         others=alternatives(inputs, best),
         rate_from=rate_from,
+        aim=_aim(wishes),
+        nearby=tuple(outlook(inputs, mix, phases, replace(best.choice, spares=count)) for count in _nearby(spares)),
     )
+
+
+def _aim(wishes: Wishes) -> str:
+    if wishes.spares is not None:
+        return "as many spares as were asked for"
+    if wishes.goodput is not None:
+        return f"the fewest spares that bring {100 * wishes.goodput:g} % of goodput, whatever they cost"
+    return "chosen for the least price of a useful hour: spares and waiting nodes are paid for, and nothing else counts"
+
+
+def _nearby(spares: int) -> list[int]:
+    """Numbers of spares to look at beside the chosen one."""
+    step = max(1, round(spares / 4))
+    return sorted({max(0, spares - step), spares, spares + step} | ({2} if not spares else set()))
 
 
 def _usable(inputs: Inputs, wishes: Wishes) -> list[Scheme]:
@@ -93,14 +113,24 @@ def _usable(inputs: Inputs, wishes: Wishes) -> list[Scheme]:
     )
 
 
-def best_spares(inputs: Inputs, mix: Sequence[Interruption], phases: Phases, wishes: Wishes, scheme: Scheme) -> int:
-    """The most useful work per node that is paid for: G / (N + S)."""
+def best_spares(
+    inputs: Inputs, mix: Sequence[Interruption], phases: Phases, wishes: Wishes, schemes: Sequence[Scheme]
+) -> int:
+    """The most useful work per node that is paid for, G / (N + S); or the fewest that bring the goodput asked for."""
     away = sum(each.per_s * each.away_s for each in mix if each.kind not in (PROCESS, RACK)) * inputs.nodes
-    most = math.ceil(away + 6 * math.sqrt(away) + 2 * inputs.nodes_per_rack + 4)
-    worth = []
-    for spares in range(min(most, 5000) + 1):
-        seen = _outlook(inputs, mix, phases, wishes, scheme, spares)
-        worth.append((seen.goodput / (inputs.nodes + spares), -spares))
+    most = min(5000, math.ceil(away + 6 * math.sqrt(away) + 2 * inputs.nodes_per_rack + 4))
+    plenty = _best_of([_outlook(inputs, mix, phases, wishes, scheme, most) for scheme in schemes])
+    wanted, found = wishes.goodput, list[float]()
+    for spares in range(most + 1):
+        found.append(_outlook(inputs, mix, phases, wishes, plenty.choice.scheme, spares).goodput)
+        if wanted is not None and found[-1] >= wanted:
+            return spares
+    if wanted is not None:
+        raise ConfigError(
+            f"goodput_at_least={100 * wanted:g} cannot be used: with these inputs {most} spares bring "
+            f"{100 * found[-1]:.3f} %, and more bring no more; give less, or a shorter build_s, or a longer mtbf_h"
+        )
+    worth = [(goodput / (inputs.nodes + spares), -spares) for spares, goodput in enumerate(found)]
     return -max(worth)[1]
 
 
@@ -124,7 +154,7 @@ def best_durable_s(seen: Outlook) -> float:
     return max(LEAST_DURABLE_S, 2 * seen.write_s, min(MOST_DURABLE_S, wanted))
 
 
-def _best_of(found: Sequence[Outlook]) -> Outlook:
+def _best_of(found: Sequence[Outlook], wanted: float = 0.0) -> Outlook:
     top = max(seen.goodput for seen in found)
-    alike = [seen for seen in found if seen.goodput >= top - ALIKE]
+    alike = [seen for seen in found if seen.goodput >= max(top - ALIKE, min(top, wanted))]
     return min(alike, key=lambda seen: (seen.costs.held_bytes, seen.costs.wire_bytes))

@@ -11,9 +11,11 @@ from deadpool.picture.svg import Canvas
 from deadpool.sizing.advice import Advice
 from deadpool.sizing.goodput import outlook
 
-WIDTH, PANEL, GAP, TOP, HEIGHT = 960.0, 390.0, 60.0, 96.0, 230.0
-_LEFT = 70.0
+WIDTH, PANEL, GAP, TOP, HEIGHT = 960.0, 380.0, 84.0, 100.0, 240.0
+_LEFT = 76.0
 POINTS = 40
+LEAST_LOSS = 1e-6
+"""Of the time, that can be told apart from none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,36 +63,67 @@ def _goodput(advice: Advice, **changed: int) -> float:
 
 
 def draw(advice: Advice) -> str:
-    """As an SVG."""
+    """As an SVG. The scale is logarithmic in what is missing from 100 %: 90, 99 and 99.9 % are equally far apart, since
+    what one decides about lies between 95 and 100 %."""
     canvas, best = Canvas(WIDTH), advice.best
     title = (
-        f"{advice.inputs.nodes} nodes, {best.choice.spares} spares: {100 * best.goodput:.2f} % of the time is new steps"
+        f"{advice.inputs.nodes:,} nodes, {best.choice.spares} spares: {100 * best.goodput:.2f} % of the time is new "
+        "steps"
     )
     canvas.text(28, 40, title, size="large")
     low, high = advice.band
-    words = f"nine of ten runs between {100 * low:.2f} and {100 * high:.2f} %; the dots are the choice"
-    canvas.text(28, 62, f"{best.choice.scheme}, {words}", "quiet")
+    words = f"the bar is where nine of ten runs end, {100 * low:.2f} to {100 * high:.2f} %"
+    canvas.text(28, 62, f"The dots are the choice ({best.choice.scheme}); {words}", "quiet")
     for nth, curve in enumerate(curves(advice)):
-        _draw_curve(canvas, curve, _LEFT + nth * (PANEL + GAP))
+        band = advice.band if nth == 0 else (best.goodput, best.goodput)  # it is wider than what an interval changes
+        _draw_curve(canvas, curve, _LEFT + nth * (PANEL + GAP), band)
     return canvas.render(TOP + HEIGHT + 62, title)
 
 
-def _draw_curve(canvas: Canvas, curve: Curve, left: float) -> None:
-    values, goodputs = [p[0] for p in curve.points], [100 * p[1] for p in curve.points]
-    x = Axis(_place(curve, values[0]), _place(curve, values[-1]), left, left + PANEL)
-    low, high = min(goodputs), max(goodputs)
-    room = max(0.01, 0.08 * (high - low))
-    y = Axis(low - room, min(100.0, high + room) if high < 100 else 100.0 + room, TOP + HEIGHT, TOP + 16)
+def _draw_curve(canvas: Canvas, curve: Curve, left: float, band: tuple[float, float]) -> None:
+    values = [value for value, _ in curve.points]
+    x = Axis(_place(curve, values[0]), _place(curve, values[-1]), left + 12, left + PANEL - 12)
+    goodputs = [goodput for _, goodput in curve.points]
+    y = _goodput_axis(min(*goodputs, band[0]), max(*goodputs, band[1]))
     canvas.text(left, TOP, curve.title, size="head")
-    for value in y.ticks(5):
-        canvas.line(left, y.at(value), left + PANEL, y.at(value), "rule")
-        canvas.text(left - 6, y.at(value) + 4, f"{value:g} %", "quiet", size="small", anchor="end")
+    for goodput in goodput_ticks(min(*goodputs, band[0]), max(*goodputs, band[1])):
+        at = y.at(nines(goodput))
+        canvas.line(left, at, left + PANEL, at, "rule")
+        canvas.text(left - 8, at + 4, f"{100 * goodput:.6g} %", "quiet", size="small", anchor="end")
     _label(canvas, curve, x, values)
-    canvas.path(
-        [(x.at(_place(curve, v)), y.at(g)) for v, g in zip(values, goodputs, strict=True)], "survivor", stroke_width=2
-    )
-    at = values.index(curve.chosen)
-    canvas.dot(x.at(_place(curve, curve.chosen)), y.at(goodputs[at]), 4.5, "newcomer")
+    canvas.path([(x.at(_place(curve, v)), y.at(nines(g))) for v, g in curve.points], "survivor", style="stroke-width:2")
+    chosen_x, goodput = x.at(_place(curve, curve.chosen)), goodputs[values.index(curve.chosen)]
+    low, high = (y.at(nines(each)) for each in band)
+    canvas.line(chosen_x, low, chosen_x, high, "newcomer", style="stroke-width:2")
+    canvas.dot(chosen_x, y.at(nines(goodput)), 4.5, "newcomer")
+    noun = curve.unit.split()[0].removesuffix("s") + ("" if curve.chosen == 1 else "s")
+    words = f"{curve.chosen:g} {noun}: {100 * goodput:.2f} %"
+    right = chosen_x < left + PANEL / 2
+    canvas.text(chosen_x + (8 if right else -8), max(low, high) + 14, words, anchor="start" if right else "end")
+
+
+def nines(goodput: float) -> float:
+    """0.9 is 1, 0.99 is 2, 0.999 is 3."""
+    return -math.log10(max(LEAST_LOSS, 1.0 - goodput))
+
+
+def _goodput_axis(low: float, high: float) -> Axis:
+    room = max(0.05, 0.08 * (nines(high) - nines(low)))
+    return Axis(nines(low) - room, nines(high) + room, TOP + HEIGHT, TOP + 16)
+
+
+def goodput_ticks(low: float, high: float) -> list[float]:
+    """Round ones between the two, as far apart as leaves about six of them."""
+    exponents = range(math.floor(-nines(high)) - 1, math.ceil(-nines(low)) + 1)
+    found: list[float] = []
+    for parts in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)):
+        losses = sorted({part * 10.0**exponent for exponent in exponents for part in parts})
+        room = max(0.05, 0.08 * (nines(high) - nines(low)))
+        inside = [1 - x for x in losses if nines(low) - room <= -math.log10(x) <= nines(high) + room]
+        if found and len(inside) > 7:
+            break
+        found = inside or found
+    return found
 
 
 def _label(canvas: Canvas, curve: Curve, x: Axis, values: Sequence[float]) -> None:

@@ -138,7 +138,7 @@ def _fatal_per_s(
     out = sum(lost.get(each.name, 0.0) for each in mix if each.takes_node)
     out += lost.get(RACK, 0.0) * inputs.nodes_per_rack + short.missing
     x, size = min(1.0, out / nodes), min(scheme.group, nodes)
-    groups = nodes / scheme.coded if scheme.coded else nodes
+    groups = nodes / size if scheme.coded else nodes
     fatal = groups * size * math.comb(max(0, size - 1), scheme.copies) * x**scheme.copies * one_node
     return fatal + (0.0 if survives_a_rack(inputs, choice) else racks)
 

@@ -37,6 +37,12 @@ class History:
     step_s: float | None = None
     source: str = ""
 
+    def count(self, faults: Counter[str]) -> None:
+        """Faults of a job, by what was lost. That its protection was changed was no failure."""
+        for kind, count in faults.items():
+            if kind != "protection":
+                self.failures[_OF_FAULT.get(kind, "node")] += count
+
     @property
     def unexpected(self) -> int:
         return sum(count for kind, count in self.failures.items() if kind != PLANNED)
@@ -142,8 +148,7 @@ def from_events(jobs: Iterable[tuple[str, list[dict[str, Any]]]]) -> History:
             raise ConfigError(f"events={name!r} cannot be used: no plan and no training in it; give a job that ran")
         found.node_hours += seats * fold.trained_s() / 3600
         found.nodes = max(found.nodes or 0, seats)
-        for kind, count in fold.recoveries.faults.items():
-            found.failures[_OF_FAULT.get(kind, "node")] += count
+        found.count(fold.recoveries.faults)
         steps, step_seconds = steps + fold.step_times.count, step_seconds + fold.step_times.total
         names.append(name)
     found.step_s = step_seconds / steps if steps else None

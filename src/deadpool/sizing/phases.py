@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from deadpool.errors import ConfigError
@@ -38,18 +38,23 @@ def measured(jobs: Iterable[tuple[str, list[Record]]]) -> Phases:
             f"measured={name!r} cannot be used: there is no completed recovery in it; give the events.jsonl of a job "
             "that lost something, e.g. one of `deadpool chaos` or `benchmarks/recovery.py`"
         )
-    means = {
-        part: max(0.0, fmean(r.phases_s[part] for r in found)) for part in ("unwind", "plan", "prepare", "connect")
-    }
     default = Phases()
-    return Phases(
+    return replace(
+        means_of([each.phases_s for each in found], f"means of {len(found)} recoveries in {name}"),
         detect_process_s=_noticed_after(found, "trainer") or default.detect_process_s,
         detect_node_s=_noticed_after(found, "node") or default.detect_node_s,
-        unwind_s=means["unwind"],
-        plan_s=means["plan"],
-        prepare_s=means["prepare"],
-        connect_s=means["connect"],
-        source=f"means of {len(found)} recoveries in {name}",
+    )
+
+
+def means_of(found: Sequence[Mapping[str, float]], source: str) -> Phases:
+    """Of the phases of some recoveries, without how long their faults went unnoticed."""
+    mean = {part: max(0.0, fmean(each[part] for each in found)) for part in ("unwind", "plan", "prepare", "connect")}
+    return Phases(
+        unwind_s=mean["unwind"],
+        plan_s=mean["plan"],
+        prepare_s=mean["prepare"],
+        connect_s=mean["connect"],
+        source=source,
     )
 
 

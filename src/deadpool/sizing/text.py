@@ -27,6 +27,8 @@ def _lines(advice: Advice) -> Iterator[str]:
     yield f"  {'goodput':<17} {f'{100 * best.goodput:.2f} %':<14} {band}"
     yield from _prices(advice)
     yield ""
+    yield from _spares(advice)
+    yield ""
     yield from _rack(advice)
 
 
@@ -66,13 +68,42 @@ def _minutes(seconds: float) -> str:
 
 def _prices(advice: Advice) -> Iterator[str]:
     inputs, best = advice.inputs, advice.best
-    nodes = inputs.nodes + best.choice.spares
     useful = f"for {inputs.days:g} useful days"
     yield f"  {'':<26} {'goodput':>10}  {'price per useful hour':>21}  {useful:>22}"
     rows = [("DeadPool", best.goodput), *((each.name, each.goodput) for each in advice.others)]
     for name, goodput in rows:
-        hourly = inputs.price * nodes / goodput if goodput > 0 else float("inf")
+        hourly = hourly_price(inputs, best.choice.spares, goodput)
         yield f"  {name:<26} {100 * goodput:>8.2f} %  {hourly:>21,.0f}  {hourly * 24 * inputs.days:>22,.0f}"
+
+
+def _spares(advice: Advice) -> Iterator[str]:
+    """What it was chosen for, and what one would get for more or fewer of them."""
+    inputs, chosen = advice.inputs, advice.best
+    yield f"spares: {advice.aim}"
+    for seen in advice.nearby:
+        count = seen.choice.spares
+        hourly = hourly_price(inputs, count, seen.goodput)
+        waits = f"waits {_hours(seen.short.share * inputs.seconds)} in {inputs.days:g} days"
+        mark = "  <- this plan" if count == chosen.choice.spares else ""
+        yield f"  {count:>5} spares  {100 * seen.goodput:8.3f} %  {hourly:>12,.0f} per useful hour, {waits}{mark}"
+    if chosen.choice.spares == 0 and (losses := _losses(advice)) >= 0.05:
+        stops = f"each of {losses:.2g} losses of a node would stop training until it is back"
+        yield f"  {stops}; if you mind: --goodput-at-least"
+
+
+def _losses(advice: Advice) -> float:
+    """Of nodes, unplanned, in the whole run."""
+    names = {each.name for each in advice.mix if each.takes_node}
+    return sum(kind.per_s for kind in advice.best.kinds if kind.name in names) * advice.inputs.seconds
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.2g} h" if seconds >= 360 else f"{seconds / 60:.2g} min"
+
+
+def hourly_price(inputs: Inputs, spares: int, goodput: float) -> float:
+    """Of all nodes that are paid for, per hour of new steps."""
+    return inputs.price * (inputs.nodes + spares) / goodput if goodput > 0 else float("inf")
 
 
 def _rack(advice: Advice) -> Iterator[str]:

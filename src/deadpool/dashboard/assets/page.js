@@ -7,6 +7,7 @@ class Page {
     this.map = new NodeMap();
     this.steps = stepChart(() => this.faults, (cause) => this.show(cause));
     this.loss = lossChart();
+    this.plan = new PlanPanel();
     this.source = byId("data") ? new EmbeddedSource(byId("data")) : new StreamSource();
     byId("login").addEventListener("submit", (event) => { event.preventDefault(); this.source.login(byId("token").value); byId("token").value = ""; });
     byId("theme").addEventListener("click", () => this.setTheme(document.documentElement.dataset.theme === "light" ? "dark" : "light"));
@@ -101,6 +102,8 @@ class Page {
     setText(byId("loss-line"), curves.loss.length > 1 ? `${curves.loss_key}, from the journal; each step once` : "");
   }
 
+  take_plan(plan) { this.plan.take(plan); }
+
   take_copies(copies) {
     setText(byId("copies-line"), copies.summary);
     if (!copies.rows.length) { byId("copies").replaceChildren(make("p", { class: "quiet", text: "Who holds what is known while the job runs." })); return; }
@@ -115,7 +118,7 @@ class Page {
   setTheme(theme) {
     document.documentElement.dataset.theme = theme;
     try { localStorage.setItem("deadpool-theme", theme); } catch (error) { /* a report opened from a file may not */ }
-    this.map.draw(); this.steps.redraw(); this.loss.redraw();
+    this.map.draw(); this.steps.redraw(); this.loss.redraw(); this.plan.redraw();
   }
 }
 

@@ -40,6 +40,7 @@ class CoordinatorSession:
     def on_welcome(self, welcome: Welcome, now: float) -> None:
         state, settings, first = self._state, welcome.settings, self._state.settings is None
         self._guard.promise(welcome)
+        state.forget_told()
         state.settings = settings
         state.copies.configure(settings)
         self._heartbeats.begin(settings, now)

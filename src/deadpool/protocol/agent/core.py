@@ -237,6 +237,7 @@ class Agent:
         self._activity.check(now)
         self._unwinding.check_timeouts(now)
         if self._heartbeats.send_if_due(now):
+            self._seating.readiness.tell_so_far()
             self._health.tell_if_changed(now)
             self.copies.retry()
             self._protection.check(now)

@@ -28,7 +28,6 @@ from deadpool.protocol.messages import (
     Needed,
     Permit,
     Plan,
-    PlanAck,
     Probe,
     Proceed,
     Recording,
@@ -167,7 +166,6 @@ class Orders:
         state.copies.adopt(plan, state.node)
         self._record.on_plan(plan, state.settings.layout)
         self._heartbeats.on_plan(plan.permit.schedule)
-        state.tell_coordinator(PlanAck(generation=plan.generation))
         self._seat(plan, afresh=plan.resume is None or has_missed_one)
         state.report_trainers()
 

@@ -6,6 +6,7 @@ has the snapshot, or because a holder sends it. None of this happens under a fen
 
 from __future__ import annotations
 
+from deadpool.protocol.agent.readiness import Readiness
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers import Trainer, TrainerState
@@ -31,15 +32,18 @@ class Seating:
     def __init__(self, state: AgentState, recordings: NodeRecordings) -> None:
         self._state, self._current, self._recordings = state, state.current, recordings
         self._trainers, self._copies = state.trainers, state.copies
+        self.readiness = Readiness(state)
         self.plan: Plan | None = None
         self._pending_fetches: dict[int, list[Fetch]] = {}
 
     def fence(self) -> None:
         self._pending_fetches.clear()
+        self.readiness.forget()
 
     def carry_out(self, plan: Plan, *, afresh: bool) -> None:
         """`afresh`: none of the processes here can go on, whatever state it holds."""
         self.plan = plan
+        self.readiness.begin(plan)
         self._end_unseated(plan, afresh)
         for order in plan.orders:
             if order.carrier is not None:
@@ -125,7 +129,7 @@ class Seating:
         trainer.begun = True
         if plan.resume is None:
             prepared = Prepared(generation=plan.generation, rank=trainer.rank, store=trainer.store)
-            self._state.tell_coordinator(prepared)
+            self.readiness.on_prepared(prepared)
 
     def _fetch_next(self, rank: int) -> None:
         fetches = self._pending_fetches.get(rank, [])

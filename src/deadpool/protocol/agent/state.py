@@ -12,7 +12,7 @@ from deadpool.protocol.agent.copies import Copies
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.trainers import NodeTrainers
 from deadpool.protocol.effects import AgentEffect, Emit, Finish, ToCoordinator
-from deadpool.protocol.messages import Durable, End, Settings, Trainers
+from deadpool.protocol.messages import Durable, End, Settings, TrainerInfo, Trainers
 
 
 class AgentState:
@@ -21,6 +21,7 @@ class AgentState:
         self.current = GenerationState()
         self.settings: Settings | None = None  # None: no coordinator has welcomed this node yet
         self.durable: Durable | None = None  # the newest checkpoint that the script reported
+        self._told_trainers: tuple[TrainerInfo, ...] | None = None
         self.effects: list[AgentEffect] = []
         self.trainers = NodeTrainers(node, self.effects)
         self.copies = Copies(self.current, self.effects)
@@ -29,7 +30,15 @@ class AgentState:
         self.effects.append(ToCoordinator(message=message))
 
     def report_trainers(self) -> None:
-        self.tell_coordinator(Trainers(trainers=self.trainers.infos()))
+        """Where something has changed: after most plans nothing has, on most of thousands of nodes."""
+        infos = self.trainers.infos()
+        if infos != self._told_trainers:
+            self._told_trainers = infos
+            self.tell_coordinator(Trainers(trainers=infos))
+
+    def forget_told(self) -> None:
+        """A coordinator that has just welcomed this node was told nothing yet."""
+        self._told_trainers = None
 
     def emit(self, what: str, *, rank: int | None = None, step: int | None = None, **detail: Any) -> None:
         event = Event(

@@ -137,8 +137,10 @@ class TrainerNews:
                 self._seating.report_lost(rank, f"this node's copy of {version} is not as it was sealed")
             case Prepared() if unfenced:
                 trainer.has_state = True
-                self._tell_of_all(trainer, message)
-            case Connected() | Standing() | Finished() if unfenced:
+                self._seating.readiness.on_prepared(message, trainer.carries)
+            case Connected() if unfenced:
+                self._seating.readiness.on_connected(message, trainer.carries)
+            case Standing() | Finished() if unfenced:
                 self._tell_of_all(trainer, message)
 
     def _tell_of_all(self, trainer: Trainer, message: Any) -> None:

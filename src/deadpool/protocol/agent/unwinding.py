@@ -80,7 +80,12 @@ class Unwinding:
     def _acknowledge(self) -> None:
         state = self._state
         inventory = state.copies.inventory(state.trainers.lives())
-        ack = FenceAck(generation=state.current.generation, inventory=inventory, hung=tuple(self._hung))
+        ack = FenceAck(
+            generation=state.current.generation,
+            inventory=inventory,
+            hung=tuple(self._hung),
+            planned=self._seating.plan.generation if self._seating.plan is not None else None,
+        )
         state.tell_coordinator(ack)
 
     def next_check(self) -> float | None:

@@ -29,6 +29,7 @@ a process becomes the coordinator is decided in `leadership`, and what it does f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from deadpool.protocol.coding import Scheme
@@ -70,7 +71,6 @@ from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
     CheckpointDone,
     CheckpointPart,
-    Connected,
     Disconnecting,
     Durable,
     Encoded,
@@ -82,9 +82,9 @@ from deadpool.protocol.messages import (
     Join,
     Leave,
     Missed,
+    NodeConnected,
+    NodePrepared,
     Overhead,
-    PlanAck,
-    Prepared,
     Probed,
     Recording,
     Report,
@@ -122,6 +122,15 @@ class Coordinator:
         self.protection = Protection(job, monitor, history, rehearsals, drains, requests)
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)
         self._takeover = Takeover(job, monitor, history, rehearsals, faults, resumption)
+        self._frequent: dict[type, Callable[[Member, Any, float], None]] = {
+            Heartbeat: self._on_heartbeat,
+            Sealed: self._on_sealed,
+            Stored: self._on_stored,
+            FenceAck: fencing.on_ack,
+            NodePrepared: resumption.on_prepared,
+            NodeConnected: resumption.on_connected,
+        }
+        """What comes from every node at once, or all the time: `match` takes microseconds to find its case."""
 
     # --- the contract of a core ---------------------------------------------------------------------------------------
 
@@ -129,11 +138,18 @@ class Coordinator:
         if self.phase is Phase.ENDED:
             self._answer_after_end(input)
             return self._job.out.take()
+        if self._resumption.settles_at is not None:
+            self._resumption.settle()
+        if isinstance(input, FromAgent):
+            self._on_message(input.node, input.message, now)
+        else:
+            self._on_input(input, now)
+        self._drain_requests.advance(now)
+        self._advance_checkpoints(now)
+        return self._job.out.take()
+
+    def _on_input(self, input: CoordinatorInput, now: float) -> None:
         match input:
-            case FromAgent(node=node, message=Join() as join):
-                self._membership.join(node, join, now)
-            case FromAgent(node=node, message=message):
-                self._on_message(node, message, now)
             case LinkLost(node=node, reason=reason):
                 self._membership.lose_node(node, f"link to node {node} lost: {reason}", now)
             case StopAsked(reason=reason):
@@ -150,9 +166,6 @@ class Coordinator:
                 self._discount_stall(seconds)
             case Tick():
                 self._timeouts.check(now)
-        self._drain_requests.advance(now)
-        self._advance_checkpoints(now)
-        return self._job.out.take()
 
     def _advance_checkpoints(self, now: float) -> None:
         """A write that is asked for at the end of the job begins before the job ends."""
@@ -186,6 +199,8 @@ class Coordinator:
         """When to send a Tick at the latest."""
         if self.phase is Phase.ENDED:
             return None
+        if self._resumption.settles_at is not None:
+            return self._resumption.settles_at
         parts = earliest(self.drains.deadline, self.checkpoints.deadline())
         return earliest(self._timeouts.next_silence(), earliest(self._job.phase_deadline, parts))
 
@@ -198,6 +213,9 @@ class Coordinator:
     # --- what agents say ----------------------------------------------------------------------------------------------
 
     def _on_message(self, node: str, message: Any, now: float) -> None:
+        if isinstance(message, Join):
+            self._membership.join(node, message, now)
+            return
         member = self.members.get(node)
         if member is None:
             return  # it is fenced out already: nothing that it says counts
@@ -205,9 +223,10 @@ class Coordinator:
         generation = getattr(message, "generation", None)
         if generation is not None and generation != self.generation:
             return  # of a generation that is over, so that no handler has to think of it
+        if (handle := self._frequent.get(type(message))) is not None:
+            handle(member, message, now)
+            return
         match message:
-            case Heartbeat():
-                self._on_heartbeat(member, message, now)
             case Health():
                 self.protection.on_health(member, message)
             case Trainers(trainers=trainers):
@@ -215,15 +234,10 @@ class Coordinator:
             case Recording():
                 self._rehearsals.on_recording(member, message)
             # copies, while the job runs
-            case Sealed(copy=copy):
-                self.drains.on_sealed(copy.seal.rank, copy.seal.version.number)
-                self._ending.end_if(self.commits.on_sealed(copy))
             case Missed(rank=rank, number=number, reason=reason):
                 self.drains.on_missed(rank, number)
                 self.commits.on_missed(rank, number, reason)
                 self._monitor.interval_chooser.on_missed(message)
-            case Stored(rank=rank, version=version):
-                self._ending.end_if(self.commits.on_stored(rank, node, version))
             case Encoded(ranks=ranks, version=version):
                 self._ending.end_if(self.commits.on_encoded(ranks, node, version))
             case Spoilt(parity=True):
@@ -239,14 +253,6 @@ class Coordinator:
             # a recovery, in its order
             case TrainerLost():
                 self._faults.on_trainer_lost(member, message, now)
-            case FenceAck():
-                self._fencing.on_ack(member, message, now)
-            case PlanAck():
-                self._resumption.on_plan_ack(member, now)
-            case Prepared():
-                self._resumption.on_prepared(message, now)
-            case Connected():
-                self._resumption.on_connected(message, now)
             case Probed():
                 self._move_ranks(self._reachability.on_probed(member, message, now), now)
             # ranks that stop, nodes that leave, the end
@@ -280,6 +286,14 @@ class Coordinator:
         self.protection.look(now)
         self._move_ranks(self._reachability.check(now), now)
 
+    def _on_sealed(self, member: Member, sealed: Sealed, now: float) -> None:
+        seal = sealed.copy.seal
+        self.drains.on_sealed(seal.rank, seal.version.number)
+        self._ending.end_if(self.commits.on_sealed(sealed.copy))
+
+    def _on_stored(self, member: Member, stored: Stored, now: float) -> None:
+        self._ending.end_if(self.commits.on_stored(stored.rank, member.node, stored.version))
+
     def _move_ranks(self, cut_off: list[CutOff], now: float) -> None:
         """Of nodes that live, as far as is known: they may come back, with copies."""
         for each in cut_off:
@@ -296,7 +310,8 @@ class Coordinator:
             self._fencing.name_newcomers()
 
     def _on_trainers(self, member: Member, trainers: tuple[Any, ...]) -> None:
-        member.trainers = trainers
+        member.note_trainers(trainers)
+        self._job.note_shares(trainers)
         if self.phase is Phase.RUNNING:
             self._rehearsals.assign_all()
 

@@ -46,7 +46,7 @@ class Fencing:
 
     def on_ack(self, member: Member, ack: FenceAck, now: float) -> None:
         if member.inventory is None:
-            member.inventory = ack.inventory
+            member.inventory, member.planned_in = ack.inventory, ack.planned
             for rank, found in ack.hung if member.position is not None else ():
                 self._on_hung_rank(member.node, rank, found, now)
         if self._job.is_stopping:

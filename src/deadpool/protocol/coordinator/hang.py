@@ -262,7 +262,7 @@ class HangDetector:
         return self.is_warm or (knows_first_steps and self._all_in_loop())
 
     def _all_in_loop(self) -> bool:
-        return all(rank in self._steps for rank in self._ranks)
+        return len(self._steps) == len(self._ranks)  # not one by one: this is asked at every heartbeat after Go
 
     def _behind(self) -> tuple[int, ...]:
         furthest_back = min(self._steps.get(rank, -1) for rank in self._ranks)

@@ -7,8 +7,8 @@ those of the lost ranks.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from deadpool.protocol.checkpoint import Checkpoint
@@ -26,9 +26,8 @@ REPLICAS_AT_MOST = 8
 """How many replicas are named as sources: any one will do, and there may be one on every node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """A node that acknowledged the fence."""
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that acknowledged the fence. A Struct: a plan makes one for each of thousands of nodes."""
 
     node: str
     data: Address
@@ -206,8 +205,10 @@ class InventoryIndex:
 
     def _version_index(self, version: Version) -> VersionIndex:
         """Mostly the same version as for the node before."""
-        if version is not self._last[0]:
-            self._last = (version, self._versions.setdefault(version, VersionIndex(self._layout)))
+        if version != self._last[0]:
+            if version not in self._versions:
+                self._versions[version] = VersionIndex(self._layout)
+            self._last = (version, self._versions[version])
         return self._last[1]
 
     def count_checkpoint(self, checkpoint: Checkpoint, generation: Generation) -> Version:

@@ -30,8 +30,9 @@ class Member:
     carries: tuple[int, ...] = ()  # positions without processes, whose ranks this node's processes carry
     has_run: bool = False  # it had a seat, under this or an earlier coordinator: a recovery may need its copies
     trainers: tuple[TrainerInfo, ...] = ()
+    all_seated: bool = False  # every trainer that it reported has a seat: there is none to rehearse with
     inventory: Inventory | None = None  # frozen at the fence of this generation
-    planned_in: Generation | None = None  # the newest plan that it has acknowledged its part of
+    planned_in: Generation | None = None  # the last plan that it has taken over, as of its last fence
     steps: dict[int, int] = field(default_factory=dict)  # of ranks in their loop, in this generation
     steps_reported_at: float = 0.0  # when it last reported them
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
@@ -44,6 +45,10 @@ class Member:
 
     def __post_init__(self) -> None:
         self.voter = (self.node, self.incarnation)
+
+    def note_trainers(self, trainers: tuple[TrainerInfo, ...]) -> None:
+        self.trainers = trainers
+        self.all_seated = all(trainer.state == "seated" for trainer in trainers)
 
     @property
     def has_copies(self) -> bool:

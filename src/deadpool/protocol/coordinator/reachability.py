@@ -57,6 +57,7 @@ class Reachability:
         self._next_at = 0.0
         self._was_late = False
         self._rounds = 0  # since the job is late
+        self._counted: tuple[tuple[str, ...], int] = ((), 0)  # seats, and nodes that sit in them
         self._rounds_well = 0  # in this generation, while the job ran well
         self._said: dict[str, frozenset[str]] = {}  # in this round
         self._pairs: set[Pair] = set()  # found in the last round
@@ -84,7 +85,7 @@ class Reachability:
         if self._asked_at is None:
             if now >= self._next_at:
                 self._ask(now, self._rounds)
-        elif now >= self._asked_at + ANSWERS_IN_S or len(self._said) == len(set(job.seats)):
+        elif now >= self._asked_at + ANSWERS_IN_S or len(self._said) == self._nodes:
             return self._end_round(now)
         return []
 
@@ -107,9 +108,16 @@ class Reachability:
         self._pairs.clear()
 
     @property
+    def _nodes(self) -> int:
+        """How many nodes sit: counted once per plan, because it is asked at every heartbeat."""
+        if self._counted[0] is not self._job.seats:
+            self._counted = (self._job.seats, len(set(self._job.seats)))
+        return self._counted[1]
+
+    @property
     def _draws(self) -> int:
         """After so many rounds every node has tried all others."""
-        count = len(set(self._job.seats))
+        count = self._nodes
         return 1 if count - 1 <= PEERS else -(-(count // 2) // (PEERS // 2))
 
     def _ask_while_all_is_well(self, now: float) -> None:

@@ -28,7 +28,8 @@ class Rehearsals:
 
     def assign_all(self) -> None:
         """While the job runs, every free trainer rehearses a rank, and its node has the recording of that rank."""
-        members = list(self._job.members.values())
+        nodes = self._job.members.values()
+        members = [member for member in nodes if member.position is None or not member.all_seated]
         for member in members:
             ranks = [t.rank for t in member.trainers if t.rank is not None and t.state in _REHEARSING]
             self.send_recordings(member.node, ranks)

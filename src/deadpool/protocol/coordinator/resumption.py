@@ -4,7 +4,6 @@ finished, ended."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from deadpool.protocol.coordinator.drain import Drains
 from deadpool.protocol.coordinator.ending import Ending
@@ -14,31 +13,28 @@ from deadpool.protocol.coordinator.members import Member, steps_lost
 from deadpool.protocol.coordinator.planner import GlobalPlan
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Connect, Connected, Ended, Finished, Go, Prepared, Release
+from deadpool.protocol.messages import Connect, Ended, Finished, Go, NodeConnected, NodePrepared, Release
+from deadpool.protocol.topology import Address
 
 CHECKPOINT_READ_S = 1800.0
 """How much longer nodes may take to prepare where the state of all ranks is read from a durable checkpoint."""
 
 
 class Barrier:
-    """What each rank reported when it arrived."""
+    """Which ranks have arrived."""
 
     def __init__(self, world_size: int) -> None:
-        self._ranks = range(world_size)
-        self.reports: dict[int, Any] = {}
+        self._world_size = world_size
+        self._arrived: set[int] = set()
 
-    def arrive(self, rank: int, report: Any = True) -> bool:
+    def arrive(self, ranks: Iterable[int]) -> bool:
         """Returns whether all ranks are there by now."""
-        self.reports[rank] = report
-        return self.is_complete
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self.reports) == len(self._ranks)
+        self._arrived.update(ranks)
+        return len(self._arrived) == self._world_size
 
     @property
     def missing(self) -> list[int]:
-        return [rank for rank in self._ranks if rank not in self.reports]
+        return [rank for rank in range(self._world_size) if rank not in self._arrived]
 
 
 class RankBarriers:
@@ -51,6 +47,9 @@ class RankBarriers:
     def clear(self) -> None:
         self.prepared, self.connected = Barrier(self._world_size), Barrier(self._world_size)
         self.finished, self.ended = Barrier(self._world_size), Barrier(self._world_size)
+        self.store: Address | None = None  # of the rank that the plan names
+        self.agreements: set[str] = set()  # of all ranks that are prepared
+        self.exit_codes: dict[int, int] = {}
 
 
 class Resumption:
@@ -60,6 +59,7 @@ class Resumption:
         self._job, self._drains, self._rehearsals = job, drains, rehearsals
         self._hang, self._ending = hang, ending
         self._newest_barriers = RankBarriers(job.generation, job.layout.world_size)
+        self.settles_at: float | None = None  # Go has left, and what follows from it was not looked at yet
 
     @property
     def _barriers(self) -> RankBarriers:
@@ -125,39 +125,29 @@ class Resumption:
 
     # --- prepare, connect, go -----------------------------------------------------------------------------------------
 
-    def on_plan_ack(self, member: Member, now: float) -> None:
-        member.planned_in = self._job.generation
-        self._go_if_ready(now)
-
-    def on_prepared(self, prepared: Prepared, now: float) -> None:
-        if self._barriers.prepared.arrive(prepared.rank, prepared) and self._job.phase is Phase.PREPARING:
+    def on_prepared(self, member: Member, prepared: NodePrepared, now: float) -> None:
+        barriers = self._barriers
+        barriers.store = prepared.store or barriers.store
+        barriers.agreements.update(prepared.agreements)
+        if barriers.prepared.arrive(prepared.ranks) and self._job.phase is Phase.PREPARING:
             self._connect(now)
 
     def _connect(self, now: float) -> None:
         job = self._job
-        assert job.plan is not None
-        prepared: dict[int, Prepared] = self._barriers.prepared.reports
-        agreed = len({each.agreement for each in prepared.values()}) == 1
+        store, agreed = self._barriers.store, len(self._barriers.agreements) == 1
+        assert job.plan is not None and store is not None, f"no node named the store of {job.plan}"
         job.out.emit("prepared")
         if not agreed:
             job.out.emit("renegotiate")
-        store = prepared[job.plan.store_rank].store
         job.send_seats(Connect(generation=job.generation, store=store, agreed=agreed, carried=_carried_ranks(job)))
         if job.plan.resume is None:
             job.silent.seats_may_run(job.seats)  # a script at its first line does not wait for Go
         job.enter(Phase.CONNECTING, now, job.deadlines.connect_s)
 
-    def on_connected(self, connected: Connected, now: float) -> None:
-        self._barriers.connected.arrive(connected.rank)
-        self._go_if_ready(now)
-
-    def _go_if_ready(self, now: float) -> None:
-        """Rule 15, Go after every seat is ready: every rank has connected, and every node has dropped what is newer
-        than the resume version."""
-        job = self._job
-        if job.phase is not Phase.CONNECTING or not self._barriers.connected.is_complete:
-            return
-        if all(map(self._knows_its_part, job.seats)):
+    def on_connected(self, member: Member, connected: NodeConnected, now: float) -> None:
+        """Rule 15, Go after every seat is ready. Ranks connect after all were prepared, and by then every node has
+        dropped what is newer than the resume version."""
+        if self._barriers.connected.arrive(connected.ranks) and self._job.phase is Phase.CONNECTING:
             self._go(now)
 
     def _go(self, now: float) -> None:
@@ -171,9 +161,15 @@ class Resumption:
         self._barriers.clear()
         job.out.emit("go")
         job.send_seats(Go(generation=job.generation, cause=job.cause))
+        self.settles_at = now
+
+    def settle(self) -> None:
+        """What follows from Go, before anything else: it looks at all copies and trainers of all nodes, which may be
+        thousands, so Go itself leaves first."""
+        self.settles_at = None
         self._rehearsals.assign_all()
-        job.warn_if_no_spare()
-        self._ending.end_if(job.commits.on_go())
+        self._job.warn_if_no_spare()
+        self._ending.end_if(self._job.commits.on_go())
 
     def continue_running(self, seats: tuple[str, ...], now: float) -> None:
         """After a takeover in which no node has to stop. There was no Go from this coordinator."""
@@ -187,25 +183,23 @@ class Resumption:
 
     # --- nodes that are late ------------------------------------------------------------------------------------------
 
-    def late_to_prepare(self) -> list[str]:
-        return self._late_nodes(self._barriers.prepared)
+    def late_to_prepare(self) -> dict[str, list[int]]:
+        return self._late(self._barriers.prepared)
 
-    def late_to_connect(self) -> list[str]:
-        return self._late_nodes(self._barriers.connected)
+    def late_to_connect(self) -> dict[str, list[int]]:
+        return self._late(self._barriers.connected)
 
-    def _late_nodes(self, barrier: Barrier) -> list[str]:
-        job = self._job
-        positions = {job.layout.position_of(rank) for rank in barrier.missing}
-        late = [job.seats[position] for position in sorted(positions)]
-        return late or [node for node in job.seats if not self._knows_its_part(node)]
-
-    def _knows_its_part(self, node: str) -> bool:
-        return self._job.members[node].planned_in == self._job.generation
+    def _late(self, barrier: Barrier) -> dict[str, list[int]]:
+        """Nodes, and which of their ranks are late."""
+        late: dict[str, list[int]] = {}
+        for rank in barrier.missing:
+            late.setdefault(self._job.seats[self._job.layout.position_of(rank)], []).append(rank)
+        return late
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def on_finished(self, finished: Finished) -> None:
-        if self._barriers.finished.arrive(finished.rank):
+        if self._barriers.finished.arrive((finished.rank,)):
             self._job.release()
             self._job.out.emit("finished")
             self._job.send_seats(Release(generation=self._job.generation))
@@ -216,12 +210,14 @@ class Resumption:
     def on_lost_after_release(self, ranks: Iterable[int]) -> None:
         """They had nothing left to do: the exit code that they reported counts, if they reported one."""
         for rank in ranks:
-            self._end_rank(rank, self._barriers.ended.reports.get(rank, 1))
+            self._end_rank(rank, self._barriers.exit_codes.get(rank, 1))
 
     def _end_rank(self, rank: int, code: int) -> None:
-        if not self._barriers.ended.arrive(rank, code):
+        barriers = self._barriers
+        barriers.exit_codes[rank] = code
+        if not barriers.ended.arrive((rank,)):
             return
-        codes = {rank: code for rank, code in self._barriers.ended.reports.items() if code}
+        codes = {rank: code for rank, code in barriers.exit_codes.items() if code}
         reason = f"ranks ended with codes {codes}" if codes else "all ranks ended"
         self._ending.end_after_writing(reason, failed=bool(codes))
 

@@ -45,13 +45,18 @@ class Timeouts:
             case Phase.WAITING:
                 self._end_wait(now)
             case Phase.PREPARING:
-                lose_each(self._resumption.late_to_prepare(), "did not prepare in time", now)
+                self._lose_late(self._resumption.late_to_prepare(), "did not prepare in time", now)
             case Phase.CONNECTING:
-                lose_each(self._resumption.late_to_connect(), "did not connect in time", now)
+                self._lose_late(self._resumption.late_to_connect(), "did not connect in time", now)
             case Phase.SALVAGING:
                 self._ending.end_salvage()
             case _:
                 job.enter_without_deadline(job.phase)
+
+    def _lose_late(self, late: Mapping[str, list[int]], what: str, now: float) -> None:
+        for node, ranks in late.items():
+            names = ", ".join(map(str, ranks))
+            self._membership.lose_each([node], f"{what}; waited for rank {names}", now)
 
     def _end_wait(self, now: float) -> None:
         job = self._job

@@ -4,8 +4,8 @@ A message that depends on the seating of ranks carries the generation in which i
 anything else is done with it if that generation is over. There are three conversations, in the order of a recovery:
 
     agent -> coordinator    Join TakeoverReport Heartbeat Health Trainers TrainerLost Recording Sealed Missed Stored
-                            Encoded Durable FenceAck Spoilt PlanAck Prepared Connected Probed Finished Ended Standing
-                            Leave Unavailable Salvaged CheckpointPart CheckpointDone Report
+                            Encoded Durable FenceAck Spoilt NodePrepared NodeConnected Probed Finished Ended
+                            Standing Leave Unavailable Salvaged CheckpointPart CheckpointDone Report
     coordinator -> agent    Welcome JoinRefused Alive Recording Fence Rehearse Needed Plan Connect Go Permit Probe
                             Release Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint
                             Shutdown (each in an Order, which names the term), Injection
@@ -72,7 +72,7 @@ from deadpool.protocol.messages.health import Health, Sign
 from deadpool.protocol.messages.joining import Disconnecting, Join, JoinRefused, Settings, TakeoverReport, Welcome
 from deadpool.protocol.messages.leases import Needed, Unavailable
 from deadpool.protocol.messages.order import Order
-from deadpool.protocol.messages.plans import Block, Fetch, Holder, Plan, PlanAck, RankOrder, Rebuild, Source
+from deadpool.protocol.messages.plans import Block, Fetch, Holder, Plan, RankOrder, Rebuild, Source
 from deadpool.protocol.messages.pools import Assignment, HostState, PoolJob
 from deadpool.protocol.messages.progress import (
     WAITS_FOR_DATA,
@@ -88,7 +88,17 @@ from deadpool.protocol.messages.progress import (
 )
 from deadpool.protocol.messages.reachability import Peer, Probe, Probed
 from deadpool.protocol.messages.rehearsals import Parked, Recording, Rehearse
-from deadpool.protocol.messages.seats import Arriving, Connect, Connected, Go, Prepared, Restore, Seat
+from deadpool.protocol.messages.seats import (
+    Arriving,
+    Connect,
+    Connected,
+    Go,
+    NodeConnected,
+    NodePrepared,
+    Prepared,
+    Restore,
+    Seat,
+)
 from deadpool.protocol.messages.trainer_processes import (
     DeviceLost,
     End,
@@ -107,10 +117,10 @@ ALL: tuple[type[Message], ...] = (
     AbandonCheckpoint, Alive, Answer, Arriving, Ask, Assignment, Attach, Captured, CheckpointDone, CheckpointPart,
     Connect, Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, Encoded, End, Ended, Examine, Examined,
     Facts, Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Health, Heartbeat,
-    HostState, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Needed, Order, Parked, Paused, Permit, Plan,
-    PlanAck, Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage,
-    Salvaged, Sealed, Seat, Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello,
-    TrainerLost, Trainers, Unavailable, UsesShares, Waits, Welcome, WriteCheckpoint,
+    HostState, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Needed, NodeConnected, NodePrepared, Order,
+    Parked, Paused, Permit, Plan, Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule,
+    Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored,
+    TakeoverReport, TrainerHello, TrainerLost, Trainers, Unavailable, UsesShares, Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
@@ -120,10 +130,10 @@ __all__ = [
     "Copies", "Copy", "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "Encoded", "End", "Ended",
     "Examine", "Examined", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished",
     "Go", "Grant", "Halt", "Halted", "Health", "Heartbeat", "Holder", "HostState", "Hung", "Injected", "Injection",
-    "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives", "Missed", "Needed", "Order", "Overhead", "Parity",
-    "Parked", "Paused", "Peer", "Permit", "Plan", "PlanAck", "PoolJob", "Prepared", "Probe", "Probed", "Proceed",
-    "RankOrder", "Rebuild", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore", "Salvage",
-    "Salvaged", "Sealed", "Seat", "Settings", "Shares", "Shutdown", "Sign", "SlotRef", "Source", "Spoilt", "Stand",
-    "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers",
-    "Unavailable", "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+    "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives", "Missed", "Needed", "NodeConnected", "NodePrepared",
+    "Order", "Overhead", "Parity", "Parked", "Paused", "Peer", "Permit", "Plan", "PoolJob", "Prepared", "Probe",
+    "Probed", "Proceed", "RankOrder", "Rebuild", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore",
+    "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shares", "Shutdown", "Sign", "SlotRef", "Source", "Spoilt",
+    "Stand", "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost",
+    "Trainers", "Unavailable", "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip

@@ -30,8 +30,12 @@ class Halted(Message, frozen=True, kw_only=True):
 
 
 class FenceAck(Message, frozen=True, kw_only=True):
-    """The node has stopped everything of older generations. Its inventory does not change before the next plan."""
+    """The node has stopped everything of older generations. Its inventory does not change before the next plan.
+
+    `planned` is the last plan that the node has taken over: the next one need not repeat it.
+    """
 
     generation: Generation
     inventory: Inventory
     hung: tuple[tuple[int, str], ...] = ()  # (rank, how it was found): did not come to rest and was ended
+    planned: Generation | None = None

@@ -97,9 +97,3 @@ class Plan(Message, frozen=True, kw_only=True):
         assert before is not None and before.generation == self.as_of, (self, before)
         orders = tuple(RankOrder(rank=order.rank, keep=True) for order in before.orders)
         return replace(self, as_of=None, orders=orders, holders=before.holders, held=before.held, group=before.group)
-
-
-class PlanAck(Message, frozen=True, kw_only=True):
-    """The node has taken the plan over and begins to carry it out."""
-
-    generation: Generation

@@ -55,6 +55,20 @@ class Prepared(Message, frozen=True, kw_only=True):
     agreement: str = ""
 
 
+class NodePrepared(Message, frozen=True, kw_only=True):
+    """These ranks of the node are prepared: all of them, or all so far where some are late. A node says it only after
+    it has dropped what is newer than the resume version.
+
+    `store` is given by the node of the rank that the plan names for it. `agreements` are those of these ranks, each
+    once: one value, unless ranks differ.
+    """
+
+    generation: Generation
+    ranks: tuple[int, ...]
+    store: Address | None = None
+    agreements: tuple[str, ...] = ("",)
+
+
 class Connect(Message, frozen=True, kw_only=True):
     """All old groups are gone and every rank is at rest: make the new groups, and meet at `store`.
 
@@ -73,6 +87,13 @@ class Connected(Message, frozen=True, kw_only=True):
 
     generation: Generation
     rank: int
+
+
+class NodeConnected(Message, frozen=True, kw_only=True):
+    """These ranks of the node are connected: all of them, or all so far where some are late."""
+
+    generation: Generation
+    ranks: tuple[int, ...]
 
 
 class Go(Message, frozen=True, kw_only=True):

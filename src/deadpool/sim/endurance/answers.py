@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Any
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
     Connect,
-    Connected,
     Fence,
     FenceAck,
     Go,
+    NodeConnected,
+    NodePrepared,
     Plan,
-    PlanAck,
-    Prepared,
     Proceed,
     Rehearse,
     Sealed,
     Shutdown,
     Stand,
     Standing,
-    Stored,
 )
 from deadpool.protocol.topology import Address
 from deadpool.sim.endurance.light_node import LightNode, copy_of
@@ -74,7 +72,12 @@ class Answers:
     # --- fence and plan -----------------------------------------------------------------------------------------------
 
     def _rest(self, node: LightNode, generation: Generation) -> None:
-        self._run.say(node, FenceAck(generation=generation, inventory=node.inventory()))
+        self._run.say(
+            node,
+            FenceAck(
+                generation=generation, inventory=node.inventory(), planned=node.plan.generation if node.plan else None
+            ),
+        )
 
     def _take_plan(self, node: LightNode, plan: Plan) -> None:
         had = node.ranks
@@ -106,8 +109,7 @@ class Answers:
 
     def _planned(self, node: LightNode, about: tuple[Plan, bool]) -> None:
         """A spare keeps what it has rehearsed; a node that has lost its seat starts fresh trainers."""
-        plan, had_seat = about
-        self._run.say(node, PlanAck(generation=plan.generation))
+        _, had_seat = about
         if had_seat and not node.ranks:
             self._run.say(node, node.park())
 
@@ -119,12 +121,11 @@ class Answers:
             self._run.say(node, Sealed(generation=plan.generation, copy=copy))
         if node.rehearsed and node.went is None:
             self._run.say(node, node.trainers())  # they are seated now
-        for rank in node.ranks:
-            self._run.say(node, Prepared(generation=plan.generation, rank=rank, store=store))
+        here = store if plan.store_rank in node.ranks else None
+        self._run.say(node, NodePrepared(generation=plan.generation, ranks=tuple(node.ranks), store=here))
 
     def _connected(self, node: LightNode, generation: Generation) -> None:
-        for rank in node.ranks:
-            self._run.say(node, Connected(generation=generation, rank=rank))
+        self._run.say(node, NodeConnected(generation=generation, ranks=tuple(node.ranks)))
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
 
@@ -134,10 +135,9 @@ class Answers:
         for order in node.plan.orders:
             for name, version in order.pushes:
                 holder = self._run.nodes.get(name)
-                if holder is not None:
-                    holder.store(order.rank, version)
-                    stored = Stored(generation=generation, rank=order.rank, version=version, bytes_received=1)
-                    self._run.say(holder, stored)
+                said = holder.store(order.rank, version, generation) if holder is not None else None
+                if holder is not None and said is not None:
+                    self._run.say(holder, said)
 
     def _parked(self, node: LightNode, about: tuple[str, int]) -> None:
         trainer, rank = about

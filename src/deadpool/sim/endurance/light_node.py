@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
 
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.inventory_batches import DIGEST_BYTES, Copies, CopyBatch, LiveBatch, Lives, SharedTraits
-from deadpool.protocol.messages import Copy, Inventory, Join, Plan, TrainerInfo, Trainers
-from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.protocol.topology import Address
+from deadpool.protocol.inventory_batches import LiveBatch, Lives
+from deadpool.protocol.messages import Copy, Encoded, Inventory, Join, Plan, Stored, TrainerInfo, Trainers
+from deadpool.protocol.seal import Digest, Seal
+from deadpool.protocol.topology import Address, Layout
+from deadpool.sim.endurance.parities import EXTENT, GEOMETRY, Parities, batches
 
-GEOMETRY = Geometry(record_capacity=65536, unique_bytes=10_000_000_000, replica_bytes=0)
-EXTENT = Extent(record_bytes=4000, unique_bytes=GEOMETRY.unique_bytes, replica_bytes=0)
 DIGEST = Digest(record=0, unique=0, replica=0)
-
-
-@cache
-def _traits(version: Version) -> SharedTraits:
-    return SharedTraits(version, EXTENT, GEOMETRY, True, ())
 
 
 def copy_of(rank: int, version: Version) -> Copy:
@@ -27,21 +20,12 @@ def copy_of(rank: int, version: Version) -> Copy:
     return Copy(seal=seal, geometry=GEOMETRY)
 
 
-def _batches(ranks_by_version: dict[Version, tuple[int, ...]]) -> Copies:
-    batches = [
-        CopyBatch(_traits(version), ranks, bytes(DIGEST_BYTES * len(ranks)))
-        for version, ranks in ranks_by_version.items()
-        if ranks
-    ]
-    return Copies(tuple(batches))
-
-
 @dataclass(slots=True)
 class LightNode:
     name: str
     incarnation: str
     rack: str | None
-    per_node: int
+    layout: Layout
     ranks: tuple[int, ...] = ()
     lost: set[int] = field(default_factory=set)  # ranks whose process is gone
     live: Version | None = None  # where its trainers stand when they are at rest
@@ -50,6 +34,10 @@ class LightNode:
     plan: Plan | None = None
     went: Generation | None = None  # the newest generation whose Go it has heard
     rehearsed: dict[str, tuple[str, int | None]] = field(default_factory=dict)  # trainer -> its state and rank
+    parities: Parities = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parities = Parities(self.layout)
 
     def join(self, spare: bool) -> Join:
         data = Address(host=self.name, port=1)
@@ -59,11 +47,12 @@ class LightNode:
         """Frozen, for a fence."""
         alive = tuple(rank for rank in self.ranks if rank not in self.lost)
         live = Lives((LiveBatch(self.live, True, alive),)) if alive and self.live is not None else Lives()
-        return Inventory(live=live, own=_batches(dict.fromkeys(self.own, self.ranks)), held=_batches(self.held))
+        own = batches(dict.fromkeys(self.own, self.ranks))
+        return Inventory(live=live, own=own, held=batches(self.held), parities=self.parities.listed())
 
     def park(self) -> Trainers:
         """One idle trainer per seat, as an agent starts them."""
-        self.rehearsed = {f"{self.name}.{i}": ("idle", None) for i in range(self.per_node)}
+        self.rehearsed = {f"{self.name}.{i}": ("idle", None) for i in range(self.layout.per_node)}
         return self.trainers()
 
     def trainers(self) -> Trainers:
@@ -80,6 +69,7 @@ class LightNode:
         newest = plan.resume.number if plan.resume is not None else -1
         self.own = {version for version in self.own if version.number <= newest} if before == self.ranks else set()
         self.held = {version: ranks for version, ranks in self.held.items() if version.number <= newest}
+        self.parities.drop_above(newest)
         return plan
 
     def restore(self, plan: Plan) -> list[Copy]:
@@ -90,12 +80,28 @@ class LightNode:
         self.lost.clear()
         return fetched
 
-    def commit(self, version: Version) -> None:
-        """The version is complete on every node, and those before it are overwritten."""
+    def commit(self, version: Version) -> list[Stored | Encoded]:
+        """The version is complete on every node, and those before it are overwritten. Returns what it says of what it
+        holds for others."""
+        generation, plan = version.generation, self.plan
         self.own = {version}
-        self.held = {version: self.plan.held if self.plan is not None else ()}
+        if plan is not None and plan.group is not None:
+            self.held = {}
+            coded = self.parities.complete(plan.group, self.ranks, version)
+            return [Encoded(generation=generation, version=version, ranks=each, bytes_received=1) for each in coded]
+        self.held = {version: plan.held if plan is not None else ()}
+        return [
+            Stored(generation=generation, rank=rank, version=version, bytes_received=1) for rank in self.held[version]
+        ]
 
-    def store(self, rank: int, version: Version) -> None:
-        """A copy that it lacked as a holder has come."""
+    def store(self, rank: int, version: Version, generation: Generation) -> Stored | Encoded | None:
+        """What it lacked as a holder has come: a copy, or the pieces of a member. Returns what it says of it."""
+        group = self.plan.group if self.plan is not None else None
+        if group is not None:
+            own = self.ranks[self.layout.local_rank(rank)]
+            inside = self.parities.fold(group, own, rank, version)
+            encoded = Encoded(generation=generation, version=version, ranks=inside, bytes_received=1)
+            return encoded if inside else None
         ranks = self.held.get(version, ())
         self.held[version] = ranks if rank in ranks else (*ranks, rank)
+        return Stored(generation=generation, rank=rank, version=version, bytes_received=1)

@@ -29,7 +29,7 @@ class LongRun:
     def __init__(self, setup: EnduranceSetup, seed: int) -> None:
         self.setup, self.seed = setup, seed
         self.clock, self.lived = Clock(), Lived()
-        self.layout = Layout(positions=setup.nodes, per_node=setup.per_node, holders=setup.holders)
+        self.layout = Layout(positions=setup.nodes, per_node=setup.per_node, holders=setup.scheme.losses)
         self.core = Leadership(_config(setup, self.layout), name="c0", founds=True)
         self.nodes: dict[str, LightNode] = {}
         self.incarnations = 0
@@ -121,7 +121,7 @@ class LongRun:
         name, rack = f"n{index}", self.rack_of(index)
         self.incarnations += 1
         label = f"r{rack}" if self.setup.racks_known and rack is not None else None
-        node = LightNode(name, f"{name}.{self.incarnations}", label, self.setup.per_node)
+        node = LightNode(name, f"{name}.{self.incarnations}", label, self.layout)
         self.nodes[name] = node
         self.say(node, node.join(spare))
         if spare:
@@ -207,4 +207,6 @@ def _config(setup: EnduranceSetup, layout: Layout) -> CoordinatorConfig:
         spare_wait_s=setup.spare_wait_s,
         hang_s=LONG_S,
     )
-    return CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule(every=setup.capture_every))
+    return CoordinatorConfig(
+        settings=settings, deadlines=deadlines, schedule=Schedule(every=setup.capture_every), scheme=setup.scheme
+    )

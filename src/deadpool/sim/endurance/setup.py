@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from deadpool.protocol.coding import Scheme
+
 DAY_S = 86400.0
 PROCESS, NODE, RACK, PLANNED = "process", "node", "rack", "planned"
 
@@ -30,7 +32,7 @@ class Durations:
     load_s: float  # a newcomer gets its state from other nodes
     own_load_s: float  # a rank loads its own node's copy
     connect_s: float
-    reprotect_s: float  # from Go until holders that lack copies have them
+    reprotect_s: float  # from Go until holders that lack copies, or pieces, have them
     commit_lag_s: float  # from the end of a step until its version is stored at all holders
     durable_write_s: float
     durable_read_s: float
@@ -41,7 +43,7 @@ class EnduranceSetup:
     nodes: int
     per_node: int
     spares: int
-    holders: int
+    scheme: Scheme
     nodes_per_rack: int  # 0: no two nodes share one
     racks_known: bool  # nodes tell the coordinator their rack
     step_s: float  # without protection

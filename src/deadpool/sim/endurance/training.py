@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.effects import CheckpointFound
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Sealed, Stored
+from deadpool.protocol.messages import Sealed
 from deadpool.sim.endurance.light_node import copy_of
 
 if TYPE_CHECKING:
@@ -63,12 +63,11 @@ class Training:
     def _commit(self, version: Version) -> None:
         run = self._run
         for node in list(run.nodes.values()):
-            node.commit(version)
+            held = node.commit(version)
             for rank in node.ranks:
                 run.say(node, Sealed(generation=version.generation, copy=copy_of(rank, version)))
-            for rank in node.held[version]:
-                stored = Stored(generation=version.generation, rank=rank, version=version, bytes_received=1)
-                run.say(node, stored)
+            for said in held:
+                run.say(node, said)
 
     # --- durable checkpoints ------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""One loss in a job of so many nodes: start, some steps, heartbeats, a node that dies, and the recovery."""
+"""Losses in a job of so many nodes: start, some steps, heartbeats; then nodes die, one after the other."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ HEARTBEAT_S = 1.0
 STEP_S = 5.0
 STEPS = 3
 ROUNDS = 5
+LOSSES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +28,20 @@ class Measured:
     start: Usage
     version: Usage  # one committed version
     heartbeats: Usage  # of ROUNDS rounds
-    recovery: Usage
+    recoveries: tuple[Usage, ...]
 
     def report(self) -> dict[str, Any]:
+        recovery = max(self.recoveries, key=lambda usage: usage.gos_done_s)  # the worst
         beats = self.heartbeats.messages["Heartbeat"]
         return {
             "nodes": self.nodes,
             "nproc_per_node": self.per_node,
             "heartbeat_share_of_a_core": round(self.heartbeats.cpu_s / (ROUNDS * HEARTBEAT_S), 4),
             "cpu_us_per_heartbeat": round(1e6 * self.heartbeats.cpu_s / max(1, beats), 1),
-            "fault_to_last_plan_s": round(self.recovery.plans_done_s, 4),
-            "recovery": self.recovery.report(),
+            "fault_to_last_plan_s": round(recovery.plans_done_s, 4),
+            "fault_to_last_go_s": round(recovery.gos_done_s, 4),
+            "each_fault_to_last_go_s": [round(each.gos_done_s, 4) for each in self.recoveries],
+            "recovery": recovery.report(),
             "committed_version": self.version.report(),
             "start": self.start.report(),
         }
@@ -53,8 +57,8 @@ class ScriptedJob:
         self.layout = layout
         self.nodes: dict[str, ScriptedNode] = {}
         self.coordinator = MeteredCoordinator(leadership, encode=encode, decode=decode, deliver=self._deliver)
-        for index in range(nodes + 1):
-            spare = index == nodes
+        for index in range(nodes + LOSSES):
+            spare = index >= nodes
             name = f"s{index}" if spare else f"n{index}"
             self.nodes[name] = ScriptedNode(name, spare=spare, peers=self.nodes, send=self.coordinator.send)
 
@@ -101,8 +105,7 @@ class ScriptedJob:
         del self.nodes[name]
         self.coordinator.feed(LinkLost(node=name, reason="connection reset"))
         self.coordinator.run_until_idle()
-        coordinator = self.coordinator.leadership.coordinator
-        assert coordinator.phase is Phase.RUNNING and coordinator.generation.n == 2, coordinator.phase
+        assert self.coordinator.leadership.coordinator.phase is Phase.RUNNING, name
         return usage
 
 
@@ -113,7 +116,15 @@ def measure(nodes: int, per_node: int, *, encode: Encode, decode: Decode) -> Mea
         version = job.step(number)
         job.heartbeat(1)
     heartbeats = job.heartbeat(ROUNDS)
-    recovery = job.lose_node(f"n{nodes // 3}")
+    recoveries = []
+    for loss in range(LOSSES):
+        recoveries.append(job.lose_node(f"n{nodes // 3 + 2 * loss}"))
+        job.step(STEPS + 1 + loss)  # so that the next loss finds every copy in its place
     return Measured(
-        nodes=nodes, per_node=per_node, start=start, version=version, heartbeats=heartbeats, recovery=recovery
+        nodes=nodes,
+        per_node=per_node,
+        start=start,
+        version=version,
+        heartbeats=heartbeats,
+        recoveries=tuple(recoveries),
     )

@@ -22,19 +22,31 @@ class Usage:
     """The cost of one stretch of the run."""
 
     messages: Counter[str] = field(default_factory=Counter)  # by type, in both directions
-    wire_bytes: Counter[str] = field(default_factory=Counter)
+    bytes_in: Counter[str] = field(default_factory=Counter)
+    bytes_out: Counter[str] = field(default_factory=Counter)
+    handling_s: dict[str, float] = field(
+        default_factory=dict
+    )  # by type of what came in, with all that followed from it
     cpu_s: float = 0.0
     plans_done_s: float = 0.0  # CPU time when the last plan was out
+    gos_done_s: float = 0.0  # the same for the last Go
 
     def report(self) -> dict[str, Any]:
         return {
             "messages": self.messages.total(),
-            "bytes": self.wire_bytes.total(),
+            "bytes_in": self.bytes_in.total(),
+            "bytes_out": self.bytes_out.total(),
             "coordinator_cpu_s": round(self.cpu_s, 4),
-            "by_type": {
-                name: {"messages": count, "bytes": self.wire_bytes[name]} for name, count in self.messages.most_common()
-            },
+            "by_type": {name: self._of_type(name) for name, _ in self.messages.most_common()},
         }
+
+    def _of_type(self, name: str) -> dict[str, float]:
+        size = self.bytes_in[name] + self.bytes_out[name]
+        return {"messages": self.messages[name], "bytes": size, "cpu_s": round(self.handling_s.get(name, 0.0), 4)}
+
+    def spend(self, seconds: float, on: str) -> None:
+        self.cpu_s += seconds
+        self.handling_s[on] = self.handling_s.get(on, 0.0) + seconds
 
 
 class MeteredCoordinator:
@@ -59,18 +71,18 @@ class MeteredCoordinator:
         while self._inbox:
             node, message = self._inbox.popleft()
             data = self._encode(message)
-            self._count(message, data)
+            self._count_in(message, data)
             began = time.process_time()
             heard = FromAgent(node=node, message=self._decode(data))
             effects = self.leadership.step(heard, now=self.now)
             self.leadership.deadline()
-            self._answer(effects, began)
+            self._answer(effects, began, type(message).__name__)
 
     def feed(self, input: Any) -> None:
         began = time.process_time()
-        self._answer(self.leadership.step(input, now=self.now), began)
+        self._answer(self.leadership.step(input, now=self.now), began, type(input).__name__)
 
-    def _answer(self, effects: list[Any], began: float) -> None:
+    def _answer(self, effects: list[Any], began: float, to: str) -> None:
         orders = [effect for effect in effects if isinstance(effect, ToAgent)]
         last: tuple[Any, bytes] = (None, b"")
         sizes = []
@@ -78,16 +90,21 @@ class MeteredCoordinator:
             if order.message is not last[0]:
                 last = (order.message, self._encode(Order(term=order.term, message=order.message)))
             sizes.append(len(last[1]))
-        self.usage.cpu_s += time.process_time() - began
+        self.usage.spend(time.process_time() - began, to)
         for order, size in zip(orders, sizes, strict=True):
-            name = type(order.message).__name__
-            self.usage.messages[name] += 1
-            self.usage.wire_bytes[name] += size
-            if name == "Plan":
-                self.usage.plans_done_s = self.usage.cpu_s
+            self._count_out(type(order.message).__name__, size)
             self._deliver(order.node, order.term, order.message)
 
-    def _count(self, message: Any, data: bytes) -> None:
+    def _count_in(self, message: Any, data: bytes) -> None:
         name = type(message).__name__
         self.usage.messages[name] += 1
-        self.usage.wire_bytes[name] += len(data)
+        self.usage.bytes_in[name] += len(data)
+
+    def _count_out(self, name: str, size: int) -> None:
+        usage = self.usage
+        usage.messages[name] += 1
+        usage.bytes_out[name] += size
+        if name == "Plan":
+            usage.plans_done_s = usage.cpu_s
+        elif name == "Go":
+            usage.gos_done_s = usage.cpu_s
