@@ -18,7 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -305,9 +305,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="results, and what every job left")
     parser.add_argument("--minutes", type=float, default=30.0, help="begin no further job after that")
     parser.add_argument("--only", help="only jobs whose name contains this")
+    parser.add_argument("--first", type=int, help="only so many cases of each job, under a name of their own")
     args = parser.parse_args()
     deadline = time.monotonic() + 60 * args.minutes
     plans = [plan for plan in single_losses() + double_losses() if not args.only or args.only in plan.name]
+    if args.first:
+        plans = [replace(plan, name=f"{plan.name}-{args.first}", cases=plan.cases[: args.first]) for plan in plans]
     results, failed, fork_server = [], [], SharedForkServer()
     args.folder.mkdir(parents=True, exist_ok=True)
     try:
