@@ -40,6 +40,7 @@ FOUND = {
     "a version that a node is drained at is given up, since a holder could not store it": ("coded_pairs", 4),
     "the cut of an older generation ends what loads from a checkpoint in this one": ("durable", 63),
     "newcomers count on replicas of ranks that counted on none, and these seem to differ": ("shrink", 78),
+    "a node that came back counts as in its loop, and the job neither drains nor grows": ("shrink", 323),
     "a fetched copy names few of its peers, and its replica on another node does not count": ("shrink", 735),
 }
 
