@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 from notation import address
 
+from deadpool.protocol.agent.slots import Slots, SlotState
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.inventory_index import NodeView
 from deadpool.protocol.coordinator.ledger import Ledger
@@ -125,3 +126,18 @@ def test_what_an_earlier_process_said_of_its_shares_counts():
     ended = [replace(node, trainers=starting) for node in nodes]
     assert isinstance(shrink(layout, seats, ended), str)
     assert isinstance(shrink(layout, seats, ended, known=known), Shrunk)
+
+
+def test_one_of_two_copies_on_the_node_of_a_carrier_is_spoilt_and_the_other_stays():
+    """It held copies of the rank before it became its home."""
+    slots, version = Slots([]), Version(Generation(1, 2), 4)
+    copy = _copy(0, version, replica=7)
+    for segment, kept in enumerate((slots.own_of(0), slots.held_of(0))):
+        kept.add(segment, copy.geometry, 1)
+        slot = kept.take(copy.geometry, SlotState.ARRIVING)
+        assert slot is not None
+        kept.seal(slot.ref, copy)
+    slots.drop_spoilt(0, version)
+    assert slots.own_of(0).find(version) is None and slots.held_of(0).find(version) is not None
+    slots.drop_spoilt(0, version)
+    assert slots.held_of(0).find(version) is None

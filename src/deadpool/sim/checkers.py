@@ -151,12 +151,12 @@ class Checkers:
 
     def _check_passed(self, before: Permit, permit: Permit) -> None:
         """Rule 7 (pending versions are not passed): without a commit only versions that no rank captures, that some
-        rank missed, or that cannot count since their bytes are on one node (rule 30, carried ranks), are passed."""
+        rank missed, or from which the generation began with all replicas at one home (rule 30, carried ranks), are
+        passed."""
         for number in range(before.keep_from, permit.keep_from):
             if self._is_scheduled(number) and (permit.generation, number) not in self._missed:
                 resumed = self._resume is not None and self._resume.number == number
-                version = self._resume if resumed else Version(permit.generation, number)
-                if version is None or not self._holdings.first_shard_at_one_node(version):
+                if not (resumed and self.shrink.has_shard_at_one_home):
                     fail("rule 7", f"version {number} was on its way, and the permit passed it: {permit}")
 
     def on_report(self, message: Any) -> None:

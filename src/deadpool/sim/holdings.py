@@ -100,9 +100,11 @@ class Holdings:
                 return f"the bytes of shard {shard} are on {nodes} only"
         return ""
 
-    def _has_shard(self, machine: Machine, shard: int, version: Version, truth: int) -> bool:
+    def _has_shard(self, machine: Machine, shard: int, version: Version, truth: int, *, intact: bool = False) -> bool:
         sealed = machine.arena.sealed.items() if machine.alive else ()
-        slots = [slot for slot, (rank, v) in sealed if v == version and self._world.history.shard_of(rank) == shard]
+        corrupted = machine.arena.corrupted if intact else ()
+        copies = [(slot, rank) for slot, (rank, v) in sealed if v == version and slot not in corrupted]
+        slots = [slot for slot, rank in copies if self._world.history.shard_of(rank) == shard]
         return any(found is not None and found.replica == truth for found in map(machine.arena.snapshot, slots))
 
     def where_in_parts(self, rank: int, version: Version, nodes: list[str]) -> str:
@@ -113,7 +115,8 @@ class Holdings:
         tensors = [
             node
             for node in nodes
-            if shard is not None and self._has_shard(self._world.machine_at(node), shard, version, truth.replica)
+            if shard is not None
+            and self._has_shard(self._world.machine_at(node), shard, version, truth.replica, intact=True)
         ]
         return f"its record on {records}, its tensors on {tensors}" if records and tensors else ""
 

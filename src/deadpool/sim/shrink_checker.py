@@ -1,4 +1,4 @@
-"""Checker (rule 30): who carries whom, from the orders that nodes are sent, and that the job grows again.
+"""Checker of rule 30 (carried ranks): which rank carries which, by the orders of nodes, and that the job grows again.
 
 That a carried rank sees its data, each part once and in order, is checked where it stands and where it ends, as for
 every rank: checkers (a), (b) and (h).
@@ -34,6 +34,14 @@ class ShrinkChecker:
     def carried(self) -> dict[int, int]:
         """Ranks without a process in the newest plan, and the ranks that carry them."""
         return {rank: carrier for rank, carrier in self._carrier.items() if carrier is not None}
+
+    @property
+    def has_shard_at_one_home(self) -> bool:
+        """Some node is the home of all ranks that hold the same tensors."""
+        homes: dict[int | None, set[str]] = {}
+        for rank, node in self._node.items() if self.carried else ():
+            homes.setdefault(self._world.history.shard_of(rank), set()).add(node)
+        return any(len(nodes) == 1 for nodes in homes.values())
 
     @property
     def carrying_nodes(self) -> set[str]:

@@ -182,7 +182,8 @@ class Drains:
             self._send_all(Stand(generation=self._job.generation, number=AT_ONCE))
 
     def _all_in_loop(self) -> bool:
-        in_loop = sum(len(member.steps) for member in self._job.members.values())
+        seated = (member for member in self._job.members.values() if member.position is not None)
+        in_loop = sum(len(member.steps) for member in seated)  # a node that has come back may have run before
         return in_loop == self._job.layout.world_size
 
     def _is_ready(self, drain: Drain) -> bool:
