@@ -110,6 +110,7 @@ def journalled(stage: Stage) -> dict[int, list[list[int]]]:
     return found
 
 
+@pytest.mark.thorough
 def test_half_of_a_replica_lost_its_other_node_becomes_a_spare(make_job, tmp_path):
     """HSDP, two replicas of two nodes: rank 2 cannot work without rank 3, so both are carried by the other replica."""
     stage = make_job("wait@4:3 wait@12:1", "--layout", "hsdp", "--slow-from", "12")
@@ -153,6 +154,7 @@ def test_job_that_cannot_shrink_waits_and_says_why(make_job, tmp_path, arguments
     assert_alike(found, reference, upto=STEPS)
 
 
+@pytest.mark.thorough
 def test_process_of_a_carrier_lost_and_the_coordinator_started_again(make_job, tmp_path):
     """What a carrier carries comes back with it, from its own node; a coordinator that knows nothing plans anew."""
     stage = make_job("wait@4:2 wait@8:0 wait@12:1 wait@16:1", nodes=3)

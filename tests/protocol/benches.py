@@ -72,7 +72,8 @@ class Bench:
             effects += self.core.step(fx.Tick(), now=self.now)  # as the driver does
         for effect in effects:
             if (message := getattr(effect, "message", None)) is not None:
-                assert decode(encode(message)) == message, "what a core sends has to arrive as it was"
+                sent = msg.Order(term=1, message=message) if isinstance(effect, fx.ToAgent) else message
+                assert decode(encode(sent)) == sent, "what a core sends has to arrive as it was"
             self.note(effect)
         return effects
 

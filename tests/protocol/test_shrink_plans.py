@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from notation import address
 
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.inventory_index import NodeView
+from deadpool.protocol.coordinator.ledger import Ledger
+from deadpool.protocol.coordinator.placement import place
 from deadpool.protocol.coordinator.shrink import Shrunk, place_shrunk, shrink
-from deadpool.protocol.messages import Inventory, Shares, TrainerInfo
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Copy, Inventory, Shares, TrainerInfo
+from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.protocol.topology import Layout
 
 
@@ -91,3 +97,32 @@ def test_no_copy_lies_on_the_node_of_its_rank():
     for position in range(6):
         holders = [found.seats[holder] for holder in placement.of(position)]
         assert len({found.seats[position], *holders}) == 3, (position, holders)
+
+
+def test_bytes_that_were_sent_while_one_node_had_all_replicas_count_for_the_newcomer():
+    """Rank 1 was carried by rank 0, whose copy counts on no peer. Its newcomer's copy counts on rank 0."""
+    layout = Layout(positions=2, per_node=1, holders=1)
+    ledger = Ledger(layout, ("n0", "n1"), place([None, None], Scheme(copies=1)))
+    version = Version(Generation(1, 2), 4)
+    ledger.add_sealed(_copy(0, version, replica=7))
+    ledger.add_sealed(_copy(1, version, replica=7, peers=(0, 1)))
+    assert ledger.unmatched(version) == ()
+    ledger.add_sealed(_copy(0, version, replica=8))
+    assert ledger.unmatched(version) == (1,), "the bytes differ"
+
+
+def _copy(rank: int, version: Version, *, replica: int, peers: tuple[int, ...] = ()) -> Copy:
+    extent = Extent(record_bytes=1, unique_bytes=0, replica_bytes=10)
+    seal = Seal(
+        rank=rank, version=version, extent=extent, digest=Digest(record=1, unique=0, replica=replica), full=True
+    )
+    return Copy(seal=seal, geometry=Geometry(record_capacity=1, unique_bytes=0, replica_bytes=10), peers=peers)
+
+
+def test_what_an_earlier_process_said_of_its_shares_counts():
+    layout, seats, nodes = job(3, lost=(1,))
+    known = {rank: _shares(rank, layout, 1, "") for rank in (0, 2)}
+    starting = (TrainerInfo(trainer="t", state="starting", rank=None),)
+    ended = [replace(node, trainers=starting) for node in nodes]
+    assert isinstance(shrink(layout, seats, ended), str)
+    assert isinstance(shrink(layout, seats, ended, known=known), Shrunk)

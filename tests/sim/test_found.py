@@ -39,6 +39,12 @@ FOUND = {
     "a snapshot that is spoilt before Go keeps everything newer from the parities of others": ("coded_pairs", 179),
     "a version that a node is drained at is given up, since a holder could not store it": ("coded_pairs", 4),
     "the cut of an older generation ends what loads from a checkpoint in this one": ("durable", 63),
+    "a young job that grows ends: its newcomers count on replicas that were sent, and those seem to differ": (
+        "shrink",
+        6,
+    ),
+    "a fetched copy names few of its peers, and its replica on another node does not count": ("shrink", 507),
+    "of two copies on a node that became the home of a rank one is spoilt, and both are dropped": ("shrink", 827),
 }
 
 

@@ -28,6 +28,9 @@ QUICK = (
     "41 checkpoint without its manifest",
     "51 no dwell time",
     "53 guard at the cost of others",
+    "61 memory of a carrier as evidence",
+    "62 record of the carrier used",
+    "63 half a replica goes on",
 )
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from deadpool.sim.faults import ALL
 from deadpool.sim.faults.targets import PHASES
-from deadpool.sim.options import draw
-from deadpool.sim.profiles import PROFILES
+from deadpool.sim.options import ANYTHING, draw
+from deadpool.sim.profiles import BY_NAME, PROFILES
 from deadpool.sim.run import run_seed
 from deadpool.sim.sweep import Summary, run_batch
 
@@ -53,7 +53,9 @@ def test_a_seed_tells_the_same_story_under_any_hash_seed() -> None:
 
 
 def test_every_kind_of_fault_is_drawn_by_some_seed() -> None:
-    drawn = {plan.kind for seed in range(200) for plan in draw(seed).faults}
+    """Of those that only a job can meet that may shrink, by one of these."""
+    options = [draw(seed, profile) for seed in range(200) for profile in (ANYTHING, BY_NAME["shrink"])]
+    drawn = {plan.kind for each in options for plan in each.faults}
     assert drawn == {fault.kind for fault in ALL}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
 from contextlib import closing
 from dataclasses import replace as changed
@@ -17,6 +18,7 @@ from deadpool.protocol.seal import REGIONS
 from deadpool.snapshot.erasure.coders import NumpyCoder
 from deadpool.snapshot.slot import read_seal, write_seal
 
+SILENCE_S = 0.5
 SHARDS = [
     shard(700, 9 * PIECE + 3, 2 * PIECE),
     shard(40, 20 * PIECE, PIECE - 1, record_capacity=3 * PIECE),
@@ -227,6 +229,41 @@ def test_source_that_lost_its_parity_in_the_middle_is_replaced(coded):
     newcomer.rebuild()
     assert newcomer.has_everything()
     assert [node for node, _ in newcomer.failed] == ["n2"]
+
+
+def test_source_that_never_answers_is_done_without(coded):
+    """A machine that was stopped: the kernel still takes connections for it."""
+    group = coded(4, 2)
+    group.protect()
+    newcomer = group.newcomer(1)
+    newcomer.client.use_deadline(SILENCE_S)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        sources = [source for node in group.nodes if node.member != 1 for source in node.sources()]
+        address = silent.getsockname()[:2]
+        newcomer.rebuild(sources=[changed(each, address=address) if each.member == 4 else each for each in sources])
+    assert newcomer.has_everything()
+    assert {node for node, _ in newcomer.failed} == {"n4"}
+
+
+def test_source_that_falls_silent_in_the_middle_is_done_without(coded):
+    group = coded(4, 2)
+    group.protect()
+    looked, over, real = [], threading.Event(), group.nodes[3].server._callbacks
+
+    def find(rank, version):
+        looked.append(rank)
+        if len(looked) > 2:
+            over.wait(10 * SILENCE_S)
+        return real.find(rank, version)
+
+    group.nodes[3].server._callbacks = changed(real, find=find)
+    newcomer = group.newcomer(1)
+    newcomer.client.use_deadline(SILENCE_S)
+    newcomer.rebuild()
+    over.set()
+    assert len(looked) > 2, "it was silent"
+    assert newcomer.has_everything()
+    assert [node for node, _ in newcomer.failed] == ["n3"]
 
 
 def test_too_few_sources_are_named(coded):

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from deadpool.errors import CopySpoilt
+from deadpool.events import Event
 from deadpool.protocol.coding import parity_layout
 from deadpool.protocol.effects import (
     FetchCopy,
@@ -31,6 +32,7 @@ from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Geometry, Seal
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.checksums import combine_pieces
 from deadpool.snapshot.erasure.block_source import BlockSource
+from deadpool.snapshot.erasure.coders import Coder, chosen_coder
 from deadpool.snapshot.erasure.contribution import Contribution, coded_geometry
 from deadpool.snapshot.erasure.parity_slot import ParitySlot
 from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
@@ -48,13 +50,18 @@ class CodedCopies:
         segment: Callable[[int], Segment],
         deliver: Callable[[Any], None],
         hashers: ThreadPoolExecutor,
+        note: Callable[[Event], None],
     ) -> None:
-        """`segment` gives a segment of the arena by its number; `deliver` takes inputs for the core in any thread."""
+        """`segment` gives a segment of the arena by its number; `deliver` takes inputs for the core in any thread;
+        `note` takes events on the event loop."""
         self._client, self._segment, self._deliver, self._hashers = client, segment, deliver, hashers
+        self._note = note
+        self._coder: Coder | None = None  # None until it was told of
         self._digests: dict[SlotRef, PieceDigests] = {}  # of the snapshots in the slots of this node
         self._sums: dict[SlotRef, ParitySlot] = {}
         self._receiving: dict[tuple[int, Version], SlotRef] = {}  # contributions on their way, by rank
         self._lock = threading.Lock()
+        self._hashing = threading.Lock()
 
     def forget(self, segment: int) -> None:
         """Its memory is about to be freed."""
@@ -89,11 +96,17 @@ class CodedCopies:
         for."""
         known = self._digests.get(ref)
         if known is None or known.digest != seal.digest:
-            known = compute_piece_digests(self._slot(ref), geometry, seal.extent, self._hashers)
-            if known.digest != seal.digest:
-                raise CopySpoilt(f"{seal.version} of rank {seal.rank} is {NOT_AS_SEALED}")
-            self._digests[ref] = known
+            with self._hashing:  # it is contributed to all other members at once: one of them hashes it
+                known = self._digests.get(ref)
+                if known is None or known.digest != seal.digest:
+                    known = self._digests[ref] = self._hash_again(ref, seal, geometry)
         return known
+
+    def _hash_again(self, ref: SlotRef, seal: Seal, geometry: Geometry) -> PieceDigests:
+        found = compute_piece_digests(self._slot(ref), geometry, seal.extent, self._hashers)
+        if found.digest != seal.digest:
+            raise CopySpoilt(f"{seal.version} of rank {seal.rank} is {NOT_AS_SEALED}")
+        return found
 
     # --- to the parities of other nodes -------------------------------------------------------------------------------
 
@@ -124,8 +137,19 @@ class CodedCopies:
 
     def begin(self, slot: SlotRef, target: ParityTarget) -> None:
         """On the event loop, so that the sum is there before anything is added to it."""
+        self._tell_coder_once()
         layout = parity_layout(target.group, target.member, target.geometries)
         self._sums[slot] = ParitySlot(layout=layout, version=target.version, view=self._slot(slot))
+
+    def _tell_coder_once(self) -> None:
+        """Nothing else shows that a library is missing: the bytes are the same, only later."""
+        if self._coder is None:
+            self._coder = chosen_coder()
+            name = self._coder.name
+            if self._coder.is_fast:
+                self._note(Event(what="coder_chosen", detail={"coder": name}))
+            else:
+                self._note(Event(what="coder_slow", detail={"coder": name}))
 
     def receive(self, slot: SlotRef, copy: Copy) -> ParitySlot:
         """The sum that a contribution is added to."""

@@ -105,6 +105,7 @@ class CoordinatorClient:
             async for message in link.messages():
                 self._on_message(message)
         except WireError as error:
+            print_line(f"[deadpool] the coordinator's message cannot be read, the node calls it again: {error}")
             link.abort()
             return str(error)
         return link.lost_reason

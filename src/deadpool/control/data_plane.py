@@ -131,7 +131,7 @@ class DataPlane:
         self._offer_numbers = itertools.count(1)
         self._offers: dict[int, _WaitingOffer] = {}
         self._coded = CodedCopies(
-            client=self._client, segment=self._segment, deliver=self._deliver, hashers=self._hashers
+            client=self._client, segment=self._segment, deliver=self._deliver, hashers=self._hashers, note=note
         )
         self._arriving: dict[tuple[int, Version], tuple[SlotRef, Copy]] = {}
         self._attempts = itertools.count(1)  # counts over all fetches, so that no number is used twice

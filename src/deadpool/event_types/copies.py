@@ -88,6 +88,20 @@ EVENTS = (
         },
     ),
     EventType(
+        name="coder_chosen",
+        meaning="A node has begun to make parities, and says what computes them.",
+        action="Nothing.",
+        fields={"coder": "the library"},
+    ),
+    EventType(
+        name="coder_slow",
+        meaning="A node makes parities without ISA-L. The bytes are the same; with two parities or more they "
+        "take about five times the CPU time.",
+        action="Install libisal2 (Debian, Ubuntu) or pyeclib on every node.",
+        fields={"coder": "what computes instead"},
+        console="SLOW: node {node} makes parities with {coder}, as ISA-L is not there; install libisal2 or pyeclib",
+    ),
+    EventType(
         name="parity_begun_anew",
         meaning="A snapshot has grown and does not fit into the parity that a node was making: its group sends again.",
         action="Nothing.",

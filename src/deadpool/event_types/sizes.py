@@ -24,6 +24,14 @@ EVENTS = (
         "step {inexact_from} on",
     ),
     EventType(
+        name="replicas_at_one_node",
+        meaning="A node that carries ranks is the home of all replicas of some tensors, and this version was captured "
+        "when they were on several nodes: their bytes were not sent, so the version does not count. Those of the next "
+        "one are sent.",
+        action="Nothing.",
+        fields={"step": "the version", "ranks": "ranks whose bytes are on one node only"},
+    ),
+    EventType(
         name="grown",
         meaning="Spares have taken ranks that other ranks carried. With as many nodes as at the start, the sums of a "
         "step are again added up as at the start.",

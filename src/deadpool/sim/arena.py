@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.identity import Version
@@ -88,11 +87,7 @@ class Arena:
 
     def corrupt(self, slot: SlotRef) -> None:
         self.corrupted.add(slot)
-        content = self.contents[slot]
-        flipped = (
-            content.corrupted() if isinstance(content, ParityContent) else replace(content, unique=content.unique ^ 1)
-        )
-        self.contents[slot] = flipped
+        self.contents[slot] = self.contents[slot].corrupted()
 
     def obey(self, order: Permit | Plan, reported: Collection[tuple[int, Version]]) -> None:
         """Follows an order of the coordinator. Copies that a plan dropped need not be kept. Nor need those that the

@@ -21,6 +21,7 @@ from deadpool.sim.holdings import Holdings
 from deadpool.sim.loss_bound import LossBound
 from deadpool.sim.protection_checker import ProtectionChecker
 from deadpool.sim.rehearsal_checker import RehearsalChecker
+from deadpool.sim.shrink_checker import ShrinkChecker
 from deadpool.sim.violation import fail
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Checkers:
         self.drain = DrainChecker()
         self.rehearsals = RehearsalChecker(world)
         self.protection = ProtectionChecker()
+        self.shrink = ShrinkChecker(world)
         self._holdings = Holdings(world)
         self._loss_bound = LossBound(world)
         self._generation: Generation | None = None
@@ -68,12 +70,14 @@ class Checkers:
 
     # --- the coordinator's orders, as they leave it ------------------------------------------------------------------
 
-    def on_order_sent(self, host: Host, message: Any) -> None:
+    def on_order_sent(self, host: Host, node: str, message: Any) -> None:
         """A coordinator that was replaced may order what it likes: that no node obeys it is checked elsewhere."""
         if isinstance(message, Plan):
             self._world.history.planned(message.generation, message.resume, self._world.durable.origin(message))
         if host.coordinator is not self._world.coordinator:
             return
+        if isinstance(message, Plan):
+            self.shrink.on_plan(node, message)
         match message:
             case Plan(generation=generation) if generation != self._generation:
                 self._on_plan(message)
@@ -131,6 +135,8 @@ class Checkers:
             fail("f", f"{watermark} committed without {missing}")
         elif undecodable := self._holdings.first_undecodable(watermark):
             fail("rule 27", f"{watermark} committed, and it cannot be rebuilt for {undecodable}")
+        elif lost := self._holdings.first_shard_at_one_node(watermark):
+            fail("rule 30", f"{watermark} committed, and {lost}")
 
     def _check_schedule(self, schedule: Schedule, before: Permit) -> None:
         """Rule 4 (every rank captures the same versions): nothing that the permit has passed already, or that a rank
@@ -144,11 +150,14 @@ class Checkers:
         return [schedule for schedule in self._schedules if schedule.start <= number][-1].captures(number)
 
     def _check_passed(self, before: Permit, permit: Permit) -> None:
-        """Rule 7 (pending versions are not passed): without a commit only versions that no rank captures, or that some
-        rank missed, are passed."""
+        """Rule 7 (pending versions are not passed): without a commit only versions that no rank captures, that some
+        rank missed, or that cannot count since their bytes are on one node (rule 30, carried ranks), are passed."""
         for number in range(before.keep_from, permit.keep_from):
             if self._is_scheduled(number) and (permit.generation, number) not in self._missed:
-                fail("rule 7", f"version {number} was on its way, and the permit passed it: {permit}")
+                resumed = self._resume is not None and self._resume.number == number
+                version = self._resume if resumed else Version(permit.generation, number)
+                if version is None or not self._holdings.first_shard_at_one_node(version):
+                    fail("rule 7", f"version {number} was on its way, and the permit passed it: {permit}")
 
     def on_report(self, message: Any) -> None:
         """What the coordinator is told, as it arrives."""
@@ -160,6 +169,7 @@ class Checkers:
 
     def _on_go(self, generation: Generation) -> None:
         self._disturbed = False
+        self.shrink.on_go()
         self._starts.append(self._origins[generation][1])
         self.last_generation, self.copies.last_seats = generation, self._seated_machines()
         self.newer_seats.clear()
@@ -219,6 +229,10 @@ class Checkers:
             for rank, version in self._holdings.intact_copies(node):
                 if rank in ranks and version == watermark and not self._world.options.replicated:
                     fail("d", f"{node} has {version} of rank {rank}, which was called lost")
+        if watermark is not None and self._world.may_shrink:
+            for rank in ranks:
+                if where := self._holdings.where_in_parts(rank, watermark, list(self._world.coordinator.members)):
+                    fail("d", f"{watermark} of rank {rank}, which was called lost, is there in parts: {where}")
         if watermark is None or self._world.options.replicated or not self._world.coordinator.seats:
             return
         for rank in ranks:
@@ -256,8 +270,9 @@ class Checkers:
     def runs(self, process: Process) -> None:
         """The process may run in a generation that is over, if it was cut off from hearing so."""
         core, told = process.core, process.recordings.told
-        if self._process_of.setdefault((core.generation, core.rank), process.number) != process.number:
-            fail("h", f"two processes run as rank {core.rank} in generation {core.generation}")
+        for rank in process.states():
+            if self._process_of.setdefault((core.generation, rank), process.number) != process.number:
+                fail("h", f"two processes run as rank {rank} in generation {core.generation}")
         resume, start = self._origins.get(core.generation, (core.live, told))  # else planned by one deposed
         if core.live is not None and core.live.number and str(core.live) != str(resume):
             fail("a", f"rank {core.rank} goes on from {core.live}, the plan said {resume}")

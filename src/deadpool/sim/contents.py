@@ -23,6 +23,10 @@ class Content:
     def digest(self) -> Digest:
         return Digest(record=self.course, unique=self.unique, replica=self.replica or 0)
 
+    def corrupted(self) -> Content:
+        """A bit has flipped: in the record, if there is nothing else that only this rank has."""
+        return replace(self, unique=self.unique ^ 1) if self.unique else replace(self, course=self.course ^ 1)
+
 
 def content_of(rank: int, version: Version, state: State) -> Content:
     return Content(rank, version, state.unique, state.replica, state.course)

@@ -45,7 +45,7 @@ class CopyCheckers:
         home = seats[self._world.layout.position_of(rank)]
         if floor is None or version.number <= floor.number:
             return
-        if (rank, floor) not in self._holdings.intact_copies(home.name):
+        if not self._holdings.is_intact_at_home(home, rank, floor):
             return
         if (rank, floor) not in machine.arena.sealed.values():
             fail("rule 16", f"{machine.name} stores {version} of rank {rank} and lacks the floor {floor}")
@@ -75,9 +75,10 @@ class CopyCheckers:
             fail("rule 17", f"the copies of {machine.name} go to {names}")
         if plan.orders and not layout.holders <= len(names) <= most:
             fail("rule 28", f"the copies of {machine.name} go to {names}: {layout.holders} to {most} are within bounds")
-        outside = [m for m in self._world.coordinator.seats if racks(m) != racks(machine.name)]
+        seats = tuple(dict.fromkeys(self._world.coordinator.seats))  # one that carries ranks sits at several positions
+        outside = [m for m in seats if racks(m) != racks(machine.name)]
         shared = [name for name in names if racks(name) == racks(machine.name)]
-        roomy = layout.positions <= 2 * len(outside) and len(names) == 1
+        roomy = len(seats) <= 2 * len(outside) and len(names) == 1
         if self._world.options.racks and shared and roomy:
             fail("rule 17", f"a copy of {machine.name} goes to {shared} in its own rack, {outside} are in others")
 

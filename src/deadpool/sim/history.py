@@ -21,7 +21,10 @@ def mix(*numbers: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One rank's state: a part of its own, a part that all ranks hold alike, and the data that it has seen."""
+    """One rank's state: a part of its own, a part that all ranks hold alike, and the data that it has seen.
+
+    Where ranks can be carried (rule 30, carried ranks) no rank has a part of its own, and the other part is held alike
+    by the ranks of one shard."""
 
     unique: int
     replica: int
@@ -32,7 +35,10 @@ Total = tuple[int, int]
 """Sums over all ranks: of their own parts, and of the data that they have seen."""
 
 
-def initial(generation: Generation, rank: int) -> State:
+def initial(generation: Generation, rank: int, shard: int | None = None) -> State:
+    """`shard`: the tensors that it holds, and no others. None: it has a part of its own."""
+    if shard is not None:
+        return State(0, mix(generation.term, generation.n, 2, shard), mix(rank, 3))
     unique, replica = mix(generation.term, generation.n, rank, 1), mix(generation.term, generation.n, 2)
     return State(unique, replica, mix(rank, 3))
 
@@ -41,9 +47,13 @@ def total_of(states: list[State]) -> Total:
     return (sum(state.unique for state in states) & _MASK, sum(state.course for state in states) & _MASK)
 
 
-def stepped(state: State, total: Total, version: Version, rank: int) -> State:
-    """The state after the last step of `version`: it depends on every rank's state before."""
+def stepped(state: State, total: Total, version: Version, rank: int, shard: int | None = None) -> State:
+    """The state after the last step of `version`: it depends on every rank's state before. What a shard becomes depends
+    on the data of all ranks."""
     generation, number = version.generation, version.number
+    if shard is not None:
+        replica = mix(state.replica, total[1], generation.term, generation.n, number, shard)
+        return State(0, replica, _on_course(state.course, total[1], number, rank))
     unique = mix(state.unique, total[0], generation.term, generation.n, number, rank)
     replica = mix(state.replica, total[0], generation.term, generation.n, number)
     return State(unique, replica, _on_course(state.course, total[1], number, rank))
@@ -56,8 +66,10 @@ def _on_course(course: int, total: int, number: int, rank: int) -> int:
 class History:
     """The one chain of versions that happened. A plan cuts it at its resume version."""
 
-    def __init__(self, world_size: int) -> None:
-        self.world_size = world_size
+    def __init__(self, world_size: int, shards: int = 0) -> None:
+        """`shards`: so many ranks together hold all tensors, and the next ones hold the same again. 0: every rank has
+        tensors of its own."""
+        self.world_size, self.shards = world_size, shards
         self._resumed_from: dict[Generation, Version | None] = {}
         self._undisturbed: list[list[int]] = [[mix(rank, 3) for rank in range(world_size)]]
         self._states: dict[tuple[Generation, int], list[State]] = {}  # not by Version: its equality is under test
@@ -76,6 +88,9 @@ class History:
             self._undisturbed.append([_on_course(course, total, this, r) for r, course in enumerate(before)])
         return self._undisturbed[number][rank]
 
+    def shard_of(self, rank: int) -> int | None:
+        return rank % self.shards if self.shards else None
+
     def state(self, version: Version, rank: int) -> State:
         return self.states(version)[rank]
 
@@ -87,10 +102,10 @@ class History:
 
     def _compute(self, version: Version) -> list[State]:
         if version.number == 0:
-            return [initial(version.generation, rank) for rank in range(self.world_size)]
+            return [initial(version.generation, rank, self.shard_of(rank)) for rank in range(self.world_size)]
         before = self.states(self._before(version))
         total = total_of(before)
-        return [stepped(state, total, version, rank) for rank, state in enumerate(before)]
+        return [stepped(state, total, version, rank, self.shard_of(rank)) for rank, state in enumerate(before)]
 
     def _before(self, version: Version) -> Version:
         resume = self._resumed_from[version.generation]

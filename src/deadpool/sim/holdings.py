@@ -27,6 +27,13 @@ class Holdings:
         sealed = machine.arena.sealed.items() if machine.alive else ()
         return [copy for slot, copy in sealed if slot not in machine.arena.corrupted]
 
+    def is_intact_at_home(self, machine: Machine, rank: int, version: Version) -> bool:
+        """A node may have held copies of a rank before it became its home: those do not count."""
+        own = machine.agent.copies.own.get(rank)
+        slot = own.find(version) if own is not None else None
+        sealed = machine.arena.sealed.get(slot.ref) if slot is not None and machine.alive else None
+        return slot is not None and sealed == (rank, version) and slot.ref not in machine.arena.corrupted
+
     def offered_copies(self, node: str) -> list[RankCopy]:
         """The copies that the node would report in an inventory."""
         machine = self._world.machine_at(node)
@@ -81,6 +88,35 @@ class Holdings:
                             return f"rank {group.ranks[member]} after the loss of members {sorted(lost)} of {nodes}"
         return ""
 
+    def first_shard_at_one_node(self, version: Version) -> str:
+        """Rule 30 (carried ranks): the bytes of each shard are on several nodes, although several ranks may have one
+        home. Where a node has died unnoticed, one is enough. "" if all is well."""
+        history = self._world.history
+        machines = {node: self._world.machine_at(node) for node in self._world.coordinator.seats}
+        for shard in range(history.shards):
+            truth = history.state(version, shard).replica
+            nodes = [name for name, machine in machines.items() if self._has_shard(machine, shard, version, truth)]
+            if len(nodes) + sum(not machine.alive for machine in machines.values()) < 2:
+                return f"the bytes of shard {shard} are on {nodes} only"
+        return ""
+
+    def _has_shard(self, machine: Machine, shard: int, version: Version, truth: int) -> bool:
+        sealed = machine.arena.sealed.items() if machine.alive else ()
+        slots = [slot for slot, (rank, v) in sealed if v == version and self._world.history.shard_of(rank) == shard]
+        return any(found is not None and found.replica == truth for found in map(machine.arena.snapshot, slots))
+
+    def where_in_parts(self, rank: int, version: Version, nodes: list[str]) -> str:
+        """Where the record of a rank is, and the bytes of its shard. "" if one of them is nowhere."""
+        history, shard = self._world.history, self._world.history.shard_of(rank)
+        truth = history.state(version, rank)
+        records = [node for node in nodes if (rank, version) in self.intact_copies(node)]
+        tensors = [
+            node
+            for node in nodes
+            if shard is not None and self._has_shard(self._world.machine_at(node), shard, version, truth.replica)
+        ]
+        return f"its record on {records}, its tensors on {tensors}" if records and tensors else ""
+
     def can_rebuild(self, rank: int, version: Version) -> bool:
         """From what the other nodes of its group really hold, undamaged."""
         layout = self._world.layout
@@ -125,5 +161,6 @@ class Holdings:
             if sealed == (rank, version):
                 content = machine.arena.snapshot(slot)
                 corrupt = slot in machine.arena.corrupted
-                return content is not None and (corrupt or content.unique == truth.unique) and not (corrupt and intact)
+                is_true = content is not None and (content.unique, content.course) == (truth.unique, truth.course)
+                return content is not None and (corrupt or is_true) and not (corrupt and intact)
         return False

@@ -125,7 +125,7 @@ class Host:
     def _perform(self, effect: Any) -> None:
         match effect:
             case ToAgent(node=node, term=term, message=message):
-                self._world.checkers.on_order_sent(self, message)
+                self._world.checkers.on_order_sent(self, node, message)
                 if node in self.connections:
                     self.connections[node].send_down(Order(term=term, message=message))
             case Drop(node=node):

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from deadpool.sim.faults import ALL, FaultKind, FaultPlan, health
+from deadpool.sim.faults import ALL, FaultKind, FaultPlan, health, sizes
 from deadpool.sim.faults.fault import TIME
 
 
@@ -41,6 +41,8 @@ class SeedOptions:
     adaptive: bool = False  # protection follows the health of nodes
     evict: bool = False  # and ill nodes are drained
     scheme: str = ""  # how copies are protected, as rs(2,1); empty: by whole copies at the holders
+    shards: int = 0  # the job may shrink: so many ranks hold all tensors, the next ones the same again; 0: it may not
+    quiet_s: float = 0.0  # before which no fault comes: it comes so much later
     durable: bool = False  # checkpoints are written to a store, and are what is left when all copies of a rank are lost
 
     def __str__(self) -> str:
@@ -72,6 +74,7 @@ class Profile:
 
 
 ANYTHING = Profile(name="anything")
+SIZE_KINDS = frozenset(kind.kind for kind in sizes.FAULTS)
 HEALTH_KINDS = frozenset(kind.kind for kind in health.FAULTS)
 INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
 """Factors on the chances of all kinds, so that some seeds are quiet and some are hostile."""
@@ -125,7 +128,7 @@ def _with_budget(options: SeedOptions, rng: random.Random) -> SeedOptions:
 
 def _with_faults(options: SeedOptions, profile: Profile, intensity: float) -> SeedOptions:
     """At least one fault comes at a time of its own: faults that follow an event would otherwise wait for ever."""
-    kinds = [kind for kind in ALL if profile.includes(kind)]
+    kinds = [kind for kind in ALL if profile.includes(kind) and (options.shards or kind.kind not in SIZE_KINDS)]
     plans = [plan for kind in kinds for plan in kind.draw(options.seed, intensity=intensity, calm_s=options.calm_s)]
     if plans and all(plan.when != TIME for plan in plans):
         plans[0] = replace(plans[0], when=TIME, after_s=options.calm_s / 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deadpool.protocol.coding import Scheme
-from deadpool.sim.options import ANYTHING, Profile, SeedOptions
+from deadpool.sim.options import ANYTHING, SIZE_KINDS, Profile, SeedOptions
 
 
 def _succession(options: SeedOptions) -> SeedOptions:
@@ -83,6 +83,21 @@ def _coded_pairs(options: SeedOptions) -> SeedOptions:
     return replace(options, scheme=("rs(2,2)", "rs(4,2)", "rs(3,2)")[options.seed % 3])
 
 
+def _shrink(options: SeedOptions) -> SeedOptions:
+    """Few spares or none. Replicas are single ranks, all ranks of a node, or ranks of two nodes. In most seeds all
+    ranks have said how they divide their work before the first fault comes."""
+    nodes_per_replica = 2 if options.seed % 3 == 0 else 1
+    nodes = max(3, options.nodes) if nodes_per_replica == 1 else 4 + 2 * (options.seed % 2)
+    shards = (1, options.per_node)[options.seed % 2] if nodes_per_replica == 1 else 2 * options.per_node
+    return replace(
+        options, shards=shards, nodes=nodes, spares=options.seed % 5 == 0, replicated=True, standbys=0, budget=0.0,
+        durable=options.seed % 7 == 0, calm_s=45.0 + options.calm_s, quiet_s=0.0 if options.seed % 4 == 0 else 14.0,
+    )  # fmt: skip
+
+
+MACHINE_KINDS = {"node", "power", "reboot", "pause", "pair", "newcomer", "cut_off", "join", "spare", "drain", "leave"}
+LINK_KINDS = {"reset", "node_cut", "node_half_cut", "peers_cut"}
+SHRINK_KINDS = SIZE_KINDS | MACHINE_KINDS | LINK_KINDS | {"trainer", "hang", "alarm", "corrupt", "coordinator"}
 PROFILES = (
     ANYTHING,
     Profile(
@@ -121,6 +136,7 @@ PROFILES = (
         intensity=6.0,
         shape=_illness,
     ),
+    Profile(name="shrink", kinds=SHRINK_KINDS, intensity=0.7, shape=_shrink),
     Profile(name="coded", shape=_coded),
     Profile(
         name="coded_pairs",

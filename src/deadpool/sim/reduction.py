@@ -34,8 +34,10 @@ class Reductions:
 
     def join(self, process: Process, key: tuple[Generation, int], completion: Completion) -> None:
         reduction, rank = self._open.setdefault(key, Reduction()), process.core.rank
-        assert rank not in reduction.states, f"rank {rank} came twice to step {key[1]} of generation {key[0]}"
-        reduction.states[rank], reduction.inside[rank] = process.state, completion
+        for each, state in process.states().items():
+            assert each not in reduction.states, f"rank {each} came twice to step {key[1]} of generation {key[0]}"
+            reduction.states[each] = state
+        reduction.inside[rank] = completion
         reduction.places.add(process.machine.name)
         self._where[process.number] = reduction
         if len(reduction.states) == self._world.layout.world_size:

@@ -95,17 +95,25 @@ def _begin_liveness_phase(world: World) -> None:
     """Faults end and heal, and there are enough spares: from here on only the protocol could stop the job."""
     world.calm = True
     world.heal()
-    narrowing = STEPS_TO_NARROW + 3 * world.every if world.options.budget else 0
-    world.last_step = world.newest + STEPS_IN_PEACE + narrowing
-    world.log("world", "peace", {"last_step": world.last_step})
+    if world.may_shrink:
+        world.log("world", "peace", {})
+        world.checkers.shrink.expect_growth(lambda: _set_last_step(world))
+    else:
+        _set_last_step(world)
     for process in [p for machine in world.machines.values() for p in machine.processes.values()]:
         process.heed()
     world.on_waiting = lambda: _add_spares(world)
-    if world.coordinator.phase is Phase.WAITING:
+    if world.coordinator.phase is Phase.WAITING or world.checkers.shrink.carried:
         _add_spares(world)
     if world.coordinator.phase is Phase.FORMING:
         _start_missing_nodes(world)
     world.clock.after(GIVEN_UP_S, lambda: _stop_if_hopeless(world))
+
+
+def _set_last_step(world: World) -> None:
+    narrowing = STEPS_TO_NARROW + 3 * world.every if world.options.budget else 0
+    world.last_step = world.newest + STEPS_IN_PEACE + narrowing
+    world.log("world", "peace", {"last_step": world.last_step})
 
 
 def _add_spares(world: World) -> None:

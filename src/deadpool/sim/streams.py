@@ -356,4 +356,5 @@ def _failed(stream: CopyStream, slot: SlotRef, reason: str) -> ReceiveFailed:
 
 def _matches(content: Content, source: Source, wanted: Digest) -> bool:
     same_unique = "unique" not in source.regions or content.unique == wanted.unique
-    return same_unique and ("replica" not in source.regions or content.replica == wanted.replica)
+    same_record = "record" not in source.regions or content.course == wanted.record
+    return same_record and same_unique and ("replica" not in source.regions or content.replica == wanted.replica)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from deadpool.protocol.adaptive_bounds import AdaptiveBounds
@@ -14,7 +15,7 @@ from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.effects import DrainAsked, Finish, FromAgent, SchemeAsked
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Settings
+from deadpool.protocol.messages import Settings, Shares
 from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool.sim.checkers import Checkers
 from deadpool.sim.clock import Clock, LocalClock
@@ -29,6 +30,8 @@ from deadpool.sim.streams import CopyStreams
 
 HEARTBEAT_S = 1.0
 DEADLINES = Deadlines(node_s=5.0, fence_s=14.0, prepare_s=60.0, connect_s=20.0, spare_wait_s=40.0, hang_s=25.0)
+PATIENT_S = 300.0
+"""Until a job that may shrink, and cannot, has waited for a spare for too long: there are few of them."""
 UNWIND_S = 6.0
 ENDLESS = 1_000_000
 SLOW_AND_FAST_S = 16.0
@@ -49,7 +52,7 @@ class World:
         self.clock = Clock()
         self._healing: list[Callable[[], None]] = []
         self.layout = Layout(positions=options.nodes, per_node=options.per_node, holders=options.holders)
-        self.history = History(self.layout.world_size)
+        self.history = History(self.layout.world_size, options.shards)
         self.checkers = Checkers(self)
         self.reductions = Reductions(self)
         self.streams = CopyStreams(self)
@@ -92,10 +95,12 @@ class World:
             isolation_s=ISOLATION_S,
             durable=DURABLE if self.options.durable else None,
             adaptive=self._adaptive_bounds,
+            without_spare="shrink" if self.options.shards else "wait",
         )
         schedule = Schedule(every=self.options.every, rests=RESTS if self.options.budget else 0)
         scheme = Scheme.parse(self.options.scheme) if self.options.scheme else None
-        return CoordinatorConfig(settings=settings, deadlines=DEADLINES, schedule=schedule, scheme=scheme)
+        deadlines = replace(DEADLINES, spare_wait_s=PATIENT_S) if self.may_shrink else DEADLINES
+        return CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=schedule, scheme=scheme)
 
     @property
     def _adaptive_bounds(self) -> AdaptiveBounds | None:
@@ -154,15 +159,27 @@ class World:
     # --- the job -----------------------------------------------------------------------------------------------------
 
     @property
+    def may_shrink(self) -> bool:
+        return self.options.shards > 0
+
+    @property
     def replica_bytes(self) -> int:
         return 200 if self.options.replicated else 0
 
     def peers_of(self, rank: int) -> tuple[int, ...]:
-        """The ranks on other nodes that hold the replica region too."""
+        """The ranks on other nodes that hold the replica region too; where they may be carried, those of its shard."""
+        if self.may_shrink:
+            return tuple(range(*self.shares_of(rank).replicas))
         if not self.options.replicated:
             return ()
         home = self.layout.position_of(rank)
         return tuple(r for r in range(self.layout.world_size) if self.layout.position_of(r) != home)
+
+    def shares_of(self, rank: int) -> Shares:
+        """As the script's layout has it: replicas of all tensors, each of as many ranks as there are shards."""
+        shards = self.options.shards
+        first = rank - rank % shards
+        return Shares(replicas=(rank % shards, self.layout.world_size, shards), block=(first, first + shards, 1))
 
     @property
     def allowed_lag(self) -> int:
@@ -223,7 +240,7 @@ class World:
         if what == "go":
             self.steps_since_go = 0
         self.on_event(what)
-        if what == "awaiting_spare":
+        if what in ("awaiting_spare", "shrunk"):
             self.on_waiting()
 
     @property

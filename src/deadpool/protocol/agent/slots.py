@@ -241,10 +241,13 @@ class Slots:
         self._release_reservations({order.rank for order in plan.orders})
 
     def drop_spoilt(self, rank: int, version: Version) -> None:
-        """A copy whose bytes are not as sealed counts as none."""
-        for rank_slots in self.of(rank):
-            if (slot := rank_slots.find(version)) is not None:
+        """A copy whose bytes are not as sealed counts as none. Where a node held copies of a rank before it became its
+        home (rule 30, carried ranks) it has two, and the one that was read is the rank's own: the other stays."""
+        found = ((rank_slots, rank_slots.find(version)) for rank_slots in self.of(rank))
+        for rank_slots, slot in found:
+            if slot is not None:
                 rank_slots.free(slot)
+                return
 
     def on_streams_cut(self) -> None:
         for rank_slots in self.all():

@@ -184,11 +184,14 @@ class Commits:
     def _on_unmatched_replicas(self, version: Version, ranks: tuple[int, ...]) -> str | None:
         """Bytes that were not sent are on no other node, so the version does not count. In a young job the user's claim
         of replication is wrong, and it is better to end now than at a loss. Later the replicas have come apart, and
-        older versions stay committed."""
+        older versions stay committed. Where a node is the home of all replicas by now, the bytes of the next version
+        are sent (rule 30, carried ranks)."""
+        at_one_home = self.ledger.has_shared_homes
         if ranks != self._unmatched:
             self._unmatched = ranks
-            self._out.emit("replicas_differ", step=version.number, ranks=list(ranks))
-        if self.count < TRIAL_COMMITS and not self.ledger.has_shared_homes:
+            step, named = version.number, list(ranks)
+            self._out.emit("replicas_at_one_node" if at_one_home else "replicas_differ", step=step, ranks=named)
+        if self.count < TRIAL_COMMITS and not at_one_home:
             names = ", ".join(map(str, ranks))
             return (
                 f"ranks {names}: state that counts as replicated is on no other node at version {version.number}; "

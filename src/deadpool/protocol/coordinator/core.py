@@ -311,6 +311,7 @@ class Coordinator:
 
     def _on_trainers(self, member: Member, trainers: tuple[Any, ...]) -> None:
         member.note_trainers(trainers)
+        self._job.note_shares(trainers)
         if self.phase is Phase.RUNNING:
             self._rehearsals.assign_all()
 

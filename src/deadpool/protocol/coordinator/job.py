@@ -18,6 +18,7 @@ from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.placement import Placement
 from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, choose_seats
 from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.messages import Shares, TrainerInfo
 from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter
 
 
@@ -58,6 +59,9 @@ class JobState:
         self.scheme = config.scheme or Scheme(copies=self.layout.holders)  # counts from the next plan on
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.inexact_from: int | None = None  # the step from which the job has not been bit-identical any more
+        self._shares: dict[
+            int, Shares
+        ] = {}  # by rank, as one of its processes has said: the script is the same for all
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self._spare_watch = SpareWatch()
 
@@ -160,6 +164,10 @@ class JobState:
         """Rule 30, carried ranks. With several coordinators each seat has a vote: a carried one would have none."""
         return self.settings.without_spare == "shrink" and self._is_alone
 
+    def note_shares(self, trainers: Iterable[TrainerInfo]) -> None:
+        """Rule 30, carried ranks: a rank's next process has said nothing before it runs."""
+        self._shares |= {t.rank: t.shares for t in trainers if t.rank is not None and t.shares is not None}
+
     @property
     def carried(self) -> dict[int, int]:
         """Positions without processes in the newest plan, and those that carry their ranks."""
@@ -220,6 +228,7 @@ class JobState:
             nodes=tuple([m.view(recalled=bool(recalled) and m.voter in recalled) for m in members]),
             before=self.plan,
             may_shrink=self.may_shrink,
+            shares=self._shares,
             scheme=self.scheme,
             extra_holders=self.extra_holders,
         )

@@ -28,7 +28,7 @@ class Ledger:
     placement: Placement
     places: dict[Version, set[tuple[int, str | None]]] = field(default_factory=dict)
     missed: set[int] = field(default_factory=set)
-    replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank: copies that count on peers
+    replicas: dict[Version, dict[int, Copy]] = field(default_factory=dict)  # by rank, at home; others may count on them
     _wanted: int = field(init=False)  # places of a version that is complete: counted once, not at every copy
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class Ledger:
     def add_sealed(self, copy: Copy) -> None:
         rank, version = copy.seal.rank, copy.seal.version
         self.places.setdefault(version, set()).add((rank, AT_HOME))
-        if copy.peers and copy.seal.extent.replica_bytes:
+        if copy.seal.extent.replica_bytes:
             self.replicas.setdefault(version, {})[rank] = copy
 
     def add_sealed_batch(self, batch: CopyBatch, seats: Sequence[int]) -> None:
@@ -103,13 +103,18 @@ class Ledger:
     def unmatched(self, version: Version) -> tuple[int, ...]:
         """Ranks whose replica region was not sent, since peers have it, although no peer on another node does."""
         copies = self.replicas.get(version, {})
-        return tuple(rank for rank in sorted(copies) if not self._has_replica(copies, rank))
+        counting = (rank for rank in sorted(copies) if copies[rank].peers)
+        return tuple(rank for rank in counting if not self._has_replica(copies, rank))
 
     def _has_replica(self, copies: dict[int, Copy], rank: int) -> bool:
+        """Peers come first, of which there may be one on every node. A copy that was fetched may not name all of them,
+        and its digest tells which other copies have the same bytes."""
         home, wanted = self._home_of(rank), replica_of(copies[rank].seal)
-        elsewhere = (copies[peer] for peer in copies[rank].peers if peer in copies)
+        peers = (copies[peer] for peer in copies[rank].peers if peer in copies)
         return any(
-            self._home_of(replica.seal.rank) != home and replica_of(replica.seal) == wanted for replica in elsewhere
+            replica_of(copy.seal) == wanted and self._home_of(copy.seal.rank) != home
+            for each in (peers, copies.values())
+            for copy in each
         )
 
     @property

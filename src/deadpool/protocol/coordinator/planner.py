@@ -26,6 +26,7 @@ from deadpool.protocol.messages import (
     Permit,
     Plan,
     RankOrder,
+    Shares,
 )
 from deadpool.protocol.quorum import Changes
 from deadpool.protocol.topology import Layout, Schedule
@@ -49,6 +50,7 @@ class ClusterView:
     extra_holders: frozenset[int] = frozenset()  # positions whose ranks get one holder more than the scheme says
     checkpoint: Checkpoint | None = None  # durable and complete: to begin from where no version is left in memory
     may_shrink: bool = False  # ranks of positions that no spare can take may be carried by others
+    shares: Mapping[int, Shares] = field(default_factory=dict)  # by rank, as an earlier process of it has said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,8 @@ def _seats_or_shrunk(view: ClusterView) -> tuple[tuple[str, ...] | NoPlan, dict[
     seats = choose_seats(view)
     if not isinstance(seats, NoPlan) or not view.may_shrink:
         return seats, {}
-    shrunk = shrink(view.layout, seats.seats, view.nodes, view.scheme or Scheme(copies=view.layout.holders))
+    scheme = view.scheme or Scheme(copies=view.layout.holders)
+    shrunk = shrink(view.layout, seats.seats, view.nodes, scheme, view.shares)
     if isinstance(shrunk, Shrunk):
         return shrunk.seats, shrunk.carried
     return dataclasses.replace(seats, why_not_shrunk=shrunk), {}

@@ -33,13 +33,20 @@ class Shrunk:
 
 
 def shrink(
-    layout: Layout, seats: Sequence[str | None], nodes: Iterable[NodeView], scheme: Scheme | None = None
+    layout: Layout,
+    seats: Sequence[str | None],
+    nodes: Iterable[NodeView],
+    scheme: Scheme | None = None,
+    known: Mapping[int, Shares] | None = None,
 ) -> Shrunk | str:
-    """Seats without the positions that are None here. A string says why the job has to wait for spares."""
+    """Seats without the positions that are None here. A string says why the job has to wait for spares.
+
+    `known`: by rank, what earlier processes of it have said.
+    """
     scheme = scheme or Scheme(copies=layout.holders)
     if scheme.is_coded:
         return f"snapshots are protected by {scheme}, and carried ranks need whole copies"
-    found = _common_shares(layout, {node.node: node for node in nodes}, seats)
+    found = _common_shares(layout, {node.node: node for node in nodes}, seats, known or {})
     if isinstance(found, str):
         return found
     rank, shares = found
@@ -69,9 +76,10 @@ def place_shrunk(racks: Sequence[Rack], scheme: Scheme, carried: Mapping[int, in
 
 
 def _common_shares(
-    layout: Layout, nodes: Mapping[str, NodeView], seats: Sequence[str | None]
+    layout: Layout, nodes: Mapping[str, NodeView], seats: Sequence[str | None], known: Mapping[int, Shares]
 ) -> tuple[int, Shares] | str:
-    """One rank's shares, which stand for those of all. Every rank that is left has to have asked for them."""
+    """One rank's shares, which stand for those of all. Every rank that is left has to have asked for them, in this
+    process or in an earlier one: a process that is new has not run yet, and one that has ended says nothing."""
     found: dict[int, Shares] = {}
     for position, name in enumerate(seats):
         node = nodes.get(name) if name is not None else None
@@ -79,8 +87,10 @@ def _common_shares(
             continue  # a newcomer: its script is that of all others
         ranks = layout.ranks_at(position)
         told = {t.rank: t.shares for t in node.trainers if t.state == "seated" and t.rank in ranks}
-        for rank in (rank for rank in ranks if rank in told):  # else its process has ended, and another will come
-            shares = told[rank]
+        for rank in ranks:
+            shares = told.get(rank) or known.get(rank)
+            if shares is None and rank not in told:
+                continue  # its process has ended before it said anything, and another will come
             if shares is None:
                 return f"rank {rank} does not take its work from step.shares()"
             if shares.refused:

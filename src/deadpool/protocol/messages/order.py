@@ -8,6 +8,7 @@ from deadpool.protocol.messages.drains import Proceed, Stand
 from deadpool.protocol.messages.ending import Release, Salvage, Shutdown
 from deadpool.protocol.messages.fences import Fence
 from deadpool.protocol.messages.joining import JoinRefused, Welcome
+from deadpool.protocol.messages.leases import Needed
 from deadpool.protocol.messages.plans import Plan
 from deadpool.protocol.messages.progress import Alive
 from deadpool.protocol.messages.reachability import Probe
@@ -22,6 +23,6 @@ class Order(Message, frozen=True, kw_only=True):
 
     term: int
     message: (
-        Welcome | JoinRefused | Alive | Recording | Rehearse | Fence | Plan | Connect | Go | Permit | Release | Spoilt
-        | Salvage | Shutdown | Stand | Proceed | Probe | WriteCheckpoint | FinishCheckpoint | AbandonCheckpoint
+        Welcome | JoinRefused | Alive | Recording | Rehearse | Needed | Fence | Plan | Connect | Go | Permit | Release
+        | Spoilt | Salvage | Shutdown | Stand | Proceed | Probe | WriteCheckpoint | FinishCheckpoint | AbandonCheckpoint
     )  # fmt: skip

@@ -5,7 +5,18 @@ in a `FaultKind`, and put that into the list of its file, or a new file's list i
 command counts it by kind and by the phase of a recovery that it hit.
 """
 
-from deadpool.sim.faults import coordinators, departures, health, links, machines, memory, protection, spares, trainers
+from deadpool.sim.faults import (
+    coordinators,
+    departures,
+    health,
+    links,
+    machines,
+    memory,
+    protection,
+    sizes,
+    spares,
+    trainers,
+)
 from deadpool.sim.faults.fault import FaultKind, FaultPlan
 
 ALL: tuple[FaultKind, ...] = (
@@ -18,6 +29,7 @@ ALL: tuple[FaultKind, ...] = (
     *departures.FAULTS,
     *health.FAULTS,
     *protection.FAULTS,
+    *sizes.FAULTS,
 )
 BY_KIND: dict[str, FaultKind] = {fault.kind: fault for fault in ALL}
 

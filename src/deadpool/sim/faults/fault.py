@@ -22,6 +22,8 @@ WITHIN_S = {
     "drain": 6.0,
     "handover": 1.5,
     "left": 2.0,
+    "shrunk": 20.0,
+    "grown": 6.0,
 }
 """Events of a coordinator that a fault can follow, with the longest time after them."""
 ANY_TIME = (TIME, TIME, TIME, "fault", "fence", "fence", "planned", "prepared", "go")

@@ -38,6 +38,9 @@ class Injector:
         world = self._world
         if world.calm or world.outcome is not None:
             return
+        if world.clock.now < world.options.quiet_s:
+            world.clock.after(world.options.quiet_s, partial(self._inject, plan))
+            return
         phase = phase_of(world)
         if BY_KIND[plan.kind].inject(world):
             self.hit[plan.kind, phase] += 1

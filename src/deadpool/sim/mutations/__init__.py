@@ -10,6 +10,7 @@ from deadpool.sim.mutations import (
     lease_mutations,
     protection_mutations,
     rules,
+    shrink_mutations,
     takeover_mutations,
 )
 from deadpool.sim.mutations.mutation import Mutation, Patch
@@ -24,6 +25,7 @@ ALL: tuple[Mutation, ...] = tuple(
             *coding_mutations.MUTATIONS,
             *protection_mutations.MUTATIONS,
             *lease_mutations.MUTATIONS,
+            *shrink_mutations.MUTATIONS,
         ),
         key=lambda mutation: mutation.number,
     )

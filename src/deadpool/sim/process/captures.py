@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from deadpool.protocol.messages import Declare, Missed
+from deadpool.protocol.messages import Declare, Missed, SlotRef
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.trainer_core import Capture
 from deadpool.sim.contents import Content, content_of
@@ -22,7 +22,7 @@ class Captures:
     def __init__(self, process: Process) -> None:
         self._process, self._core, self._world = process, process.core, process.world
         self.copy_s: float | None = None  # of the capture that was completed in this step
-        self._running: tuple[Capture, Content] | None = None
+        self._running: tuple[Capture, dict[SlotRef, Content]] | None = None
         self._waits_for_slots: Callable[[], None] | None = None
 
     @property
@@ -34,8 +34,10 @@ class Captures:
         if steps is None:
             assert self._core.live is not None
             steps = self._core.live.number
-        unique = 100 if steps == 0 else 300
-        return Geometry(record_capacity=RECORD_BYTES, unique_bytes=unique, replica_bytes=self._world.replica_bytes)
+        grows = 100 if steps == 0 else 300
+        if self._world.may_shrink:  # no rank has anything that no other has
+            return Geometry(record_capacity=RECORD_BYTES, unique_bytes=0, replica_bytes=grows)
+        return Geometry(record_capacity=RECORD_BYTES, unique_bytes=grows, replica_bytes=self._world.replica_bytes)
 
     def snapshot(self, then: Callable[[], None]) -> None:
         if self._core.declare(self.geometry()):
@@ -81,21 +83,26 @@ class Captures:
         then()
 
     def _begin(self, capture: Capture) -> None:
-        arena = self._process.machine.arena
-        assert arena.geometry[capture.slot.segment] == self.geometry(), "a slot of another geometry"
-        self._running = (capture, content_of(self._core.rank, capture.version, self._process.state))
-        arena.begin_write(capture.slot, self._process)
+        arena, states = self._process.machine.arena, self._process.states()
+        slots = {self._core.rank: capture.slot, **dict(capture.carried)}
+        assert slots.keys() == states.keys(), f"{self._process.name} captures {slots}, and its ranks are {states}"
+        self._running = (capture, {slot: content_of(r, capture.version, states[r]) for r, slot in slots.items()})
+        for slot in slots.values():
+            assert arena.geometry[slot.segment] == self.geometry(), "a slot of another geometry"
+            arena.begin_write(slot, self._process)
         self._world.after(self._world.copy_s, lambda: self._copied(capture))
 
     def _copied(self, capture: Capture) -> None:
         if self._running is None or self._running[0] is not capture:
             return
-        content, self._running = self._running[1], None
+        contents, self._running = self._running[1], None
         self.copy_s = self._world.copy_s
-        self._process.machine.arena.end_write(capture.slot, self._process, content)
+        for slot, content in contents.items():
+            self._process.machine.arena.end_write(slot, self._process, content)
         captured = self._core.copied(capture, RECORD_BYTES)
-        if captured is not None:
-            self._process.say(captured)
+        others = self._core.copied_carried(capture, {rank: RECORD_BYTES for rank, _ in capture.carried})
+        for each in (*others, captured) if captured is not None else ():
+            self._process.say(each)
 
     def give_up(self, reason: str) -> None:
         """The one that runs."""
@@ -109,7 +116,8 @@ class Captures:
     def cancel(self) -> None:
         """Its slot stays torn."""
         if self._running is not None:
-            self._process.machine.arena.end_write(self._running[0].slot, self._process, None)
+            for slot in self._running[1]:
+                self._process.machine.arena.end_write(slot, self._process, None)
             self._running = None
 
     def halt(self) -> None:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Connected, Parked, Rehearse, Restore, Seat, SlotRef
 from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, Resume, WalkAction
+from deadpool.sim.contents import Content
 from deadpool.sim.history import State
 
 if TYPE_CHECKING:
@@ -155,15 +158,22 @@ class Seating:
         self._process.lose_state()
 
     def _loaded(self, restore: Restore) -> None:
-        if restore.slot is not None and restore.slot in self._process.machine.arena.corrupted:
-            self._found_spoilt(restore)
+        corrupted = self._process.machine.arena.corrupted
+        slots = {self._core.rank: restore.slot, **dict(restore.carried)}
+        spoilt = next((rank for rank, slot in slots.items() if slot in corrupted), None)
+        if spoilt is not None:
+            self._found_spoilt(restore, spoilt)
         else:
             self._stand_at(restore)
 
-    def _stand_at(self, restore: Restore) -> None:
+    def _stand_at(self, restore: Restore, spoilt: int | None = None) -> None:
+        """`spoilt` is for a mutation: the rank whose copy is not as it was sealed."""
+        self._process.courses = dict.fromkeys((rank for rank, _ in restore.carried), 0)
         if restore.slot is not None:
             self._load(restore, restore.slot)
+        self._carry(restore)
         prepared = self._walk.loaded(self._process.address)
+        self._core.carry(rank for rank, _ in restore.carried)
         self._process.stage = self._walk.stage.value
         if prepared is None:
             self._leave_walk()
@@ -172,16 +182,27 @@ class Seating:
         self.go_on()
 
     def _load(self, restore: Restore, slot: SlotRef) -> None:
+        content = self._find(restore, slot)
+        if content is not None:
+            self._process.state = State(content.unique, content.replica or 0, content.course)
+            self._core.declare(self._process.machine.arena.geometry[slot.segment])
+
+    def _carry(self, restore: Restore) -> None:
+        """Rule 30, carried ranks: their records come from their own copies, at the same version."""
+        for rank, slot in restore.carried:
+            content = self._find(restore, slot)
+            if content is not None:
+                self._process.courses[rank] = content.course
+
+    def _find(self, restore: Restore, slot: SlotRef) -> Content | None:
         name, arena = self._process.name, self._process.machine.arena
         content = arena.snapshot(slot)
-        gone = content is None or str(content.version) != str(restore.version)
-        assert not gone or self._is_superseded(restore), f"{name} restores {restore}: it is not there"
-        if content is None or gone:
+        if content is None or str(content.version) != str(restore.version):
+            assert self._is_superseded(restore), f"{name} restores {restore}: it is not there"
             self._load_early()  # a newer plan has given the slot away while this process loaded
-        else:
-            assert content.replica is not None, f"{name} restores {restore.version} without its replica region"
-            self._process.state = State(content.unique, content.replica, content.course)
-            self._core.declare(arena.geometry[slot.segment])
+            return None
+        assert content.replica is not None, f"{name} restores {restore.version} without its replica region"
+        return content
 
     def _is_superseded(self, restore: Restore) -> bool:
         is_seated_anew = isinstance(self._role, Seat) and self._role.generation > restore.generation
@@ -195,9 +216,9 @@ class Seating:
             assert isinstance(self._role, Seat)
             self.take_seat(self._role)
 
-    def _found_spoilt(self, restore: Restore) -> None:
+    def _found_spoilt(self, restore: Restore, rank: int) -> None:
         """What was loaded is not what was sealed, so it is not used."""
-        self._process.say(self._walk.spoilt(self._process.machine.name))
+        self._process.say(structs.replace(self._walk.spoilt(self._process.machine.name), rank=rank))
         self._process.stage = "await_restore"
         if self._walk.is_superseded(self._walk.generation):
             self._leave_walk()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deadpool.protocol.messages import Finished, Release, Restore, Standing, Stepped
+from deadpool.protocol.messages import Finished, Release, Restore, Standing, Stepped, UsesShares
 from deadpool.sim.history import Total, initial, stepped
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ class Steps:
         self._captures, self._recordings = process.captures, process.recordings
         self._began_at, self._stall_s = 0.0, 0.0  # of the step in progress
         self._stands = False  # stopped between two steps by an order
+        self._said_shares = False
 
     # --- into the loop -----------------------------------------------------------------------------------------------
 
@@ -26,14 +27,17 @@ class Steps:
         self._core.begin()
         self._observe()
         self._recordings.on_loop_begun()
-        self._process.state = initial(self._core.generation, self._core.rank)
+        rank = self._core.rank
+        self._process.state = initial(self._core.generation, rank, self._world.history.shard_of(rank))
         self._world.checkers.runs(self._process)
         self._captures.snapshot(self._next_step)
 
     def resume(self, restore: Restore) -> None:
         """At the version that was restored, or kept."""
-        self._world.checkers.stands_at(self._core.rank, restore.version, self._process.state)
+        for rank, state in self._process.states().items():
+            self._world.checkers.stands_at(rank, restore.version, state)
         self._world.checkers.runs(self._process)
+        self._say_shares()  # a newcomer has rehearsed with them
         if restore.capture:
             self._captures.await_slots(0.5, lambda: self._captures.snapshot(self._next_step))
         else:
@@ -51,7 +55,7 @@ class Steps:
             self._stand()
         else:
             self._began_at, self._stall_s, self._captures.copy_s = self._world.clock.now, 0.0, None
-            self._process.later(0.8, self._reduce)
+            self._process.later(0.8 * (1 + len(self._process.courses)), self._reduce)
 
     def _stand(self) -> None:
         """Captures are reported first."""
@@ -110,12 +114,22 @@ class Steps:
         live = self._core.live
         assert live is not None
         if not garbage:
-            self._process.state = stepped(self._process.state, total, live, self._core.rank)
-        self._world.stepped(live)
+            shard = self._world.history.shard_of(self._core.rank)
+            before = self._process.states().items()
+            self._process.put_states({rank: stepped(state, total, live, rank, shard) for rank, state in before})
+        for _ in self._process.states():
+            self._world.stepped(live)
         self._say_stepped(live.number)
+        self._say_shares()
         if live.number == 1:
             self._recordings.say(complete=True)
         self._captures.snapshot(self._next_step)
+
+    def _say_shares(self) -> None:
+        """Once, since nothing changes it."""
+        if self._world.may_shrink and not self._said_shares:
+            self._said_shares = True
+            self._process.say(UsesShares(shares=self._world.shares_of(self._core.rank)))
 
     def _observe(self) -> None:
         """There is no device here that a host could run ahead of."""
@@ -138,5 +152,6 @@ class Steps:
         """The last step is done; it may have to be done again until every rank's is."""
         if self._process.walk.order(Release, self._core.generation) is not None:
             self._process.turn("leaving")
-            self._world.checkers.final_state(self._core.rank, self._core.live, self._process.state)
+            for rank, state in self._process.states().items():
+                self._world.checkers.final_state(rank, self._core.live, state)
             self._process.later(0.5, lambda: self._process.exit(0, "done"))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.effects import Activity
@@ -49,6 +50,7 @@ class Process:
         self.alive, self.stage = True, "starting"
         self.epoch = 0
         self.state = State(0, 0, 0)
+        self.courses: dict[int, int] = {}  # the data that the ranks which it carries have seen
         self.hung = False
         self.observed = Activity.ACTIVE  # what the agent was told of it last
         self.recordings = Recordings(self)
@@ -116,10 +118,20 @@ class Process:
     def _deliver(self, message: Any) -> None:
         self.machine.hear_process(self, message)
 
+    def states(self) -> dict[int, State]:
+        """By rank: its own, and those of the ranks that it carries, which hold the same tensors."""
+        carried = {rank: replace(self.state, course=course) for rank, course in self.courses.items()}
+        return {self.core.rank: self.state, **carried}
+
+    def put_states(self, states: dict[int, State]) -> None:
+        self.state = states[self.core.rank]
+        self.courses = {rank: states[rank].course for rank in self.courses}
+
     def lose_state(self) -> None:
         """Its memory holds the state of no version."""
         bits = self.world.rng.getrandbits
         self.state = State(bits(60), bits(60), bits(60))
+        self.courses = {rank: bits(60) for rank in self.courses}
 
     # --- the monitor -------------------------------------------------------------------------------------------------
 
@@ -134,8 +146,8 @@ class Process:
                 self.seating.begin_rehearsal()
             case Attach(segment=segment, geometry=geometry):
                 self.core.attach(segment, geometry)
-            case Grant(generation=generation, slot=slot):
-                self.core.grant(generation, slot)
+            case Grant(generation=generation, slot=slot, rank=carried):
+                self.core.grant(generation, slot, carried)
                 self.captures.on_slots()
             case Reschedule():
                 self._late_orders.append(message)

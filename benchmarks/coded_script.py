@@ -1,0 +1,49 @@
+"""The job of `benchmarks/coded.py`: the workload, with a gate before every second step at which rank 0 waits.
+
+CODED_GATES names the folder of the gates. A gate is `reached-STEP` when the rank stands there and `open-STEP` when it
+may go on; the other ranks meanwhile stand in a collective. A fault lets it go on too: it will come back.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from deadpool.protocol.trainer_core import TrainerCore
+from deadpool.trainer import current
+from deadpool.workload import train
+
+GATE_EVERY = 2
+
+
+class GatedBatches:
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        job = current.job
+        if job is not None and not job.session.groups.detached and job.session.rank == 0:
+            wait_at_gate(job.number, job.session.core)
+        return next(self._batches)
+
+
+def wait_at_gate(step: int, core: TrainerCore) -> None:
+    folder = Path(os.environ["CODED_GATES"])
+    if step == 0 or step % GATE_EVERY or not folder.exists():
+        return
+    (folder / f"reached-{step}").touch()
+    while not (folder / f"open-{step}").exists() and not core.is_aborted:
+        time.sleep(0.005)
+
+
+def open_data(*arguments: Any) -> tuple[Any, Any]:
+    batches, data = _open_data(*arguments)
+    return GatedBatches(batches), data
+
+
+if __name__ == "__main__":
+    _open_data = train.open_data
+    train.open_data = open_data
+    train.main()

@@ -1,0 +1,57 @@
+"""A node says once what computes its parities, and that it is slow where ISA-L is missing."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from deadpool.control import coded_copies
+from deadpool.control.coded_copies import CodedCopies
+from deadpool.events import Event
+from deadpool.protocol.coding import CodingGroup, parity_layout
+from deadpool.protocol.effects import ParityTarget
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import SlotRef
+from deadpool.protocol.seal import Geometry
+from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.erasure.coders import IsalCoder, choose, libraries
+from deadpool.snapshot.transfer import TransferClient
+from deadpool.wire.credentials import read_credentials
+
+GROUP = CodingGroup(ranks=(0, 1, 2), parities=1)
+GEOMETRIES = (Geometry(record_capacity=64, unique_bytes=4096, replica_bytes=0),) * 2
+
+
+def told(coder: object, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    """What is told while two parities are begun."""
+    monkeypatch.setattr(coded_copies, "chosen_coder", lambda: coder)
+    monkeypatch.setenv("DEADPOOL_SECRET", "00" * 32)
+    segment = Segment.create("test-coder", parity_layout(GROUP, 0, GEOMETRIES).geometry, 2)
+    events: list[Event] = []
+    client = TransferClient(credentials=read_credentials())
+    with ThreadPoolExecutor(1) as hashers:
+        coded = CodedCopies(
+            client=client, segment=lambda number: segment, deliver=print, hashers=hashers, note=events.append
+        )
+        for index in range(2):
+            version = Version(Generation(1, 1), index)
+            target = ParityTarget(group=GROUP, member=0, version=version, geometries=GEOMETRIES)
+            coded.begin(SlotRef(segment=0, index=index), target)
+        coded.forget(0)
+    client.close()
+    segment.close()
+    return events
+
+
+def test_library_is_missing(monkeypatch):
+    (event,) = told(choose(["libisal.so.of-nobody"]), monkeypatch)
+    assert (event.what, event.detail) == ("coder_slow", {"coder": "numpy"})
+
+
+def test_library_is_there(monkeypatch):
+    coder = choose(libraries())
+    if not isinstance(coder, IsalCoder):
+        pytest.skip("ISA-L is not installed here")
+    (event,) = told(coder, monkeypatch)
+    assert event.what == "coder_chosen" and event.detail["coder"].startswith("ISA-L")
