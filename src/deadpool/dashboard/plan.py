@@ -71,7 +71,7 @@ def _known(
 ) -> Known:
     scheme, slots = _scheme(settings), int(settings.get("slots") or 3)
     recovered = [each.phases_s for each in found if "connect" in each.phases_s and each.kind == "fault"]
-    machines = [node for node in history.nodes.values() if node.name in set(history.seats)]
+    machines = [history.nodes[name] for name in history.seats if name in history.nodes]
     arena = float((history.progress or {}).get("arena_bytes") or 0.0)
     ranks = len(history.seats) * history.per_node
     began = (history.trained_since or 0.0) - (history.began or 0.0)
@@ -103,8 +103,8 @@ def _scheme(settings: dict[str, Any]) -> Scheme:
 
 
 def _spares(history: History) -> int:
-    there = [node for node in history.nodes.values() if not node.lost and not node.left]
-    return sum(node.spare and node.name not in history.seats for node in there)
+    there, seated = [node for node in history.nodes.values() if not node.lost and not node.left], set(history.seats)
+    return sum(node.spare and node.name not in seated for node in there)
 
 
 def _rounded(value: float) -> float:

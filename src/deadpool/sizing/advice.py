@@ -120,18 +120,20 @@ def best_spares(
     away = sum(each.per_s * each.away_s for each in mix if each.kind not in (PROCESS, RACK)) * inputs.nodes
     most = min(5000, math.ceil(away + 6 * math.sqrt(away) + 2 * inputs.nodes_per_rack + 4))
     plenty = _best_of([_outlook(inputs, mix, phases, wishes, scheme, most) for scheme in schemes])
-    wanted, found = wishes.goodput, list[float]()
+    wanted, best = wishes.goodput, (0.0, 0)
     for spares in range(most + 1):
-        found.append(_outlook(inputs, mix, phases, wishes, plenty.choice.scheme, spares).goodput)
-        if wanted is not None and found[-1] >= wanted:
+        if wanted is None and plenty.goodput / (inputs.nodes + spares) < best[0]:
+            return -best[1]  # not even all that can be reached would be worth so many
+        goodput = _outlook(inputs, mix, phases, wishes, plenty.choice.scheme, spares).goodput
+        if wanted is not None and goodput >= wanted:
             return spares
+        best = max(best, (goodput / (inputs.nodes + spares), -spares))
     if wanted is not None:
         raise ConfigError(
             f"goodput_at_least={100 * wanted:g} cannot be used: with these inputs {most} spares bring "
-            f"{100 * found[-1]:.3f} %, and more bring no more; give less, or a shorter build_s, or a longer mtbf_h"
+            f"{100 * plenty.goodput:.3f} %, and more bring no more; give less, or a shorter build_s, or a longer mtbf_h"
         )
-    worth = [(goodput / (inputs.nodes + spares), -spares) for spares, goodput in enumerate(found)]
-    return -max(worth)[1]
+    return -best[1]
 
 
 def _outlook(
