@@ -35,6 +35,7 @@ FOUND = {
         "illness",
         220,
     ),
+    "a node that comes back clears its recordings, and is not sent them again": ("anything", 18),
     "a spare whose report comes after a takeover is never asked to rehearse anything": ("coded", 217),
     "a snapshot that is spoilt before Go keeps everything newer from the parities of others": ("coded_pairs", 179),
     "a version that a node is drained at is given up, since a holder could not store it": ("coded_pairs", 4),

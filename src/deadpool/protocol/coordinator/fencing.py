@@ -74,6 +74,8 @@ class Fencing:
             permit=job.commits.permit,
             store_rank=0,
             changes=Changes(since=job.generation),
+            scheme=job.scheme,
             quarantined=member.quarantined,
         )
+        self._rehearsals.forget(member.node)  # it clears its recordings with this plan, and is sent them again
         job.out.send(member.node, plan)
