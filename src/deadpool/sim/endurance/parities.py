@@ -30,8 +30,7 @@ def batches(ranks_by_version: dict[Version, tuple[int, ...]]) -> Copies:
 
 
 class Parities:
-    """A parity counts when the pieces of all other members are in it (rule 27, parity counts when it is
-    whole), and is evidence for their ranks."""
+    """Rule 27, parity counts when it is whole: the pieces of all other members are in it."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
