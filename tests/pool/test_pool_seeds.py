@@ -17,13 +17,7 @@ def test_seeds() -> None:
     assert sum(seats for _, seats in found) > 3 * SEEDS
 
 
-UNCAUGHT = {
-    name: pytest.mark.xfail(strict=True, reason="not caught any more since the order of jobs in assign() has changed")
-    for name in ("lease kept when not needed", "leased machine told of its job only")
-}
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=UNCAUGHT.get(name, ())) for name in MUTATIONS])
+@pytest.mark.parametrize("name", MUTATIONS)
 def test_every_mutation_is_caught(name: str) -> None:
     with Patch() as patch:
         MUTATIONS[name](patch)

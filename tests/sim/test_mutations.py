@@ -23,6 +23,7 @@ QUICK = (
     "14 inventory not frozen",
     "19 twice: no term in generations or orders",
     "28 racks ignored",
+    "36 process of another rank seated",
     "31 hangs not detected",
     "41 checkpoint without its manifest",
     "51 no dwell time",

@@ -70,7 +70,7 @@ class SimAgent:
         if not self.alive:
             return
         if self.machine.holder in (None, self):
-            self.machine.holder = self
+            self.machine.holder, self.machine.held_since = self, self.world.clock.now
             if (plan := self._lease.on_taken()) is not None:
                 self._carry_out(plan)
         else:
@@ -96,6 +96,7 @@ class SimMachine:
     def __init__(self, world: PoolWorld, name: str, memory_bytes: int) -> None:
         self.world, self.name, self.memory_bytes = world, name, memory_bytes
         self.holder: SimAgent | None = None  # of the lock
+        self.held_since = 0.0
         self.agents: dict[str, SimAgent] = {}
         self.host: PoolHost | None = None
         self.known: Assignment | None = None  # on its disk

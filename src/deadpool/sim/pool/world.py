@@ -1,7 +1,8 @@
 """One seed: machines, jobs and faults are drawn, faults happen, then they end, and nobody may wait in vain.
 
 Checkers: (lease) a rank begins only where its agent has the machine's lock, and no other job has a rank there; (memory)
-parked trainers fit; (offered) no job lacks a node while a free machine could serve it, with a pool or without one.
+parked trainers fit; (offered) no job lacks a node while a free machine could serve it, with a pool or without one, no
+lease is kept for nothing, and a machine that is leased knows whom to serve next.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from deadpool.sim.pool.machines import SimAgent, SimMachine
 from deadpool.sim.violation import Violation, fail
 
 CALM_S, END_S = 60.0, 160.0
+KEPT_S = 30.0
+"""Enough for a plan to follow a lease, or for the lease to be given back, once faults have ended."""
 
 
 class PoolWorld:
@@ -72,6 +75,7 @@ class PoolWorld:
             return
         for effect in self.pool.step(input, now=self.clock.now):
             if isinstance(effect, ToHost):
+                self._check_told(effect, self.pool)
                 self.after(0.1, lambda effect=effect: self.machines[effect.host].on_assignment(effect.message))  # type: ignore[misc]
         self.pool.check()
 
@@ -134,7 +138,17 @@ class PoolWorld:
         if needed > machine.memory_bytes:
             fail("memory", f"{machine.name} has {machine.memory_bytes}, and its trainers need {needed}")
 
+    def _check_told(self, told: ToHost, pool: Pool) -> None:
+        """A machine that a job has is told of all jobs that fit: when the lease ends, the pool may be dead."""
+        host, names = pool.hosts[told.host], {job.name for job in told.message.jobs}
+        if host.leased_to and host.memory_bytes >= len(pool.jobs) and names != set(pool.jobs):
+            fail("offered", f"{host.host} is leased and told only of {sorted(names)}")
+
     def _check_offered(self) -> None:
+        for machine in self.machines.values():
+            holder = machine.holder
+            if holder is not None and not holder.seated and self.clock.now - machine.held_since > KEPT_S:
+                fail("offered", f"{machine.name} is leased to {holder.job.name}, which gives it no rank")
         free = [machine for machine in self.machines.values() if machine.holder is None]
         for job in self.jobs.values():
             could = [machine.name for machine in free if self._could_serve(machine, job)]
