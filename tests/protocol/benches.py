@@ -13,7 +13,7 @@ from deadpool.protocol import messages as msg
 from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
-from deadpool.protocol.coding import NodeGroup, Scheme
+from deadpool.protocol.coding import CodingGroup, NodeGroup, Scheme
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import JobState, Phase
@@ -236,9 +236,10 @@ class CoordinatorBench(Bench):
                 return msg.CheckpointPart(name=name, copies=(), bytes_written=0, failure=" ".join(failure))
             case ["done", name, *failure]:
                 return msg.CheckpointDone(name=name, bytes_written=300, failure=" ".join(failure))
-            case ["spoilt", node, name]:
+            case ["spoilt" | "dropped" as what, lost_at, name]:
                 wanted = copy(name).seal
-                return msg.Spoilt(generation=now_in, node=node, rank=wanted.rank, version=wanted.version)
+                lost = msg.Spoilt(generation=now_in, node=lost_at, rank=wanted.rank, version=wanted.version)
+                return structs.replace(lost, dropped=what == "dropped")
             case ["ended", rank, code]:
                 return msg.Ended(generation=now_in, rank=int(rank), code=int(code))
         raise ValueError(words)
@@ -396,7 +397,8 @@ class AgentBench(Bench):
     """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`,
     `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge, which has a point),
     `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
-    `welcome 2 c1` asks for term 2."""
+    `welcome 2 c1` asks for term 2. With `coded`, `plan 1.2 ... parities=2` changes the group of this node, and
+    `spoilt 0:v1@1.1 parities=2` tells of the parity that it keeps for that group."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
@@ -404,7 +406,7 @@ class AgentBench(Bench):
         self.core: Agent = Agent(node="n0", standby=standby, spare=shared or works, shared=shared, works=works)
         self._layout = layout_of(named)
         self._slots = int(named.get("slots", 2))
-        self._coded = "coded" in named
+        self._group = GROUP if "coded" in named else None
 
     def inputs(self, words: list[str]) -> list[Any]:
         term = self.core.footing.promise.term
@@ -462,8 +464,9 @@ class AgentBench(Bench):
             case ["spoilt", name]:
                 seal = copy(name).seal
                 node = named.get("at", "n0")
-                told = msg.Spoilt(generation=self.core.generation, node=node, rank=seal.rank, version=seal.version)
-                return [_Said(told)]
+                group = self._coding_group(seal.rank, named) if "parities" in named else None
+                now_in, wanted = self.core.generation, seal.version
+                return [_Said(msg.Spoilt(generation=now_in, node=node, rank=seal.rank, version=wanted, group=group))]
             case ["probe", number, *nodes]:
                 peers = tuple(msg.Peer(node=node, address=address(node)) for node in nodes)
                 return [_Said(msg.Probe(generation=self.core.generation, number=int(number), peers=peers))]
@@ -528,12 +531,17 @@ class AgentBench(Bench):
                 return fx.WrittenOut(ranks=tuple(int(rank) for rank in ranks.split(",")), folder="/kept")
             case ["offered", number, name]:
                 in_generation = generation(named["in"]) if "in" in named else self.core.generation
-                group = GROUP.of(copy(name).seal.rank, self._layout) if self._coded else None
+                group = self._coding_group(copy(name).seal.rank, named) if self._group is not None else None
                 wanted = copy(name, int(named.get("size", 100)))
                 return fx.Offered(offer=int(number), generation=in_generation, copy=wanted, group=group)
             case ["received", name, ref]:
                 return fx.Received(slot=slot(ref), copy=copy(name), bytes_received=1)
         raise ValueError(plain)
+
+    def _coding_group(self, rank: int, named: dict[str, str]) -> CodingGroup:
+        assert self._group is not None
+        parities = int(named.get("parities", self._group.parities))
+        return structs.replace(self._group, parities=parities).of(rank, self._layout)
 
     def _said(self, name: str, words: list[str]) -> Any:
         now_in = self.core.generation
@@ -589,6 +597,9 @@ class AgentBench(Bench):
         `per_node=2` rank 1 sits here too, with nothing to fetch or to push.
 
         With `as_of=1.1` all that is left out, and as in that plan."""
+        if self._group is not None:
+            parities = int(named.get("parities", self._group.parities))
+            self._group = structs.replace(self._group, parities=parities)
         resume = version(named["resume"]) if "resume" in named else None
         floor = version(named["floor"]) if "floor" in named else resume
         keep_from = max(floor.number + 1, resume.number) if floor and resume else 0
@@ -614,9 +625,11 @@ class AgentBench(Bench):
         return structs.replace(
             plan,
             orders=(order, *(msg.RankOrder(rank=rank, keep=order.keep) for rank in range(1, per_node))),
-            holders=tuple(msg.Holder(node=node, address=address(node)) for node in ("n1", "n2")[: 1 + self._coded]),
+            holders=tuple(
+                msg.Holder(node=node, address=address(node)) for node in ("n1", "n2")[: 1 if self._group is None else 2]
+            ),
             held=(per_node,) if "no-longer" not in named else (),
-            group=GROUP if self._coded else None,
+            group=self._group,
         )
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
+from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.quorum import Footing, Promise
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
@@ -197,7 +198,10 @@ def _value(value: Any) -> str:
             return f"(live {_value(live)}; own {_value(own)}; held {_value(held)}{coded})"
         case msg.Parity(version=made_of, copies=coded) | fx.ParityTarget(version=made_of, geometries=coded):
             of = ",".join(str(copy.seal.rank) for copy in coded) if isinstance(value, msg.Parity) else _sizes(coded)
-            return f"{value.member}:{_value(made_of)}({of})"
+            several = f"/{value.group.parities}" if value.group.parities > 1 else ""
+            return f"{value.member}:{_value(made_of)}({of}){several}"
+        case CodingGroup(ranks=ranks, parities=parities):
+            return f"{','.join(map(str, ranks))}/{parities}"
         case msg.CaptureCostReport():
             told = {f.name: getattr(value, f.name) for f in structs.fields(value) if f.name != "rank"}
             return f"{value.rank}:({_named('', told).strip()})"

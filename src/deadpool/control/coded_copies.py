@@ -200,7 +200,8 @@ class CodedCopies:
                 spoilt.add(source)
                 failed(source.node, reason)
                 rank, version = how.group.ranks[source.member], copy.seal.version
-                self._deliver(SourceSpoilt(node=source.node, rank=rank, version=version, parity=source.is_parity))
+                group = how.group if source.is_parity else None
+                self._deliver(SourceSpoilt(node=source.node, rank=rank, version=version, group=group))
 
         Rebuild(
             self._client,

@@ -418,11 +418,8 @@ class DataPlane:
         return answer.result(_ANSWER_S)
 
     def _look_up_parity(self, name: ParityName) -> FoundParity | None:
-        slot = self._core.copies.find_parity(name.group.ranks[name.member], name.version)
-        kept = slot.parity if slot is not None else None
-        if slot is None or kept is None or (kept.group, kept.member) != (name.group, name.member):
-            return None
-        return self._coded.find(slot.ref)
+        slot = self._core.copies.find_parity(name.group, name.member, name.version)
+        return self._coded.find(slot.ref) if slot is not None else None
 
     def _look_up(self, rank: int, version: Version) -> Found | None:
         shelves = (self._core.copies.own.get(rank), self._core.copies.held.get(rank))

@@ -103,7 +103,8 @@ EVENTS = (
     ),
     EventType(
         name="parity_begun_anew",
-        meaning="A snapshot has grown and does not fit into the parity that a node was making: its group sends again.",
+        meaning="A snapshot has grown and does not fit into the parity that a node was making, or a parity was damaged "
+        "and dropped: its group sends again.",
         action="Nothing.",
         fields={
             "node": "the node that keeps the parity",

@@ -234,7 +234,7 @@ class SourceSpoilt:
     node: str
     rank: int
     version: Version
-    parity: bool = False  # what it keeps for the group of this rank
+    group: CodingGroup | None = None  # else it is the parity that this rank's node keeps for the group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

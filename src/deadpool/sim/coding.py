@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import FetchCopy
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Block, Parity
@@ -42,7 +43,8 @@ def read_blocks(world: World, target: Machine, effect: FetchCopy, generation: Ge
             else:
                 blocks.damaged.append((block, False))
     for block in rebuild.parity:
-        found = _parity_content(_reachable(world, target, block, generation), block.source.rank, version)
+        keeper = _reachable(world, target, block, generation)
+        found = _parity_content(keeper, rebuild.group, block.member, version) if keeper is not None else None
         if found is not None:
             kept, sealed = found
             if is_as_sealed(kept.digest(), Digest(record=0, unique=sealed.digest, replica=0)):
@@ -90,9 +92,12 @@ def _own_content(machine: Machine | None, rank: int, version: Version) -> Conten
     return machine.arena.snapshot(slot.ref) if slot else None
 
 
-def _parity_content(machine: Machine | None, keeper: int, version: Version) -> tuple[ParityContent, Parity] | None:
-    slot = machine.agent.copies.find_parity(keeper, version) if machine is not None else None
-    content = machine.arena.contents.get(slot.ref) if machine is not None and slot is not None else None
+def _parity_content(
+    machine: Machine, group: CodingGroup, member: int, version: Version
+) -> tuple[ParityContent, Parity] | None:
+    """None also where the node gives a parity of another group, which a reader refuses."""
+    slot = machine.agent.copies.find_parity(group, member, version)
+    content = machine.arena.contents.get(slot.ref) if slot is not None else None
     if slot is None or slot.parity is None or not isinstance(content, ParityContent):
         return None
-    return content, slot.parity
+    return (content, slot.parity) if (content.group, content.member) == (group, member) else None

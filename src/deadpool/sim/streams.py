@@ -188,13 +188,13 @@ class CopyStreams:
 
     def _rebuild(self, stream: CopyStream, effect: FetchCopy, parts: list[list[Source]]) -> None:
         """Reads what is left of the group and decodes it. Damaged blocks are reported, and others are used."""
-        target, version = stream.target, effect.fetch.copy.seal.version
-        if not stream.open or target is None:
+        target, version, how = stream.target, effect.fetch.copy.seal.version, effect.fetch.rebuild
+        if not stream.open or target is None or how is None:
             return
         blocks = read_blocks(self._world, target, effect, stream.generation)
         for block, parity in blocks.damaged:
-            source = block.source
-            spoilt = SourceSpoilt(node=source.node, rank=source.rank, version=version, parity=parity)
+            source, group = block.source, how.group if parity else None
+            spoilt = SourceSpoilt(node=source.node, rank=source.rank, version=version, group=group)
             self._notify_unless_cut(target, stream.generation, spoilt)
         content = decode(effect, blocks)
         if content is None or not is_as_sealed(content.digest(), effect.fetch.copy.seal.digest):

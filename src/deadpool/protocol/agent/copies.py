@@ -13,6 +13,7 @@ from deadpool.protocol.agent.parities import Parities
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.pushes import Pushes, PushQueue
 from deadpool.protocol.agent.slots import RankSlots, Slot, Slots, SlotState
+from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import AgentEffect, HashSlot, Offered, ToCoordinator, WriteSeal
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import (
@@ -71,8 +72,8 @@ class Copies:
     def push_queues(self) -> dict[tuple[int, str], PushQueue]:
         return self._pushes.queues
 
-    def find_parity(self, keeper: int, version: Version) -> Slot | None:
-        return self._slots.find_parity(keeper, version)
+    def find_parity(self, group: CodingGroup, member: int, version: Version) -> Slot | None:
+        return self._slots.find_parity(group, member, version)
 
     def is_expired(self, version: Version) -> bool:
         return self._slots.is_expired(version)
@@ -173,9 +174,10 @@ class Copies:
 
     # --- damage ------------------------------------------------------------------------------------------------------
 
-    def drop_spoilt(self, rank: int, version: Version, *, parity: bool = False) -> None:
-        if parity:
-            self.parities.drop_spoilt(rank, version)
+    def drop_spoilt(self, rank: int, version: Version, group: CodingGroup | None = None) -> None:
+        """With `group` it is the parity that this rank's node keeps for it."""
+        if group is not None:
+            self.parities.drop_spoilt(group, rank, version)
         else:
             self._slots.drop_spoilt(rank, version)
             if rank in self.own and not self._current.is_fenced:
@@ -186,11 +188,9 @@ class Copies:
         if not self._current.is_fenced and rank in self.own:
             self._pushes.push_again(rank, node, version)
 
-    def contribute_again(self, keeper: int, node: str, version: Version) -> None:
-        """A node has lost the parity that it keeps for the group of its rank."""
-        assert self._layout is not None
-        place = self._layout.local_rank(keeper)
-        for rank in [rank for rank in self.own if self._layout.local_rank(rank) == place]:
+    def contribute_again(self, group: CodingGroup, node: str, version: Version) -> None:
+        """A node has lost the parity that it keeps for this group."""
+        for rank in [rank for rank in group.ranks if rank in self.own]:
             self.replace_at_holder(rank, node, version)
 
     # --- memory ------------------------------------------------------------------------------------------------------

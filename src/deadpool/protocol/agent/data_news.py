@@ -71,8 +71,8 @@ class DataNews:
                 copies.on_received(slot, copy, count)
             case ReceiveFailed(slot=slot, rank=rank):
                 copies.on_receive_failed(slot, rank)
-            case SourceSpoilt(node=node, rank=rank, version=version, parity=parity):
-                spoilt = Spoilt(generation=generation, node=node, rank=rank, version=version, parity=parity)
+            case SourceSpoilt(node=node, rank=rank, version=version, group=group):
+                spoilt = Spoilt(generation=generation, node=node, rank=rank, version=version, group=group)
                 state.tell_coordinator(spoilt)
             case Staged():
                 self._checkpoints.on_staged(input)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.heartbeat import Heartbeats
@@ -16,6 +18,7 @@ from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.takeover_report import TakeoverRecord
 from deadpool.protocol.agent.trainers import TrainerState
 from deadpool.protocol.agent.unwinding import Unwinding
+from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import WriteOut
 from deadpool.protocol.messages import (
     AbandonCheckpoint,
@@ -97,12 +100,13 @@ class Orders:
             # copies, while the job runs
             case Permit() if unfenced:
                 self._apply_permit(message, now)
-            case Spoilt(node=node, rank=rank, version=version, parity=True) if node != state.node:
-                state.copies.contribute_again(rank, node, version)
+            case Spoilt(node=node, group=CodingGroup() as group, version=version) if node != state.node:
+                state.copies.contribute_again(group, node, version)
             case Spoilt(node=node, rank=rank, version=version) if node != state.node:
                 state.copies.replace_at_holder(rank, node, version)
-            case Spoilt(rank=rank, version=version, parity=parity):
-                state.copies.drop_spoilt(rank, version, parity=parity)
+            case Spoilt(rank=rank, version=version, group=group):
+                state.copies.drop_spoilt(rank, version, group)
+                state.tell_coordinator(replace(message, dropped=True))
             case WriteCheckpoint() if unfenced and self._seating.plan is not None:
                 self._checkpoints.write(message, tuple(order.rank for order in self._seating.plan.orders))
             case FinishCheckpoint():

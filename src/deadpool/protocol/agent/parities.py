@@ -211,9 +211,9 @@ class Parities:
         rank_slots.free(rank_slots.by_ref[ref])
         if not self._slots.is_expired(growing.version):
             generation, version = self._current.generation, growing.version
-            rank = growing.target.group.ranks[growing.target.member]
-            begun_anew = Spoilt(generation=generation, node=self._node, rank=rank, version=version, parity=True)
-            self._out.append(ToCoordinator(message=begun_anew))
+            group, rank = growing.target.group, growing.target.group.ranks[growing.target.member]
+            begun_anew = Spoilt(generation=generation, node=self._node, rank=rank, version=version, group=group)
+            self._out.append(ToCoordinator(message=replace(begun_anew, dropped=True)))
         self.serve_waiting()
 
     # --- whole --------------------------------------------------------------------------------------------------------
@@ -249,10 +249,10 @@ class Parities:
         slot.parity = parity
         self._out.append(WriteSeal(slot=ref, copy=copy))
 
-    def drop_spoilt(self, keeper: int, version: Version) -> None:
-        for (group, member), rank_slots in self._slots.parity.items():
-            if group.ranks[member] == keeper and (slot := rank_slots.find(version)) is not None:
-                rank_slots.free(slot)
+    def drop_spoilt(self, group: CodingGroup, keeper: int, version: Version) -> None:
+        member = group.member_of(keeper)
+        if (slot := self._slots.find_parity(group, member, version)) is not None:
+            self._slots.parity_of((group, member)).free(slot)
 
 
 def _keepers(plan: Plan, layout: Layout) -> Iterable[tuple[int, Keeper]]:

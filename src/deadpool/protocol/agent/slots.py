@@ -180,10 +180,11 @@ class Slots:
         group, member = keeper
         return self.parity.setdefault(keeper, RankSlots(group.ranks[member]))
 
-    def find_parity(self, keeper: int, version: Version) -> Slot | None:
-        """The parity that is kept under this rank."""
-        kept = [rank_slots for (group, member), rank_slots in self.parity.items() if group.ranks[member] == keeper]
-        return next((slot for rank_slots in kept if (slot := rank_slots.find(version)) is not None), None)
+    def find_parity(self, group: CodingGroup, member: int, version: Version) -> Slot | None:
+        """Where groups have changed, a node has parities of one version for the former group and for the present
+        one."""
+        kept = self.parity.get((group, member))
+        return kept.find(version) if kept is not None else None
 
     def keep_parities(self, keepers: set[tuple[CodingGroup, int]]) -> None:
         self._keeps = keepers

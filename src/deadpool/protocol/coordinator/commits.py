@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from deadpool.protocol.capture_schedule import CaptureSchedule
+from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.coordinator.ledger import Ledger
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.outbox import Outbox
@@ -155,10 +156,14 @@ class Commits:
         self._count_in()
         self.ledger.remove(rank, node, version)
 
-    def lose_parity(self, keeper: int, node: str, version: Version) -> None:
-        """The parity that the node of this rank keeps is spoilt, or has no room any more."""
+    def lose_parity(self, group: CodingGroup, keeper: int, node: str, version: Version) -> bool:
+        """The parity that the node of this rank keeps is spoilt, or has no room any more. False: ranks are coded in
+        other groups by now."""
         self._count_in()
+        if not self.ledger.is_coded_in(group, keeper):
+            return False
         self.ledger.remove_parity(keeper, node, version)
+        return True
 
     def on_missed(self, rank: int, number: int, reason: str) -> None:
         self.ledger.missed.add(number)

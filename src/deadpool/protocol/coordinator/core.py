@@ -240,8 +240,8 @@ class Coordinator:
                 self._monitor.interval_chooser.on_missed(message)
             case Encoded(ranks=ranks, version=version):
                 self._ending.end_if(self.commits.on_encoded(ranks, node, version))
-            case Spoilt(parity=True):
-                self._on_lost_parity(member, message)
+            case Spoilt(dropped=True):
+                self._on_dropped(message)
             case Spoilt():
                 self._on_spoilt(member, message)
             case Durable():
@@ -316,29 +316,33 @@ class Coordinator:
             self._rehearsals.assign_all()
 
     def _on_spoilt(self, member: Member, spoilt: Spoilt) -> None:
-        """The copy is lost: its node drops it before it is asked again what it has."""
-        out = self._job.out
-        out.emit("copy_corrupt", node=spoilt.node, rank=spoilt.rank, step=spoilt.version.number, found_by=member.node)
-        self.commits.lose_copy(spoilt.rank, spoilt.node, spoilt.version)
+        """It is lost. Its node drops it before it is asked again what it has, and says so."""
+        out, step, parity = self._job.out, spoilt.version.number, True if spoilt.group is not None else None
+        out.emit("copy_corrupt", node=spoilt.node, rank=spoilt.rank, step=step, found_by=member.node, parity=parity)
+        self._lose(spoilt)
         if spoilt.node in self.members and spoilt.node != member.node:
             out.send(spoilt.node, spoilt)
-        home = self.seats[self.layout.position_of(spoilt.rank)] if self.seats else None
-        if home is not None and home in self.members and home != spoilt.node:
-            out.send(home, spoilt)  # a holder that lacks it has to be sent it again
 
-    def _on_lost_parity(self, member: Member, lost: Spoilt) -> None:
-        """Its node drops it, or has begun it anew; the other members of the group send it their pieces again."""
-        out, position = self._job.out, self.layout.position_of(lost.rank)
-        grown, step = lost.node == member.node, lost.version.number
-        if grown:
-            out.emit("parity_begun_anew", node=lost.node, rank=lost.rank, step=step)
-        else:
-            out.emit("copy_corrupt", node=lost.node, rank=lost.rank, step=step, found_by=member.node, parity=True)
-        self.commits.lose_parity(lost.rank, lost.node, lost.version)
-        others = [self.seats[p] for p in self.commits.placement.held_by(position)] if self.seats else []
-        for node in [*([] if grown else [lost.node]), *others]:
-            if node in self.members:
-                out.send(node, lost)
+    def _on_dropped(self, dropped: Spoilt) -> None:
+        """By its node, which lacks it: it is sent again, unless it is a parity of a former group."""
+        out = self._job.out
+        if not self.seats or not self._lose(dropped):
+            return
+        position = self.layout.position_of(dropped.rank)
+        senders = [self.seats[position]]
+        if dropped.group is not None:
+            out.emit("parity_begun_anew", node=dropped.node, rank=dropped.rank, step=dropped.version.number)
+            senders = [self.seats[p] for p in self.commits.placement.held_by(position)]
+        for node in senders:
+            if node in self.members and node != dropped.node:
+                out.send(node, dropped)
+
+    def _lose(self, lost: Spoilt) -> bool:
+        """Whether it was one that commits count on."""
+        if lost.group is None:
+            self.commits.lose_copy(lost.rank, lost.node, lost.version)
+            return True
+        return self.commits.lose_parity(lost.group, lost.rank, lost.node, lost.version)
 
     # --- for status, leadership and the simulator ---------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.coordinator.placement import Placement
 from deadpool.protocol.identity import Version
 from deadpool.protocol.inventory_batches import CopyBatch, Parity
@@ -72,9 +73,13 @@ class Ledger:
     def add_parity(self, parity: Parity, node: str) -> None:
         """Of an inventory: it counts if the group is still the one that the ranks are coded in."""
         position = self.layout.position_of(parity.keeper)
-        group = self.placement.group_of(position)
-        if group is not None and group.of(parity.keeper, self.layout) == parity.group and self.nodes[position] == node:
+        if self.is_coded_in(parity.group, parity.keeper) and self.nodes[position] == node:
             self.add_encoded(parity.ranks, node, parity.version)
+
+    def is_coded_in(self, group: CodingGroup, rank: int) -> bool:
+        """Whether the placement still has this group."""
+        nodes = self.placement.group_of(self.layout.position_of(rank))
+        return nodes is not None and nodes.of(rank, self.layout) == group
 
     def remove_parity(self, keeper: int, node: str, version: Version) -> None:
         """What this node keeps for the group of its rank."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inventory_batches import Copy
 from deadpool.protocol.seal import Geometry
@@ -117,11 +118,15 @@ class Spoilt(Message, frozen=True, kw_only=True):
     """The bytes of a copy are not those that were sealed. Trainers and agents say it of their own node's copies. The
     copy counts as lost from here on.
 
-    With `parity` it is the parity that the node of this rank keeps for its group. A node also says so where its parity
-    has no room for a snapshot that has grown."""
+    With `group` it is the parity that the node of this rank keeps for that group. Where groups have changed, the node
+    may keep another one of the same version.
+
+    With `dropped` its node has dropped it, and only then is it sent anew: an offer that came before would find it
+    stored. A node also says so of a parity that has no room for a snapshot that has grown."""
 
     generation: Generation
     node: str
     rank: int
     version: Version
-    parity: bool = False
+    group: CodingGroup | None = None
+    dropped: bool = False
