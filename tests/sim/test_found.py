@@ -42,6 +42,11 @@ FOUND = {
     "the cut of an older generation ends what loads from a checkpoint in this one": ("durable", 63),
     "newcomers count on replicas of ranks that counted on none, and these seem to differ": ("shrink", 78),
     "a node that came back counts as in its loop, and the job neither drains nor grows": ("shrink", 323),
+    "a node that lost its seat under a plan that never went has cleared recordings that no other node has": (
+        "coded",
+        1016,
+    ),
+    "what a node keeps that is cut off for ever is said to be enough for a rebuild": ("coded", 1713),
     "a fetched copy names few of its peers, and its replica on another node does not count": ("shrink", 735),
 }
 

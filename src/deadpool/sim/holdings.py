@@ -121,15 +121,17 @@ class Holdings:
         return f"its record on {records}, its tensors on {tensors}" if records and tensors else ""
 
     def can_rebuild(self, rank: int, version: Version) -> bool:
-        """From what the other nodes of its group really hold, undamaged."""
-        layout = self._world.layout
-        nodes = self._world.coordinator.commits.placement.group_of(layout.position_of(rank))
+        """From what the other nodes of its group really hold, undamaged. A node that is no member, such as one that is
+        cut off for ever, cannot be asked."""
+        layout, coordinator = self._world.layout, self._world.coordinator
+        nodes = coordinator.commits.placement.group_of(layout.position_of(rank))
         if nodes is None:
             return False
         group = nodes.of(rank, layout)
         data, parity = self._blocks(nodes, group, version, intact=True)
-        member = group.member_of(rank)
-        return group.can_rebuild(member, data - {member}, parity - {member})
+        seats = enumerate(coordinator.seats[position] for position in nodes.positions)
+        away = {group.member_of(rank), *(member for member, node in seats if node not in coordinator.members)}
+        return group.can_rebuild(group.member_of(rank), data - away, parity - away)
 
     def _blocks(
         self, nodes: NodeGroup, group: CodingGroup, version: Version, *, intact: bool = False

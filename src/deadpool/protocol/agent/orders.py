@@ -174,11 +174,11 @@ class Orders:
         state.report_trainers()
 
     def _seat(self, plan: Plan, *, afresh: bool) -> None:
+        """A node whose ranks move to other nodes keeps its recordings: where the plan that moves them does not go, and
+        the coordinator is lost with what it had, no other node may have them (rule 23, one script run per process)."""
         trainers = self._state.trainers
         if plan.resume is None:
             self._recordings.void(plan.generation)
-        if not plan.orders and any(trainers.seated()):
-            self._recordings.clear()  # its ranks move to other nodes: it is sent anew what it needs
         self._seating.carry_out(plan, afresh=afresh)
         if plan.resume is not None:
             self._tell_recordings(plan)

@@ -69,9 +69,6 @@ class NodeRecordings:
         for rank in [rank for rank, recording in self._of_rank.items() if recording.start != start]:
             self.keep(Recording(rank=rank, start=start, complete=False, book=b""))
 
-    def clear(self) -> None:
-        self._of_rank.clear()
-
     def begin_rehearsal(self, trainer: Trainer, order: Rehearse) -> None:
         trainer.state, trainer.rank = TrainerState.REHEARSING, order.rank
         self.send_to(trainer)

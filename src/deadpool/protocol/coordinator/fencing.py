@@ -77,5 +77,5 @@ class Fencing:
             scheme=job.scheme,
             quarantined=member.quarantined,
         )
-        self._rehearsals.forget(member.node)  # it clears its recordings with this plan, and is sent them again
+        self._rehearsals.forget(member.node)  # it has missed a generation that went, and forgets its recordings with this plan
         job.out.send(member.node, plan)

@@ -72,7 +72,6 @@ class Resumption:
 
     def carry_out(self, plan: GlobalPlan, now: float) -> None:
         job, resume, carried_before = self._job, plan.resume, self._job.carried
-        self._forget_readers_without_seats(plan)
         job.adopt(plan)
         self._drains.on_plan()
         job.out.emit(
@@ -91,13 +90,6 @@ class Resumption:
         self._send_parts(plan)
         patience_s = job.deadlines.prepare_s + (CHECKPOINT_READ_S if plan.checkpoint else 0.0)
         job.enter(Phase.PREPARING, now, patience_s)
-
-    def _forget_readers_without_seats(self, plan: GlobalPlan) -> None:
-        """A node whose ranks move to other nodes clears its recordings. If it gets a seat again, it needs them."""
-        seats = set(plan.seats)
-        for member in self._job.members.values():
-            if member.position is not None and member.node not in seats:
-                self._rehearsals.forget(member.node)
 
     def _report_size(self, plan: GlobalPlan, before: dict[int, int]) -> None:
         """Rule 30, carried ranks: from the first such plan on the job is not bit-identical to an undisturbed one."""
