@@ -123,3 +123,10 @@ def test_thousands_of_nodes_are_placed_in_no_time() -> None:
     racks = [f"r{i // 16}" for i in range(4096)]
     placement = place(racks, 2)
     assert placement.same_rack == () and set(load(placement)) == {2}
+
+
+@pytest.mark.parametrize(
+    "scheme, losses", [("copies=1", 1), ("copies=2", 2), ("copies=9", 3), ("rs(2,2)", 2), ("rs(3,1)", 1)]
+)
+def test_as_many_nodes_may_be_lost_as_a_version_has_other_places(scheme: str, losses: int) -> None:
+    assert place_by_scheme([None] * 4, Scheme.parse(scheme)).losses == losses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from benches import job_state
 from msgspec.structs import replace
 from notation import address
 
@@ -13,9 +14,9 @@ from deadpool.protocol.coordinator.ledger import Ledger
 from deadpool.protocol.coordinator.placement import place
 from deadpool.protocol.coordinator.shrink import Shrunk, place_shrunk, shrink
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Copy, Inventory, Shares, TrainerInfo
+from deadpool.protocol.messages import Copy, Inventory, Permit, Shares, TrainerInfo
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.protocol.topology import Layout
+from deadpool.protocol.topology import Layout, Schedule
 
 
 def job(positions: int, *, block: int = 1, per_node: int = 1, lost: tuple[int, ...] = (), refused: str = ""):
@@ -126,6 +127,20 @@ def test_what_an_earlier_process_said_of_its_shares_counts():
     ended = [replace(node, trainers=starting) for node in nodes]
     assert isinstance(shrink(layout, seats, ended), str)
     assert isinstance(shrink(layout, seats, ended, known=known), Shrunk)
+
+
+@pytest.mark.parametrize("number, excused", [(4, True), (5, False)])
+def test_replicas_at_one_home_are_excused_only_in_the_version_that_the_plan_resumed_from(number: int, excused: bool):
+    """Of every later version their bytes are sent: where they are not, the user's claim is wrong."""
+    resume = Version(Generation(1, 2), 4)
+    state = job_state(Layout(positions=2, per_node=1, holders=0))
+    permit = Permit(generation=Generation(1, 2), watermark=None, keep_from=0, schedule=Schedule())
+    ledger = Ledger(state.layout, ("n0", "n0"), place([None, None], Scheme()))
+    state.commits.take_over(permit, resume, (Schedule(),), ledger)
+    state.commits.count = 0  # a young job
+    version = Version(Generation(1, 2), number)
+    ended = [state.commits.on_sealed(_copy(rank, version, replica=7, peers=(0, 1))) for rank in (0, 1)]
+    assert (ended[-1] is None) is excused
 
 
 def test_one_of_two_copies_on_the_node_of_a_carrier_is_spoilt_and_the_other_stays():

@@ -196,8 +196,14 @@ class Checkers:
             if missing := self._holdings.first_missing_copy(watermark):
                 fail("c", f"{watermark} is called protected, but {missing} is not there")
             lost_already = self._holdings.some_seat_is_lost() or self._holdings.is_corrupt(watermark)
-            losses = coordinator.commits.placement.losses
-            self._survivable = watermark if nodes <= losses and not lost_already else None
+            self._survivable = watermark if nodes <= self._losses() and not lost_already else None
+
+    def _losses(self) -> int:
+        """How many nodes may be lost at once. Of bytes that ranks have in common only one other node is certain to have
+        a copy, and the node of a carrier is the home of several positions."""
+        coordinator = self._world.coordinator
+        shared = self._world.options.replicated or coordinator.carried
+        return min(1 if shared else len(coordinator.seats), coordinator.commits.placement.losses)
 
     def on_disturbance(self) -> None:
         """A coordinator dies or cannot be reached: a node that is late to find the next one is lost, and such losses

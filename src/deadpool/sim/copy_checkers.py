@@ -70,17 +70,29 @@ class CopyCheckers:
         if plan.group is not None:
             self._check_group(machine, plan, names)
             return
-        most = min(layout.holders + self._world.options.adaptive, layout.positions - 1)
         if plan.orders and machine.name in names:
             fail("rule 17", f"the copies of {machine.name} go to {names}")
-        if plan.orders and not layout.holders <= len(names) <= most:
-            fail("rule 28", f"the copies of {machine.name} go to {names}: {layout.holders} to {most} are within bounds")
+        if plan.orders:
+            self._check_count(machine, plan, names)
         seats = tuple(dict.fromkeys(self._world.coordinator.seats))  # one that carries ranks sits at several positions
         outside = [m for m in seats if racks(m) != racks(machine.name)]
         shared = [name for name in names if racks(name) == racks(machine.name)]
-        roomy = len(seats) <= 2 * len(outside) and len(names) == 1
+        roomy = len(names) <= len(outside) and len(seats) <= 2 * len(outside)
         if self._world.options.racks and shared and roomy:
             fail("rule 17", f"a copy of {machine.name} goes to {shared} in its own rack, {outside} are in others")
+
+    def _check_count(self, machine: Machine, plan: Plan, names: list[str]) -> None:
+        """Rule 28 (protection changes slowly and within bounds): as many holders as the scheme of the plan says, and one
+        more only where a position is guarded. A plan that arrives late may be older than the placement known here."""
+        layout, coordinator = self._world.layout, self._world.coordinator
+        least = min(plan.scheme.copies, layout.positions - 1)
+        most = min(plan.scheme.copies + self._world.options.adaptive, layout.positions - 1)
+        if plan.generation == coordinator.generation and not coordinator.carried:
+            guarded = layout.position_of(plan.orders[0].rank) in coordinator.commits.placement.extra
+            most = min(plan.scheme.copies + guarded, layout.positions - 1)
+            least = most
+        if not least <= len(names) <= most:
+            fail("rule 28", f"the copies of {machine.name} go to {names}: {least} to {most} are within bounds")
 
     def _check_group(self, machine: Machine, plan: Plan, names: list[str]) -> None:
         """The other members are other nodes, and no more of a rack are in one group than racks and parities make

@@ -189,9 +189,10 @@ class Commits:
     def _on_unmatched_replicas(self, version: Version, ranks: tuple[int, ...]) -> str | None:
         """Bytes that were not sent are on no other node, so the version does not count. In a young job the user's claim
         of replication is wrong, and it is better to end now than at a loss. Later the replicas have come apart, and
-        older versions stay committed. Where a node is the home of all replicas by now, the bytes of the next version
-        are sent (rule 30, carried ranks)."""
-        at_one_home = self.ledger.has_shared_homes
+        older versions stay committed. Where a node is the home of all replicas by now, that is excused for the version
+        which the plan resumed from: its bytes were perhaps not sent, those of every later one are (rule 30, carried
+        ranks)."""
+        at_one_home = self.ledger.has_shared_homes and version == self._resume
         if ranks != self._unmatched:
             self._unmatched = ranks
             step, named = version.number, list(ranks)

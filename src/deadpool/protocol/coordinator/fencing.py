@@ -77,5 +77,7 @@ class Fencing:
             scheme=job.scheme,
             quarantined=member.quarantined,
         )
-        self._rehearsals.forget(member.node)  # it has missed a generation that went, and forgets its recordings with this plan
+        self._rehearsals.forget(
+            member.node
+        )  # it has missed a generation that went, and forgets its recordings with this plan
         job.out.send(member.node, plan)

@@ -40,8 +40,9 @@ class Placement:
 
     @property
     def losses(self) -> int:
-        """How many nodes of a version that is complete may be lost at once, whichever they are."""
-        return min(1, self.scheme.copies) if not self.groups else self.scheme.parities
+        """How many nodes of a version that is complete may be lost at once, whichever they are. Where ranks count on
+        bytes of others, or several positions have one node, it may be fewer."""
+        return self.scheme.parities if self.groups else min(map(len, self.holders), default=0)
 
     def group_of(self, position: int) -> NodeGroup | None:
         return self._group_of.get(position)

@@ -11,15 +11,13 @@ from deadpool.sim.faults.fault import TIME, FaultKind
 if TYPE_CHECKING:
     from deadpool.sim.world import World
 
-CODED = ("rs(2,1)", "rs(4,1)", "rs(3,2)")
+SCHEMES = ("copies=1", "copies=2", "rs(2,1)", "rs(4,1)", "rs(3,2)")
 TRIGGERS = (TIME, TIME, TIME, "go", "fence", "planned", "drain")
 
 
 def change_scheme(world: World) -> bool:
-    """It is no loss: what protects the watermark stays until something newer is protected in the new way. Whole copies
-    are as many as the job began with, which are the user's lower bound."""
-    coded = [scheme for scheme in map(Scheme.parse, CODED) if scheme.losses < world.layout.positions]
-    fitting = [Scheme(copies=world.layout.holders), *coded]
+    """It is no loss: what protects the watermark stays until something newer is protected in the new way."""
+    fitting = [scheme for scheme in map(Scheme.parse, SCHEMES) if scheme.losses < world.layout.positions]
     chosen = world.rng.choice(fitting)
     world.log("world", "scheme", {"scheme": str(chosen)})
     world.feed(SchemeAsked(scheme=chosen))
