@@ -64,7 +64,7 @@ class Parities:
         self._current, self._slots, self._out = current, slots, out
         self._node = ""
         self._keepers: dict[int, Keeper] = {}  # by the rank of another member
-        self._geometry: dict[int, Geometry] = {}  # of each of these, as last offered
+        self._geometry: dict[int, Geometry] = {}  # of each of these: as last offered, or as large as one that grew since
         self._growing: dict[SlotRef, Accumulation] = {}
         self._offers: list[Offered] = []  # wait for a segment
 
@@ -124,8 +124,18 @@ class Parities:
         elif self._has(keeper, rank, version):
             self._refuse(offer, ALREADY_STORED)
         else:
-            self._geometry[rank] = offer.copy.geometry
+            self._note_geometry(rank, offer.copy.geometry, keeper)
             self._accept(offer, keeper)
+
+    def _note_geometry(self, rank: int, offered: Geometry, keeper: Keeper) -> None:
+        """Where a snapshot has grown, those of the other members will have grown as well. They offer what they have, so
+        from the next version on the room is right for all of them, whoever offers first."""
+        before, (group, member) = self._geometry.get(rank), keeper
+        self._geometry[rank] = offered
+        if before is not None and _larger(before, offered) != before:
+            for other in (group.ranks[other] for other in group.others(member)):
+                if other in self._geometry:
+                    self._geometry[other] = _larger(self._geometry[other], offered)
 
     def _has(self, keeper: Keeper, rank: int, version: Version) -> bool:
         sealed = self._slots.parity_of(keeper).find(version)
@@ -173,10 +183,10 @@ class Parities:
         return slot.ref, growing
 
     def _target(self, keeper: Keeper, copy: Copy) -> ParityTarget:
-        """Room for the largest snapshot that is known of each member; where none is, for one as is offered now."""
-        group, member, offered = *keeper, copy.geometry
-        known = [self._geometry.get(group.ranks[other], offered) for other in group.others(member)]
-        geometries = tuple(_larger(geometry, offered) for geometry in known)
+        """Room for each member's snapshot; where none is known of it, for one as is offered now."""
+        group, member = keeper
+        ranks = (group.ranks[other] for other in group.others(member))
+        geometries = tuple(self._geometry.get(rank, copy.geometry) for rank in ranks)
         return ParityTarget(group=group, member=member, version=copy.seal.version, geometries=geometries)
 
     def _refuse(self, offer: Offered, reason: str) -> None:
