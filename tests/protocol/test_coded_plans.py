@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from notation import address, copies, copy, version
 
 from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.coordinator.inventory_index import NodeView
 from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, plan
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.messages import Copies, Inventory, Live, Lives, Parity
+from deadpool.protocol.messages import Copies, Copy, Inventory, Live, Lives, Parity
 from deadpool.protocol.topology import Layout, Schedule
 
 V4 = "v4@1.1"
@@ -17,8 +18,10 @@ LAYOUT = Layout(positions=4, per_node=1, holders=1)
 GROUP = NodeGroup(positions=(0, 1, 2, 3), parities=2)
 
 
-def member(position: int, *, parity: bool = True, own: bool = True) -> NodeView:
+def member(position: int, *, parity: bool = True, own: bool = True, coded_before: int | None = None) -> NodeView:
+    """`coded_before`: its parity was made of another snapshot of that rank."""
     others = [copy(f"{other}:{V4}") for other in range(4) if other != position]
+    others = [_with_digest(each, 7) if each.seal.rank == coded_before else each for each in others]
     kept = Parity(group=GROUP.of(0, LAYOUT), member=position, version=version(V4), digest=0, copies=Copies.of(others))
     inventory = Inventory(
         live=Lives.of([Live(rank=position, version=version(V4), clean=True)]),
@@ -27,6 +30,10 @@ def member(position: int, *, parity: bool = True, own: bool = True) -> NodeView:
     )
     name = f"n{position}"
     return NodeView(node=name, data=address(name), position=position, trainers=(), inventory=inventory)
+
+
+def _with_digest(each: Copy, record: int) -> Copy:
+    return replace(each, seal=replace(each.seal, digest=replace(each.seal.digest, record=record)))
 
 
 def spare(name: str) -> NodeView:
@@ -77,3 +84,22 @@ def test_snapshot_that_a_survivor_has_lost_counts_as_lost() -> None:
     spoilt = planned(member(0, own=False), member(1), member(2), spare("s0"))
     assert isinstance(spoilt, GlobalPlan) and spoilt.resume == version(V4)
     assert isinstance(planned(member(0, own=False), member(1), spare("s0"), spare("s1")), NoPlan)
+
+
+def test_parities_that_were_made_of_other_snapshots_are_not_counted_on() -> None:
+    """A decoder refuses them: rank 1 was captured again, and one parity is of its former snapshot."""
+    one_lost = planned(member(0), member(1), member(2, coded_before=1), spare("s0"))
+    assert isinstance(one_lost, GlobalPlan) and one_lost.resume == version(V4)
+    [order] = one_lost.parts["s0"].orders
+    [fetch] = order.fetch
+    assert fetch.rebuild is not None and [block.member for block in fetch.rebuild.parity] == [0, 1]
+    two_lost = planned(member(0), member(2, coded_before=1), spare("s0"), spare("s1"))
+    assert isinstance(two_lost, NoPlan), "of rank 1 there are two seals, and of each only one parity"
+
+
+def test_snapshot_that_is_not_the_one_that_was_coded_is_not_counted_on() -> None:
+    found = planned(*[member(position, coded_before=1) for position in (0, 1, 2)], spare("s0"))
+    assert isinstance(found, GlobalPlan) and found.resume == version(V4)
+    [order] = found.parts["s0"].orders
+    [fetch] = order.fetch
+    assert fetch.rebuild is not None and [block.member for block in fetch.rebuild.data] == [0, 2]

@@ -65,7 +65,7 @@ class CopyCheckers:
     def check_placement(self, machine: Machine, plan: Plan) -> None:
         """Rule 17 (placement by seat), from what nodes are told: never the own node, and the own rack only if the
         others are full."""
-        layout, racks = self._world.layout, self._world.options.rack_of
+        racks = self._world.options.rack_of
         names = [holder.node for holder in plan.holders]
         if plan.group is not None:
             self._check_group(machine, plan, names)
@@ -82,8 +82,9 @@ class CopyCheckers:
             fail("rule 17", f"a copy of {machine.name} goes to {shared} in its own rack, {outside} are in others")
 
     def _check_count(self, machine: Machine, plan: Plan, names: list[str]) -> None:
-        """Rule 28 (protection changes slowly and within bounds): as many holders as the scheme of the plan says, and one
-        more only where a position is guarded. A plan that arrives late may be older than the placement known here."""
+        """Rule 28 (protection changes slowly and within bounds): as many holders as the scheme of the plan says, and
+        one more only where a position is guarded. A plan that arrives late may be older than the placement known
+        here."""
         layout, coordinator = self._world.layout, self._world.coordinator
         least = min(plan.scheme.copies, layout.positions - 1)
         most = min(plan.scheme.copies + self._world.options.adaptive, layout.positions - 1)

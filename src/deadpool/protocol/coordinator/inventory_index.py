@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.coordinator.coding_groups import Rack
+from deadpool.protocol.coordinator.rebuilds import rebuild, source_at
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inventory_batches import CopyBatch
-from deadpool.protocol.messages import Block, Copy, Fetch, Inventory, Parity, Rebuild, Source, TrainerInfo
+from deadpool.protocol.messages import Copy, Fetch, Inventory, Parity, TrainerInfo
 from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Address, Layout
 
@@ -130,7 +131,7 @@ class VersionIndex:
         found: dict[CodingGroup, list[tuple[NodeView, Parity]]] = {}
         for (group, member), parities in self._parities.items():
             if rank in group.ranks and group.ranks[member] != rank:
-                found.setdefault(group, []).append(parities[0])
+                found.setdefault(group, []).extend(parities)
         return found
 
     def own_homes(self, rank: int) -> list[Home]:
@@ -267,7 +268,7 @@ class InventoryIndex:
         homes = self.homes(rank, version)
         if not homes:
             return self._fetch_decoded(rank, version) or self._fetch_from_checkpoint(rank, version)
-        base = tuple(_source(node, rank, "record", "unique") for node, _ in homes)
+        base = tuple(source_at(node, rank, "record", "unique") for node, _ in homes)
         return self._with_replica(Fetch(copy=homes[0][1], groups=(base,)), homes)
 
     def _fetch_decoded(self, rank: int, version: Version) -> Fetch | None:
@@ -284,8 +285,8 @@ class InventoryIndex:
         if not copy.seal.extent.replica_bytes:
             return fetch
         others = self._replicas_of(copy)
-        replicas = [_source(node, rank, "replica") for node, home in homes if home.seal.full]
-        replicas += [_source(node, other, "replica") for node, other in others]
+        replicas = [source_at(node, rank, "replica") for node, home in homes if home.seal.full]
+        replicas += [source_at(node, other, "replica") for node, other in others]
         if not replicas:
             return None
         known = next((home.peers for _, home in homes if home.peers), ())  # a holder may not know of peers
@@ -319,32 +320,3 @@ def index_nodes(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[st
 def _full_geometry(copy: Copy) -> Geometry:
     """The geometry of a slot with room for the replica region, which a holder's slot may lack."""
     return replace(copy.geometry, replica_bytes=copy.seal.extent.replica_bytes)
-
-
-def rebuild(index: VersionIndex, rank: int) -> tuple[Copy, Rebuild] | None:
-    """The copy of a rank that no node has any more, as it was coded, and how it is decoded."""
-    for group, parities in index.parities_of(rank).items():
-        member = group.member_of(rank)
-        coded = {copy.seal.rank: copy for _, parity in parities for copy in parity.copies}
-        homes = {other: homes[0] for other in group.others(member) if (homes := _data_of(index, group.ranks[other]))}
-        if group.can_rebuild(member, homes, [parity.member for _, parity in parities]):
-            data = [
-                Block(
-                    member=other,
-                    source=_source(node, group.ranks[other], "record", "unique"),
-                    copy=coded.get(group.ranks[other]),
-                )
-                for other, node in homes.items()
-            ]
-            kept = [Block(member=p.member, source=_source(node, p.keeper, "parity")) for node, p in parities]
-            return coded[rank], Rebuild(group=group, member=member, data=tuple(data), parity=tuple(kept))
-    return None
-
-
-def _data_of(index: VersionIndex, rank: int) -> list[NodeView]:
-    """Nodes with a copy of this rank's own."""
-    return [node for node, _ in (*index.own_homes(rank), *index.held_of(rank))]
-
-
-def _source(node: NodeView, rank: int, *regions: str) -> Source:
-    return Source(node=node.node, address=node.data, rank=rank, regions=regions)

@@ -12,11 +12,12 @@ from deadpool.protocol.agent.copies import Copies
 from deadpool.protocol.agent.trainers import NodeTrainers, Trainer
 from deadpool.protocol.agent.unwinding import Unwinding
 from deadpool.protocol.capture_schedule import CaptureSchedule
-from deadpool.protocol.coordinator import inventory_index, ledger, planner
+from deadpool.protocol.coordinator import ledger, planner
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.hang import HangMonitor
 from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView
 from deadpool.protocol.coordinator.placement import place
+from deadpool.protocol.coordinator.rebuilds import source_at
 from deadpool.protocol.effects import StreamsCut
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Fetch, Missed, Permit, Rehearse
@@ -132,8 +133,8 @@ def replica_as_evidence(patch: Patch) -> None:
             return found
         peer, (node, batch) = twin
         copy = batch.copy(peer)
-        base = (inventory_index._source(node, peer, "record", "unique"),)
-        replica = (inventory_index._source(node, peer, "replica"),)
+        base = (source_at(node, peer, "record", "unique"),)
+        replica = (source_at(node, peer, "replica"),)
         return Fetch(copy=replace(copy, seal=replace(copy.seal, rank=rank)), groups=(base, replica))
 
     patch.set(InventoryIndex, "fetch", fetch)
