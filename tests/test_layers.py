@@ -94,7 +94,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "pool": SHARED | {"control", "wire", "environment", "owner_only", "child_processes"},
     "sim": SHARED,
-    "sizing": {"errors", "metrics", "picture.axis", "picture.svg", "story"},
+    "sizing": {"errors", "metrics", "picture.axis", "picture.svg", "protocol.coding", "story"},
     "dashboard": SHARED | {"story", "event_types", "journal", "metrics", "sizing"},
     "snapshot": SHARED
     | {"host_memory"}
@@ -108,7 +108,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ray": {"clusters.ray"},
     "chaos": {
         *("config", "control", "environment", "errors", "journal", "child_processes", "fork_loop", "snapshot.slot"),
-        *("protocol", "workload"),
+        *("protocol", "trainer.current", "workload"),
     },
     "__init__": {"errors", "trainer"},
 }
