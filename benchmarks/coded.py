@@ -23,12 +23,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from deadpool.chaos import gated
+from deadpool.chaos.gated import GATE_EVERY
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
 from deadpool.control.job_rpc import ask
 from deadpool.errors import DeadPoolError
-from deadpool.workload import gated
-from deadpool.workload.gated import GATE_EVERY
 from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results, differences
 

@@ -27,6 +27,7 @@ def guarded(stage, node):
     return [e for e in stage.events("protection") if e.get("node") == node and e["change"] == "guarded"]
 
 
+@pytest.mark.thorough
 def test_node_with_ecc_storms_is_guarded_and_no_step_is_lost(make_stage, play, health):
     """Its ranks get a further holder between two steps, a spare rehearses them, and when it dies they go there."""
     settings = {"nodes": 3, "protect": "auto", "protect_dwell_s": 20.0, "health_root": health.pattern}

@@ -12,11 +12,11 @@ from typing import Any
 
 from unprotected import run_ranks
 
+from deadpool.chaos import gated
+from deadpool.chaos.gated import GATE_EVERY
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload import gated
-from deadpool.workload.gated import GATE_EVERY
 from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results
 

@@ -15,7 +15,7 @@ from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.trainer import current
 from deadpool.workload import train
 from deadpool.workload.gpt import Size
-from deadpool.workload.layouts import Assembly
+from deadpool.workload.layouts.assembly import Assembly
 
 GATE_EVERY = 2
 
