@@ -187,7 +187,9 @@ class CoordinatorBench(Bench):
             case ["trainer-lost", "none", *reason]:
                 return msg.TrainerLost(generation=None, trainer="t", rank=None, reason=" ".join(reason))
             case ["copy-lost", rank, *reason]:
-                return msg.TrainerLost(generation=now_in, trainer="", rank=int(rank), reason=" ".join(reason))
+                unread = version(named["unread"]) if "unread" in named else None
+                lost_copy = msg.TrainerLost(generation=now_in, trainer="", rank=int(rank), reason=" ".join(reason))
+                return structs.replace(lost_copy, unread=unread)
             case ["trainer-lost", rank, *reason]:
                 return msg.TrainerLost(generation=now_in, trainer="t", rank=int(rank), reason=" ".join(reason))
             case ["sealed", rank, name] if "replica" in named:

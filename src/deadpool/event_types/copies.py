@@ -88,6 +88,20 @@ EVENTS = (
         },
     ),
     EventType(
+        name="copy_unreadable",
+        meaning="A newcomer got a snapshot from none of its sources, several times in a row, although they have it and "
+        "none was damaged. The next plan does without it, if that costs no committed version.",
+        action="Look at the events source_failed, and at the network between these nodes.",
+        fields={
+            "node": "the newcomer",
+            "rank": "the rank whose snapshot it is",
+            "step": "the version",
+            "reason": "why the last attempt failed",
+        },
+        console="UNREADABLE: node {node} does not get the snapshot of rank {rank} at version {step}: {reason}; the next "
+        "plan does without it if it can",
+    ),
+    EventType(
         name="coder_chosen",
         meaning="A node has begun to make parities, and says what computes them.",
         action="Nothing.",

@@ -195,7 +195,7 @@ class CopyStreams:
         for block, parity in blocks.damaged:
             source, group = block.source, how.group if parity else None
             spoilt = SourceSpoilt(node=source.node, rank=source.rank, version=version, group=group)
-            self._notify_unless_cut(target, stream.generation, spoilt)
+            self._report(target, stream.generation, spoilt)
         content = decode(effect, blocks)
         if content is None or not is_as_sealed(content.digest(), effect.fetch.copy.seal.digest):
             self._fetch_part(stream, effect, [[]], [])
@@ -236,7 +236,7 @@ class CopyStreams:
             if content is not None and stream.target is not None:
                 version = effect.fetch.copy.seal.version
                 spoilt = SourceSpoilt(node=source.node, rank=source.rank, version=version)
-                self._notify_unless_cut(stream.target, stream.generation, spoilt)
+                self._report(stream.target, stream.generation, spoilt)
             given_up()
         else:
             self._fetch_part(stream, effect, parts[1:], [*got, content])
@@ -338,6 +338,11 @@ class CopyStreams:
             if machine is not None and stream in machine.streams:
                 machine.streams.remove(stream)
 
+    def _report(self, machine: Machine, generation: Generation, spoilt: SourceSpoilt) -> None:
+        """At once, so that it comes before the end of the fetch."""
+        if machine.streams_cut <= generation:
+            machine.feed(spoilt)
+
     def _notify_unless_cut(self, machine: Machine, generation: Generation, input: Any) -> None:
         """No news of a stream comes after StreamsCut, which says that there are no such streams any more."""
 
@@ -350,8 +355,8 @@ class CopyStreams:
 
 def _failed(stream: CopyStream, slot: SlotRef, reason: str) -> ReceiveFailed:
     effect = stream.effect
-    coded = isinstance(effect, PushCopy) and effect.group is not None
-    return ReceiveFailed(slot=slot, reason=reason, rank=effect.copy.seal.rank if coded else -1)  # type: ignore[union-attr]
+    rank = effect.copy.seal.rank if isinstance(effect, PushCopy) and effect.group is not None else -1
+    return ReceiveFailed(slot=slot, reason=reason, rank=rank)
 
 
 def _matches(content: Content, source: Source, wanted: Digest) -> bool:

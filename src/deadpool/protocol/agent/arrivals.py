@@ -137,11 +137,13 @@ class Arrivals:
         self._seal(self._slots.rank_slots_of(ref), ref, replace(copy, seal=replace(copy.seal, full=True)))
         return True
 
-    def on_fetch_failed(self, ref: SlotRef) -> bool:
-        """Whether the copy is still needed: the sources of an expired version may well be gone."""
+    def on_fetch_failed(self, ref: SlotRef) -> Version | None:
+        """Of which version, if it is still needed: the sources of an expired one may well be gone."""
         seal = self._fetching.pop(ref, None)
         self.on_failed(ref)
-        return not self._current.is_fenced and seal is not None and not self._slots.is_expired(seal.version)
+        if self._current.is_fenced or seal is None or self._slots.is_expired(seal.version):
+            return None
+        return seal.version
 
     def find(self, rank: int, version: Version) -> tuple[SlotRef, Seal] | None:
         """The slot that a snapshot of an own rank is being fetched into."""

@@ -61,8 +61,9 @@ class DataNews:
                 if copies.on_fetched(slot, copy):
                     self._seating.on_snapshot(rank)
             case FetchFailed(rank=rank, slot=slot, reason=reason):
-                if copies.arrivals.on_fetch_failed(slot):
-                    self._seating.report_lost(rank, f"no source gave the snapshot of rank {rank}: {reason}")
+                if (unread := copies.arrivals.on_fetch_failed(slot)) is not None:
+                    why = f"no source gave the snapshot of rank {rank}: {reason}"
+                    self._seating.report_lost(rank, why, unread=unread)
             case StreamsCut(generation=cut):
                 self._unwinding.on_streams_cut(cut)
             case Offered():

@@ -90,10 +90,11 @@ class Seating:
             reason = "its trainer ended under the fence, its live state was to be kept"
             self.report_lost(order.rank, reason, trainer.name)
 
-    def report_lost(self, rank: int, reason: str, trainer: str = "") -> None:
+    def report_lost(self, rank: int, reason: str, trainer: str = "", unread: Version | None = None) -> None:
         """The seat cannot be kept under this plan, which is a fault."""
         assert self.plan is not None
-        lost = TrainerLost(generation=self.plan.generation, trainer=trainer, rank=rank, reason=reason)
+        generation = self.plan.generation
+        lost = TrainerLost(generation=generation, trainer=trainer, rank=rank, reason=reason, unread=unread)
         self._state.tell_coordinator(lost)
 
     # --- the process and its snapshot come, in either order ----------------------------------------------------------

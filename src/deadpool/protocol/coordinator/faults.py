@@ -69,6 +69,8 @@ class Faults:
             return
         if job.is_stopping or job.phase is Phase.SALVAGING:
             return
+        if lost.unread is not None and job.plan is not None and job.unread.note(job.plan, node, rank, lost.unread):
+            job.out.emit("copy_unreadable", node=node, rank=rank, step=lost.unread.number, reason=reason)
         blamed = node if lost.trainer else None  # else no process has ended: a copy was not to be had
         if (untenable := self._if_unread(lost)) is not None:
             self._ending.end(untenable, failed=True)

@@ -183,6 +183,7 @@ class InventoryIndex:
         self._empty = VersionIndex(layout)  # of a version that no node has; nothing is written into it
         self._last: tuple[Version | None, VersionIndex] = (None, self._empty)
         self._checkpoint: tuple[Version | None, Checkpoint | None] = (None, None)
+        self._left_out: frozenset[Fetch] = frozenset()
 
     def of(self, version: Version) -> VersionIndex:
         return self._versions.get(version, self._empty)
@@ -211,6 +212,10 @@ class InventoryIndex:
                 self._versions[version] = VersionIndex(self._layout)
             self._last = (version, self._versions[version])
         return self._last[1]
+
+    def leave_out(self, fetches: frozenset[Fetch]) -> None:
+        """These have failed."""
+        self._left_out = fetches
 
     def count_checkpoint(self, checkpoint: Checkpoint, generation: Generation) -> Version:
         """Rule 26, a checkpoint is named anew: returns the version that it is in this generation."""
@@ -264,10 +269,18 @@ class InventoryIndex:
         return self.of(version).home_of(rank) is not None or self.fetch(rank, version) is not None
 
     def fetch(self, rank: int, version: Version) -> Fetch | None:
-        """Where to pull the snapshot from: its record and unique bytes and, if they lack it, a replica's bytes."""
+        """Where to pull the snapshot from."""
+        for ways in (self._fetch_whole, self._fetch_decoded, self._fetch_from_checkpoint):
+            found = ways(rank, version)
+            if found is not None and found not in self._left_out:
+                return found
+        return None
+
+    def _fetch_whole(self, rank: int, version: Version) -> Fetch | None:
+        """Its record and unique bytes and, if they lack it, a replica's bytes."""
         homes = self.homes(rank, version)
         if not homes:
-            return self._fetch_decoded(rank, version) or self._fetch_from_checkpoint(rank, version)
+            return None
         base = tuple(source_at(node, rank, "record", "unique") for node, _ in homes)
         return self._with_replica(Fetch(copy=homes[0][1], groups=(base,)), homes)
 

@@ -17,6 +17,7 @@ from deadpool.protocol.coordinator.members import Member, SilentNodes, SpareWatc
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.placement import Placement
 from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, choose_seats
+from deadpool.protocol.coordinator.unread_copies import UnreadCopies
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Shares, TrainerInfo
 from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter
@@ -58,6 +59,7 @@ class JobState:
         self.seats: tuple[str, ...] = ()  # of the newest plan
         self.scheme = config.scheme or Scheme(copies=self.layout.holders)  # counts from the next plan on
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
+        self.unread = UnreadCopies()
         self.inexact_from: int | None = None  # the step from which the job has not been bit-identical any more
         self._shares: dict[
             int, Shares
@@ -227,6 +229,7 @@ class JobState:
             placement=self.commits.placement,
             nodes=tuple([m.view(recalled=bool(recalled) and m.voter in recalled) for m in members]),
             before=self.plan,
+            unread=self.unread.given_up,
             may_shrink=self.may_shrink,
             shares=self._shares,
             scheme=self.scheme,

@@ -22,6 +22,7 @@ from deadpool.protocol.coordinator.placement import NO_PLACEMENT, Placement, pla
 from deadpool.protocol.coordinator.shrink import Shrunk, place_shrunk, shrink
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
+    Fetch,
     Holder,
     Permit,
     Plan,
@@ -49,6 +50,7 @@ class ClusterView:
     scheme: Scheme | None = None  # None: as many copies as the layout has holders
     extra_holders: frozenset[int] = frozenset()  # positions whose ranks get one holder more than the scheme says
     checkpoint: Checkpoint | None = None  # durable and complete: to begin from where no version is left in memory
+    unread: frozenset[Fetch] = frozenset()  # what newcomers could not get from the sources that inventories name
     may_shrink: bool = False  # ranks of positions that no spare can take may be carried by others
     shares: Mapping[int, Shares] = field(default_factory=dict)  # by rank, as an earlier process of it has said
 
@@ -93,7 +95,7 @@ def plan(view: ClusterView, changes: ChangesBy = _unknown) -> GlobalPlan | NoPla
     """`changes` says what a choice of seats means for the nodes that elect the next coordinator."""
     seats, carried = _seats_or_shrunk(view)
     index = _index(view, seats, carried)
-    resume = index.newest_common()
+    resume = _newest_common(index, view)
     if resume is None and view.checkpoint is not None:
         resume = index.count_checkpoint(view.checkpoint, view.generation)
     if resume is None and view.watermark is not None and view.committed:
@@ -103,6 +105,17 @@ def plan(view: ClusterView, changes: ChangesBy = _unknown) -> GlobalPlan | NoPla
     if carried and resume is None:
         return _too_early(view)
     return _PlanBuilder(view, seats, resume, index, carried).build(changes(seats))
+
+
+def _newest_common(index: InventoryIndex, view: ClusterView) -> Version | None:
+    """Without what could not be had, unless that costs a committed version: then it is tried again."""
+    if view.unread:
+        index.leave_out(view.unread)
+        found = index.newest_common()
+        if found is not None and (view.watermark is None or found.number >= view.watermark.number):
+            return found
+        index.leave_out(frozenset())
+    return index.newest_common()
 
 
 def carried_by_a_plan(view: ClusterView) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.structs import Message, Value
 from deadpool.protocol.topology import Address
 
@@ -75,6 +75,7 @@ class TrainerLost(Message, frozen=True, kw_only=True):
     trainer: str
     rank: int | None
     reason: str
+    unread: Version | None = None  # no process has ended: no source gave this snapshot of the rank
 
 
 class End(Message, frozen=True, kw_only=True):
