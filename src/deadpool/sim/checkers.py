@@ -19,6 +19,7 @@ from deadpool.sim.drain_checker import DrainChecker
 from deadpool.sim.history import State
 from deadpool.sim.holdings import Holdings
 from deadpool.sim.loss_bound import LossBound
+from deadpool.sim.progress_checker import ProgressChecker
 from deadpool.sim.protection_checker import ProtectionChecker
 from deadpool.sim.rehearsal_checker import RehearsalChecker
 from deadpool.sim.shrink_checker import ShrinkChecker
@@ -37,6 +38,7 @@ class Checkers:
         self.copies = CopyCheckers(world)
         self.drain = DrainChecker()
         self.rehearsals = RehearsalChecker(world)
+        self.progress = ProgressChecker(world)
         self.protection = ProtectionChecker()
         self.shrink = ShrinkChecker(world)
         self._holdings = Holdings(world)

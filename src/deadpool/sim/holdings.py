@@ -120,6 +120,14 @@ class Holdings:
         ]
         return f"its record on {records}, its tensors on {tensors}" if records and tensors else ""
 
+    def where_intact(self, rank: int, version: Version) -> str:
+        """Where members have what this rank needs. "" if they have not."""
+        nodes = [node for node in self._world.coordinator.members if (rank, version) in self.intact_copies(node)]
+        if nodes:
+            return f"on {nodes}"
+        seated = bool(self._world.coordinator.seats)
+        return "to be rebuilt from what its group has" if seated and self.can_rebuild(rank, version) else ""
+
     def can_rebuild(self, rank: int, version: Version) -> bool:
         """From what the other nodes of its group really hold, undamaged. A node that is no member, such as one that is
         cut off for ever, cannot be asked."""

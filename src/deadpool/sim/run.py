@@ -154,5 +154,6 @@ def _check_outcome(world: World) -> None:
 
 
 def _is_excused(reason: str) -> bool:
-    """The job may end for these reasons. Whether a copy is really lost was checked when the job said so."""
+    """The job may end for these reasons. Whether a copy is really lost was checked when the job said so, and likewise
+    whether what it made no progress for was there."""
     return "every copy of version" in reason or "no spare node joined" in reason or "no progress" in reason

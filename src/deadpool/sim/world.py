@@ -235,6 +235,7 @@ class World:
             self.checkers.drain.on_event(what, detail)
             self.checkers.protection.on_event(host, what, detail)
             self.checkers.rehearsals.on_event(what)
+            self.checkers.progress.on_event(what, detail)
         if what == "took_over":
             self.checkers.on_takeover(host.coordinator, running=detail["running"])
         if what == "go":
