@@ -98,8 +98,8 @@ EVENTS = (
             "step": "the version",
             "reason": "why the last attempt failed",
         },
-        console="UNREADABLE: node {node} does not get the snapshot of rank {rank} at version {step}: {reason}; the next "
-        "plan does without it if it can",
+        console="UNREADABLE: node {node} does not get the snapshot of rank {rank} at version {step}: {reason}; "
+        "the next plan does without it if it can",
     ),
     EventType(
         name="coder_chosen",
