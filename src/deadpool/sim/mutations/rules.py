@@ -230,7 +230,9 @@ MUTATIONS = [
     Mutation(27, "changes left out of a plan", changes_left_out_of_a_plan, rule=14),
     Mutation(29, "resume version not counted at Go", resume_version_not_counted_at_go, rule=16),
     Mutation(30, "unclean memory kept", unclean_memory_kept, rule=9, profile="tight"),
-    Mutation(35, "rehearsals of an earlier start kept", rehearsals_of_an_earlier_start_kept, rule=23),
+    Mutation(
+        35, "rehearsals of an earlier start kept", rehearsals_of_an_earlier_start_kept, rule=23, profile="returns"
+    ),
     Mutation(36, "process of another rank seated", process_of_another_rank_seated, rule=23, profile="long_loads"),
     Mutation(37, "rehearsal of another rank goes on", rehearsal_of_another_rank_goes_on, rule=23),
     Mutation(31, "hangs not detected", hangs_not_detected, rule=20),
