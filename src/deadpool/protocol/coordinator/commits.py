@@ -35,7 +35,7 @@ class Commits:
         self.count = 0
         self._resume: Version | None = None
         self._running = False
-        self._uncounted: list[tuple[str, int | None, Inventory]] = []  # node, its position, what it froze before
+        self._uncounted: list[tuple[str, tuple[int, ...], Inventory]] = []  # node, its ranks, what it froze before
         self._awaited: int | None = None  # a version that every rank captures, whatever the schedule says
         self._unmatched: tuple[int, ...] = ()  # ranks whose replicas differed, as last reported
         self._former_holders: tuple[str, ...] = ()  # nodes that hold copies and no rank: a permit frees them there too
@@ -68,13 +68,12 @@ class Commits:
         members = list(members)
         self._former_holders = tuple(m.node for m in members if m.position is None and m.has_copies)
         if plan.resume is not None:
-            self._uncounted = [(m.node, m.position, m.inventory) for m in members if m.inventory is not None]
+            self._uncounted = [(m.node, m.ranks(self.layout), m.inventory) for m in members if m.inventory is not None]
         self._note_same_rack(same_rack_before)
 
     def _count_in(self) -> None:
         """What inventories have of the versions that are kept. Not before it is needed: the plan goes out first."""
-        for node, position, inventory in self._uncounted:
-            ranks = tuple(self.layout.ranks_at(position)) if position is not None else ()
+        for node, ranks, inventory in self._uncounted:
             self._count(node, ranks, inventory)
         self._uncounted.clear()
 
