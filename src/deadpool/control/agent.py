@@ -165,6 +165,9 @@ class AgentProcess:
         self._health = HealthWatch(
             Path(settings.health_root.replace("{node}", node)),
             lambda sample: _from_thread(loop, lambda: self._feed(HealthSampled(sample=sample))),
+            lambda source, reason: _from_thread(
+                loop, lambda: self._report(Event(what="health_unseen", detail={"source": source, "reason": reason}))
+            ),
         )
         self._ready_file = ReadyFile(ready_file)
         self._is_json = settings.log_format == "json"
