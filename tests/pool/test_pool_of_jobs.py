@@ -18,16 +18,8 @@ BUSY_S = 20.0
 @pytest.mark.e2e
 @pytest.mark.timeout(700)
 def test_faults_over_two_jobs(tmp_path: Path) -> None:
-    words = [
-        "--faults",
-        "4",
-        "--preempted-within-s",
-        str(BUSY_S),
-        "--folder",
-        str(tmp_path / "site"),
-        "--json",
-        str(tmp_path / "result.json"),
-    ]
+    words = ["--faults", "4", "--preempted-within-s", str(BUSY_S)]
+    words += ["--folder", str(tmp_path / "site"), "--json", str(tmp_path / "result.json")]
     done = subprocess.run([sys.executable, str(BENCHMARK), *words], capture_output=True, text=True, timeout=650)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
