@@ -18,6 +18,7 @@ _WELL = {
     "sys/class/net/eth0/statistics/rx_errors": "0\n",
     "sys/class/net/eth0/statistics/tx_errors": "0\n",
     "sys/class/net/eth0/carrier_down_count": "0\n",
+    "sys/class/net/eth0/device/vendor": "0x15b3\n",
     "dev/kmsg": "",
 }
 CORRECTABLE_ERRORS = "sys/devices/system/edac/mc/mc0/ce_count"

@@ -20,4 +20,12 @@ def protect(
     from deadpool.cli.job_client import ask, find_run_dir
 
     body = ask(find_run_dir(run_dir), "protect", scheme=scheme)
-    print(json_format.dumps(body) if json else f"protected by {body['scheme']} instead of {body['before']}")
+    print(json_format.dumps(body) if json else _in_words(body["scheme"], body["before"]))
+
+
+def _in_words(scheme: str, before: str) -> str:
+    """What was asked for; a plan carries it out, perhaps after a recovery that is under way."""
+    if scheme == before:
+        return f"nothing changes: snapshots are to be protected by {scheme} already"
+    when = "from the next plan on; `deadpool status` says when every version is"
+    return f"snapshots will be protected by {scheme} instead of {before} {when}"

@@ -17,6 +17,13 @@ EVENTS = (
         console="node {node} {reason}",
     ),
     EventType(
+        name="health_unseen",
+        meaning="An agent cannot look at its node's health: an error of ours, or of the driver's package.",
+        action="Report it, with its reason. The node counts as sound as far as this source goes.",
+        fields={"node": "the node", "source": "files or GPUs", "reason": "the error"},
+        console="node {node}: its {source} are not looked at for signs of illness: {reason}",
+    ),
+    EventType(
         name="protection",
         meaning="The job has changed its own protection, within the bounds of --protect-at-most and --evict-ill.",
         action="Read why. Changes are limited to 6 within 6 times --protect-dwell-s, and each stays for that time.",
