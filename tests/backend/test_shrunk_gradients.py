@@ -29,7 +29,7 @@ CARRIED = {2: 0, 3: 1}
 LAYOUTS = ("ddp", "ddp-view", "ddp-unused", "ddp-hook", "hsdp", "hsdp-root-only", "hsdp-parts", "hsdp-sums")
 
 _alive: list[nn.Module] = []
-"""Until the process is ended: a reducer that is freed after its groups may wait for their threads, which wait for it."""
+"""Until the process is ended: a reducer freed after its groups may wait for their threads, which wait for it."""
 
 
 def make_model(layout: str) -> nn.Module:
