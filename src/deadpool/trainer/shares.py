@@ -71,7 +71,7 @@ class CarriedRank:
         self.journal = JobJournal(job.session, rank)
         self.journal.load_state_dict(decode(host["stateful"][JOURNAL], JOURNAL))
         self.objects = {name: make(rank) for name, make in makers.items()}
-        self._stateful = sort_objects(self.objects).stateful
+        self._stateful = sort_objects(self.objects).stateful if self.objects else {}
         for name, value in self._stateful.items():
             value.load_state_dict(decode(host["stateful"][name], f"{name}.state_dict()"))
         self.rng = decode(host["rng"]["rng"], "rng")
