@@ -88,7 +88,10 @@ def work(model: nn.Module, rank: int, step: int, micro: int, layout: str) -> Non
     model(torch.randn(8, 16, generator=generator), with_odd).square().sum().backward()
 
 
-def do_share(model: nn.Module, rank: int, step: int, layout: str, way: str, is_own: bool) -> None:
+def do_share(model: nn.Module, rank: int, step: int, layout: str, way: str, *, is_own: bool, micro: int) -> None:
+    if way == "around":  # the loop over micro-batches is outside
+        work(model, rank, step, micro, layout)
+        return
     for micro in range(1 if way == "no accumulation" else MICRO):
         last = way == "no accumulation" or micro == MICRO - 1
         if way == "flag":
@@ -104,11 +107,14 @@ def train(carried: dict[int, int], layout: str, way: str, rank: int, port: int) 
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
         for step in range(STEPS):
             sync.repeated.enter_step()
-            for other in (each for each, carrier in carried.items() if carrier == rank):
-                sync.hold_back(other)
-                do_share(model, other, step, layout, way, is_own=False)
-                sync.release(other, failed=False)
-            do_share(model, rank, step, layout, way, is_own=True)
+            for micro in range(MICRO if way == "around" else 1):
+                if way == "around":
+                    switch(model, micro == MICRO - 1)
+                for other in (each for each, carrier in carried.items() if carrier == rank):
+                    sync.hold_back(other)
+                    do_share(model, other, step, layout, way, is_own=False, micro=micro)
+                    sync.release(other, failed=False)
+                do_share(model, rank, step, layout, way, is_own=True, micro=micro)
             found.append([_values(each.grad) for each in model.parameters()])
             optimizer.step()
             optimizer.zero_grad()
@@ -137,7 +143,7 @@ def assert_close(found: Any, expected: Any) -> None:
     ("layout", "way"),
     [
         *((layout, "no accumulation") for layout in LAYOUTS),
-        *((layout, "flag") for layout in ("ddp", "hsdp")),
+        *((layout, way) for layout in ("ddp", "hsdp") for way in ("flag", "around")),
         *((layout, "no_sync") for layout in ("ddp", "ddp-view", "ddp-unused")),
     ],
 )
@@ -268,3 +274,32 @@ def test_gradients_that_ddp_would_average_twice_are_found(clears):
     for found, error in run_in_children(functools.partial(repeated, clears, {}), WORLD):
         assert found == twice, "such a job is told to wait instead of shrinking"
         assert not error
+
+
+# --- collectives of the script's own ----------------------------------------------------------------------------------
+
+
+def per_rank_values(rank: int, port: int) -> tuple[list[float], str, list[float], float]:
+    """docs/howto/shrink.md says what a script sees."""
+    with joined(rank, port, CARRIED, "ddp"):
+        values = torch.zeros(WORLD)
+        for share in (rank, rank + 2):
+            values[share] = share + 1.0
+        dist.all_reduce(values)
+        error = ""
+        try:
+            dist.all_gather([torch.zeros(1) for _ in range(WORLD)], torch.ones(1))
+        except RuntimeError as raised:
+            error = str(raised)
+        exchanged, mean = torch.zeros(WORLD), torch.tensor(float(rank))
+        dist.all_to_all_single(exchanged, torch.full((WORLD,), float(rank)))
+        dist.all_reduce(mean, dist.ReduceOp.AVG)
+        return values.tolist(), error, exchanged.tolist(), mean.item()
+
+
+def test_what_a_script_sees_that_gathers_by_itself():
+    for values, error, exchanged, mean in run_in_children(per_rank_values, 2):
+        assert values == [1.0, 2.0, 3.0, 4.0]
+        assert "expected length 2, got 4" in error
+        assert exchanged == [0.0, 0.0, 1.0, 1.0]
+        assert mean == 0.5

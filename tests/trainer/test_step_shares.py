@@ -21,7 +21,7 @@ from deadpool.snapshot.layout import join_record, split_record
 from deadpool.snapshot.record import encode
 from deadpool.trainer import shares as step_shares
 from deadpool.trainer.job_journal import JobJournal
-from deadpool.trainer.share_layout import _block
+from deadpool.trainer.share_layout import _block, find_shares
 from deadpool.trainer.share_rules import make_own
 from deadpool.trainer.shares import GROUPS, JOURNAL
 from deadpool.trainer.step import Step
@@ -207,3 +207,9 @@ def test_ranks_of_all_sharded_modules_work_together(four_ranks):
     assert _block([parts], 0) == (0, 1), "also where the outermost module is not sharded"
     fully_shard(parts[1], mesh=init_device_mesh("cpu", (4,)))
     assert _block([parts], 0) == (0, 1, 2, 3), "and where one module is sharded more widely"
+
+
+def test_job_that_synchronises_gradients_twice_in_a_step_waits(stage):
+    assert "no other node holds the tensors" in find_shares(stage.job).refused
+    stage.job.shares.sync.repeated.found = True
+    assert "rank 0 lets DDP synchronise the same gradients twice in a step" in find_shares(stage.job).refused
