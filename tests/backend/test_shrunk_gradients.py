@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from backend_child import Model, connect
-from backend_fleet import run_in_children
+from backend_fleet import run_in_children as run_in_children_soon
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.e2e
 
 WORLD, STEPS, MICRO = 4, 3, 2
 CARRIED = {2: 0, 3: 1}
+run_in_children = functools.partial(run_in_children_soon, deadline_s=90.0)  # four processes start on few cores
 LAYOUTS = ("ddp", "ddp-view", "ddp-unused", "ddp-hook", "hsdp", "hsdp-root-only", "hsdp-parts", "hsdp-sums")
 
 _alive: list[nn.Module] = []

@@ -1,4 +1,4 @@
-"""Which backwards of a step send gradients, and what their sum is divided by, while ranks are carried (rule 30).
+"""Which backwards of a step send gradients, and what their sum is divided by (rule 30, carried ranks).
 
 The backward of a carried rank's share sends nothing: its gradients stay where they are, and go with those of the
 carrier's own share. A script that switches sending on again inside such a share would send more often than the ranks
