@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from coded_script import GATE_EVERY
-
+from deadpool.chaos import gated
+from deadpool.chaos.gated import GATE_EVERY
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
 from deadpool.control.job_rpc import ask
@@ -32,7 +32,7 @@ from deadpool.errors import DeadPoolError
 from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results, differences
 
-SCRIPT = Path(__file__).with_name("coded_script.py")
+SCRIPT = Path(gated.__file__)
 SIZE = [
     *("--layers", "2", "--width", "256", "--vocabulary", "8192", "--sequence", "8", "--batch", "1"),
     *("--dropout", "0.1", "--clip", "1.0"),
@@ -253,7 +253,7 @@ def trial(
         folder,
         deadline_s=WAIT_S,
         script=SCRIPT,
-        environment={"CODED_GATES": str(gates)},
+        environment={"WORKLOAD_GATES": str(gates)},
         fork_server=fork_server,
     )
 

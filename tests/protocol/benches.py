@@ -119,6 +119,8 @@ class CoordinatorBench(Bench):
                 return [fx.StopAsked(reason="asked to")]
             case ["drain", node]:
                 return [fx.DrainAsked(node=node, reason="asked to")]
+            case ["protect", scheme]:
+                return [fx.SchemeAsked(scheme=Scheme.parse(scheme))]
             case ["checkpoint-asked"]:
                 return [fx.CheckpointAsked()]
             case ["checkpoint-found", name, number]:

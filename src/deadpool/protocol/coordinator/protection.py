@@ -126,6 +126,7 @@ class Protection:
             least_every=self._monitor.interval_chooser.user_every,
             stall_s=stall_s,
             step_s=step_s,
+            is_shrunk=bool(job.carried),
             can_evict=self._drains.current is None and job.commits.protected,
         )
 
@@ -204,6 +205,8 @@ class Protection:
         job = self._job
         if self._drains.current is not None or not job.commits.protected:
             return
+        if job.carried:  # who was guarded before the job shrank keeps its further holder only where there is room
+            return
         if now - self._reconfigured_at < adaptation.bounds.dwell_s:
             return
         lacking = sorted(job.extra_holders - job.commits.placement.extra)
@@ -223,6 +226,8 @@ class Protection:
             return f"{scheme} keeps no copy on another node"
         if scheme.is_coded and job.carried:
             return "some ranks are carried by others, which needs whole copies: wait until the job has grown again"
+        if job.carried and scheme.copies >= (left := len(set(job.seats))):
+            return f"{scheme} needs more nodes than the {left} that are left: wait until the job has grown again"
         return None
 
     def use_scheme(self, scheme: Scheme, now: float) -> None:
