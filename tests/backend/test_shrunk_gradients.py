@@ -140,13 +140,17 @@ def assert_close(found: Any, expected: Any) -> None:
                 torch.testing.assert_close(torch.tensor(a), torch.tensor(b), rtol=1e-4, atol=1e-6)
 
 
+CASES = [
+    *((layout, "no accumulation") for layout in LAYOUTS),
+    *((layout, way) for layout in ("ddp", "hsdp") for way in ("flag", "around")),
+    *((layout, "no_sync") for layout in ("ddp", "ddp-view", "ddp-unused")),
+]
+QUICK = (("ddp", "no accumulation"), ("hsdp", "no accumulation"), ("ddp", "no_sync"), ("hsdp", "flag"))
+
+
 @pytest.mark.parametrize(
     ("layout", "way"),
-    [
-        *((layout, "no accumulation") for layout in LAYOUTS),
-        *((layout, way) for layout in ("ddp", "hsdp") for way in ("flag", "around")),
-        *((layout, "no_sync") for layout in ("ddp", "ddp-view", "ddp-unused")),
-    ],
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.thorough) for case in CASES],
 )
 def test_gradients_of_two_processes_are_those_of_four_ranks(layout, way):
     whole, shrunk = both(layout, way)
