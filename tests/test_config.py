@@ -177,12 +177,20 @@ def test_neither_yes_nor_no():
         resolve({}, environment={"DEADPOOL_REPLACE_STRAGGLERS": "maybe"})
 
 
-def test_only_one_coordinator_lets_a_job_shrink():
+def test_jobs_that_could_never_shrink_are_told_so():
     assert JobConfig(nodes=2, without_spare="shrink").checked().without_spare == "shrink"
     with pytest.raises(ConfigError, match="without_spare='grow' cannot be used: give wait or shrink"):
         JobConfig(nodes=2, without_spare="grow").checked()
-    with pytest.raises(ConfigError, match="without_spare='shrink' cannot be used: give wait"):
-        JobConfig(nodes=3, without_spare="shrink", standby_coordinators=1).checked()
+    several = "without_spare='shrink' cannot be used: give wait: a job with several coordinators cannot shrink"
+    for coordinators in ({"standby_coordinators": 1}, {"coordinators": "a:1,b:1,c:1"}):
+        with pytest.raises(ConfigError, match=several):
+            JobConfig(nodes=3, without_spare="shrink", **coordinators).checked()
+    with pytest.raises(
+        ConfigError, match=r"snapshots are coded, by protect='rs\(2,1\)', cannot shrink \(copies=N can\)"
+    ):
+        JobConfig(nodes=4, without_spare="shrink", protect="rs(2,1)").checked()
+    assert JobConfig(nodes=4, without_spare="shrink", protect="copies=2").checked().scheme.copies == 2
+    assert JobConfig(nodes=4, without_spare="shrink", protect="auto").checked().protect == "auto"
 
 
 def test_settings_that_are_told_keep_targets_of_hooks_secret():

@@ -281,9 +281,7 @@ class JobConfig:
         _require("metrics_port", self.metrics_port, 0 <= last < 65536, accepted)
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
-        _require("without_spare", self.without_spare, self.without_spare in WITHOUT_SPARE, "wait or shrink")
-        alone = not self.standby_coordinators and "," not in self.coordinators
-        _require("without_spare", self.without_spare, self.without_spare == "wait" or alone, "wait, with standbys")
+        self._check_shrinking()
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         parked = self.parked_state
         _require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
@@ -308,6 +306,14 @@ class JobConfig:
             losses = self.nodes
         accepted = f"auto, copies=N or rs(K,M) with N or M less than the {self.nodes} nodes, and M at most K"
         _require("protect", self.protect, not self.protect or losses < self.nodes, accepted)
+
+    def _check_shrinking(self) -> None:
+        then, waits = self.without_spare, self.without_spare == "wait"
+        _require("without_spare", then, then in WITHOUT_SPARE, "wait or shrink")
+        alone = not self.standby_coordinators and "," not in self.coordinators
+        _require("without_spare", then, waits or alone, "wait: a job with several coordinators cannot shrink")
+        accepted = f"wait: a job whose snapshots are coded, by protect={self.protect!r}, cannot shrink (copies=N can)"
+        _require("without_spare", then, waits or not self.scheme.is_coded, accepted)
 
     def _check_durable(self) -> None:
         parse_period(self.durable_every)

@@ -26,10 +26,10 @@ FIGURES = {
 }
 
 
-def core_of(racks, budget=0.0):
+def core_of(racks, budget=0.0, **more):
     deadlines = Deadlines(node_s=9, fence_s=9, prepare_s=9, connect_s=9, spare_wait_s=9, hang_s=9)
     shape = Layout(positions=len(racks), per_node=1, holders=1)
-    settings = Settings(layout=shape, slots=2, heartbeat_s=1, unwind_s=4, overhead_budget=budget)
+    settings = Settings(layout=shape, slots=2, heartbeat_s=1, unwind_s=4, overhead_budget=budget, **more)
     core = Coordinator(CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule(every=2)))
     for index, rack in enumerate(racks):
         join = Join(node=f"n{index}", incarnation="a", data=Address(host="h", port=1), spare=False, rack=rack)
@@ -104,6 +104,11 @@ def test_what_an_operator_should_know_is_said(capsys, monkeypatch):
     text = shown(core, {}, capsys, monkeypatch)
     assert "slow: node n1 works 0.4 s at each step of 0.5 s, 4.0 times as long as the other nodes (0.1 s)" in text
     assert "node n1 is being drained (rehearsing); its ranks go to node s0" in text
+
+
+def test_without_a_spare_a_job_that_may_shrink_is_not_said_to_wait(capsys, monkeypatch):
+    text = shown(core_of([None, None, None], without_spare="shrink"), {}, capsys, monkeypatch)
+    assert "no spare: after a loss the job shrinks if it can, or waits for one; add it with" in text
 
 
 def test_slow_node_is_shown_also_where_the_others_hardly_work(capsys, monkeypatch):

@@ -76,7 +76,8 @@ def _job_size(size: dict[str, Any]) -> Iterator[str]:
 def _warnings(body: dict[str, Any]) -> Iterator[str]:
     yield from _job_size(body["size"])
     if not body["spares"]:
-        yield f"[bold]no spare[/bold]: after a loss the job waits for one; add it with: {_ADD_SPARE}"
+        then = "shrinks if it can, or waits for one" if body["size"]["may_shrink"] else "waits for one"
+        yield f"[bold]no spare[/bold]: after a loss the job {then}; add it with: {_ADD_SPARE}"
     if (drain := body["drain"]) is not None:
         yield f"node {drain['node']} is being drained ({drain['stage']}); its ranks go to node {drain['successor']}"
     for slow in body["stragglers"]:

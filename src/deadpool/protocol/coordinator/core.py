@@ -370,6 +370,11 @@ class Coordinator:
         return self._job.carried
 
     @property
+    def may_shrink(self) -> bool:
+        """Whether the user allows it (rule 30, carried ranks)."""
+        return self._job.may_shrink
+
+    @property
     def inexact_from(self) -> int | None:
         """The step from which on the job has not been bit-identical; None: it is."""
         return self._job.inexact_from
