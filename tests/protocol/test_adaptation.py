@@ -39,7 +39,7 @@ def bounds(**named):
 
 
 def outlook(*suspects, **named):
-    given = {"positions": 8, "scheme": Scheme(copies=1), "spares": 2, "can_evict": True, **named}
+    given = {"positions": 8, "scheme": Scheme(copies=1), "spares": 2, "is_settled": True, **named}
     return Outlook(suspects=suspects, **given)
 
 
@@ -158,7 +158,7 @@ def test_evicted_one_at_a_time_the_worst_first():
 
 @pytest.mark.parametrize("named", [{"evict_ill": False}, {"evict_ill": True}])
 def test_nothing_is_evicted_unasked_or_beside_something_else(named):
-    decided = Adaptation(bounds(**named)).decide(outlook(suspect("n1", BROKEN), can_evict=not named["evict_ill"]), 0.0)
+    decided = Adaptation(bounds(**named)).decide(outlook(suspect("n1", BROKEN), is_settled=not named["evict_ill"]), 0.0)
     assert told(decided) == [("n1", GUARDED)]
 
 
