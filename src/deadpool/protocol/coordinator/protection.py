@@ -99,7 +99,8 @@ class Protection:
         may_choose_scheme = self.schemes.may_choose(now)
         if suspects or adaptation.bounds.every_at_most or adaptation.shared or may_choose_scheme:
             outlook = self._outlook(suspects, may_choose_scheme)
-            for change in (*adaptation.decide(outlook, now), *self.schemes.choose(outlook, now)):
+            # Whether a guard gets a further holder depends on the scheme: one look later that is the new one.
+            for change in self.schemes.choose(outlook, now) or adaptation.decide(outlook, now):
                 self._carry_out(change, outlook, now)
         self._place_anew(adaptation, now)
 

@@ -49,7 +49,7 @@ class SchemeChanges:
         return self._choice.decide(outlook, now) if self._choice is not None else []
 
     def carry_out(self, change: Change, now: float) -> None:
-        self._use(Scheme.parse(change.value), change.reason, now)
+        self._use(Scheme.parse(change.value), "the job has chosen it", now)
 
     # --- what a person asks for --------------------------------------------------------------------------------------
 
