@@ -408,7 +408,8 @@ class _Said:
 
 class AgentBench(Bench):
     """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`,
-    `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge, which has a point),
+    `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge, which has a point; also
+    `memory=1000 left=400` bytes),
     `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
     `welcome 2 c1` asks for term 2."""
 
@@ -419,6 +420,7 @@ class AgentBench(Bench):
         self._layout = layout_of(named)
         self._slots = int(named.get("slots", 2))
         self._coded = "coded" in named
+        self._adaptive = _adaptive({name: named[name] for name in named if name == "adaptive"})
 
     def inputs(self, words: list[str]) -> list[Any]:
         term = self.core.footing.promise.term
@@ -436,7 +438,8 @@ class AgentBench(Bench):
                 return [fx.Tick()]
             case ["welcome", *asked]:
                 term, by = (int(asked[0]), asked[1]) if asked else (1, "")
-                return [_Said(msg.Welcome(term=term, settings=settings(self._layout, self._slots), by=by))]
+                told = structs.replace(settings(self._layout, self._slots), adaptive=self._adaptive)
+                return [_Said(msg.Welcome(term=term, settings=told, by=by))]
             case ["found"]:
                 return [fx.CoordinatorFound()]
             case [trainer, "waits", *what] if trainer.endswith(":"):
@@ -446,7 +449,8 @@ class AgentBench(Bench):
             case ["sampled"]:
                 counted = {kind: int(count) for kind, count in named.items() if "." not in count}
                 high = {kind: float(value) for kind, value in named.items() if "." in value}
-                return [fx.HealthSampled(sample=HealthSample(counters=counted, gauges=high))]
+                memory = {"memory_bytes": counted.pop("memory", 0), "available_bytes": counted.pop("left", 0)}
+                return [fx.HealthSampled(sample=HealthSample(counters=counted, gauges=high, **memory))]
             case ["coordinator-lost"]:
                 return [fx.CoordinatorLost(reason="closed")]
             case ["stalled", seconds]:

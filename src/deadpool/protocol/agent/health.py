@@ -124,6 +124,7 @@ def _differ(before: Health, now: Health) -> bool:
     if [(s.kind, s.grade, s.count) for s in before.signs] != [(s.kind, s.grade, s.count) for s in now.signs]:
         return True
     pairs = (
+        (before.memory_bytes, now.memory_bytes),
         (before.available_bytes, now.available_bytes),
         (before.copies_bytes, now.copies_bytes),
         (before.own_bytes, now.own_bytes),

@@ -17,19 +17,27 @@ from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.scheme_choice import SchemeChoice
 
+LOOKS = 10
+"""At the memory of all nodes within a dwell time, where nothing new is told."""
+
 
 class SchemeChanges:
     def __init__(self, job: JobState, drains: Drains, adaptation: Adaptation | None) -> None:
         self._job, self._drains, self._adaptation = job, drains, adaptation
         self._choice = SchemeChoice(adaptation.bounds, adaptation.pacing) if adaptation is not None else None
         self._tight: set[str] = set()  # nodes on which copies take too much memory
+        self._next_look = 0.0  # at the memory of all nodes, unless a tight one tells something new
 
     # --- the job's own choice ----------------------------------------------------------------------------------------
 
     def on_health(self, member: Member) -> None:
-        if self._choice is not None:
-            is_tight = self._choice.is_tight(memory_of(member))
-            (self._tight.add if is_tight else self._tight.discard)(member.node)
+        if self._choice is None:
+            return
+        if self._choice.is_tight(memory_of(member)):
+            self._tight.add(member.node)
+            self._next_look = 0.0
+        else:
+            self._tight.discard(member.node)
 
     def adopt(self, outlook: Outlook, now: float) -> None:
         if self._choice is not None:
@@ -38,7 +46,7 @@ class SchemeChanges:
     def may_choose(self, now: float) -> bool:
         """Whether the memory of all nodes has to be looked at, of which there may be thousands."""
         job, choice = self._job, self._choice
-        if choice is None or choice.is_overruled or self.refusal_to_choose() is not None:
+        if choice is None or choice.is_overruled or now < self._next_look or self.refusal_to_choose() is not None:
             return False
         if job.scheme != job.asked_scheme:
             return choice.may_return(now)
@@ -46,7 +54,11 @@ class SchemeChanges:
         return any(member.position is not None for member in tight)
 
     def choose(self, outlook: Outlook, now: float) -> list[Change]:
-        return self._choice.decide(outlook, now) if self._choice is not None else []
+        if self._choice is None or self._adaptation is None:
+            return []
+        if outlook.memory and outlook.is_settled:
+            self._next_look = now + self._adaptation.bounds.dwell_s / LOOKS
+        return self._choice.decide(outlook, now)
 
     def carry_out(self, change: Change, now: float) -> None:
         self._use(Scheme.parse(change.value), "the job has chosen it", now)
