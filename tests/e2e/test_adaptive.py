@@ -108,31 +108,6 @@ def test_memory_runs_out_and_snapshots_are_coded(make_stage, play, health):
     assert [plan["lost_steps"] for plan in planned] == [0]
 
 
-@pytest.mark.thorough
-def test_memory_is_free_again_and_copies_return(make_stage, play, health):
-    settings = {"nodes": 3, "protect_at_most": "rs(2,1)", "protect_dwell_s": 5.0, "health_root": health.pattern}
-    stage = make_stage(scene="wait@3:1 wait@6:1 wait@9:1", **settings)
-
-    def during():
-        stage.await_gate(3)
-        stage.await_committed(3)
-        health.leave_memory("n1", 4)
-        stage.trial.await_true(lambda: chosen(stage) == ["rs(2,1)"], "the choice of parity", 60.0)
-        stage.open_gate(3)
-        stage.await_gate(6)
-        stage.await_committed(5)
-        health.leave_memory("n1", 32)
-        stage.trial.await_true(lambda: chosen(stage) == ["rs(2,1)", "copies=1"], "the return of copies", 60.0)
-        stage.open_gate(6)
-        stage.trial.await_event("go", count=3)
-        stage.await_committed(8)
-        stage.kill_node_at_gate("n1", 9)
-
-    results = play(stage, during)
-    assert stage.seats() == ["n0", "n3", "n2"] and results.steps_done_again() <= 1
-    assert len(stage.events("reconfiguration")) == 2
-
-
 def holders(stage, node):
     return next(each["holders"] for each in stage.status()["nodes"] if each["node"] == node)
 
