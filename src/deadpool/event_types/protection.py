@@ -22,7 +22,7 @@ EVENTS = (
         action="Read why. Changes are limited to 6 within 6 times --protect-dwell-s, and each stays for that time.",
         fields={
             "node": "the node that it is about, if it is about one",
-            "change": "guarded, unguarded, evicted, the new interval, the new scheme, or the signs that most nodes show",
+            "change": "guarded, unguarded, evicted, the new interval or scheme, or the signs that most nodes show",
             "raises": "whether there is more protection than before",
             "reason": "one sentence with the cause and the change",
         },
