@@ -44,7 +44,7 @@ class SchemeChoice:
     def adopt(self, outlook: Outlook, now: float) -> None:
         """What a successor finds: the coordinator before it may have chosen this, it is not known since when."""
         if outlook.scheme == self.coded_for(outlook):
-            self.reason = "the coordinator before has found that whole copies take too much memory"
+            self.reason = "the job had chosen it, or a person had asked for it, before this coordinator took over"
             self._pacing.start_dwelling(SCHEME, now)
 
     def coded_for(self, outlook: Outlook) -> Scheme | None:
@@ -79,6 +79,7 @@ class SchemeChoice:
         share = coded.held_share(outlook.positions) / _asked(outlook).copies
         helped = [each for each in outlook.memory if self.is_tight(each) and _freed(each, share) >= WORTH_IT]
         if not helped:
+            self.reason = ""
             return []
         worst = max(helped, key=lambda each: (self._is_over(each), each.copies / each.total))
         why = self._why(worst)
@@ -88,8 +89,9 @@ class SchemeChoice:
         if not outlook.may_be_coded or not self._pacing.allows(SCHEME, now, raises=True):
             return []
         self._wait = min(2 * self._wait, LONGEST_WAIT) if self._has_returned else 1
-        self.reason = f"{why}: snapshots are coded as {coded}, for which a node keeps {share:.0%} as much for others"
-        return self._change(coded, self.reason, now)
+        self.reason = f"the job has chosen it: {why}"
+        told = f"{why}: snapshots are coded as {coded}, for which a node keeps {share:.0%} as much for others"
+        return self._change(coded, told, now)
 
     def _is_over(self, memory: Memory) -> bool:
         return bool(memory.total) and memory.copies > self._bounds.memory_share * memory.total
