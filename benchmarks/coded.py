@@ -4,9 +4,10 @@
     python benchmarks/coded_figures.py --json out/coded_figures.json
 
 All is real: agents, trainers and SIGKILL to whole nodes. Under rs(4,1) each of 5 nodes is killed at each moment
-(`first`: in the first step ever). Under rs(8,2) all 45 pairs of 10 nodes are killed at once in mid-step, and further
-pairs at each moment: the first node at that moment, the second as soon as the fault is known (`fault`) or when the plan
-that replaces the first is out (`plan`). A job takes many faults, one after the other. Results of a job that is done lie
+(`first`: in the first step ever). Under rs(8,2) each of the 45 pairs of 10 nodes is killed three times: both at once in
+mid-step; one at a moment (each moment has five pairs or six) and the other as soon as the fault is known (`fault`); the
+same with the other when the plan that replaces the first is out (`plan`). In ten more cases the second dies right after
+the recovery of the first. A job takes many faults, one after the other. Results of a job that is done lie
 in --folder: the same command goes on where it was stopped, and fails unless everything was survived bit for bit.
 """
 
@@ -22,8 +23,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from coded_script import GATE_EVERY
-
+from deadpool.chaos import gated
+from deadpool.chaos.gated import GATE_EVERY
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
 from deadpool.control.job_rpc import ask
@@ -31,7 +32,7 @@ from deadpool.errors import DeadPoolError
 from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results, differences
 
-SCRIPT = Path(__file__).with_name("coded_script.py")
+SCRIPT = Path(gated.__file__)
 SIZE = [
     *("--layers", "2", "--width", "256", "--vocabulary", "8192", "--sequence", "8", "--batch", "1"),
     *("--dropout", "0.1", "--clip", "1.0"),
@@ -83,16 +84,19 @@ def single_losses() -> list[JobPlan]:
 
 
 def double_losses() -> list[JobPlan]:
-    pairs = [Case("gate", pair, "together") for pair in itertools.combinations(range(10), 2)]
-    batches = [pairs[start : start + PAIRS_PER_JOB] for start in range(0, len(pairs), PAIRS_PER_JOB)]
-    plans = [JobPlan(f"rs82-pairs{i}", "rs(8,2)", 10, 2, tuple(batch)) for i, batch in enumerate(batches)]
-    for offset, second in enumerate(("fault", "plan")):
-        cases = [
-            Case(m, ((i + 5 * offset) % 10, (4 * i + 3 + offset) % 10), second) for i, m in enumerate(MOMENTS[:-1])
-        ]
-        cases += [Case("recovered", (2 + offset, 7), None), Case("gate", (0, 1 + offset), second)]
-        plans.append(JobPlan(f"rs82-moments-{second}", "rs(8,2)", 10, 2, tuple(cases)))
-    return plans
+    pairs = list(itertools.combinations(range(10), 2))
+    in_turn = [(pair if index % 2 else pair[::-1], MOMENTS[index % 8]) for index, pair in enumerate(pairs)]
+    return [
+        *jobs_of_pairs("together", [Case("gate", pair, "together") for pair in pairs]),
+        *jobs_of_pairs("fault", [Case(moment, pair, "fault") for pair, moment in in_turn]),
+        *jobs_of_pairs("plan", [Case(moment, pair[::-1], "plan") for pair, moment in in_turn]),
+        *jobs_of_pairs("recovered", [Case("recovered", (first, (first + 5) % 10)) for first in range(10)]),
+    ]
+
+
+def jobs_of_pairs(name: str, cases: list[Case]) -> list[JobPlan]:
+    batches = [cases[start : start + PAIRS_PER_JOB] for start in range(0, len(cases), PAIRS_PER_JOB)]
+    return [JobPlan(f"rs82-{name}{i}", "rs(8,2)", 10, 2, tuple(batch)) for i, batch in enumerate(batches)]
 
 
 class Campaign:
@@ -249,7 +253,7 @@ def trial(
         folder,
         deadline_s=WAIT_S,
         script=SCRIPT,
-        environment={"CODED_GATES": str(gates)},
+        environment={"WORKLOAD_GATES": str(gates)},
         fork_server=fork_server,
     )
 

@@ -217,21 +217,26 @@ class Trial:
         self.await_spare(first)
         done = 0
         acts = self._acts()
-        while done < self.faults and time.monotonic() < self.deadline:
+        while self._has_more_to_do(done) and time.monotonic() < self.deadline:
             if done >= self.faults // 10 and second.name not in str(self.site.pool.joinpath("jobs.json").read_text()):
                 until(second.runs, "the second job runs")
                 self.site.add(second, priority=0)
                 self.note("the second job was added while it runs")
                 self.await_spare(second)
-            if (act := acts.pop(done, None)) is not None:
-                act()
+            while acts and acts[0][0] <= done:
+                acts.pop(0)[1]()
             both = second.name in (self.site.pool / "jobs.json").read_text()
             done += self.inject(at_once=both and done % 5 == 4 and done + 1 < self.faults, both=both)
         self.finish()
 
-    def _acts(self) -> dict[int, Callable[[], None]]:
+    def _has_more_to_do(self, done: int) -> bool:
+        """A machine that is needed before its work has begun again has nothing to stop, so some faults show less."""
+        return done < self.faults or len(self.preemptions()) < self.faults
+
+    def _acts(self) -> list[tuple[int, Callable[[], None]]]:
+        """After how many faults each comes, or a little later: two faults may come at once."""
         quarter = max(1, self.faults // 4)
-        return {quarter: self.kill_pool, 2 * quarter: self.start_pool, 3 * quarter: self.kill_host}
+        return [(quarter, self.kill_pool), (2 * quarter, self.start_pool), (3 * quarter, self.kill_host)]
 
     def kill_pool(self) -> None:
         assert self.site.server is not None
@@ -402,8 +407,8 @@ def undisturbed(job: Job, folder: Path) -> Results:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--faults", type=int, default=20)
-    parser.add_argument("--minutes", type=float, default=8.0, help="no further fault after so long; then it fails")
+    parser.add_argument("--faults", type=int, default=20, help="at least, and as many preemptions")
+    parser.add_argument("--minutes", type=float, default=25.0, help="no further fault after so long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
@@ -446,7 +451,7 @@ def main() -> None:
         args.json.write_text(json.dumps(result, indent=1))
     print(json.dumps({key: value for key, value in result.items() if key != "notes"}, indent=1))
     good = not trial.shared() and not any(wrong.values()) and all(each < 1.0 for each in preempted)
-    sys.exit(0 if good and sum(kills.values()) >= args.faults else 1)
+    sys.exit(0 if good and min(sum(kills.values()), len(preempted)) >= args.faults else 1)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ class DeviceTwin(HostLane):
         self.holds = 0
         self.issued: list[int] = []
         self._lock = threading.RLock()
+        self._queued = threading.Condition(self._lock)
         self._open: list[TwinMark] = []
         self._queue: list[Queued] = []
         if window_s:
@@ -101,10 +102,15 @@ class DeviceTwin(HostLane):
         with self._lock:
             queued = Queued(start, batch)
             self._queue.append(queued)
+            self._queued.notify_all()
             if batch is not None:
                 self.issued.append(batch.nbytes)
             self._pump()
             return queued.mark
+
+    def await_queued(self) -> None:
+        with self._queued:
+            assert self._queued.wait_for(lambda: self._queue, PATIENCE_S), "nothing was issued"
 
     def _pump(self) -> None:
         self._run(len(self._queue) if self.copying else 0)

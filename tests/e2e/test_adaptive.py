@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -26,22 +27,28 @@ def guarded(stage, node):
     return [e for e in stage.events("protection") if e.get("node") == node and e["change"] == "guarded"]
 
 
+@pytest.mark.thorough
 def test_node_with_ecc_storms_is_guarded_and_no_step_is_lost(make_stage, play, health):
     """Its ranks get a further holder between two steps, a spare rehearses them, and when it dies they go there."""
     settings = {"nodes": 3, "protect": "auto", "protect_dwell_s": 20.0, "health_root": health.pattern}
     stage = make_stage(scene="wait@3:1 wait@6:0", **settings)
 
+    def storm_until(ready):
+        deadline = time.monotonic() + 120.0
+        while not ready():
+            assert time.monotonic() < deadline, stage.events("health")
+            health.count("n1", CORRECTABLE_ERRORS, STORM)
+            time.sleep(STORM_EVERY_S)
+
     def during():
         stage.await_gate(3)
         stage.await_committed(3)
-        while not guarded(stage, "n1"):
-            health.count("n1", CORRECTABLE_ERRORS, STORM)
-            time.sleep(STORM_EVERY_S)
+        storm_until(lambda: guarded(stage, "n1"))
         stage.open_gate(3)
         stage.trial.await_event("reconfiguration")
         stage.await_gate(6)
         stage.trial.await_true(lambda: len(holders(stage, "n1")) == 2, "a further holder", 30.0)
-        stage.trial.await_true(lambda: rehearsed(stage, "n3") == [1], "a rehearsal of rank 1", 60.0)
+        storm_until(lambda: rehearsed(stage, "n3") == [1])  # on a busy machine the guard would end before
         stage.await_committed(6)
         stage.trial.job.kill_node("n1")
         stage.open_gate(6)
@@ -49,7 +56,8 @@ def test_node_with_ecc_storms_is_guarded_and_no_step_is_lost(make_stage, play, h
     play(stage, during)
     assert stage.seats() == ["n0", "n3", "n2"]
     (event,) = guarded(stage, "n1")
-    assert event["reason"].startswith("n1 has 3 correctable ECC storms in 20 s: its ranks are held once more")
+    said = r"n1 has \d+ correctable ECC storms in 20 s: its ranks are held once more"
+    assert re.match(said, event["reason"]), event["reason"]
     (reconfiguration,) = stage.events("reconfiguration")
     planned = [e for e in stage.events("planned") if e["cause"] == reconfiguration["cause"]]
     assert [plan["lost_steps"] for plan in planned] == [0]

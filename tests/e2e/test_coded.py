@@ -19,13 +19,16 @@ from deadpool.cli.job_client import ask
     ],
 )
 def test_any_node_of_a_group_killed(make_stage, play, layout, victim):
-    stage = make_stage(layout, scene=f"wait@4:{victim}", nodes=3, protect="rs(2,1)")
+    stage = make_stage(layout, scene=f"wait@4:{victim} wait@7:0", nodes=3, protect="rs(2,1)")
 
     def during():
         stage.await_gate(4)
         stage.trial.await_event("rehearsed")
         stage.await_committed(3)
         stage.kill_node_at_gate(f"n{victim}", 4)
+        stage.await_gate(7)
+        stage.trial.await_true(lambda: stage.status()["protected"], "parities made anew", 60.0)
+        stage.open_gate(7)
 
     results = play(stage, during)
     assert stage.seats()[victim] == "n3"

@@ -10,16 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tour_script import GATE_EVERY
 from unprotected import run_ranks
 
+from deadpool.chaos import gated
+from deadpool.chaos.gated import GATE_EVERY
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.harness import WorkloadTrial
 from deadpool.workload.results import Results
 
-SCRIPT = Path(__file__).with_name("tour_script.py")
+SCRIPT = Path(gated.__file__)
 SMALL = ["--layers", "4", "--width", "32", "--sequence", "16", "--vocabulary", "128"]
 _WAIT_S = 100.0  # longer than it takes until a job that hangs is fenced: then its trainers say where they stand
 
@@ -81,7 +82,7 @@ class Tour:
             self.folder,
             deadline_s=240.0,
             script=SCRIPT,
-            environment={"TOUR_GATES": str(gates)},
+            environment={"WORKLOAD_GATES": str(gates)},
             fork_server=self.fork_server,
         )
 
@@ -92,7 +93,7 @@ class Tour:
         out = self.folder / "undisturbed"
         world_size = self.itinerary.nodes * self.itinerary.per_node
         arguments = ["--out", str(out), *self.itinerary.arguments]
-        run_ranks(SCRIPT, arguments, world_size, self.folder / "console.log", {"TOUR_GATES": "/nowhere"})
+        run_ranks(SCRIPT, arguments, world_size, self.folder / "console.log", {"WORKLOAD_GATES": "/nowhere"})
         return Results.read(out)
 
     def fell(self, index: int) -> bool:

@@ -246,7 +246,7 @@ def adversary(seed: int) -> Watcher:
         crowd = [suspect(n, *shown[n], position=p, per_hour=per_hour) for p, n in enumerate(flipping)]
         costs = {"stall_s": rng.choice((0.001, 0.1, 1.0)), "step_s": 1.0}
         memory = spiteful_memory(random.Random(f"{seed} {now}"), scheme)
-        told = {"scheme": scheme, "asked": Scheme(copies=1), "may_be_coded": True, "memory": memory}
+        told = {"scheme": scheme, "asked": Scheme(copies=1), "memory": memory}
         seen = outlook(*crowd, spares=rng.randint(0, 3), **costs, **told)
         for change in (*adaptation.decide(seen, now), *choice.decide(seen, now)):
             watcher.add(change, now)

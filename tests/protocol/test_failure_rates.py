@@ -66,10 +66,9 @@ def test_a_stall_of_the_coordinator_ages_nothing():
 @pytest.mark.parametrize(
     ("reason", "named", "kind"),
     [
-        ("link to node n1 lost", {"is_node": True, "is_hang": False}, NODE),
-        ("killed by SIGKILL", {"is_node": False, "is_hang": False}, TRAINER),
-        ("device: CUDA error", {"is_node": False, "is_hang": False}, DEVICE),
-        ("no step", {"is_node": True, "is_hang": True}, HANG),
+        ("link to node n1 lost", {"is_node": True}, NODE),
+        ("killed by SIGKILL", {"is_node": False}, TRAINER),
+        ("device: CUDA error", {"is_node": False}, DEVICE),
     ],
 )
 def test_kinds(reason, named, kind):

@@ -22,7 +22,7 @@ def node(name="n3", *, total=100, available=40, own=20, held=20):
 
 
 def outlook(scheme=COPIES, *memory, asked=COPIES, positions=10, **named):
-    given = {"suspects": (), "spares": 1, "is_settled": True, "may_be_coded": True, **named}
+    given = {"suspects": (), "spares": 1, "is_settled": True, **named}
     filled = (*memory, *(node(f"m{p}") for p in range(positions - len(memory))))
     return Outlook(scheme=scheme, asked=asked, positions=positions, memory=filled, **given)
 
@@ -65,7 +65,7 @@ def test_memory_that_another_process_eats():
         ("memory is not known", outlook(COPIES, Memory(node="n3"))),
         ("its own snapshots fill it", outlook(COPIES, node(own=60, held=4))),
         ("no room for parity beside copies", outlook(COPIES, node(own=31, held=30, available=7))),
-        ("ranks are carried", outlook(COPIES, FULL, may_be_coded=False)),
+        ("ranks are carried", outlook(COPIES, FULL, is_shrunk=True)),
         ("something else is under way", outlook(COPIES, FULL, is_settled=False)),
         ("groups of two save nothing", outlook(COPIES, FULL, positions=2)),
     ],

@@ -25,7 +25,6 @@ QUICK = (
     "28 racks ignored",
     "36 process of another rank seated",
     "31 hangs not detected",
-    "41 checkpoint without its manifest",
     "51 no dwell time",
     "53 guard at the cost of others",
     "61 memory of a carrier as evidence",

@@ -157,7 +157,7 @@ def test_schemes_are_read_as_they_are_written(scheme):
     assert parse_scheme(str(scheme)) == scheme
 
 
-@pytest.mark.parametrize("text", ["copies=0", "rs(4)", "rs(2,3)", "rs(1,1)", "three"])
+@pytest.mark.parametrize("text", ["copies=0", "rs(4)", "rs(2,3)", "rs(40,2)", "three"])
 def test_a_scheme_that_is_none_is_refused(text):
     with pytest.raises(ConfigError, match="protect="):
         parse_scheme(text)

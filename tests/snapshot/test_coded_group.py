@@ -18,7 +18,7 @@ from deadpool.protocol.seal import REGIONS
 from deadpool.snapshot.erasure.coders import NumpyCoder
 from deadpool.snapshot.slot import read_seal, write_seal
 
-SILENCE_S = 0.5
+SILENCE_S = 3.0
 SHARDS = [
     shard(700, 9 * PIECE + 3, 2 * PIECE),
     shard(40, 20 * PIECE, PIECE - 1, record_capacity=3 * PIECE),

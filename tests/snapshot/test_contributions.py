@@ -13,6 +13,7 @@ from msgspec import structs
 from snapshot_nodes import GENERATION, WAIT_S, greeted
 
 from deadpool.errors import TransferError
+from deadpool.protocol.coding import Piece
 from deadpool.protocol.identity import Generation
 from deadpool.snapshot.erasure.coders import NumpyCoder
 from deadpool.snapshot.transfer import ContributeRequest
@@ -98,11 +99,27 @@ class HalfSender:
         self._pieces, self._node = [piece for _, piece in contribution.pieces()], node
 
     def send(self, count: int) -> None:
-        for number, piece in enumerate(self._pieces[: count + 1]):
-            data = self._node.bytes_of(piece.region)[piece.offset : piece.offset + piece.size]
-            chunk = Chunk(region=piece.region, offset=piece.offset, size=piece.size)
-            frame = pack_frame(Kind.DATA, GENERATION, [TRANSFER, *pack_chunk(chunk)], piece.size)
-            self.stream._sock.sendall(frame + (data if number < count else data[: len(data) // 2]))
+        for piece in self._pieces[:count]:
+            self._send_piece(piece)
+        head, data = self._frame(self._pieces[count])
+        half = len(data) // 2
+        self.stream._sock.sendall(head + data[:half])
+        self._unsent, self._left = data[half:], self._pieces[count + 1 :]
+
+    def send_rest(self) -> None:
+        self.stream._sock.sendall(self._unsent)
+        for piece in self._left:
+            self._send_piece(piece)
+        self.stream.expect(Kind.STORED)
+
+    def _send_piece(self, piece: Piece) -> None:
+        head, data = self._frame(piece)
+        self.stream._sock.sendall(head + data)
+
+    def _frame(self, piece: Piece) -> tuple[bytes, bytes]:
+        data = self._node.bytes_of(piece.region)[piece.offset : piece.offset + piece.size]
+        chunk = Chunk(region=piece.region, offset=piece.offset, size=piece.size)
+        return pack_frame(Kind.DATA, GENERATION, [TRANSFER, *pack_chunk(chunk)], piece.size), bytes(data)
 
 
 def test_contribution_cut_at_every_piece_and_repeated(group):
@@ -129,6 +146,18 @@ def cut_and_repeat(group: CodedGroup, count: int) -> None:
     assert rows_of(target) == expected_rows(group, target, [other, node])[: len(rows_of(target))]
 
 
+def test_contribution_of_more_pieces_than_a_frame_has_bytes_is_continued(small_pieces, monkeypatch):
+    monkeypatch.setattr("deadpool.snapshot.transfer.frames.BODY_LIMIT_BYTES", 1000)
+    with closing(CodedGroup(1, [shard(1, PIECE, 0), shard(0, 1001 * PIECE, 0)])) as group:
+        target, node = group.nodes
+        sender = HalfSender(node.contribute_request(target), node)
+        sender.send(2)
+        sender.stream.close()
+        assert target.outcomes.get(timeout=WAIT_S)[0] == "dropped"
+        node.contribute(target)
+        assert target.outcomes.get(timeout=WAIT_S)[0] == "contributed"
+
+
 def test_contributors_at_the_same_time(group):
     """All to all at once: every parity is added to by three threads or more."""
     pairs = [(node, other) for node in group.nodes for other in group.nodes if node is not other]
@@ -144,7 +173,7 @@ def test_same_contribution_twice_at_the_same_time_is_added_once(group):
     sender = HalfSender(node.contribute_request(target), node)
     sender.send(2)
     node.contribute(target)
-    sender.send(0)  # the pieces that this stream still sends are in meanwhile
+    sender.send_rest()  # what this stream still sends is in meanwhile
     sender.stream.close()
     assert rows_of(target) == expected_rows(group, target, [node])[: len(rows_of(target))]
 

@@ -210,7 +210,7 @@ def test_versions_that_are_not_captured_are_observed_too(make_stage, twin, why):
 
 def test_device_error_ends_the_waiting_and_is_raised(make_stage, twin):
     stage = make_stage(twin)
-    stage.job._on_device_error(RuntimeError("device-side assert"))
+    stage.job.reports.failed(RuntimeError("device-side assert"))
     with pytest.raises(RuntimeError, match="device-side assert"):
         stage.step()
 

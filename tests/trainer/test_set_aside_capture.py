@@ -106,7 +106,7 @@ def test_abort_in_the_middle_leaves_nothing_declared(make_stage):
 def test_fence_in_the_middle_ends_the_copy_and_nothing_writes_any_more(make_stage):
     stage = make_stage(device(1 << 30))
     begin_to_drain(stage)
-    assert stage.session.wait(lambda: stage.twin._queue or None, timeout_s=20.0)  # clones are on their way
+    stage.twin.await_queued()  # clones are on their way
     stage.session.halt()
     cancelled = in_thread(stage.job.capturer.cancel)
     cancelled.join(0.1)

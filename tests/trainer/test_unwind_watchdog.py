@@ -46,7 +46,7 @@ def outcomes() -> Iterator[dict[str, int]]:
     programs = {name: begin(main) for name, (main, _) in MAINS.items()}
     programs |= {f"steps of {step_s} s": begin(INSIDE_TORCH, step_s) for step_s in (1.0, 2.0)}
     try:
-        yield {name: program.wait(timeout=60) for name, program in programs.items()}
+        yield {name: program.wait(timeout=180) for name, program in programs.items()}
     finally:
         for program in programs.values():
             program.kill()

@@ -65,7 +65,8 @@ class CodedCopies:
 
     def forget(self, segment: int) -> None:
         """Its memory is about to be freed."""
-        self._digests = {ref: digests for ref, digests in self._digests.items() if ref.segment != segment}
+        for ref in [ref for ref in list(self._digests) if ref.segment == segment]:  # hashers add to it meanwhile
+            self._digests.pop(ref, None)
         for ref in [ref for ref in self._sums if ref.segment == segment]:
             self._sums.pop(ref).close()
 

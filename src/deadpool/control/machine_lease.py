@@ -10,12 +10,14 @@ import contextlib
 import fcntl
 import os
 import struct
+import time
 from pathlib import Path
 
 from deadpool.owner_only import make_private_folder, owner_only_opener
 
 _FLOCK = "hhqqi"  # of fcntl.h: type, whence, start, length, process
 _UNKNOWN = "another job"
+_LOOKS_FOR_A_NAME = 20
 
 
 class MachineLease:
@@ -31,7 +33,7 @@ class MachineLease:
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK))
         except (BlockingIOError, PermissionError):
-            return self._read() or _UNKNOWN
+            return self._read_holder()
         self.is_held = True
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, self._holder.encode(), 0)
@@ -47,14 +49,19 @@ class MachineLease:
         answer = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK))
         if struct.unpack(_FLOCK, answer[: struct.calcsize(_FLOCK)])[0] == fcntl.F_UNLCK:
             return None
-        return self._read() or _UNKNOWN
+        return self._read_holder()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
 
-    def _read(self) -> str:
-        return os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
+    def _read_holder(self) -> str:
+        """Whoever takes the lock writes its name right after that, so there may be none for a moment."""
+        for _ in range(_LOOKS_FOR_A_NAME):
+            if name := os.pread(self._descriptor, 200, 0).decode(errors="replace").strip():
+                return name
+            time.sleep(0.001)
+        return _UNKNOWN
 
 
 def _lock(kind: int) -> bytes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 from deadpool.errors import ConfigError
+from deadpool.protocol import coding
 from deadpool.sizing.inputs import GB, Inputs
 
 CAPTURE_COST_S_PER_GB = 0.000275
@@ -50,12 +50,14 @@ SCHEMES = (Scheme(1, 8), Scheme(1, 4), Scheme(2, 8), Scheme(1), Scheme(2))
 
 
 def parse_scheme(text: str) -> Scheme:
-    whole, coded = re.fullmatch(r"copies=([1-9])", text), re.fullmatch(r"rs\(([2-9]|[1-5]\d),([1-4])\)", text)
-    if whole:
-        return Scheme(int(whole[1]))
-    if coded and int(coded[2]) <= int(coded[1]):
-        return Scheme(int(coded[2]), int(coded[1]))
-    raise ConfigError(f"protect={text!r} cannot be used: give copies=N with N from 1 to 9, or rs(K,M) such as rs(8,2)")
+    """What `deadpool run --protect` takes, and copies of something."""
+    try:
+        scheme = coding.Scheme.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"protect={text!r} cannot be used: {error}") from error
+    if not scheme.losses:
+        raise ConfigError(f"protect={text!r} cannot be used: give copies=1 or more, or rs(K,M) such as rs(8,2)")
+    return Scheme(scheme.losses, scheme.data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

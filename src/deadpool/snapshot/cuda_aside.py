@@ -67,7 +67,8 @@ class Aside:
         """Returns memory for so many bytes, for work on the current stream. Raises DeviceError if there is none."""
         if self.nbytes < nbytes:
             self._memory = None
-            wanted = -(-nbytes // _STEP_BYTES) * _STEP_BYTES
+            rounded = -(-nbytes // _STEP_BYTES) * _STEP_BYTES
+            wanted = min(rounded, max(nbytes, self._limit_bytes))
             try:
                 self._memory = torch.empty(wanted, dtype=torch.uint8, device=self._device)
             except torch.OutOfMemoryError as error:

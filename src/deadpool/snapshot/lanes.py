@@ -175,7 +175,7 @@ class HostLaneCopy:
         return COMPLETE
 
     def set_aside(self, batches: list[CopyBatch]) -> list[CopyBatch]:
-        raise NotImplementedError("a host lane has no room for it")
+        raise AssertionError("aside_room() of host memory is 0: nothing may be set aside")
 
     def close(self) -> Mark:
         self._closed = True

@@ -15,21 +15,18 @@ from typing import Any, SupportsIndex
 
 from deadpool.errors import Unwind
 from deadpool.journal.entry import Sink
-from deadpool.notes import note
-from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Declare, Durable, Finished, Missed, Paused, Release, SlotRef, Stepped, Waits
-from deadpool.protocol.seal import Extent, Geometry
+from deadpool.protocol.messages import Durable, Finished, Missed, Paused, Release, SlotRef, Stepped, Waits
 from deadpool.protocol.trainer_core import SWITCHED_OFF, Capture
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import boundary_stop, closures, lost_peer, recovery, rehearsal
+from deadpool.trainer import boundary_stop, closures, job_facts, lost_peer, recovery, rehearsal, slot_room
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.adapters.ddp import ddp_modules
-from deadpool.trainer.adapters.dtensor import whole_mesh
 from deadpool.trainer.adapters.kept_gradients import KeptGradients
 from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer, CarriedSlot
+from deadpool.trainer.capture_reports import CaptureReports
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.exhausted_generators import exhausted_generator
 from deadpool.trainer.job_journal import FAILURE_S, JobJournal
@@ -40,10 +37,6 @@ from deadpool.trainer.shares import Makers, StepShares
 from deadpool.trainer.step import Step
 from deadpool.trainer.step_log import StepLog
 from deadpool.trainer.wait_meter import WaitMeter
-
-SLOT_WAIT_S = 30.0
-"""Limit for the wait for larger slots when the state has grown: before the first step, and after it, when the state of
-an optimizer such as Adam has appeared."""
 
 
 class Job:
@@ -71,18 +64,17 @@ class Job:
         self.shares = StepShares(self, makers or {}, made or {})
         self.carried_records: dict[int, bytes] = {}  # of the ranks that this one carries, at the same version
         self.record = b""  # the boundary record of the version that this rank stands at
+        self.reports = CaptureReports(session, state)
         self.capturer = Capturer(
             state,
             session.pending_injections,
             allowance_s=self._allowance_s,
-            on_observed=self._on_observed,
-            on_copied=self._on_copied,
-            on_given_up=self._on_given_up,
-            on_error=self._on_device_error,
-            on_set_aside=self._on_set_aside,
+            on_observed=self.reports.observed,
+            on_copied=self.reports.copied,
+            on_given_up=self.reports.given_up,
+            on_error=self.reports.failed,
+            on_set_aside=self.reports.set_aside,
         )
-        self._most_set_aside = 0
-        self._device_error: Exception | None = None
         self.step_log = StepLog(session)
         self.waits = WaitMeter(lambda what: session.send(Waits(what=what)))
         self._dry = False
@@ -259,9 +251,7 @@ class Job:
 
     def _begin(self) -> None:
         require_wrappers(self.state.modules)  # the script may have made wrappers since protect()
-        if self.session.rank == 0:
-            self._warn_of_torch()
-            self._report_mesh()
+        job_facts.tell(self.session, self.state)
         with self.session.changed:
             self.session.core.begin()
         self._observe(self.state.mark())
@@ -285,21 +275,6 @@ class Job:
 
     def leave_dry_step(self) -> None:
         self._journal.leave_step()
-
-    def _warn_of_torch(self) -> None:
-        """Called by rank 0 at the start of the job, so once per job."""
-        assert self.session.settings is not None
-        if text := versions.warning(self.session.settings.in_place):
-            note(text)
-            self.session.emit("unknown_torch", reason=text)
-
-    def _report_mesh(self) -> None:
-        """For operators, who see ranks and think of stages and shards."""
-        assert self.session.settings is not None
-        parameters = (each for module in self.state.modules for each in module.parameters())
-        mesh = whole_mesh(parameters, self.session.settings.layout.world_size)
-        if mesh is not None:
-            self.session.emit("mesh", names=list(mesh[0]), shape=list(mesh[1]))
 
     def leave_step(self, error: BaseException | None) -> bool:
         """The block has ended; whether the step counts is not known yet. Returns whether to suppress the exception: a
@@ -367,10 +342,10 @@ class Job:
         core = self.session.core
         with self.waits.waiting():
             self.session.wait(
-                lambda: core.is_aborted or not core.is_far_ahead or self._device_error is not None or None
+                lambda: core.is_aborted or not core.is_far_ahead or self.reports.device_error is not None or None
             )
-        if self._device_error is not None:
-            raise self._device_error
+        if self.reports.device_error is not None:
+            raise self.reports.device_error
 
     def _observe(self, boundary: Boundary) -> None:
         live = self.session.core.live
@@ -403,7 +378,7 @@ class Job:
     def take_snapshot(self) -> None:
         """Starts the capture of the version just reached, and returns at once."""
         self.session.let_go_of_segments(self.state.release_slots)
-        self._ensure_slots()
+        slot_room.ensure(self)
         boundary_stop.await_slot(self)
         with self.session.changed:
             decision = self.session.core.plan_capture()
@@ -428,26 +403,6 @@ class Job:
         if missed is not None:
             self.session.send(missed)
 
-    def _ensure_slots(self) -> None:
-        """Asks the agent for larger slots if the state has outgrown them, and waits: that happens twice in a job."""
-        session = self.session
-        longest = max((self.record, *self.carried_records.values()), key=len)
-        if _fits(self.state.extent(longest), session.core.geometry):
-            return
-        needed = self.state.measure()
-        self.capturer.finish()  # what is in flight is declared before its slot is given back
-        with session.changed:
-            session.core.declare(needed)
-        session.send(Declare(geometry=needed, peers=self.state.peers))
-        began = time.monotonic()
-        session.wait(lambda: session.core.has_slots or session.core.is_aborted or None, timeout_s=SLOT_WAIT_S)
-        session.emit(
-            "slots_allocated",
-            bytes=needed.slot_bytes,
-            device_bytes=self.state.device_bytes,
-            waited_s=time.monotonic() - began,
-        )
-
     def _before_optimizer(
         self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> closures.Arguments | None:
@@ -469,38 +424,6 @@ class Job:
     def _allowance_s(self) -> float | None:
         return self.budget.allowance_s(self.session.core.every)
 
-    def _on_observed(self, version: Version) -> None:
-        with self.session.changed:
-            self.session.core.observed(version)
-            self.session.changed.notify_all()
-
-    def _on_device_error(self, error: Exception) -> None:
-        with self.session.changed:
-            self._device_error = error
-            self.session.changed.notify_all()
-
-    def _on_copied(self, capture: Capture, record_bytes: int, carried: Mapping[int, int]) -> None:
-        with self.session.changed:
-            captured = self.session.core.copied(capture, record_bytes)
-            others = self.session.core.copied_carried(capture, carried) if carried else []
-        for each in (*others, captured) if captured is not None else ():
-            self.session.send(each)
-
-    def _on_set_aside(self, capture: Capture, nbytes: int) -> None:
-        """Tells only when it is more than ever before: it may be the same in every capture."""
-        if nbytes > self._most_set_aside:
-            self._most_set_aside = nbytes
-            self.session.emit(
-                "set_aside", number=capture.version.number, bytes=nbytes, device_bytes=self.state.device_bytes
-            )
-
-    def _on_given_up(self, capture: Capture, reason: str, stall_s: float | None) -> None:
-        self.session.leave_if_device_broke()
-        with self.session.changed:
-            missed = self.session.core.gave_up(capture, reason, stall_s)
-        if missed is not None:
-            self.session.send(missed)
-
     # --- for recovery and rehearsal ----------------------------------------------------------------------------------
 
     def resume(self, number: int) -> None:
@@ -514,10 +437,3 @@ class Job:
     def set_dry(self, dry: bool) -> None:
         self._dry = dry
         self._journal.set_dry(dry)
-
-
-def _fits(extent: Extent, room: Geometry | None) -> bool:
-    if room is None:
-        return False
-    same_bulk = (extent.unique_bytes, extent.replica_bytes) == (room.unique_bytes, room.replica_bytes)
-    return same_bulk and extent.record_bytes <= room.record_capacity

@@ -27,8 +27,11 @@ class MachineLease:
         self._shared = shared
         self._plan: Plan | None = None  # waits for the lease
         self._was_seated = False
+        self._is_unneeded = False  # a plan without a rank for this node came before the lease
 
     def ask(self) -> None:
+        """A new need: what plans have said before does not matter."""
+        self._is_unneeded = False
         if self.state is LeaseState.NONE:
             self.state = LeaseState.ASKED
             self._agent.effects.append(TakeLease())
@@ -48,6 +51,8 @@ class MachineLease:
     def _release_unneeded(self) -> None:
         """A node that was seated keeps the lease until it ends: the next recovery may need its copies."""
         self._plan = None
+        if self.state is LeaseState.ASKED:
+            self._is_unneeded = True
         if self._shared and self.state is LeaseState.HELD and not self._was_seated:
             self.state = LeaseState.NONE
             self._agent.effects.append(ReleaseLease())
@@ -58,6 +63,9 @@ class MachineLease:
         self.state = LeaseState.HELD
         self._agent.emit("lease_taken")
         waiting, self._plan = self._plan, None
+        if self._is_unneeded and waiting is None:
+            self._release_unneeded()
+        self._is_unneeded = False
         return waiting
 
     def on_held_elsewhere(self, holder: str) -> None:

@@ -66,7 +66,6 @@ class Outlook:
     positions: int
     scheme: Scheme  # of every rank, at least
     asked: Scheme | None = None  # the one that the user asks for; None: it is the present one
-    may_be_coded: bool = False  # as the bounds say: no rank needs whole copies
     spares: int  # that could take a seat
     memory: Sequence[Memory] = ()  # by position; empty: not known
     commit_room: float = math.inf  # how many times as long as now a commit may take before a slot is missing
@@ -74,6 +73,7 @@ class Outlook:
     least_every: int = 1  # the user's lower bound
     stall_s: float = 0.0  # per capture
     step_s: float = 0.0
+    is_shrunk: bool = False  # some ranks are carried by others
     is_settled: bool = False  # nothing else is under way, and every version is protected
 
 
@@ -217,6 +217,8 @@ class Adaptation:
         """Why the ranks of this node get no further holder; None: they do."""
         if outlook.scheme.is_coded:
             return f"snapshots are coded as {outlook.scheme}, whose groups have no holders of one rank"
+        if outlook.is_shrunk:
+            return "the job has shrunk, and carried ranks have the holders that its nodes allow"
         if outlook.scheme.copies >= min(self.bounds.copies_at_most, outlook.positions - 1):
             return f"{outlook.scheme} is all that is allowed or possible"
         if outlook.commit_room < COMMIT_ROOM:

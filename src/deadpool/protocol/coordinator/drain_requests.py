@@ -97,6 +97,7 @@ class DrainRequests:
         if not spares or not job.can_drain or not job.commits.protected:
             return
         wanted = carried_by_a_plan(job.view())
+        self._grows_from = now + job.settings.heartbeat_s  # a view of thousands of nodes takes time
         if len(wanted) < len(job.carried):
             self._grows_from = now + job.deadlines.prepare_s  # if it fails
             self._drains.begin_growth(min(set(job.carried) - set(wanted)), now)

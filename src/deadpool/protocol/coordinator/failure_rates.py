@@ -39,10 +39,8 @@ class Failure:
         return WEIGHTS.get(self.kind, 1.0) * _faded(now - self.at)
 
 
-def kind_of(reason: str, *, is_node: bool, is_hang: bool) -> str:
-    """Of an observed fault, by what is known of it."""
-    if is_hang:
-        return HANG
+def kind_of(reason: str, *, is_node: bool) -> str:
+    """Of a fault that is no hang, by what is known of it."""
     if reason.startswith("device:"):
         return DEVICE
     return NODE if is_node else TRAINER

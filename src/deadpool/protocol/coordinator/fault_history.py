@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deadpool.protocol.coordinator.commits import Commits
-from deadpool.protocol.coordinator.failure_rates import FailureRates, kind_of
+from deadpool.protocol.coordinator.failure_rates import HANG, FailureRates, kind_of
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 
@@ -41,11 +41,17 @@ class FaultHistory:
         self.retries = RetryLimit(job.commits)
         self.rates = FailureRates()
 
-    def note(self, fault: ObservedFault, now: float) -> None:
-        """Of a node that is at fault, as far as is known."""
-        if fault.node is not None:
-            kind = kind_of(fault.reason, is_node=fault.rank is None, is_hang=fault.is_hang)
-            self.rates.note(fault.node, fault.rack, kind, now)
+    def blame(self, fault: ObservedFault, now: float) -> None:
+        """A node that could not help it, since its machine serves another job or no source gave it a snapshot, is not
+        blamed."""
+        if fault.blamed is not None:
+            self.rates.note(fault.blamed, fault.rack, kind_of(fault.reason, is_node=fault.rank is None), now)
+            self.quarantine.blame(fault.blamed, fault.reason, now)
+
+    def blame_hung_rank(self, node: str, rack: str | None, rank: int, found: str, now: float) -> None:
+        self.retries.name_hung_rank(node, rank, found)
+        self.rates.note(node, rack, HANG, now)
+        self.quarantine.blame(node, f"rank {rank} hung: {found}", now)
 
 
 # --- one node ---------------------------------------------------------------------------------------------------------

@@ -44,13 +44,11 @@ class Faults:
         one_more = rank is not None or job.phase is Phase.RUNNING
         if retries.is_exceeded_by(replace(fault, cause=job.cause), one_more=one_more):
             self._give_up()
-        self._history.note(fault, now)
         if fault.is_hang:
             self._hang.begin_search()
         else:
             self._hang.end_search()
-        if fault.blamed is not None:
-            self._history.quarantine.blame(fault.blamed, reason, now)
+        self._history.blame(fault, now)
         self._fencing.fence(now)
 
     def _give_up(self) -> None:

@@ -48,16 +48,15 @@ class Fencing:
         if member.inventory is None:
             member.inventory, member.planned_in = ack.inventory, ack.planned
             for rank, found in ack.hung if member.position is not None else ():
-                self._on_hung_rank(member.node, rank, found, now)
+                self._on_hung_rank(member, rank, found, now)
         if self._job.is_stopping:
             self._planning.plan_when_frozen(now)
         elif member.position is None:
             self._take_back(member)
 
-    def _on_hung_rank(self, node: str, rank: int, found: str, now: float) -> None:
-        if self._monitor.hang.on_found(node, rank, found):
-            self._history.retries.name_hung_rank(node, rank, found)
-            self._history.quarantine.blame(node, f"rank {rank} hung: {found}", now)
+    def _on_hung_rank(self, member: Member, rank: int, found: str, now: float) -> None:
+        if self._monitor.hang.on_found(member.node, rank, found):
+            self._history.blame_hung_rank(member.node, member.rack, rank, found, now)
             self.name_newcomers()
 
     def _take_back(self, member: Member) -> None:

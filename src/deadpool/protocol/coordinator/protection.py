@@ -123,7 +123,6 @@ class Protection:
             positions=job.layout.positions,
             scheme=job.scheme,
             asked=job.asked_scheme,
-            may_be_coded=not job.carried,
             spares=sum(each.is_spare and not (each.quarantined or each.looks_ill) for each in job.members.values()),
             memory=tuple(memory_of(job.members[node]) for node in job.seats) if may_guard or may_choose_scheme else (),
             commit_room=self._commit_room() if may_guard else math.inf,
@@ -131,6 +130,7 @@ class Protection:
             least_every=self._monitor.interval_chooser.user_every,
             stall_s=stall_s,
             step_s=step_s,
+            is_shrunk=bool(job.carried),
             is_settled=self._drains.current is None and job.commits.protected,
         )
 
@@ -214,6 +214,8 @@ class Protection:
         if not lacking and not self.schemes.is_outstanding:
             return
         if self._drains.current is not None or not job.commits.protected:
+            return
+        if job.carried:  # who was guarded before the job shrank keeps its further holder only where there is room
             return
         if adaptation.pacing.stayed_s(PLACEMENT, now) < adaptation.bounds.dwell_s:
             return

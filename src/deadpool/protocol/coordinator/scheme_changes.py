@@ -74,6 +74,8 @@ class SchemeChanges:
             return f"{scheme} keeps no copy on another node"
         if scheme.is_coded and job.carried:
             return "some ranks are carried by others, which needs whole copies: wait until the job has grown again"
+        if job.carried and scheme.copies >= (left := len(set(job.seats))):
+            return f"{scheme} needs more nodes than the {left} that are left: wait until the job has grown again"
         return None
 
     def refusal_to_choose(self) -> str | None:

@@ -107,6 +107,13 @@ class Rebuild:
     # --- a thread per source
 
     def _serve(self, reader: BlockReader) -> None:
+        """Whatever goes wrong here ends the rebuild: the other threads wait without a deadline of their own."""
+        try:
+            self._read_from(reader)
+        except BaseException as error:
+            self._give_up(error)
+
+    def _read_from(self, reader: BlockReader) -> None:
         try:
             with self._client.channel(reader.source.address, self._request.generation) as channel:
                 reader.open(channel.lead)
@@ -114,8 +121,6 @@ class Rebuild:
                     self._read_blocks(reader, channel.lead)
         except DeadPoolError as error:
             self._lose(reader.source, str(error))
-        except BaseException as error:
-            self._give_up(error)
 
     def _read_blocks(self, reader: BlockReader, connection: Connection) -> None:
         """Asks for the next block before this one is read, so that the source does not pause in between."""

@@ -66,7 +66,7 @@ class Arrival(ABC):
     def start(self) -> None:
         """Tells the sender to begin. What has no bytes is complete at once."""
         there = self._there_already()
-        self._lead.send(Kind.ACCEPT, [there] if there else [])
+        self._lead.send_list(Kind.ACCEPT, [], there)
         self._settle_if_over()
 
     def receive(self, connection: Connection, chunk: Chunk) -> None:

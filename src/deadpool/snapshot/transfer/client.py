@@ -75,7 +75,7 @@ class TransferClient:
         with self.channel(request.address, request.generation) as channel:
             before = channel.bytes_sent
             channel.lead.send_list(Kind.CONTRIBUTE, [transfer, *pack_contribution(contribution)], digests)
-            todo = _not_there(channel.lead.expect(Kind.ACCEPT), contribution)
+            todo = _not_there(channel.lead, contribution)
             self._send_chunks(channel, transfer, request, todo, midway)
             return channel.bytes_sent - before
 
@@ -181,12 +181,11 @@ def _next(todo: deque[Chunk]) -> Chunk | None:
         return None
 
 
-def _not_there(frame: Frame, contribution: Contribution) -> list[Chunk]:
-    """The pieces that the peer does not have yet."""
+def _not_there(connection: Connection, contribution: Contribution) -> list[Chunk]:
+    """The pieces that the peer does not have yet, by its answer."""
     pieces = [piece for _, piece in contribution.pieces()]
-    there = frame.body[0] if frame.body else bytes(len(pieces))
-    if not isinstance(there, bytes) or len(there) != len(pieces):
-        raise WireError("the peer did not say which pieces it has")
+    frame = connection.expect(Kind.ACCEPT)
+    there = connection.receive_list(frame, len(pieces)) if frame.head.payload_bytes else bytes(len(pieces))
     return [
         Chunk(region=piece.region, offset=piece.offset, size=piece.size)
         for piece, is_there in zip(pieces, there, strict=True)

@@ -50,7 +50,7 @@ class Kind(IntEnum):
     READ_PARITY = 13
 
 
-_PAYLOAD_LIMITS = {Kind.DATA: CHUNK_BYTES, Kind.CONTRIBUTE: CHUNK_BYTES, Kind.FOUND_PARITY: CHUNK_BYTES}
+_PAYLOAD_LIMITS = dict.fromkeys((Kind.DATA, Kind.ACCEPT, Kind.CONTRIBUTE, Kind.FOUND_PARITY), CHUNK_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Coding groups, contributions and parities as fields of frames. Every value is checked before it is used.
 
 CONTRIBUTE -> ACCEPT|REFUSED        asks to add to a parity; its payload are the digests of the sender's pieces.
-                                    ACCEPT says which pieces are in; then DATA, one piece each, and STORED|REFUSED
+                                    ACCEPT's payload says which are in, if any; then DATA, one each, and STORED|REFUSED
 PARITY -> FOUND_PARITY|REFUSED      asks what a parity was made of; the payload are digests of pieces and rows
 READ_PARITY -> DATA|REFUSED         asks for one row
 """

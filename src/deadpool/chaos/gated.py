@@ -1,7 +1,7 @@
-"""The job of `benchmarks/coded.py`: the workload, with a gate before every second step at which rank 0 waits.
+"""The workload with gates: rank 0 stops before the batch of every gate step until the next injection is prepared.
 
-CODED_GATES names the folder of the gates. A gate is `reached-STEP` when the rank stands there and `open-STEP` when it
-may go on; the other ranks meanwhile stand in a collective. A fault lets it go on too: it will come back.
+WORKLOAD_GATES names the folder of the gates. A gate is `reached-STEP` when the rank stands there and `open-STEP` when
+it may go on; the other ranks meanwhile stand in a collective. A fault lets it go on too: it will come back.
 """
 
 from __future__ import annotations
@@ -14,23 +14,27 @@ from typing import Any
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.trainer import current
 from deadpool.workload import train
+from deadpool.workload.gpt import Size
+from deadpool.workload.layouts.assembly import Assembly
 
 GATE_EVERY = 2
 
 
 class GatedBatches:
+    """Batches, with a gate before those of every gate step."""
+
     def __init__(self, batches: Any) -> None:
         self._batches = batches
 
     def __next__(self) -> Any:
         job = current.job
         if job is not None and not job.session.groups.detached and job.session.rank == 0:
-            wait_at_gate(job.number, job.session.core)
+            _wait_at_gate(job.number, job.session.core)
         return next(self._batches)
 
 
-def wait_at_gate(step: int, core: TrainerCore) -> None:
-    folder = Path(os.environ["CODED_GATES"])
+def _wait_at_gate(step: int, core: TrainerCore) -> None:
+    folder = Path(os.environ["WORKLOAD_GATES"])
     if step == 0 or step % GATE_EVERY or not folder.exists():
         return
     (folder / f"reached-{step}").touch()
@@ -38,8 +42,8 @@ def wait_at_gate(step: int, core: TrainerCore) -> None:
         time.sleep(0.005)
 
 
-def open_data(*arguments: Any) -> tuple[Any, Any]:
-    batches, data = _open_data(*arguments)
+def open_data(loader: str, size: Size, built: Assembly) -> tuple[Any, Any]:
+    batches, data = _open_data(loader, size, built)
     return GatedBatches(batches), data
 
 
