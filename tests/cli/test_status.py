@@ -141,6 +141,15 @@ def test_protection_is_said_in_words(capsys, monkeypatch, changes, text):
     assert text in capsys.readouterr().out
 
 
+def test_the_choice_of_a_scheme_is_told_with_its_reason(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    scheme = {"scheme": "rs(4,1)", "reason": "the job has chosen it: n3 has only 8% of its memory left"}
+    _print(body_of(protection={"guarded": {}, "held_once_more": [], "environment": [], "scheme": scheme}))
+    assert "snapshots are protected by rs(4,1): the job has chosen it: n3 has only 8%" in capsys.readouterr().out
+    _print(body_of())
+    assert "snapshots are protected by" not in capsys.readouterr().out
+
+
 def test_lag_is_never_negative():
     core = core_of([None, None])
     core.commits._commit(Version(Generation(1, 1), 6))

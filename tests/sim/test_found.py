@@ -42,6 +42,7 @@ FOUND = {
     "the cut of an older generation ends what loads from a checkpoint in this one": ("durable", 63),
     "newcomers count on replicas of ranks that counted on none, and these seem to differ": ("shrink", 78),
     "a node that came back counts as in its loop, and the job neither drains nor grows": ("shrink", 323),
+    "a whole copy from before snapshots were coded counts as parity": ("memory", 201),
     "a fetched copy names few of its peers, and its replica on another node does not count": ("shrink", 735),
 }
 

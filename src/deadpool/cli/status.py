@@ -44,6 +44,7 @@ def _print(body: dict[str, Any]) -> None:
 def _lines(body: dict[str, Any]) -> Iterator[str]:
     yield f"[bold]{body['phase']}[/bold] at step {body['step']}, generation {body['generation']} since {body['cause']}"
     yield _protection(body)
+    yield from _scheme(body["protection"])
     yield _interval(body["interval"])
     if body["overhead"]:
         yield _overhead(body["overhead"])
@@ -62,6 +63,12 @@ def _protection(body: dict[str, Any]) -> str:
     if not body["protected"]:
         return f"[bold]NOT PROTECTED YET[/bold]: copies of version {version} are still on their way to their holders"
     return f"protected: every copy of version {version} is in place; {redone}"
+
+
+def _scheme(facts: dict[str, Any] | None) -> Iterator[str]:
+    """Where there is something to say about how it was chosen."""
+    if facts is not None and facts["scheme"]["reason"]:
+        yield f"snapshots are protected by {facts['scheme']['scheme']}: {facts['scheme']['reason']}"
 
 
 def _job_size(size: dict[str, Any]) -> Iterator[str]:

@@ -65,9 +65,9 @@ class DrainAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemeAsked:
-    """A person wants snapshots to be protected in another way."""
+    """A person wants snapshots to be protected in another way. None: the job is to choose again, within its bounds."""
 
-    scheme: Scheme
+    scheme: Scheme | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

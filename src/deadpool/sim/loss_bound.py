@@ -35,7 +35,8 @@ class LossBound:
         options = self._world.options
         copies_s = (
             2 * max(0.5, options.copy_s)
-            + options.push_s * max(options.holders + options.adaptive, options.nodes if options.scheme else 0)
+            + options.push_s
+            * max(options.holders + options.adaptive, options.nodes if options.scheme or options.coded else 0)
             + SLOW_PUSH_S
         )
         return copies_s + 100 * options.latency_s + NEWS_S

@@ -158,7 +158,7 @@ class Coordinator:
             case DrainAsked(node=node, reason=reason):
                 self._drain_requests.drain(node, reason, now)
             case SchemeAsked(scheme=scheme):
-                self.protection.use_scheme(scheme, now)
+                self.protection.schemes.on_asked(scheme, now)
             case CheckpointAsked():
                 self.checkpoints.ask()
             case CheckpointFound(checkpoint=checkpoint):

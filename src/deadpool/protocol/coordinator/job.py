@@ -57,7 +57,8 @@ class JobState:
         self.held_once_more: set[str] = set()  # of these: nodes whose ranks get a further holder from the next plan on
         self.leave_requests: dict[str, str] = {}  # nodes that were told to end, in this order: why
         self.seats: tuple[str, ...] = ()  # of the newest plan
-        self.scheme = config.scheme or Scheme(copies=self.layout.holders)  # counts from the next plan on
+        self.asked_scheme = config.scheme or Scheme(copies=self.layout.holders)  # when the job was started
+        self.scheme = self.asked_scheme  # counts from the next plan on
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.inexact_from: int | None = None  # the step from which the job has not been bit-identical any more
         self._shares: dict[

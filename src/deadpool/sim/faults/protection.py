@@ -17,9 +17,13 @@ TRIGGERS = (TIME, TIME, TIME, "go", "fence", "planned", "drain")
 
 def change_scheme(world: World) -> bool:
     """It is no loss: what protects the watermark stays until something newer is protected in the new way. Whole copies
-    are as many as the job began with, which are the user's lower bound."""
+    are as many as the job began with, which are the user's lower bound. None: the job is to choose again."""
     coded = [scheme for scheme in map(Scheme.parse, CODED) if scheme.losses < world.layout.positions]
-    fitting = [Scheme(copies=world.layout.holders), *coded]
+    fitting: list[Scheme | None] = [
+        Scheme(copies=world.layout.holders),
+        *coded,
+        *([None] if world.options.coded else []),
+    ]
     chosen = world.rng.choice(fitting)
     world.log("world", "scheme", {"scheme": str(chosen)})
     world.feed(SchemeAsked(scheme=chosen))
