@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from deadpool.config import JobConfig, resolve
@@ -177,12 +179,20 @@ def test_neither_yes_nor_no():
         resolve({}, environment={"DEADPOOL_REPLACE_STRAGGLERS": "maybe"})
 
 
-def test_only_one_coordinator_lets_a_job_shrink():
+def test_jobs_that_could_never_shrink_are_told_so():
     assert JobConfig(nodes=2, without_spare="shrink").checked().without_spare == "shrink"
     with pytest.raises(ConfigError, match="without_spare='grow' cannot be used: give wait or shrink"):
         JobConfig(nodes=2, without_spare="grow").checked()
-    with pytest.raises(ConfigError, match="without_spare='shrink' cannot be used: give wait"):
-        JobConfig(nodes=3, without_spare="shrink", standby_coordinators=1).checked()
+    several = "without_spare='shrink' cannot be used: give wait: a job with several coordinators cannot shrink"
+    for coordinators in ({"standby_coordinators": 1}, {"coordinators": "a:1,b:1,c:1"}):
+        with pytest.raises(ConfigError, match=several):
+            JobConfig(nodes=3, without_spare="shrink", **coordinators).checked()
+    with pytest.raises(
+        ConfigError, match=r"snapshots are coded, by protect='rs\(2,1\)', cannot shrink \(copies=N can\)"
+    ):
+        JobConfig(nodes=4, without_spare="shrink", protect="rs(2,1)").checked()
+    assert JobConfig(nodes=4, without_spare="shrink", protect="copies=2").checked().scheme.copies == 2
+    assert JobConfig(nodes=4, without_spare="shrink", protect="auto").checked().protect == "auto"
 
 
 def test_settings_that_are_told_keep_targets_of_hooks_secret():
@@ -205,6 +215,32 @@ def test_bounds_of_adaptive_protection():
         resolve({"nodes": 4, "protect": "copies=2", "protect_at_most": "copies=1"}, environment={})
     evicting = resolve({"nodes": 4, "evict_ill": True}, environment={})
     assert evicting.protection_bounds() == {"copies": 1.0, "memory": 0.5, "every": 0.0}
+
+
+def test_parity_may_be_allowed_in_place_of_copies():
+    assert resolve({"nodes": 4, "protect": "auto"}, environment={}).coded_bound is None
+    given = resolve({"nodes": 5, "protect_at_most": "memory=0.25, rs(4, 1),every=8"}, environment={})
+    assert str(given.coded_bound) == "rs(4,1)"
+    assert given.protection_bounds() == {"copies": 1.0, "memory": 0.25, "every": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"protect_at_most": "rs(4,0)"}, "needs 1 <= M <= K"),
+        ({"protect_at_most": "rs(4,1),rs(8,2)"}, "give one scheme"),
+        ({"protect_at_most": "rs(4"}, "separated by commas"),
+        ({"protect_at_most": "scheme=rs(4,1)"}, "separated by commas"),
+        ({"protect_at_most": "rs(4,1)", "protect": "copies=2"}, "as many losses as copies=2 survives"),
+        ({"protect_at_most": "rs(4,1)", "protect": "rs(4,1)"}, "no rs(K,M) beside protect='rs(4,1)'"),
+        ({"protect_at_most": "rs(4,1)", "nodes": 2}, "takes less memory on 2 nodes than copies=1"),
+        ({"protect_at_most": "rs(4,4)", "nodes": 4}, "less than the 4 nodes"),
+        ({"protect_at_most": "rs(4,1)", "without_spare": "shrink"}, "which needs whole copies"),
+    ],
+)
+def test_parity_that_cannot_be_allowed(settings, why):
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        resolve({"nodes": 5, **settings}, environment={})
 
 
 @pytest.mark.parametrize("text", ["copies=4", "copies=0", "copies", "memory=2", "every=100", "holders=2", "copies=2.x"])

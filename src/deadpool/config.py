@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from deadpool import timeouts
-from deadpool.config_values import cast, parse_bandwidth, parse_bounds, parse_cpus, parse_period, read_racks, read_toml
+from deadpool.config_values import (
+    cast,
+    coded_bound,
+    parse_bandwidth,
+    parse_bounds,
+    parse_cpus,
+    parse_period,
+    read_racks,
+    read_toml,
+)
 from deadpool.environment import PREFIX
 from deadpool.errors import ConfigError
 from deadpool.fault_orders import ORDER_HELP, parse_order
@@ -129,8 +138,9 @@ class JobConfig:
     isolation_timeout_s: float = _derived("isolation_timeout_s")
     protect_at_most: str = setting(
         "",
-        "how far protection may be raised for nodes that look ill, as in copies=2,memory=0.5,every=8: holders of a "
-        "rank, share of a node's memory for copies, steps between snapshots while all nodes look well",
+        "how far the job may change its protection by itself, as in copies=2,memory=0.5,every=8,rs(4,1): holders of a "
+        "rank of a node that looks ill, share of a node's memory for copies, steps between snapshots while all nodes "
+        "look well, parity instead of copies where these take more memory than that",
         default_text="it stays as it is",
     )
     protect_dwell_s: float = setting(
@@ -238,7 +248,30 @@ class JobConfig:
         accepted = f"copies of at least the {least} that there are anyway, and fewer than the {self.nodes} nodes"
         fits = least <= bounds["copies"] <= max(least, self.nodes - 1)
         _require("protect_at_most", self.protect_at_most, fits, accepted)
+        self._check_coded_bound()
         return bounds
+
+    @property
+    def coded_bound(self) -> Scheme | None:
+        """How snapshots may be coded where whole copies take too much memory; None: they may not."""
+        text = coded_bound(self.protect_at_most)
+        try:
+            return Scheme.parse(text) if text else None
+        except ValueError as error:
+            raise ConfigError(f"protect_at_most={self.protect_at_most!r} cannot be used: {error}") from None
+
+    def _check_coded_bound(self) -> None:
+        coded, asked, given = self.coded_bound, self.scheme, self.protect_at_most
+        if coded is None:
+            return
+        _require("protect_at_most", given, not asked.is_coded, f"no rs(K,M) beside protect={self.protect!r}")
+        fits = coded.losses >= asked.losses and coded.losses < self.nodes
+        accepted = f"rs(K,M) with M of at least {asked.losses} and less than the {self.nodes} nodes: as many losses as "
+        _require("protect_at_most", given, fits, f"{accepted}{asked} survives")
+        saves = coded.held_share(self.nodes) < asked.held_share(self.nodes)
+        _require("protect_at_most", given, saves, f"rs(K,M) that takes less memory on {self.nodes} nodes than {asked}")
+        stays = self.without_spare == "wait"
+        _require("protect_at_most", given, stays, "no rs(K,M) beside without_spare=shrink, which needs whole copies")
 
     def told(self) -> dict[str, Any]:
         """All settings, for whoever reads about the job. Targets of hooks may be secrets, so only their labels."""
@@ -281,9 +314,7 @@ class JobConfig:
         _require("metrics_port", self.metrics_port, 0 <= last < 65536, accepted)
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
-        _require("without_spare", self.without_spare, self.without_spare in WITHOUT_SPARE, "wait or shrink")
-        alone = not self.standby_coordinators and "," not in self.coordinators
-        _require("without_spare", self.without_spare, self.without_spare == "wait" or alone, "wait, with standbys")
+        self._check_shrinking()
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         parked = self.parked_state
         _require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
@@ -308,6 +339,14 @@ class JobConfig:
             losses = self.nodes
         accepted = f"auto, copies=N or rs(K,M) with N or M less than the {self.nodes} nodes, and M at most K"
         _require("protect", self.protect, not self.protect or losses < self.nodes, accepted)
+
+    def _check_shrinking(self) -> None:
+        then, waits = self.without_spare, self.without_spare == "wait"
+        _require("without_spare", then, then in WITHOUT_SPARE, "wait or shrink")
+        alone = not self.standby_coordinators and "," not in self.coordinators
+        _require("without_spare", then, waits or alone, "wait: a job with several coordinators cannot shrink")
+        accepted = f"wait: a job whose snapshots are coded, by protect={self.protect!r}, cannot shrink (copies=N can)"
+        _require("without_spare", then, waits or not self.scheme.is_coded, accepted)
 
     def _check_durable(self) -> None:
         parse_period(self.durable_every)

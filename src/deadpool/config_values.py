@@ -10,6 +10,8 @@ from typing import Any
 
 from deadpool.errors import ConfigError
 
+_CODED = re.compile(r"rs\([^)]*\)")
+
 
 def parse_cpus(text: str) -> frozenset[int]:
     """From numbers and ranges, e.g. "0-3,8"."""
@@ -44,19 +46,28 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_bounds(text: str) -> dict[str, float]:
-    """From "copies=2,memory=0.5,every=8", each of which may be left out."""
+    """From "copies=2,memory=0.5,every=8,rs(4,1)", each of which may be left out. The scheme: `coded_bound`."""
     limits = {"copies": (1.0, 16.0), "memory": (0.01, 1.0), "every": (1.0, 64.0)}
     found: dict[str, float] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in filter(None, (part.strip() for part in _CODED.sub("", text).split(","))):
         name, _, number = part.partition("=")
         least, most = limits.get(name, (1.0, 0.0))
         if not re.fullmatch(r"\d+(\.\d+)?", number) or not least <= float(number) <= most:
             accepted = (
-                "copies=2 (holders of a rank), memory=0.5 (share of a node), every=8 (steps), separated by commas"
+                "copies=2 (holders of a rank), memory=0.5 (share of a node), every=8 (steps), rs(4,1) (parity, where "
+                "copies take more memory than that), separated by commas"
             )
             raise ConfigError(f"protect_at_most={text!r} cannot be used: give {accepted}")
         found[name] = float(number)
     return found
+
+
+def coded_bound(text: str) -> str:
+    """The coded scheme in the same text, as in "rs(4,1)"; "": there is none."""
+    found = _CODED.findall(text)
+    if len(found) > 1:
+        raise ConfigError(f"protect_at_most={text!r} cannot be used: give one scheme rs(K,M)")
+    return found[0] if found else ""
 
 
 def parse_bytes(text: str, name: str) -> int:

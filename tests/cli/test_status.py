@@ -26,10 +26,10 @@ FIGURES = {
 }
 
 
-def core_of(racks, budget=0.0):
+def core_of(racks, budget=0.0, **more):
     deadlines = Deadlines(node_s=9, fence_s=9, prepare_s=9, connect_s=9, spare_wait_s=9, hang_s=9)
     shape = Layout(positions=len(racks), per_node=1, holders=1)
-    settings = Settings(layout=shape, slots=2, heartbeat_s=1, unwind_s=4, overhead_budget=budget)
+    settings = Settings(layout=shape, slots=2, heartbeat_s=1, unwind_s=4, overhead_budget=budget, **more)
     core = Coordinator(CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule(every=2)))
     for index, rack in enumerate(racks):
         join = Join(node=f"n{index}", incarnation="a", data=Address(host="h", port=1), spare=False, rack=rack)
@@ -106,6 +106,11 @@ def test_what_an_operator_should_know_is_said(capsys, monkeypatch):
     assert "node n1 is being drained (rehearsing); its ranks go to node s0" in text
 
 
+def test_without_a_spare_a_job_that_may_shrink_is_not_said_to_wait(capsys, monkeypatch):
+    text = shown(core_of([None, None, None], without_spare="shrink"), {}, capsys, monkeypatch)
+    assert "no spare: after a loss the job shrinks if it can, or waits for one; add it with" in text
+
+
 def test_slow_node_is_shown_also_where_the_others_hardly_work(capsys, monkeypatch):
     core = core_of([None, None, None])
     core.stragglers.known["n1"] = Straggler(node="n1", rank=1, own_s=0.4, usual_s=0.0, step_s=0.5)
@@ -134,6 +139,15 @@ def test_protection_is_said_in_words(capsys, monkeypatch, changes, text):
     monkeypatch.setenv("COLUMNS", "200")
     _print(body_of(**changes))
     assert text in capsys.readouterr().out
+
+
+def test_the_choice_of_a_scheme_is_told_with_its_reason(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    scheme = {"scheme": "rs(4,1)", "reason": "the job has chosen it: n3 has only 8% of its memory left"}
+    _print(body_of(protection={"guarded": {}, "held_once_more": [], "environment": [], "scheme": scheme}))
+    assert "snapshots are protected by rs(4,1): the job has chosen it: n3 has only 8%" in capsys.readouterr().out
+    _print(body_of())
+    assert "snapshots are protected by" not in capsys.readouterr().out
 
 
 def test_lag_is_never_negative():

@@ -1,4 +1,7 @@
-"""The command of --while-parked, as real processes: it is gone within a second, whatever it does."""
+"""The command of --while-parked, as real processes: it is gone when it is told to stop, whatever it does.
+
+How long that takes is measured by benchmarks/pool.py: a niced command says little about it on a machine that is busy.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from deadpool.control import parked_command
 from deadpool.control.parked_command import ParkedCommand
-from deadpool.control.parked_keeper import NICENESS
+from deadpool.control.parked_keeper import NICENESS, _children, _children_by_parent
 from deadpool.protocol.effects import ParkedWorkEnded
 
 COMMANDS = {
@@ -21,10 +26,14 @@ COMMANDS = {
     "ignores SIGTERM": "trap '' TERM; echo began; while true; do sleep 60; done",
     "is stopped": "echo began; kill -STOP $$; sleep 60",
     "has children": "sleep 60 & sleep 60 & (sleep 60 & sleep 60) & echo began; wait",
-    "daemonises": "setsid sh -c 'setsid sleep 61 & sleep 0.1' & sleep 0.3; echo began; sleep 60",
+    "daemonises": "setsid sh -c 'setsid sh -c \"echo began; exec sleep 61\" &' & sleep 60",
     "is left by its daemon": "setsid sh -c \"trap '' TERM; echo began; while true; do sleep 61; done\" & exit 0",
     "forks all the time": "trap '' TERM; echo began; while true; do (trap '' TERM; sleep 60) & sleep 0.02; done",
 }
+
+OBEDIENT = ("ends on SIGTERM", "has children", "daemonises")
+LONG_S = 10.0
+"""Enough for a niced process to end on SIGTERM, however busy the machine is."""
 
 
 class Played:
@@ -37,6 +46,13 @@ class Played:
     async def began(self) -> None:
         while not self.log.exists() or "began" not in self.log.read_text():
             await asyncio.sleep(0.01)
+
+
+def wait_for(condition: Callable[[], bool], patience_s: float = 20) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def left(mark: str) -> list[str]:
@@ -52,8 +68,10 @@ def left(mark: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", COMMANDS)
-def test_it_is_gone_within_a_second(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_gone_when_it_is_stopped(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARKED_AS", str(tmp_path))
+    if kind in OBEDIENT:
+        monkeypatch.setattr(parked_command, "GRACE_S", LONG_S)
 
     async def play() -> ParkedWorkEnded:
         played = Played(COMMANDS[kind], tmp_path)
@@ -65,9 +83,63 @@ def test_it_is_gone_within_a_second(kind: str, tmp_path: Path, monkeypatch: pyte
 
     ended = asyncio.run(play())
     assert left(f"MARKED_AS={tmp_path}") == []
-    assert ended.took_s < 1.0
-    obeys = kind in ("ends on SIGTERM", "has children", "daemonises")
-    assert (ended.killed == 0) == obeys or kind == "is stopped"
+    assert (ended.killed == 0) == (kind in OBEDIENT) or kind == "is stopped"
+
+
+def test_a_keeper_that_gets_no_cpu_time_leaves_nobody_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stopped, which is as little as it can get."""
+    monkeypatch.setenv("MARKED_AS", str(tmp_path))
+    monkeypatch.setattr(parked_command, "GRACE_S", 0.02)
+
+    async def play() -> None:
+        played = Played("(trap '' TERM; setsid sleep 62) & (sleep 62 & sleep 62) & echo began; wait", tmp_path)
+        played.command.start(1)
+        await asyncio.wait_for(played.began(), 20)
+        assert played.command._keeper is not None
+        played.command._keeper.send_signal(signal.SIGSTOP)
+        await played.command.close()
+
+    asyncio.run(play())
+    assert left(f"MARKED_AS={tmp_path}") == []
+
+
+def test_it_is_stopped_where_the_kernel_lists_no_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARKED_AS", str(tmp_path))
+    code = (
+        "from deadpool.control import parked_keeper as keeper; keeper._kernel_lists_children = lambda: False; "
+        "keeper._children = lambda pid: []; keeper.main()"
+    )
+    command = "setsid sh -c 'setsid sh -c \"echo began; exec sleep 61\" &' & sleep 60"
+    words = [sys.executable, "-c", code, str(LONG_S), str(tmp_path / "log"), command]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as keeper:
+        wait_for(lambda: (tmp_path / "log").exists() and "began" in (tmp_path / "log").read_text())
+        keeper.terminate()
+        output, _ = keeper.communicate(timeout=20)
+    assert output.split()[1:] == ["0"]
+    assert left(f"MARKED_AS={tmp_path}") == []
+
+
+def test_parents_tell_the_same_as_the_kernels_lists() -> None:
+    words = ["sh", "-c", "sleep 60 & sleep 60 & echo began; wait"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, process_group=0) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"began\n"
+        found = sorted(_children_by_parent()[process.pid])
+        assert len(found) == 2 and found == sorted(_children(process.pid))
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_one_that_cannot_be_started_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+
+    async def play() -> ParkedWorkEnded:
+        played = Played("echo began", tmp_path)
+        played.command.start(1)
+        played.command.stop()
+        ended = await asyncio.wait_for(played.ended.get(), 20)
+        await played.command.close()
+        return ended
+
+    assert asyncio.run(play()) == ParkedWorkEnded(code=127)
 
 
 def test_its_own_end_is_told_with_its_code(tmp_path: Path) -> None:
@@ -107,12 +179,6 @@ asyncio.run(main())
 """
     variables = {**os.environ, "MARKED_AS": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", program], env=variables) as agent:
-        deadline = time.monotonic() + 20
-        while not (tmp_path / "log").exists() or "began" not in (tmp_path / "log").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: (tmp_path / "log").exists() and "began" in (tmp_path / "log").read_text())
         agent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while found := left(f"MARKED_AS={tmp_path}"):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
+    wait_for(lambda: not left(f"MARKED_AS={tmp_path}"))

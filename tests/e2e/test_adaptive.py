@@ -87,6 +87,35 @@ def test_ill_node_is_evicted_before_it_dies(make_stage, play, health):
     assert [e["node"] for e in stage.events("left")] == ["n1"]
 
 
+def chosen(stage):
+    return [e["change"] for e in stage.events("protection") if e["change"].startswith(("rs(", "copies="))]
+
+
+@pytest.mark.thorough
+def test_memory_runs_out_and_snapshots_are_coded(make_stage, play, health):
+    """Between two steps, and when that node dies its ranks are rebuilt from parity."""
+    settings = {"nodes": 3, "protect_at_most": "rs(2,1)", "protect_dwell_s": 20.0, "health_root": health.pattern}
+    stage = make_stage(scene="wait@3:1 wait@6:1", **settings)
+
+    def during():
+        stage.await_gate(3)
+        stage.await_committed(3)
+        health.leave_memory("n1", 4)
+        stage.trial.await_true(lambda: chosen(stage) == ["rs(2,1)"], "the choice of parity", 60.0)
+        stage.open_gate(3)
+        stage.trial.await_event("go", count=2)
+        stage.await_committed(5)
+        stage.kill_node_at_gate("n1", 6)
+
+    results = play(stage, during)
+    assert stage.seats() == ["n0", "n3", "n2"] and results.steps_done_again() <= 1
+    (change,) = stage.events("protection")
+    assert change["reason"].startswith("n1 has only 6% of its memory left: snapshots are coded as rs(2,1)")
+    (reconfiguration,) = stage.events("reconfiguration")
+    planned = [e for e in stage.events("planned") if e["cause"] == reconfiguration["cause"]]
+    assert [plan["lost_steps"] for plan in planned] == [0]
+
+
 def holders(stage, node):
     return next(each["holders"] for each in stage.status()["nodes"] if each["node"] == node)
 

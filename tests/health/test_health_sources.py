@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from deadpool.chaos.health_files import CORRECTABLE_ERRORS, LINK_FAILURES, UNCORRECTABLE_ERRORS, XID, HealthFiles
+from deadpool.control import health_watch
 from deadpool.control.health_watch import HealthWatch
 from deadpool.health.kernel_log import KernelLog, classify
 from deadpool.health.sampling import NodeSampler, Totals
@@ -20,6 +22,13 @@ from deadpool.protocol import health
 from deadpool.protocol.health import HealthSample
 
 STAND_IN = Path(__file__).parent.parent / "clusters" / "doctor" / "fake_nvml.c"
+
+
+def await_true(ready, what, patience_s=20.0):
+    deadline = time.monotonic() + patience_s
+    while not ready():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -132,34 +141,180 @@ def test_watch_reports_from_a_thread_and_ends(files):
         else:
             files.count("n0", CORRECTABLE_ERRORS, 50)
 
-    watch = HealthWatch(files.folder / "n0", report, look_every_s=0.01)
+    watch = HealthWatch(files.folder / "n0", report, print, look_every_s=0.01)
     watch.start()
     assert grown.wait(10)
     watch.close()
     assert threading.current_thread() is threading.main_thread() and len(seen) >= 2
 
 
-@pytest.mark.parametrize(
-    ("state", "counters", "gauges"),
-    [
-        ("sound", [0, 0, 0, 0], [0.0, 0.0]),
-        ("ecc", [0, 0, 0, 3], [0.0, 0.0]),
-        ("hot", [0, 0, 0, 0], [1.0, 0.0]),
-        ("power-capped", [0, 0, 0, 0], [0.0, 0.0]),
-    ],
-)
-def test_gpus_through_the_real_package(tmp_path, state, counters, gauges):
-    """With a library in place of the driver's, of which the second GPU is ill."""
+def test_look_that_fails_is_told_once_and_makes_no_gpu_silent(files, monkeypatch):
+    """A driver that is silent for a minute is LIKELY to be broken, and would have the node drained."""
+    looks, told, failed = [], [], []
+
+    class Broken:
+        def buses_of_others(self):
+            return frozenset()
+
+        def counters(self):
+            looks.append(1)
+            if len(looks) > 1:
+                raise AttributeError("no such figure in this version of the package")
+            return [(health.CORRECTABLE, "GPU 0", 5)]
+
+        def gauges(self):
+            return [(health.HOT, 1.0, "GPU 0")]
+
+        def close(self):
+            looks.append("closed")
+
+    monkeypatch.setattr(health_watch, "open_gpus", Broken)
+    monkeypatch.setattr(health_watch, "SILENT_S", 0.0)
+    watch = HealthWatch(files.folder / "n0", told.append, lambda *it: failed.append(it), look_every_s=0.01)
+    watch.start()
+    await_true(lambda: len(looks) > 3, "further looks")
+    known = len(told)
+    await_true(lambda: len(told) > known + 1, "a look after them")
+    watch.close()
+    assert looks[-1] == "closed" and failed == [
+        ("GPUs", "AttributeError: no such figure in this version of the package")
+    ]
+    assert told[-1].gauges.keys() == {health.MEMORY_PRESSURE, health.MEMORY_LOW}
+    assert told[-1].counters[health.CORRECTABLE] == 0  # as before: what has been counted is not counted again
+
+
+def test_files_that_cannot_be_understood_end_no_watch(files):
+    told, failed = [], []
+    (files.folder / "n0/proc/pressure/memory").write_text("full avg60\n")
+    watch = HealthWatch(files.folder / "n0", told.append, lambda *it: failed.append(it), look_every_s=0.01)
+    watch.start()
+    await_true(lambda: failed, "the failure")
+    files.set_pressure("n0", 33.0)
+    await_true(lambda: told, "a look")
+    watch.close()
+    assert [source for source, _ in failed] == ["files"]
+
+
+def test_bridges_and_other_cards_without_a_device_do_not_count(files, sampler):
+    for name in ("docker0", "veth12", "lo"):
+        for counter in ("carrier_down_count", "statistics/rx_errors"):
+            path = files.folder / "n0/sys/class/net" / name / counter
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("0\n")
+    sampler.look()
+    for name in ("docker0", "veth12", "lo"):
+        files.count("n0", f"sys/class/net/{name}/carrier_down_count", 7)
+        files.count("n0", f"sys/class/net/{name}/statistics/rx_errors", 100)
+    counters = sampler.look().counters
+    assert (counters[health.LINK_RESETS], counters[health.LINK_ERRORS]) == (0, 0)
+
+
+def test_xid_of_a_gpu_that_another_job_uses_does_not_count(files, sampler):
+    sampler.buses_of_others = frozenset({"0000:01:00"})
+    files.log("n0", XID)
+    assert health.XID not in sampler.look().counters
+    sampler.buses_of_others = frozenset({"0000:3b:00"})
+    files.log("n0", XID)
+    assert sampler.look().counters[health.XID] == 1
+
+
+def test_lost_gpu_is_certain_to_have_failed():
+    assert [rule.grade for rule in health.GAUGES if rule.kind == health.GPU_LOST] == [health.CERTAIN]
+
+
+# --- NVML, with a library in place of the driver's, of which the second GPU is ill ------------------------------------
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
     pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install 'torch-deadpool[doctor]'")
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler for the stand-in of NVML")
-    library = tmp_path / "libnvidia-ml.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", str(library), str(STAND_IN)], check=True, timeout=60)
-    code = (
-        "import json; from deadpool.health.gpus import open_gpus; gpus = open_gpus(); "
-        "gauges = [value for _, value, _ in gpus.gauges()]; "
-        "print(json.dumps([[total for _, _, total in gpus.counters()], gauges[-2:]]))"
-    )
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "FAKE_NVML": state}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
-    assert json.loads(ran.stdout) == [counters, gauges], ran.stderr
+    folder = tmp_path_factory.mktemp("nvml")
+    words = ["cc", "-shared", "-fPIC", "-w", "-o", str(folder / "libnvidia-ml.so.1"), str(STAND_IN)]
+    subprocess.run(words, check=True, timeout=60)
+    return folder
+
+
+LOOK = """
+import json
+from deadpool.health.gpus import open_gpus
+from deadpool.health.sampling import GpuSampler
+gpus = open_gpus()
+if gpus is None:
+    print(json.dumps(None))
+else:
+    totals = {}
+    for kind, source, total in gpus.counters():
+        totals.setdefault(source, []).append(total)
+    sampler = GpuSampler(gpus)
+    sampler.look()
+    sample = sampler.look()
+    print(json.dumps([totals, sample.gauges, sample.details, sorted(gpus.buses_of_others())]))
+"""
+
+
+def look(library, state, **variables):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    environment |= {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": state, **variables}
+    ran = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize(
+    ("state", "errors", "shown"),
+    [
+        ("sound", 0, None),
+        ("ecc", 3, None),
+        ("hot", 0, health.HOT),
+        ("power-capped", 0, None),
+        ("falls", 0, health.GPU_LOST),
+    ],
+)
+def test_gpus_through_the_real_package(library, state, errors, shown):
+    totals, gauges, details, others = look(library, state)
+    assert totals == {"GPU 0": [0, 0], "GPU 1": [0, errors]} and others == []
+    assert gauges == {kind: float(kind == shown) for kind in (health.HOT, health.THROTTLED, health.GPU_LOST)}
+    assert [details[kind].startswith("GPU 1 ") for kind in details] == [True] * (shown is not None)
+
+
+def test_gpu_that_is_lost_from_the_beginning_is_lost(library):
+    totals, gauges, details, _ = look(library, "lost")
+    assert totals == {"GPU 0": [0, 0]} and gauges[health.GPU_LOST] == 1.0 and "GPU 1" in details[health.GPU_LOST]
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen", "others"),
+    [
+        ("0", ["GPU 0"], ["0000:3b:00"]),
+        ("1", ["GPU 1"], ["0000:1a:00"]),
+        ("1,0", ["GPU 0", "GPU 1"], []),
+        ("0,-1,1", ["GPU 0"], ["0000:3b:00"]),
+        ("GPU-bbbb", ["GPU 1"], ["0000:1a:00"]),
+        ("MIG-cccc-3333", ["GPU 1"], ["0000:1a:00"]),
+        ("MIG-GPU-aaaa-1111/7/0", ["GPU 0"], ["0000:3b:00"]),
+        ("GPU-dddd", ["GPU 0", "GPU 1"], []),
+        ("GPU-", ["GPU 0", "GPU 1"], []),
+        ("7", ["GPU 0", "GPU 1"], []),
+        ("MIG-dddd", ["GPU 0", "GPU 1"], []),
+    ],
+)
+def test_only_gpus_that_trainers_see_count(library, visible, seen, others):
+    totals, *_, found = look(library, "ecc", CUDA_VISIBLE_DEVICES=visible)
+    assert (sorted(totals), found) == (seen, others)
+
+
+def test_lost_gpu_of_another_job_is_not_ours(library):
+    _, gauges, *_ = look(library, "lost", CUDA_VISIBLE_DEVICES="0")
+    assert gauges[health.GPU_LOST] == 0.0
+
+
+def test_job_without_gpus_looks_at_none(library):
+    assert look(library, "ecc", CUDA_VISIBLE_DEVICES="") is None
+
+
+def test_numbers_of_unlike_gpus_mean_something_only_in_the_order_of_the_bus(library):
+    assert sorted(look(library, "mixed", CUDA_VISIBLE_DEVICES="1")[0]) == ["GPU 0", "GPU 1"]
+    ordered = {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert sorted(look(library, "mixed", **ordered)[0]) == ["GPU 1"]

@@ -26,7 +26,7 @@ from deadpool.protocol.topology import Layout, Schedule
 from deadpool.wire.codec import decode, encode
 
 EVERY_STEP = Schedule()
-GROUP = NodeGroup(positions=(0, 1, 2), parities=1)  # of an agent whose copies are coded
+GROUP = NodeGroup(positions=(0, 1, 2), parities=1)  # where copies are coded
 DEADLINES = Deadlines(node_s=5, fence_s=10, prepare_s=60, connect_s=20, spare_wait_s=100, hang_s=0)
 
 
@@ -87,7 +87,8 @@ class Bench:
 class CoordinatorBench(Bench):
     """Lines: `n0: sealed 0 v1@1.1`, `lost n1`, `wait 5`; `n0: @1.1 sealed ...` was said in that generation.
     `n0: heartbeat 0 step=7 step_s=0.5 stall_s=0.01 commit_s=0.2` tells of rank 0, at the present interval;
-    `n0: works 0 0.4 of=0.5` says that it works 0.4 s of a step of 0.5 s."""
+    `n0: works 0 0.4 of=0.5` says that it works 0.4 s of a step of 0.5 s; `n0: memory 100 40 60 30` that it has 100 GiB,
+    40 of them left, that its arena takes 60, and that 30 of these are for copies of its own ranks."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
@@ -120,7 +121,7 @@ class CoordinatorBench(Bench):
             case ["drain", node]:
                 return [fx.DrainAsked(node=node, reason="asked to")]
             case ["protect", scheme]:
-                return [fx.SchemeAsked(scheme=Scheme.parse(scheme))]
+                return [fx.SchemeAsked(scheme=Scheme.parse(scheme) if scheme != "auto" else None)]
             case ["checkpoint-asked"]:
                 return [fx.CheckpointAsked()]
             case ["checkpoint-found", name, number]:
@@ -153,7 +154,10 @@ class CoordinatorBench(Bench):
             said = [[words[0], *(f"{rank}:{step}" for rank in own for step in words[1:])]]
         elif words[0] == "has":
             held = [r for p in self.coordinator.commits.placement.held_by(position) for r in layout.ranks_at(p)]
-            said = [["sealed", str(r), words[1]] for r in own] + [["stored", str(r), words[1]] for r in held]
+            kept = [["stored", str(r), words[1]] for r in held]
+            if self.coordinator.commits.placement.groups:
+                kept = [["encoded", ",".join(map(str, held)), words[1]]]
+            said = [["sealed", str(r), words[1]] for r in own] + kept
         else:
             said = [[words[0], str(rank), *words[1:]] for rank in own]
         return [fx.FromAgent(node=node, message=self._message(node, line)) for line in said]
@@ -182,6 +186,10 @@ class CoordinatorBench(Bench):
                 return msg.Heartbeat(generation=now_in, steps=_steps(steps), paused=_by_rank(named.get("paused")))
             case ["signs", *signs]:
                 return msg.Health(signs=tuple(map(_sign, signs)))
+            case ["memory", *figures]:
+                total, available, taken, own = (int(figure) << 30 for figure in figures)
+                facts = {"memory_bytes": total, "available_bytes": available, "copies_bytes": taken, "own_bytes": own}
+                return msg.Health(signs=(), **facts)
             case ["trainers", *infos]:
                 return msg.Trainers(trainers=tuple(_info(word) for word in infos))
             case ["trainer-lost", "none", *reason]:
@@ -199,6 +207,9 @@ class CoordinatorBench(Bench):
                 return msg.Sealed(generation=now_in, copy=copy(f"{rank}:{name}"))
             case ["stored", rank, name]:
                 return msg.Stored(generation=now_in, rank=int(rank), version=version(name), bytes_received=1)
+            case ["encoded", names, name]:
+                ranks = tuple(int(rank) for rank in names.split(","))
+                return msg.Encoded(generation=now_in, version=version(name), ranks=ranks, bytes_received=1)
             case ["missed", rank, number]:
                 return _missed(now_in, int(rank), int(number), named)
             case ["fence-ack"]:
@@ -288,11 +299,12 @@ def _durable(named: dict[str, str]) -> DurableSettings | None:
 
 
 def _adaptive(named: dict[str, str]) -> AdaptiveBounds | None:
-    """`adaptive=2` allows two copies; `evict=ill`; `dwell=60` seconds."""
+    """`adaptive=2` allows two copies, `coded=rs(2,1)` parity; `evict=ill`; `dwell=60` seconds."""
     if "adaptive" not in named:
         return None
     most, dwell_s = int(named["adaptive"]), float(named.get("dwell", 600))
-    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s)
+    coded = Scheme.parse(named["coded"]) if "coded" in named else None
+    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, coded=coded)
 
 
 def _sign(word: str) -> msg.Sign:
@@ -344,8 +356,8 @@ def _takeover_report(term: int, named: dict[str, str]) -> msg.TakeoverReport:
         ),
         schedules=(schedule,),
         holders=tuple(named.get("holders", "").split(",")),
-        scheme=Scheme(copies=len(named.get("holders", "").split(","))),
-        group=None,
+        scheme=Scheme.parse(named.get("scheme", f"copies={len(named.get('holders', '').split(','))}")),
+        group=GROUP if "scheme" in named else None,
         inventory=_inventory(named),
         trainers=(),
         missed=tuple(int(word) for word in named.get("missed", "").split(",") if word),
@@ -399,7 +411,8 @@ class _Said:
 
 class AgentBench(Bench):
     """Lines: `plan 1.1`, `fence 1.2`, `n0.0: captured v1@1.1 1/0`, `hashed 1/0`, `exited n0.0 -9`,
-    `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge, which has a point),
+    `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge, which has a point; also
+    `memory=1000 left=400` bytes),
     `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
     `welcome 2 c1` asks for term 2. With `coded`, `plan 1.2 ... parities=2` changes the group of this node, and
     `spoilt 0:v1@1.1 parities=2` tells of the parity that it keeps for that group."""
@@ -411,6 +424,7 @@ class AgentBench(Bench):
         self._layout = layout_of(named)
         self._slots = int(named.get("slots", 2))
         self._group = GROUP if "coded" in named else None
+        self._adaptive = _adaptive({name: named[name] for name in named if name == "adaptive"})
 
     def inputs(self, words: list[str]) -> list[Any]:
         term = self.core.footing.promise.term
@@ -428,7 +442,8 @@ class AgentBench(Bench):
                 return [fx.Tick()]
             case ["welcome", *asked]:
                 term, by = (int(asked[0]), asked[1]) if asked else (1, "")
-                return [_Said(msg.Welcome(term=term, settings=settings(self._layout, self._slots), by=by))]
+                told = structs.replace(settings(self._layout, self._slots), adaptive=self._adaptive)
+                return [_Said(msg.Welcome(term=term, settings=told, by=by))]
             case ["found"]:
                 return [fx.CoordinatorFound()]
             case [trainer, "waits", *what] if trainer.endswith(":"):
@@ -438,7 +453,8 @@ class AgentBench(Bench):
             case ["sampled"]:
                 counted = {kind: int(count) for kind, count in named.items() if "." not in count}
                 high = {kind: float(value) for kind, value in named.items() if "." in value}
-                return [fx.HealthSampled(sample=HealthSample(counters=counted, gauges=high))]
+                memory = {"memory_bytes": counted.pop("memory", 0), "available_bytes": counted.pop("left", 0)}
+                return [fx.HealthSampled(sample=HealthSample(counters=counted, gauges=high, **memory))]
             case ["coordinator-lost"]:
                 return [fx.CoordinatorLost(reason="closed")]
             case ["stalled", seconds]:

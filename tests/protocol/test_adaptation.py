@@ -24,6 +24,7 @@ from deadpool.protocol.coordinator.adaptation import (
     Pacing,
     Suspect,
 )
+from deadpool.protocol.coordinator.scheme_choice import SCHEME, SchemeChoice
 from deadpool.protocol.health import CERTAIN, CORRECTABLE, DOUBTFUL, HOT, LIKELY, LINK_ERRORS, UNCORRECTABLE
 from deadpool.protocol.messages import Sign
 
@@ -39,7 +40,7 @@ def bounds(**named):
 
 
 def outlook(*suspects, **named):
-    given = {"positions": 8, "scheme": Scheme(copies=1), "spares": 2, "can_evict": True, **named}
+    given = {"positions": 8, "scheme": Scheme(copies=1), "spares": 2, "is_settled": True, **named}
     return Outlook(suspects=suspects, **given)
 
 
@@ -158,7 +159,7 @@ def test_evicted_one_at_a_time_the_worst_first():
 
 @pytest.mark.parametrize("named", [{"evict_ill": False}, {"evict_ill": True}])
 def test_nothing_is_evicted_unasked_or_beside_something_else(named):
-    decided = Adaptation(bounds(**named)).decide(outlook(suspect("n1", BROKEN), can_evict=not named["evict_ill"]), 0.0)
+    decided = Adaptation(bounds(**named)).decide(outlook(suspect("n1", BROKEN), is_settled=not named["evict_ill"]), 0.0)
     assert told(decided) == [("n1", GUARDED)]
 
 
@@ -183,8 +184,13 @@ def test_interval_stays_where_the_user_gives_no_bound():
 # --- never back and forth ---------------------------------------------------------------------------------------------
 
 
+SCHEME_CHANGES_A_DAY = 18
+"""Parity stays for 1, 2, 4 .. dwell times of ten minutes: seven of these are a day, and each may begin and end."""
+
+
 class Watcher:
-    """Objects to more changes than the budget within any hour, and to A, B, A within the dwell time."""
+    """Objects to more changes than the budget within any hour, to A, B, A within the dwell time, and to a scheme that
+    goes to and fro all day."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -201,19 +207,32 @@ class Watcher:
             for index in range(CHANGES, len(self.times))
             if self.times[index] - self.times[index - CHANGES] < hour_s
         ]
+        if len(self.by_subject[SCHEME]) > SCHEME_CHANGES_A_DAY:
+            found.append(f"{len(self.by_subject[SCHEME])} changes of the scheme in a day")
         for subject, history in self.by_subject.items():
-            values = [(-DWELL_S, UNGUARDED), *history]
+            values = [(-DWELL_S, "copies=1" if subject == SCHEME else UNGUARDED), *history]
             for (_, first), (at, _), (again_at, again) in zip(values, values[1:], values[2:], strict=False):
                 if first == again and again_at - at < DWELL_S:
                     found.append(f"{subject} was {first} again after {again_at - at:.0f} s")
         return found
 
 
+def spiteful_memory(rng: random.Random, scheme: Scheme) -> list[Memory]:
+    """Copies take too much wherever they are whole, and would fit wherever they are not."""
+    spite = rng.random() < 0.8
+    own = rng.choice((300, 260, 251) if spite != scheme.is_coded else (100, 180, 187, 190)) * MIB
+    held = own // (4 if scheme.is_coded else 1)
+    left = rng.choice((99, 120) if spite != scheme.is_coded else (400, 700)) * MIB
+    return [Memory(node=f"n{p}", total=1000 * MIB, available=left, copies=own + held, own=own) for p in range(8)]
+
+
 def adversary(seed: int) -> Watcher:
     """A day of health that changes whenever a change would hurt most: at the limits, at the ends of dwell times, and
     of many nodes at once."""
     rng = random.Random(seed)
-    adaptation = Adaptation(bounds(evict_ill=rng.random() < 0.5, every_at_most=rng.choice((0, 16))))
+    scheme, coded = Scheme(copies=1), Scheme(data=4, parities=1)
+    adaptation = Adaptation(bounds(evict_ill=rng.random() < 0.5, every_at_most=rng.choice((0, 16)), coded=coded))
+    choice = SchemeChoice(adaptation.bounds, adaptation.pacing)
     watcher, now, flipping = Watcher(), 0.0, [f"n{p}" for p in range(rng.choice((1, 2, 6)))]
     signs = ((), (ONE_STORM,), (STORMS,), (BROKEN,), (Sign(kind=LINK_ERRORS, grade=LIKELY),))
     shown = dict.fromkeys(flipping, ())
@@ -226,8 +245,12 @@ def adversary(seed: int) -> Watcher:
         per_hour = rng.choice((0.0, 0.0124, 0.0126, 0.049, 0.051))
         crowd = [suspect(n, *shown[n], position=p, per_hour=per_hour) for p, n in enumerate(flipping)]
         costs = {"stall_s": rng.choice((0.001, 0.1, 1.0)), "step_s": 1.0}
-        for change in adaptation.decide(outlook(*crowd, spares=rng.randint(0, 3), **costs), now):
+        memory = spiteful_memory(random.Random(f"{seed} {now}"), scheme)
+        told = {"scheme": scheme, "asked": Scheme(copies=1), "memory": memory}
+        seen = outlook(*crowd, spares=rng.randint(0, 3), **costs, **told)
+        for change in (*adaptation.decide(seen, now), *choice.decide(seen, now)):
             watcher.add(change, now)
+            scheme = Scheme.parse(change.value) if change.subject == SCHEME else scheme
     return watcher
 
 
@@ -235,6 +258,8 @@ def test_never_back_and_forth_under_an_adversary():
     watchers = [adversary(seed) for seed in range(60)]
     assert [objection for watcher in watchers for objection in watcher.objections()] == []
     assert sum(len(watcher.times) for watcher in watchers) > 1000, "too few decisions to show anything"
+    schemes = [len(watcher.by_subject[SCHEME]) for watcher in watchers]
+    assert sum(schemes) > 200, "too few changes of the scheme to show anything"
 
 
 @pytest.mark.parametrize(
@@ -248,6 +273,11 @@ def test_never_back_and_forth_under_an_adversary():
 def test_the_watcher_objects_where_a_rule_is_broken(monkeypatch, name, broken):
     monkeypatch.setattr(Pacing, name, broken)
     assert any(adversary(seed).objections() for seed in range(5))
+
+
+def test_the_watcher_objects_to_a_scheme_that_goes_to_and_fro_with_every_dwell_time(monkeypatch):
+    monkeypatch.setattr(SchemeChoice, "may_return", lambda self, now: True)
+    assert any("changes of the scheme" in each for seed in range(5) for each in adversary(seed).objections())
 
 
 def test_danger_finds_budget_that_calm_has_left():

@@ -8,6 +8,8 @@ from notation import address, copies, copy, version
 
 from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.coordinator.inventory_index import NodeView
+from deadpool.protocol.coordinator.ledger import Ledger
+from deadpool.protocol.coordinator.placement import place
 from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, plan
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Copies, Copy, Inventory, Live, Lives, Parity
@@ -103,3 +105,18 @@ def test_snapshot_that_is_not_the_one_that_was_coded_is_not_counted_on() -> None
     [order] = found.parts["s0"].orders
     [fetch] = order.fetch
     assert fetch.rebuild is not None and [block.member for block in fetch.rebuild.data] == [0, 2]
+
+
+def test_whole_copy_from_before_snapshots_were_coded_is_no_parity() -> None:
+    """In a group of two it is of the same rank at the same node, and a version would be complete without parity."""
+    layout = Layout(positions=2, per_node=1, holders=1)
+    ledger = Ledger(layout, ("n0", "n1"), place([None, None], Scheme(data=1, parities=1)))
+    for rank in (0, 1):
+        ledger.add_sealed(copy(f"{rank}:{V4}"))
+        [batch] = Copies.of(copies(f"{rank}:{V4}")).batches
+        ledger.add_stored_batch(batch, f"n{1 - rank}")
+        ledger.add_stored(rank, f"n{1 - rank}", version(V4))
+    assert not ledger.complete(version(V4))
+    for rank in (0, 1):
+        ledger.add_encoded((rank,), f"n{1 - rank}", version(V4))
+    assert ledger.complete(version(V4))

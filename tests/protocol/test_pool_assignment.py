@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.effects import Emit
 from deadpool.protocol.messages import HostState, PoolJob
 from deadpool.protocol.pool.assignment import assign
 from deadpool.protocol.pool.host import AgentExited, Assigned, LeaseSeen, PoolHost, ReadySeen, StartAgent, StopAgent
-from deadpool.protocol.pool.pool import FromHost, JobAdded, JobRemoved, Pool, ToHost
+from deadpool.protocol.pool.pool import (
+    REFUSED_LATELY_S,
+    FromHost,
+    HostLost,
+    JobAdded,
+    JobRemoved,
+    Pool,
+    ToHost,
+    WarnHost,
+)
 
 
 def job(name: str, **more: int) -> PoolJob:
     return PoolJob(name=name, coordinators="c:1", secret_file="/s", script=("x.py",), folder="/", **more)  # type: ignore[arg-type]
 
 
-def host(name: str, memory: int = 10, parked: str = "", leased_to: str = "") -> HostState:
-    return HostState(host=name, memory_bytes=memory, parked=tuple(parked), ready=(), leased_to=leased_to)
+def host(name: str, memory: int = 10, parked: str = "", leased_to: str = "", machine: str = "m0") -> HostState:
+    return HostState(
+        host=name, memory_bytes=memory, parked=tuple(parked), ready=(), leased_to=leased_to, machine=machine
+    )
 
 
 def test_every_machine_serves_every_job_where_memory_allows() -> None:
@@ -53,6 +65,19 @@ def test_pool_tells_only_what_has_changed() -> None:
     assert not any(isinstance(e, ToHost) for e in pool.step(FromHost(state=host("s0", parked="a")), now=1.0))
     assert any(isinstance(e, ToHost) for e in pool.step(JobAdded(job=job("b")), now=2.0))
     assert any(isinstance(e, ToHost) for e in pool.step(JobRemoved(name="a"), now=3.0))
+
+
+def test_a_second_machine_of_one_name_changes_nothing_and_is_told_of_once() -> None:
+    pool = Pool((job("a"),))
+    pool.step(FromHost(state=host("s0", machine="m0")), now=0.0)
+    second = FromHost(state=host("s0", memory=99, machine="m1"))
+    told = pool.step(second, now=1.0)
+    assert [type(effect) for effect in told] == [Emit, WarnHost] and pool.hosts["s0"].machine == "m0"
+    assert pool.step(second, now=2.0) == [] and len(pool.refused(2.0)) == 1
+    assert pool.refused(2.0 + REFUSED_LATELY_S) == []
+    pool.step(HostLost(host="s0", reason="closed"), now=3.0)
+    pool.step(second, now=4.0)
+    assert pool.hosts["s0"].machine == "m1" and pool.refused(4.0) == []
 
 
 def test_a_machine_offers_itself_again_when_its_lease_ends() -> None:

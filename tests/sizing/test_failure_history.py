@@ -51,6 +51,26 @@ def test_a_log_that_cannot_be_read_says_where(tmp_path, text, said):
     assert said in str(refused.value)
 
 
+def test_a_csv_that_excel_has_written_begins_with_a_mark(tmp_path):
+    log = tmp_path / "failures.csv"
+    log.write_bytes("\ufefftime,kind\r\n0,process\r\n86400,reset\r\n".encode())
+    assert read_log(log, JOB, None).unexpected == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path.mkdir(), "Is a directory; give a CSV"),
+        (lambda path: path.write_bytes(b"time\n\xff\xfe1\x00"), "it is no text in UTF-8"),
+        (lambda path: None, "there is no such file"),
+    ],
+)
+def test_what_is_no_text_is_refused_in_words(tmp_path, make, said):
+    make(tmp_path / "failures.csv")
+    with pytest.raises(ConfigError, match=rf"failure_log=.* cannot be used: {said}"):
+        read_log(tmp_path / "failures.csv", JOB, None)
+
+
 def test_the_interval_narrows_with_evidence_and_holds_the_estimate():
     few, many = History(1000.0), History(100_000.0)
     few.failures["node"], many.failures["node"] = 2, 200

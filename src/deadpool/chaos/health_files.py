@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _GIB_KB = 1 << 20
+MEMORY_GIB = 64
 _WELL = {
-    "proc/meminfo": f"MemTotal: {64 * _GIB_KB} kB\nMemAvailable: {32 * _GIB_KB} kB\n",
+    "proc/meminfo": f"MemTotal: {MEMORY_GIB * _GIB_KB} kB\nMemAvailable: {32 * _GIB_KB} kB\n",
     "proc/vmstat": "oom_kill 0\n",
     "proc/pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 total=0\n",
     "sys/devices/system/edac/mc/mc0/ce_count": "0\n",
@@ -18,6 +19,7 @@ _WELL = {
     "sys/class/net/eth0/statistics/rx_errors": "0\n",
     "sys/class/net/eth0/statistics/tx_errors": "0\n",
     "sys/class/net/eth0/carrier_down_count": "0\n",
+    "sys/class/net/eth0/device/vendor": "0x15b3\n",
     "dev/kmsg": "",
 }
 CORRECTABLE_ERRORS = "sys/devices/system/edac/mc/mc0/ce_count"
@@ -51,6 +53,13 @@ class HealthFiles:
     def log(self, node: str, line: str) -> None:
         with (self.folder / node / "dev/kmsg").open("a") as file:
             file.write(line)
+
+    def leave_memory(self, node: str, gib: float) -> None:
+        """Other processes take all but so much of it."""
+        path = self.folder / node / "proc/meminfo"
+        draft = path.with_suffix(".draft")
+        draft.write_text(f"MemTotal: {MEMORY_GIB * _GIB_KB} kB\nMemAvailable: {int(gib * _GIB_KB)} kB\n")
+        draft.rename(path)
 
     def set_pressure(self, node: str, percent: float) -> None:
         text = f"some avg10=0.00 avg60={percent:.2f} total=1\nfull avg10=0.00 avg60={percent:.2f} total=1\n"

@@ -101,14 +101,14 @@ def agent(
     raise typer.Exit(1 if failed else 0)
 
 
-def addresses(text: str) -> list[Address]:
+def addresses(text: str, setting: str = "join", whose: str = "the coordinator") -> list[Address]:
     from deadpool.errors import ConfigError
     from deadpool.protocol.topology import Address
 
     try:
         return [Address.parse(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"join={text!r} cannot be used: give HOST:PORT of the coordinator") from None
+        raise ConfigError(f"{setting}={text!r} cannot be used: give HOST:PORT of {whose}") from None
 
 
 def _set_environment(interface: str | None, tls: str | None) -> None:

@@ -13,11 +13,12 @@ import typer
 
 if TYPE_CHECKING:
     from deadpool.control.run_dir import RunDir
+    from deadpool.pool.server import PoolServer
     from deadpool.protocol.topology import Address
     from deadpool.wire.credentials import Credentials
 
 app = typer.Typer(help="One pool of spare machines for several jobs.", no_args_is_help=True)
-SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+SCRIPT_LAST = {"allow_interspersed_args": False}
 _FOLDER_HELP = "the pool's folder: its secret, its address, its jobs and its events"
 _GB = 1_000_000_000
 
@@ -38,8 +39,10 @@ def serve(
 
     from deadpool.cli.run import stop_on
     from deadpool.control.run_dir import RunDir
+    from deadpool.pool.folder import lock_folder
 
     folder = RunDir.create(pool)
+    lock = lock_folder(folder.path, "pool")
     if not folder.secret_file.exists():
         folder.make_secret()
     stop_on(signal.SIGTERM, signal.SIGINT)
@@ -47,6 +50,8 @@ def serve(
         asyncio.run(_serve(folder, host, port or _last_port(folder), tls))
     except KeyboardInterrupt:
         print("[deadpool] the pool ends; machines and jobs go on", flush=True)
+    finally:
+        lock.close()
 
 
 def _last_port(folder: RunDir) -> int:
@@ -60,14 +65,31 @@ async def _serve(folder: RunDir, host: str, port: int, tls: str) -> None:
     log = EventLog(folder.events)
     log.start()
     server = PoolServer(folder, folder.credentials(serving=True, tls=tls), log)
-    address = await server.start(host, port)
-    folder.announce(address, tls=tls)
-    print(f"[deadpool] the pool listens on {address}; its folder is {folder.path}", flush=True)
     try:
+        address = await _listen(server, host, port)
+        folder.announce(address, tls=tls)
+        print(f"[deadpool] the pool listens on {address}; its folder is {folder.path}", flush=True)
         await asyncio.Event().wait()
     finally:
         await server.close()
         log.close()
+
+
+async def _listen(server: PoolServer, host: str, port: int) -> Address:
+    import errno
+
+    from deadpool.errors import ConfigError
+
+    try:
+        return await server.start(host, port)
+    except (OSError, OverflowError) as error:
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            what_now = "end the process that listens there, or give another --port; machines find it by the folder"
+            raise ConfigError(f"port={port} of {host} cannot be used, it is taken: {what_now}") from None
+        raise ConfigError(
+            f"host={host!r}, port={port} cannot be used ({error}): give an address of this machine and a port from 1 "
+            "to 65535, or 0"
+        ) from None
 
 
 @app.command()
@@ -83,7 +105,10 @@ def join(
     name: Annotated[str | None, typer.Option(help="this machine's name (default: its host name)")] = None,
     folder: Annotated[Path | None, typer.Option(help="this machine's own folder (default: deadpool-pool-NAME)")] = None,
     memory_gb: Annotated[
-        float, typer.Option(help="GB that parked trainers of all jobs may take here (default: all of its memory)")
+        float,
+        typer.Option(
+            help="GB that parked trainers of all jobs may take here (default: all of its memory)", show_default=False
+        ),
     ] = 0.0,
     while_parked: Annotated[
         str,
@@ -111,19 +136,21 @@ def join(
 
 async def _join(name: str, folder: Path, pool: Path, at: str | None, memory_bytes: int, command: str) -> None:
     from deadpool.cli.agent import addresses
-    from deadpool.control.run_dir import RunDir
+    from deadpool.control.job_rpc import pool_folder
     from deadpool.events import EventLog
+    from deadpool.pool.folder import lock_folder
     from deadpool.pool.host_process import HostProcess
     from deadpool.pool.upstream import PoolUpstream
     from deadpool.wire.credentials import read_credentials
 
     def find() -> tuple[Address, Credentials]:
         if at is not None:
-            return addresses(at)[0], read_credentials()
-        known = RunDir(pool)
+            return addresses(at, "at", "the pool")[0], read_credentials()
+        known = pool_folder(pool)
         return known.coordinator(), known.credentials()
 
     find()  # what cannot be used is refused before anything is started
+    lock = lock_folder(folder, "folder")
     log = EventLog(folder / "events.jsonl")
     log.start()
     try:
@@ -131,6 +158,7 @@ async def _join(name: str, folder: Path, pool: Path, at: str | None, memory_byte
         await HostProcess(name, folder, upstream, memory_bytes=memory_bytes, command=command, log=log).run()
     finally:
         log.close()
+        lock.close()
 
 
 @app.command("add-job", context_settings=SCRIPT_LAST)
@@ -163,12 +191,12 @@ def add_job(
     import msgspec
 
     from deadpool.cli.program import checked_program
-    from deadpool.control.job_rpc import ask
+    from deadpool.control.job_rpc import ask_pool
     from deadpool.control.run_dir import RunDir
     from deadpool.errors import ConfigError
     from deadpool.protocol.messages import PoolJob
 
-    if "/" in name or name.startswith("."):
+    if "/" in name or name.startswith((".", "-")):
         raise ConfigError(f"name={name!r} cannot be used: give a name that can be that of a folder")
     tls = "off"
     if run_dir is not None:
@@ -190,7 +218,7 @@ def add_job(
         tls=tls,
         options=tuple(option or ()),
     )
-    body = ask(RunDir(pool), "add_job", job=msgspec.to_builtins(job))
+    body = ask_pool(RunDir(pool), "add_job", job=msgspec.to_builtins(job))
     _print(body, json)
 
 
@@ -201,19 +229,19 @@ def remove_job(
     json: Json = False,
 ) -> None:
     """Stop serving a job. A machine that the job has stays with it until the job gives it back."""
-    from deadpool.control.job_rpc import ask
+    from deadpool.control.job_rpc import ask_pool
     from deadpool.control.run_dir import RunDir
 
-    _print(ask(RunDir(pool), "remove_job", name=name), json)
+    _print(ask_pool(RunDir(pool), "remove_job", name=name), json)
 
 
 @app.command()
 def status(pool: PoolFolder = Path("deadpool-pool"), json: Json = False) -> None:
     """Show machines, who has them, and which jobs they keep trainers parked for."""
-    from deadpool.control.job_rpc import ask
+    from deadpool.control.job_rpc import ask_pool
     from deadpool.control.run_dir import RunDir
 
-    _print(ask(RunDir(pool), "pool_status"), json)
+    _print(ask_pool(RunDir(pool), "pool_status"), json)
 
 
 def _print(body: dict[str, Any], as_json: bool) -> None:
@@ -228,5 +256,7 @@ def _print(body: dict[str, Any], as_json: bool) -> None:
         state = f"leased to {host['leased_to']}" if host["leased_to"] else f"free, parked for {parked or 'no job'}"
         work = "; its command runs" if host["work"] == "running" else ""
         print(f"machine {host['host']}: {state}{work}")
+    for refused in body["refused"]:
+        print(f"machine {refused['host']}: a second one is REFUSED, {refused['reason']}")
     if not body["hosts"]:
         print("no machine has joined: start deadpool pool join on one")

@@ -10,14 +10,22 @@ import typer
 
 
 def protect(
-    scheme: Annotated[str, typer.Argument(help="copies=N, or rs(K,M)")],
+    scheme: Annotated[str, typer.Argument(help="copies=N, rs(K,M), or auto: the job chooses again, within its bounds")],
     run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Protect the snapshots of a running job in another way: all ranks stop between two steps, copies go to their new
     places, and no step is computed again. Until they are there the old ones stay. `deadpool status` says when every
-    version is protected."""
+    version is protected. The job does not undo what was asked for here, unless it is asked for auto."""
     from deadpool.cli.job_client import ask, find_run_dir
 
     body = ask(find_run_dir(run_dir), "protect", scheme=scheme)
-    print(json_format.dumps(body) if json else f"protected by {body['scheme']} instead of {body['before']}")
+    print(json_format.dumps(body) if json else _in_words(body["scheme"], body["before"]))
+
+
+def _in_words(scheme: str, before: str) -> str:
+    """What was asked for; a plan carries it out, perhaps after a recovery that is under way."""
+    if scheme == before:
+        return f"nothing changes: snapshots are to be protected by {scheme} already"
+    when = "from the next plan on; `deadpool status` says when every version is"
+    return f"snapshots will be protected by {scheme} instead of {before} {when}"

@@ -44,6 +44,7 @@ def _print(body: dict[str, Any]) -> None:
 def _lines(body: dict[str, Any]) -> Iterator[str]:
     yield f"[bold]{body['phase']}[/bold] at step {body['step']}, generation {body['generation']} since {body['cause']}"
     yield _protection(body)
+    yield from _scheme(body["protection"])
     yield _interval(body["interval"])
     if body["overhead"]:
         yield _overhead(body["overhead"])
@@ -64,6 +65,12 @@ def _protection(body: dict[str, Any]) -> str:
     return f"protected: every copy of version {version} is in place; {redone}"
 
 
+def _scheme(facts: dict[str, Any] | None) -> Iterator[str]:
+    """Where there is something to say about how it was chosen."""
+    if facts is not None and facts["scheme"]["reason"]:
+        yield f"snapshots are protected by {facts['scheme']['scheme']}: {facts['scheme']['reason']}"
+
+
 def _job_size(size: dict[str, Any]) -> Iterator[str]:
     inexact = f"not bit-identical from step {size['inexact_from']} on"
     if 0 < size["nodes"] < size["of"]:
@@ -76,7 +83,8 @@ def _job_size(size: dict[str, Any]) -> Iterator[str]:
 def _warnings(body: dict[str, Any]) -> Iterator[str]:
     yield from _job_size(body["size"])
     if not body["spares"]:
-        yield f"[bold]no spare[/bold]: after a loss the job waits for one; add it with: {_ADD_SPARE}"
+        then = "shrinks if it can, or waits for one" if body["size"]["may_shrink"] else "waits for one"
+        yield f"[bold]no spare[/bold]: after a loss the job {then}; add it with: {_ADD_SPARE}"
     if (drain := body["drain"]) is not None:
         yield f"node {drain['node']} is being drained ({drain['stage']}); its ranks go to node {drain['successor']}"
     for slow in body["stragglers"]:

@@ -165,6 +165,7 @@ class AgentProcess:
         self._health = HealthWatch(
             Path(settings.health_root.replace("{node}", node)),
             lambda sample: _from_thread(loop, lambda: self._feed(HealthSampled(sample=sample))),
+            lambda source, reason: _from_thread(loop, lambda: self._report_unseen(source, reason)),
         )
         self._ready_file = ReadyFile(ready_file)
         self._is_json = settings.log_format == "json"
@@ -373,6 +374,10 @@ class AgentProcess:
 
     def _report(self, event: Event) -> None:
         self._to_coordinator(Report(records=({"node": self.node, **event.record(t=time.time())},)))
+
+    def _report_unseen(self, source: str, reason: str) -> None:
+        detail = {"source": source, "reason": reason}
+        self._report(Event(what="health_unseen", node=self.node, detail=detail))
 
     def _to_coordinator(self, message: Any) -> None:
         if isinstance(message, Report):

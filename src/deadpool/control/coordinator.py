@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from deadpool.config import AUTO
 from deadpool.control.bandwidth import bandwidth
 from deadpool.control.console import print_line, print_record
 from deadpool.control.core_driver import CoreDriver
@@ -336,14 +337,16 @@ class CoordinatorServer:
     def _use_scheme(self, text: str) -> Answer:
         core = self._leadership.coordinator
         try:
-            scheme = Scheme.parse(text)
+            scheme = Scheme.parse(text) if text != AUTO else None
         except ValueError as error:
             return Answer(body={}, error=str(error))
-        if (refusal := core.protection.refusal_of_scheme(scheme)) is not None:
+        schemes = core.protection.schemes
+        refusal = schemes.refusal(scheme) if scheme is not None else schemes.refusal_to_choose()
+        if refusal is not None:
             return Answer(body={}, error=f"snapshots stay as they are protected: {refusal}")
         before = core.scheme
         self._feed(SchemeAsked(scheme=scheme))
-        return Answer(body={"scheme": str(scheme), "before": str(before)})
+        return Answer(body={"scheme": str(core.scheme), "before": str(before)})
 
     def _fault_text(self) -> str | None:
         """That this process has seen; a coordinator before it may have seen others."""

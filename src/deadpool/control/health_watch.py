@@ -1,6 +1,7 @@
 """Looks at this node's health from time to time, in threads: no file and no driver can hold the agent up.
 
-Files and GPUs have a thread each. A driver that does not answer is itself a sign: then the last look is old.
+Files and GPUs have a thread each. A driver that does not answer is itself a sign: then the last look is old. A look
+that fails, by an error of ours or of the driver's package, is no sign of anything: it is told, and nothing follows.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ SILENT_S = 60.0
 _CLOSE_S = 1.0
 
 Report = Callable[[HealthSample], None]
+Failed = Callable[[str, str], None]
 
 
 class Sampler(Protocol):
@@ -28,13 +30,16 @@ class Sampler(Protocol):
 
 
 class HealthWatch:
-    """Calls `report` from a thread after each look."""
+    """Calls `report` from a thread after each look, and `failed` with what could not be looked at, and why, when that
+    has changed."""
 
-    def __init__(self, root: Path, report: Report, *, look_every_s: float = LOOK_EVERY_S) -> None:
-        self._root, self._report, self._look_every_s = root, report, look_every_s
+    def __init__(self, root: Path, report: Report, failed: Failed, *, look_every_s: float = LOOK_EVERY_S) -> None:
+        self._root, self._report, self._failed, self._look_every_s = root, report, failed, look_every_s
+        self._reasons: dict[str, str] = {}
         self._closing = threading.Event()
         self._gpu_sample: HealthSample | None = None
         self._gpu_looked_at = 0.0
+        self._buses_of_others: frozenset[str] = frozenset()
         self._threads = [
             threading.Thread(target=self._watch_files, name="deadpool-health", daemon=True),
             threading.Thread(target=self._watch_gpus, name="deadpool-health-gpus", daemon=True),
@@ -53,30 +58,53 @@ class HealthWatch:
     def _watch_files(self) -> None:
         sampler = NodeSampler(self._root)
         try:
-            self._report(self._with_gpus(sampler.look()))
-            while not self._closing.wait(self._look_every_s):
-                self._report(self._with_gpus(sampler.look()))
+            while True:
+                try:
+                    sampler.buses_of_others = self._buses_of_others
+                    self._report(self._with_gpus(sampler.look()))
+                except Exception as error:  # the outer edge of a thread
+                    self._tell("files", error)
+                if self._closing.wait(self._look_every_s):
+                    return
         finally:
             sampler.close()
 
     def _watch_gpus(self) -> None:
-        if (gpus := open_gpus()) is None:
+        try:
+            if (gpus := open_gpus()) is None:
+                return
+            self._buses_of_others = gpus.buses_of_others()
+        except Exception as error:  # the outer edge of a thread
+            self._tell("GPUs", error)
             return
         try:
             sampler = GpuSampler(gpus)
-            while True:
-                self._gpu_looked_at = time.monotonic()
-                self._gpu_sample = sampler.look()
-                self._gpu_looked_at = time.monotonic()
-                if self._closing.wait(self._look_every_s):
-                    return
+            self._gpu_looked_at = time.monotonic()
+            self._look_at_gpus(sampler)
+            while not self._closing.wait(self._look_every_s):
+                self._look_at_gpus(sampler)
         finally:
             gpus.close()
 
+    def _look_at_gpus(self, sampler: Sampler) -> None:
+        try:
+            self._gpu_sample = sampler.look()
+            self._gpu_looked_at = time.monotonic()
+        except Exception as error:  # the outer edge of a thread
+            self._gpu_looked_at = 0.0  # until a look succeeds they count as not looked at, which is not silence
+            self._gpu_sample = HealthSample(counters=self._gpu_sample.counters) if self._gpu_sample else None
+            self._tell("GPUs", error)
+
+    def _tell(self, source: str, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        if self._reasons.get(source) != reason:
+            self._reasons[source] = reason
+            self._failed(source, reason)
+
     def _with_gpus(self, sample: HealthSample) -> HealthSample:
-        if not self._gpu_looked_at:
-            return sample
-        silent_s = time.monotonic() - self._gpu_looked_at
+        if not (looked_at := self._gpu_looked_at):
+            return merged([sample, self._gpu_sample]) if self._gpu_sample else sample
+        silent_s = time.monotonic() - looked_at
         silent = HealthSample(
             gauges={DEVICE_SILENT: float(silent_s > SILENT_S)},
             details={DEVICE_SILENT: f"its driver has not answered for {silent_s:.0f} s"},

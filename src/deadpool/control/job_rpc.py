@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from deadpool.control.run_dir import RunDir
@@ -23,22 +24,41 @@ async def ask_status(run_dir: RunDir) -> dict[str, Any]:
     return _body(await _ask(run_dir, Ask(what="status", arguments={})))
 
 
+def ask_pool(folder: RunDir, what: str, **arguments: Any) -> dict[str, Any]:
+    """As `ask`, of the pool whose folder this is."""
+    return _body(asyncio.run(_ask(pool_folder(folder.path), Ask(what=what, arguments=arguments), "pool")))
+
+
+def pool_folder(path: Path) -> RunDir:
+    """Raises ConfigError if no pool has ever been served from it, or if it cannot be read now."""
+    folder = RunDir(path)
+    try:
+        folder.coordinator()
+    except ConfigError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            what_now = "give --pool, or start one with deadpool pool serve"
+            raise ConfigError(f"no pool in {path}: {what_now}") from None
+        raise ConfigError(f"the pool in {path} cannot be found ({error.__cause__}): give --pool") from None
+    return folder
+
+
 def _body(answer: Answer) -> dict[str, Any]:
     if answer.error:
         raise ConfigError(answer.error)
     return answer.body
 
 
-async def _ask(run_dir: RunDir, question: Ask) -> Answer:
+async def _ask(run_dir: RunDir, question: Ask, who: str = "coordinator") -> Answer:
     address = run_dir.coordinator()
     try:
         link = await connect(address, run_dir.credentials(), patience_s=_PATIENCE_S)
     except TimeoutError:
-        reason = f"the job of {run_dir.path} has ended, or its machine cannot be reached"
-        raise ConfigError(f"no coordinator answers at {address}: {reason}") from None
+        whose = "the pool" if who == "pool" else "the job"
+        reason = f"{whose} of {run_dir.path} has ended, or its machine cannot be reached"
+        raise ConfigError(f"no {who} answers at {address}: {reason}") from None
     link.send(question)
     async for message in link.messages():
         if isinstance(message, Answer):
             link.abort()
             return message
-    raise ConfigError(f"the coordinator at {address} closed the connection without an answer: ask again")
+    raise ConfigError(f"the {who} at {address} closed the connection without an answer: ask again")

@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from deadpool.child_processes import end_with_parent, interrupts_held
+from deadpool.control.console import print_line
+from deadpool.control.parked_keeper import running_descendants
 from deadpool.environment import PARKED_PREFIX, SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.protocol.effects import ParkedWorkEnded
 
 GRACE_S = 0.4
 """From SIGTERM to SIGKILL. Whatever the command does, it is gone within a second."""
-_LOST = -9
+_LOST, _NOT_STARTED = -9, 127
+_KILL_S, _CHECK_S = 1.0, 0.01
 
 
 class ParkedCommand:
@@ -36,9 +39,19 @@ class ParkedCommand:
     def start(self, number: int) -> None:
         self._stopped_at = None
         self._gone.clear()
+        try:
+            self._keeper = keeper = self._start_keeper(number)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            print_line(f"[deadpool] the command of --while-parked cannot be started now: {error}")
+            asyncio.get_running_loop().call_soon(self._on_ended, ParkedWorkEnded(code=_NOT_STARTED))
+            return
+        assert keeper.stdout is not None
+        asyncio.get_running_loop().add_reader(keeper.stdout.fileno(), self._on_output, keeper)
+
+    def _start_keeper(self, number: int) -> subprocess.Popen[bytes]:
         words = [sys.executable, "-m", "deadpool.control.parked_keeper", str(GRACE_S), str(self._log), self._command]
         with interrupts_held():
-            self._keeper = keeper = subprocess.Popen(
+            return subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -46,8 +59,6 @@ class ParkedCommand:
                 start_new_session=True,
                 preexec_fn=end_with_parent(signal.SIGTERM),
             )
-        assert keeper.stdout is not None
-        asyncio.get_running_loop().add_reader(keeper.stdout.fileno(), self._on_output, keeper)
 
     def _environment(self, number: int) -> dict[str, str]:
         """Without the secret of any job: it needs none."""
@@ -66,8 +77,20 @@ class ParkedCommand:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._gone.wait(), 2 * GRACE_S)
         if self._keeper is not None:
+            await self._kill_descendants(self._keeper.pid)
+        if self._keeper is not None:
             self._keeper.kill()
             self._finish(self._keeper)
+
+    async def _kill_descendants(self, keeper: int) -> None:
+        """A keeper that gets no CPU time does not do it in time, and whoever it has not killed outlives it: they are
+        found only for as long as it lives."""
+        deadline = time.monotonic() + _KILL_S
+        while (found := running_descendants(keeper)) and time.monotonic() < deadline:
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(_CHECK_S)
 
     def _on_output(self, keeper: subprocess.Popen[bytes]) -> None:
         """One line, which the keeper writes as the last thing it does; or nothing, if it was killed."""

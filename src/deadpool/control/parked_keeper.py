@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from deadpool.child_processes import adopt_orphans, end_with_parent
@@ -28,12 +27,14 @@ from deadpool.owner_only import owner_only_opener
 NICENESS = 19
 _CHECK_S = 0.02
 _SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
+_ENDED = "ZX"
 
 
 class Keeper:
     def __init__(self, command: str, log: Path, *, grace_s: float) -> None:
         self._command, self._log, self._grace_s = command, log, grace_s
         self._main = 0
+        self._main_is_reaped = False
         self.code = 0
         self.killed: set[int] = set()
 
@@ -72,13 +73,16 @@ class Keeper:
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._main:
-                    self.code = os.waitstatus_to_exitcode(ended[1])
+                    self.code, self._main_is_reaped = os.waitstatus_to_exitcode(ended[1]), True
         except ChildProcessError:
             return False
         return True
 
     def _end(self) -> None:
-        for pid in descendants(os.getpid()):
+        found = descendants(os.getpid())
+        if self._main not in found:  # else it would get the signal twice, which may mean something else
+            self._send_to_group(signal.SIGTERM, signal.SIGCONT)
+        for pid in found:
             _send(pid, signal.SIGTERM)
             _send(pid, signal.SIGCONT)  # a process that is stopped takes no other signal
         patient_until = time.monotonic() + self._grace_s
@@ -88,9 +92,16 @@ class Keeper:
             signal.sigtimedwait({signal.SIGCHLD}, _CHECK_S)
 
     def _kill(self) -> None:
+        self._send_to_group(signal.SIGKILL)
         for pid in descendants(os.getpid()):
             if _send(pid, signal.SIGKILL):
                 self.killed.add(pid)
+
+    def _send_to_group(self, *signals: signal.Signals) -> None:
+        """Needs no /proc. Only before the command itself is reaped: from then on its number may be another's."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            for sig in () if self._main_is_reaped else signals:
+                os.killpg(self._main, sig)
 
 
 def _send(pid: int, sig: signal.Signals) -> bool:
@@ -100,19 +111,50 @@ def _send(pid: int, sig: signal.Signals) -> bool:
     return False
 
 
+def running_descendants(pid: int) -> list[int]:
+    """Those that do not merely wait to be reaped."""
+    return [found for found in descendants(pid) if (seen := _look_at(found)) is not None and seen[0] not in _ENDED]
+
+
 def descendants(pid: int) -> list[int]:
     """All that live or wait to be reaped, children before their own children."""
+    children = _children if _kernel_lists_children() else _children_by_parent().get
     found = [pid]
     for parent in found:
-        found.extend(_children(parent))
+        found.extend(children(parent) or ())
     return found[1:]
 
 
-def _children(pid: int) -> Iterator[int]:
+def _kernel_lists_children() -> bool:
+    """Not where it was built without CONFIG_PROC_CHILDREN."""
+    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists()
+
+
+def _children(pid: int) -> list[int]:
     """A thread may be the parent."""
+    found: list[int] = []
     for thread in Path(f"/proc/{pid}/task").glob("*"):
         with contextlib.suppress(OSError):
-            yield from map(int, (thread / "children").read_text().split())
+            found.extend(map(int, (thread / "children").read_text().split()))
+    return found
+
+
+def _children_by_parent() -> dict[int, list[int]]:
+    """Of all processes of the machine."""
+    found: dict[int, list[int]] = {}
+    for pid in [int(path.name) for path in Path("/proc").glob("[0-9]*")]:
+        if (seen := _look_at(pid)) is not None:
+            found.setdefault(seen[1], []).append(pid)
+    return found
+
+
+def _look_at(pid: int) -> tuple[str, int] | None:
+    """A process's state and parent. Its name comes first and may hold anything, even parentheses."""
+    try:
+        state, parent, *_ = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return state, int(parent)
 
 
 def main() -> None:

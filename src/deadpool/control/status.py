@@ -30,13 +30,22 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "overhead": _overhead(core),
         "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
         "spares": sum(member.is_spare for member in core.members.values()),
-        "size": {"nodes": len(set(core.seats)), "of": core.layout.positions, "inexact_from": core.inexact_from},
+        "size": _size(core),
         "drain": _drain(core),
         "stragglers": [{"node": each.node, **each.facts()} for each in core.stragglers.known.values()],
         "protection": core.protection.facts(),
         "same_rack": list(core.commits.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
         "ranks": [_rank(core, rank, facts) for rank in range(core.layout.world_size)] if core.seats else [],
+    }
+
+
+def _size(core: Coordinator) -> dict[str, Any]:
+    return {
+        "nodes": len(set(core.seats)),
+        "of": core.layout.positions,
+        "inexact_from": core.inexact_from,
+        "may_shrink": core.may_shrink,
     }
 
 

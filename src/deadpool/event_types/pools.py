@@ -22,6 +22,13 @@ EVENTS = (
         console="machine {host} is lost to the pool: {reason}",
     ),
     EventType(
+        name="pool_host_refused",
+        meaning="Two machines call themselves by one name. The second is refused, and tries again.",
+        action="Give one of them another --name.",
+        fields={"host": "the name", "reason": "which machines these are"},
+        console="a second machine {host} is refused: {reason}",
+    ),
+    EventType(
         name="pool_job_added",
         meaning="The pool serves this job from here on, or serves it otherwise than before.",
         action="Nothing.",
@@ -60,6 +67,12 @@ EVENTS = (
         name="pool_agent_ended",
         meaning="An agent of this machine has ended: its job ended, or another job has the machine, or it failed.",
         action="Read its log in the machine's folder if this happens again and again.",
-        fields={"host": _HOST, "job": _JOB, "code": "its exit code", "again_in_s": "seconds until it may start again"},
+        fields={
+            "host": _HOST,
+            "job": _JOB,
+            "code": "its exit code; 127: it could not be started",
+            "again_in_s": "seconds until it may start again",
+            "reason": "why it could not be started, if so",
+        },
     ),
 )

@@ -17,12 +17,19 @@ EVENTS = (
         console="node {node} {reason}",
     ),
     EventType(
+        name="health_unseen",
+        meaning="An agent cannot look at its node's health: an error of ours, or of the driver's package.",
+        action="Report it, with its reason. The node counts as sound as far as this source goes.",
+        fields={"node": "the node", "source": "files or GPUs", "reason": "the error"},
+        console="node {node}: its {source} are not looked at for signs of illness: {reason}",
+    ),
+    EventType(
         name="protection",
         meaning="The job has changed its own protection, within the bounds of --protect-at-most and --evict-ill.",
         action="Read why. Changes are limited to 6 within 6 times --protect-dwell-s, and each stays for that time.",
         fields={
             "node": "the node that it is about, if it is about one",
-            "change": "guarded, unguarded, evicted, the new interval, or the signs that most nodes show",
+            "change": "guarded, unguarded, evicted, the new interval or scheme, or the signs that most nodes show",
             "raises": "whether there is more protection than before",
             "reason": "one sentence with the cause and the change",
         },
@@ -39,7 +46,7 @@ EVENTS = (
         name="scheme",
         meaning="Snapshots are to be protected in another way. It counts from the next plan on.",
         action="Nothing; `protected` says when every version is complete in the new way.",
-        fields={"scheme": "copies=N or rs(K,M)", "reason": "who wants it"},
+        fields={"scheme": "copies=N or rs(K,M)", "reason": "who wants it; if it is the job, `protection` says why"},
         console="snapshots are protected by {scheme} from the next plan on: {reason}",
     ),
     EventType(

@@ -11,7 +11,6 @@ from deadpool.protocol.health import CORRECTABLE, LINK_ERRORS, LINK_RESETS, OOM,
 
 _NET = "sys/class/net"
 _EDAC = "sys/devices/system/edac/mc"
-_LOOPBACK = "lo"
 
 
 def counters(root: Path) -> Iterator[tuple[str, str, int]]:
@@ -20,7 +19,7 @@ def counters(root: Path) -> Iterator[tuple[str, str, int]]:
         yield CORRECTABLE, str(controller), _number(controller / "ce_count")
         yield UNCORRECTABLE, str(controller), _number(controller / "ue_count")
     for card in _folders(root / _NET, "*"):
-        if card.name != _LOOPBACK:
+        if _exists(card / "device"):  # not a bridge, which loses its carrier when the last container has ended
             errors = sum(_number(card / "statistics" / name) for name in ("rx_errors", "tx_errors"))
             yield LINK_ERRORS, str(card), errors
             yield LINK_RESETS, str(card), _number(card / "carrier_down_count")
@@ -60,6 +59,13 @@ def _folders(parent: Path, pattern: str) -> list[Path]:
         return sorted(parent.glob(pattern))
     except OSError:
         return []
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _number(path: Path) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from deadpool.protocol.health import CORRECTABLE, LINK_RESETS, UNCORRECTABLE, XID
 
 LOG = "dev/kmsg"
-XID_LINE = re.compile(r"NVRM: Xid \((?P<device>[^)]*)\): (?P<number>\d+)")
+XID_LINE = re.compile(r"NVRM: Xid \((?P<device>(PCI:)?(?P<bus>[^).]*)[^)]*)\): (?P<number>\d+)")
 _RECORD_BYTES = 8192
 _STORM = 10
 """What the kernel calls a storm counts as so many errors."""
@@ -39,6 +39,7 @@ class Finding:
     kind: str
     count: int
     detail: str
+    bus: str = ""  # of the GPU that it is about, if it is about one
 
 
 _PATTERNS: tuple[tuple[re.Pattern[str], str, int], ...] = (
@@ -59,7 +60,8 @@ def classify(line: str) -> Finding | None:
         number = int(match["number"])
         if number not in XIDS_OF_HARDWARE:
             return None
-        return Finding(XID, 1, f"Xid {number} of {match['device']}: {XIDS_OF_HARDWARE[number]}")
+        words = f"Xid {number} of {match['device']}: {XIDS_OF_HARDWARE[number]}"
+        return Finding(XID, 1, words, match["bus"].lower())
     for pattern, kind, count in _PATTERNS:
         if pattern.search(line) is not None:
             return Finding(kind, count, line.partition(";")[2].strip() or line.strip())

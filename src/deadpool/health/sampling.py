@@ -37,6 +37,8 @@ class NodeSampler:
         self._log = KernelLog(root)
         self._totals = Totals()
         self._details: dict[str, str] = {}
+        self.buses_of_others: frozenset[str] = frozenset()
+        """GPUs of other jobs: what the kernel says of them does not count."""
 
     def close(self) -> None:
         self._log.close()
@@ -44,7 +46,7 @@ class NodeSampler:
     def look(self) -> HealthSample:
         self._totals.add(files.counters(self._root))
         for line in self._log.new_lines():
-            if (found := classify(line)) is not None:
+            if (found := classify(line)) is not None and found.bus not in self.buses_of_others:
                 self._totals.grow(found.kind, found.count)
                 self._details[found.kind] = found.detail
         gauges, memory = {}, files.memory(self._root)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 from pathlib import Path
 
 import msgspec
 
+from deadpool.control.machine_lease import MachineLease
 from deadpool.errors import ConfigError
 from deadpool.owner_only import open_private
 from deadpool.protocol.messages import PoolJob
@@ -30,3 +33,24 @@ def write_jobs(path: Path, jobs: tuple[PoolJob, ...]) -> None:
     with open_private(draft, "wb") as file:
         file.write(msgspec.json.encode(jobs))
     draft.replace(path)
+
+
+def lock_folder(folder: Path, setting: str) -> MachineLease:
+    """Raises ConfigError if another process works in this folder. The lock ends with this process, or when closed."""
+    lock = MachineLease(folder / "lock", f"process {os.getpid()} of {socket.gethostname()}")
+    if (holder := lock.take()) is not None:
+        lock.close()
+        raise ConfigError(f"{setting}={str(folder)!r} cannot be used: {holder} uses it; end that, or give another one")
+    return lock
+
+
+def machine_identity(folder: Path) -> str:
+    """The same for every process that is started in this folder, and another for every other machine."""
+    path = folder / "identity"
+    try:
+        token = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        token = secrets.token_hex(4)
+        with open_private(path, "w") as file:
+            file.write(token)
+    return f"{socket.gethostname()}:{folder} ({token})"

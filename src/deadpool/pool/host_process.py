@@ -21,9 +21,10 @@ from deadpool.control.console import print_line
 from deadpool.control.machine_lease import MachineLease
 from deadpool.control.parked_command import ParkedCommand
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
+from deadpool.errors import DeadPoolError
 from deadpool.events import Event, EventLog
 from deadpool.owner_only import make_private_folder, open_private
-from deadpool.pool.folder import read_jobs, write_jobs
+from deadpool.pool.folder import machine_identity, read_jobs, write_jobs
 from deadpool.pool.upstream import PoolUpstream
 from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork, Tick
 from deadpool.protocol.messages import Assignment, HostState, PoolJob
@@ -33,6 +34,8 @@ LOOK_S = 0.05
 _LEAVE_S = 3.0
 HOLDER_PREFIX = "job "
 """What agents write into the lock file, before the name of their job."""
+_NOT_STARTED = 127
+"""As a shell says it of a command that cannot be run."""
 
 
 class HostProcess:
@@ -40,12 +43,14 @@ class HostProcess:
         self, name: str, folder: Path, upstream: PoolUpstream, *, memory_bytes: int, command: str, log: EventLog
     ) -> None:
         self._folder, self._upstream, self._log = folder, upstream, log
-        self._core = PoolHost(name, memory_bytes=memory_bytes, works=bool(command))
+        machine = machine_identity(folder)
+        self._core = PoolHost(name, memory_bytes=memory_bytes, works=bool(command), machine=machine)
         self._lease = MachineLease(folder / "lease", "the pool")
         told = {"node": name, "logs": str(folder)}
         self._command = ParkedCommand(command, folder / f"{name}.parked.log", told, on_ended=self._feed)
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
         self._told: HostState | None = None
+        self._failed: dict[str, str] = {}  # why an agent could not be started, by job: printed when it changes
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -77,7 +82,10 @@ class HostProcess:
         return "" if holder is None else holder.removeprefix(HOLDER_PREFIX)
 
     def _on_assignment(self, assignment: Assignment) -> None:
-        write_jobs(self._folder / "jobs.json", assignment.jobs)
+        try:
+            write_jobs(self._folder / "jobs.json", assignment.jobs)
+        except OSError as error:
+            print_line(f"[deadpool] the jobs of this machine are not kept on disk for its next start: {error}")
         self._feed(Assigned(jobs=assignment.jobs))
 
     def _on_connected(self) -> None:
@@ -100,8 +108,8 @@ class HostProcess:
     def _perform(self, effect: Any) -> None:
         match effect:
             case StartAgent(job=job):
-                self._agents[job.name] = self._start(job)
-            case StopAgent(job=job):
+                self._try_to_start(job)
+            case StopAgent(job=job) if job in self._agents:  # not, if it could not be started a moment ago
                 self._agents[job].terminate()
             case StartParkedWork(start=number):
                 self._command.start(number)
@@ -115,6 +123,20 @@ class HostProcess:
 
     def _job_folder(self, job: str) -> Path:
         return self._folder / "jobs" / job
+
+    def _try_to_start(self, job: PoolJob) -> None:
+        """A job that this machine cannot serve takes it from no other job: it is tried again ever more seldom."""
+        try:
+            self._agents[job.name] = self._start(job)
+            self._failed.pop(job.name, None)
+        except (OSError, ValueError, subprocess.SubprocessError, DeadPoolError) as error:
+            reason = str(error)
+            if self._failed.get(job.name) != reason:
+                self._failed[job.name] = reason
+                what_now = "other jobs are served, and this one is tried again"
+                print_line(f"[deadpool] no agent of job {job.name} can be started here: {reason}; {what_now}")
+            ended = AgentExited(job=job.name, code=_NOT_STARTED, reason=reason)
+            asyncio.get_running_loop().call_soon(self._feed, ended)
 
     def _start(self, job: PoolJob) -> subprocess.Popen[bytes]:
         """Its own environment names the secret of its own job, and of no other."""

@@ -14,10 +14,11 @@ from deadpool.control.run_dir import RunDir
 from deadpool.events import Event, EventLog
 from deadpool.pool.folder import read_jobs, write_jobs
 from deadpool.protocol.effects import Emit
-from deadpool.protocol.messages import Answer, Ask, HostState, PoolJob
-from deadpool.protocol.pool.pool import FromHost, HostLost, JobAdded, JobRemoved, Pool, ToHost
+from deadpool.protocol.messages import Answer, Ask, HostState, JoinRefused, PoolJob
+from deadpool.protocol.pool.pool import FromHost, HostLost, JobAdded, JobRemoved, Pool, ToHost, WarnHost
 from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials
+from deadpool.wire.keepalive import notice_silence
 from deadpool.wire.listener import AuthenticatedListener
 from deadpool.wire.served_link import ServedLink
 
@@ -40,6 +41,7 @@ class PoolServer:
     # --- machines and commands ---------------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        notice_silence(writer)
         link = ServedLink(reader, writer)
         await link.listen(lambda message: self._on_message(link, message))
         for host in [name for name, known in self._links.items() if known is link]:
@@ -48,22 +50,29 @@ class PoolServer:
 
     def _on_message(self, link: ServedLink, message: Any) -> None:
         match message:
-            case HostState(host=host):
-                before = self._links.get(host)
-                if before is not link:
-                    self._links[host] = link
-                    self._feed(HostLost(host=host, reason="it connected again"))
-                if before is not None and before is not link:
-                    before.abort()
+            case HostState():
+                if (reason := self._core.refusal(message)) is not None:
+                    link.send(JoinRefused(reason=reason))
+                else:
+                    self._use(message.host, link)
                 self._feed(FromHost(state=message))
             case Ask():
                 link.send(self._answer(message))
 
+    def _use(self, host: str, link: ServedLink) -> None:
+        """From here on this is the machine's link. It may have come back before the end of its last one was seen."""
+        before = self._links.get(host)
+        if before is not link:
+            self._links[host] = link
+            self._feed(HostLost(host=host, reason="it connected again"))
+        if before is not None and before is not link:
+            before.abort()
+
     def _feed(self, input: Any) -> None:
         for effect in self._core.step(input, now=time.monotonic()):
             match effect:
-                case ToHost(host=host, message=message) if host in self._links:
-                    self._links[host].send(message)
+                case (ToHost(host=host) | WarnHost(host=host)) as told if host in self._links:
+                    self._links[host].send(told.message)
                 case Emit(event=event):
                     self._record(event)
 
@@ -114,6 +123,7 @@ class PoolServer:
         return {
             "hosts": [{**host, **{key: list(host[key]) for key in ("parked", "ready")}} for host in hosts],
             "jobs": jobs,
+            "refused": [{"host": host, "reason": why} for host, why in self._core.refused(time.monotonic())],
         }
 
     def _figures(self, job: str) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ What the bytes of a parity are is the business of snapshot/erasure; here is wher
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
@@ -56,6 +57,19 @@ class Scheme(Value, frozen=True, kw_only=True):
     def losses(self) -> int:
         """How many nodes may be lost at once, of a rank and its holders or of a group."""
         return self.parities or self.copies
+
+    def group_count(self, positions: int) -> int:
+        """Into how many groups so many positions are dealt out: as few as the scheme allows."""
+        largest, smallest = self.data + self.parities, self.parities + 1
+        return max(1, min(-(-positions // largest), positions // smallest))
+
+    def held_share(self, positions: int) -> float:
+        """How many snapshots a node keeps for others, for each of its own: fewer than one where they are coded in
+        groups that are large enough. Pieces are not counted, of which small snapshots have too few."""
+        if not self.is_coded:
+            return float(self.copies)
+        smallest = positions // self.group_count(positions)
+        return self.parities / (smallest - self.parities) if smallest > self.parities else math.inf
 
     def __str__(self) -> str:
         return f"rs({self.data},{self.parities})" if self.is_coded else f"copies={self.copies}"

@@ -23,7 +23,7 @@ from deadpool.protocol.seal import Digest, Geometry
 # --- inputs of the coordinator ---------------------------------------------------------------------------------------
 
 
-class FromAgent(msgspec.Struct, frozen=True, kw_only=True):
+class FromAgent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A Struct, as `ToAgent` is: there are thousands of both in one recovery, and a dataclass takes a microsecond."""
 
     node: str
@@ -65,9 +65,9 @@ class DrainAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemeAsked:
-    """A person wants snapshots to be protected in another way."""
+    """A person wants snapshots to be protected in another way. None: the job is to choose again, within its bounds."""
 
-    scheme: Scheme
+    scheme: Scheme | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +318,7 @@ AgentInput = (
 # --- effects ---------------------------------------------------------------------------------------------------------
 
 
-class ToAgent(msgspec.Struct, frozen=True, kw_only=True):
+class ToAgent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: str
     term: int
     message: Any

@@ -9,7 +9,7 @@ a rate for each kind is public, and each fleet has its own.
 
     DOUBTFUL  it happens to sound nodes too (heat, memory pressure, an out-of-memory kill, one storm, slow steps)
     LIKELY    it repeats (storms, link errors, resets of a network card), or a device does not answer
-    CERTAIN   hardware has failed: an error that ECC could not correct, an Xid of the GPU itself
+    CERTAIN   hardware has failed: an error that ECC could not correct, an Xid of the GPU itself, a lost GPU
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPEATS = 3
 """So many episodes within the window are no accident any more."""
 
 CORRECTABLE, UNCORRECTABLE, XID, OOM = "correctable", "uncorrectable", "xid", "oom"
-LINK_ERRORS, LINK_RESETS, DEVICE_SILENT = "link_errors", "link_resets", "device_silent"
+LINK_ERRORS, LINK_RESETS, DEVICE_SILENT, GPU_LOST = "link_errors", "link_resets", "device_silent", "gpu_lost"
 HOT, THROTTLED, MEMORY_PRESSURE, MEMORY_LOW, SLOW = "hot", "throttled", "memory_pressure", "memory_low", "slow"
 
 
@@ -100,6 +100,7 @@ GAUGES = (
     GaugeRule(kind=MEMORY_PRESSURE, begins=20.0, ends=5.0, grade=DOUBTFUL, words="waits for memory most of the time"),
     GaugeRule(kind=MEMORY_LOW, begins=0.03, ends=0.06, grade=DOUBTFUL, words="has next to no memory left"),
     GaugeRule(kind=DEVICE_SILENT, begins=1.0, ends=0.5, grade=LIKELY, words="has a GPU that does not answer"),
+    GaugeRule(kind=GPU_LOST, begins=1.0, ends=0.5, grade=CERTAIN, words="has a GPU that is lost"),
 )
 """MEMORY_PRESSURE is the share of time, in percent, in which all processes waited for memory (`full avg60` of the
 kernel's pressure stall information). MEMORY_LOW is the share of memory that is left."""

@@ -4,6 +4,9 @@ Both are msgspec Structs, because msgspec then checks every field of what arrive
 reads the bytes, and makes nothing else from them (wire/codec.py). On the wire a value is the list of its fields in the
 order in which the class names them; a message puts its class name before them. Values are immutable, as everything is
 that two processes or two cores share. `msgspec.structs.replace` makes a changed one.
+
+The garbage collector does not look at values (`gc=False`): what is immutable from the start is part of no cycle, and a
+coordinator of thousands of nodes keeps a million of them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Value(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Value(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A value that travels inside messages only: the field that holds it says which class it is."""
 
 

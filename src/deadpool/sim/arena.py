@@ -28,6 +28,9 @@ class Arena:
         self.corrupted: set[SlotRef] = set()
         self.permit: Permit | None = None
 
+    def size_bytes(self, slots: int) -> int:
+        return sum(slots * geometry.slot_bytes for geometry in self.geometry.values())
+
     def begin_write(self, slot: SlotRef, writer: object) -> None:
         assert slot.segment in self.geometry, f"{self.node} writes into {slot}, which is gone"
         self._checkers.check_one_writer(self.node, slot, self.writers.get(slot) or self.folding.get(slot))

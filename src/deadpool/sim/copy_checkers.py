@@ -104,6 +104,9 @@ class CopyCheckers:
             fail("rule 17", f"{machine.name} is coded with {names}, its group has {len(group.positions)} nodes")
         if plan.generation != coordinator.generation:
             return
+        may_be_fewer = not self._world.options.coded or self._world.checkers.protection.was_asked
+        if group.parities < self._world.layout.holders and not may_be_fewer:
+            fail("rule 28", f"{machine.name} is coded with {group.parities} parities, which survive fewer losses")
         members = [coordinator.seats[position] for position in group.positions]
         if sorted([machine.name, *names]) != sorted(members):
             fail("rule 17", f"{machine.name} is coded with {names}, its group is {members}")

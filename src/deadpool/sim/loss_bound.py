@@ -33,7 +33,7 @@ class LossBound:
     @property
     def _bound_s(self) -> float:
         options, placement = self._world.options, self._world.coordinator.commits.placement
-        at_first = options.nodes if options.scheme else options.holders + options.adaptive
+        at_first = options.nodes if options.scheme or options.coded else options.holders + options.adaptive
         holders = max(at_first, *map(len, placement.holders), 1)  # an operator may have asked for more
         copies_s = 2 * max(0.5, options.copy_s) + options.push_s * holders + SLOW_PUSH_S
         return copies_s + 100 * options.latency_s + NEWS_S

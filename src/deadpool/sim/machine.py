@@ -27,6 +27,7 @@ from deadpool.protocol.effects import (
     FromTrainer,
     Hashed,
     HashSlot,
+    HealthSampled,
     KillTrainer,
     LeasedElsewhere,
     LeaseTaken,
@@ -50,6 +51,7 @@ from deadpool.protocol.effects import (
     WriteSeal,
     WrittenOut,
 )
+from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import FenceAck, Inventory, Join, JoinRefused, Order, Permit, Plan, Seat, Welcome
 from deadpool.protocol.topology import Address
@@ -82,6 +84,7 @@ class Machine:
         self.is_lost = False  # by a fault: it is dead, cut off for ever, or taken for either
         self.told_to_leave = False
         self.error_counts: dict[str, int] = {}  # by kind: what its kernel has counted
+        self.memory_left: float | None = None  # the share that other processes leave; None: all that copies leave
         self.is_leased = not spare  # to this job: no other can take it
         self.is_leased_elsewhere = False
         self.starts_killed = 0  # processes that a fault ended before they said hello
@@ -230,7 +233,18 @@ class Machine:
         if self._wakes_at == wake and self._paused is None:
             self._wakes_at = None
             self._observe()
+            if self.world.memory_bytes:
+                self.sample_health()
             self.feed(Tick())
+
+    def sample_health(self, gauges: dict[str, float] | None = None) -> None:
+        """What its agent's shell finds at a look."""
+        total = self.world.memory_bytes
+        free = max(0, total - self.arena.size_bytes(self.world.options.slots))
+        left = free if self.memory_left is None else min(free, int(self.memory_left * total))
+        counters = dict(self.error_counts)
+        sample = HealthSample(counters=counters, gauges=gauges or {}, memory_bytes=total, available_bytes=left)
+        self.feed(HealthSampled(sample=sample))
 
     def _observe(self) -> None:
         """What the kernel says of the processes by now."""

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from deadpool.sim.faults import ALL, FaultKind, FaultPlan, health, sizes
+from deadpool.sim.faults import ALL, FaultKind, FaultPlan, health, memory_use, sizes
 from deadpool.sim.faults.fault import TIME
 
 
@@ -41,6 +41,7 @@ class SeedOptions:
     adaptive: bool = False  # protection follows the health of nodes
     evict: bool = False  # and ill nodes are drained
     scheme: str = ""  # how copies are protected, as rs(2,1); empty: by whole copies at the holders
+    coded: str = ""  # how the job may code them where whole copies take too much memory; empty: it may not
     shards: int = 0  # the job may shrink: so many ranks hold all tensors, the next ones the same again; 0: it may not
     quiet_s: float = 0.0  # before which no fault comes: it comes so much later
     durable: bool = False  # checkpoints are written to a store, and are what is left when all copies of a rank are lost
@@ -75,6 +76,7 @@ class Profile:
 
 ANYTHING = Profile(name="anything")
 SIZE_KINDS = frozenset(kind.kind for kind in sizes.FAULTS)
+MEMORY_KINDS = frozenset(kind.kind for kind in memory_use.FAULTS)
 HEALTH_KINDS = frozenset(kind.kind for kind in health.FAULTS)
 INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
 """Factors on the chances of all kinds, so that some seeds are quiet and some are hostile."""
@@ -128,7 +130,7 @@ def _with_budget(options: SeedOptions, rng: random.Random) -> SeedOptions:
 
 def _with_faults(options: SeedOptions, profile: Profile, intensity: float) -> SeedOptions:
     """At least one fault comes at a time of its own: faults that follow an event would otherwise wait for ever."""
-    kinds = [kind for kind in ALL if profile.includes(kind) and (options.shards or kind.kind not in SIZE_KINDS)]
+    kinds = [kind for kind in ALL if profile.includes(kind) and _can_meet(options, kind)]
     plans = [plan for kind in kinds for plan in kind.draw(options.seed, intensity=intensity, calm_s=options.calm_s)]
     if plans and all(plan.when != TIME for plan in plans):
         plans[0] = replace(plans[0], when=TIME, after_s=options.calm_s / 2)
@@ -137,3 +139,10 @@ def _with_faults(options: SeedOptions, profile: Profile, intensity: float) -> Se
         options = replace(options, adaptive=True, evict=evict or options.evict)
     longer = 15.0 if any(plan.kind.startswith("coordinator") for plan in plans) else 0.0
     return replace(options, faults=tuple(plans), calm_s=options.calm_s + longer)
+
+
+def _can_meet(options: SeedOptions, kind: FaultKind) -> bool:
+    """Some kinds mean something only to a job that may shrink, or that may choose its scheme."""
+    if kind.kind in MEMORY_KINDS:
+        return bool(options.coded)
+    return bool(options.shards) or kind.kind not in SIZE_KINDS

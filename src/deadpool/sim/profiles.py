@@ -67,6 +67,20 @@ def _illness(options: SeedOptions) -> SeedOptions:
     )  # fmt: skip
 
 
+MAY_BE_CODED = ("rs(2,1)", "rs(4,1)", "rs(3,2)", "rs(4,2)", "rs(8,1)")
+
+
+def _memory(options: SeedOptions) -> SeedOptions:
+    """The job may code its snapshots, also with a scheme that survives fewer losses than it is to survive: that one is
+    never to be used. Time for several decisions."""
+    coded = MAY_BE_CODED[options.seed % len(MAY_BE_CODED)]
+    nodes, holders = max(4 + options.seed % 3, options.nodes), 1 + (options.seed % 4 == 0)
+    return replace(
+        options, nodes=nodes, holders=holders, coded=coded, spares=max(1, options.spares), adaptive=True, budget=0.0,
+        calm_s=70.0,
+    )  # fmt: skip
+
+
 CODED = ("rs(1,1)", "rs(2,1)", "rs(3,1)", "rs(4,1)", "rs(2,2)", "rs(3,2)", "rs(4,2)")
 
 
@@ -135,6 +149,12 @@ PROFILES = (
         kinds=frozenset({"ill", "false_alarm", "flap", "epidemic", "node", "join"}),
         intensity=6.0,
         shape=_illness,
+    ),
+    Profile(
+        name="memory",
+        kinds=frozenset({"state_grows", "memory_eaten", "ill", "node", "trainer", "coordinator", "join", "scheme"}),
+        intensity=3.0,
+        shape=_memory,
     ),
     Profile(name="shrink", kinds=SHRINK_KINDS, intensity=0.7, shape=_shrink),
     Profile(name="coded", shape=_coded),

@@ -25,6 +25,7 @@ from deadpool.sim.hosts import CoordinatorLink, Host
 from deadpool.sim.machine import Machine
 from deadpool.sim.network import VirtualNetwork
 from deadpool.sim.options import SeedOptions
+from deadpool.sim.process.captures import full_geometry
 from deadpool.sim.reduction import Reductions
 from deadpool.sim.streams import CopyStreams
 
@@ -42,6 +43,7 @@ SILENCE_S = 5.0
 ISOLATION_S = 60.0
 DWELL_S = 6.0
 """That a change of protection stays, and over which signs of illness are counted."""
+ROOMY_SHARE = 0.2
 DURABLE = DurableSettings(where="store", job="sim", every_s=6.0, timeout_s=60.0)
 
 
@@ -65,6 +67,7 @@ class World:
         self.leading_host = self.hosts[0]  # the host of that coordinator
         self.coordinator: Coordinator  # of the highest term, dead or alive
         self.calm = False
+        self.copies_share = ROOMY_SHARE  # of a machine's memory that whole copies take
         self.last_step = ENDLESS
         self.newest = 0
         self.steps = 0  # completed by any rank, redone ones included
@@ -107,7 +110,8 @@ class World:
         if not self.options.adaptive:
             return None
         most = min(self.options.holders + 1, self.options.nodes - 1)
-        return AdaptiveBounds(copies_at_most=most, evict_ill=self.options.evict, dwell_s=DWELL_S)
+        coded = Scheme.parse(self.options.coded) if self.options.coded else None
+        return AdaptiveBounds(copies_at_most=most, evict_ill=self.options.evict, dwell_s=DWELL_S, coded=coded)
 
     # --- chance and time ---------------------------------------------------------------------------------------------
 
@@ -166,6 +170,15 @@ class World:
     def replica_bytes(self) -> int:
         return 200 if self.options.replicated else 0
 
+    @property
+    def memory_bytes(self) -> int:
+        """Of every machine; 0: nobody looks at it."""
+        if not self.options.coded:
+            return 0
+        slot_bytes = full_geometry(self).slot_bytes
+        copies = self.options.slots * self.options.per_node * (1 + self.options.holders)
+        return int(copies * slot_bytes / (ROOMY_SHARE if self.calm else self.copies_share))
+
     def peers_of(self, rank: int) -> tuple[int, ...]:
         """The ranks on other nodes that hold the replica region too; where they may be carried, those of its shard."""
         if self.may_shrink:
@@ -220,6 +233,8 @@ class World:
         """Feeds an input that a node, or a person, would give."""
         if self.leading_host.alive and self.leading_host.coordinator is self.coordinator:
             self.leading_host.feed(input)
+            if isinstance(input, SchemeAsked):
+                self.checkers.protection.on_scheme_asked(self.leading_host, input.scheme)
 
     def finished(self, host: Host, finish: Finish) -> None:
         """The end of a coordinator that was replaced ends only its own process."""

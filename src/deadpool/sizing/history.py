@@ -78,9 +78,7 @@ def _gamma_quantile(shape: float, z: float) -> float:
 
 def read_log(path: Path, inputs: Inputs, days: float | None) -> History:
     """One failure per line. CSV with a header, or JSON lines; fields `time` and, if known, `kind`."""
-    if not path.exists():
-        raise ConfigError(f"failure_log={str(path)!r} cannot be used: there is no such file; give a CSV or JSON lines")
-    text = path.read_text(encoding="utf-8")
+    text = _text(path)
     rows = _json_rows(path, text) if text.lstrip().startswith("{") else list(csv.DictReader(text.splitlines()))
     times = [_time(path, number, row) for number, row in enumerate(rows, 1)]
     if days is None and len(times) < 2:
@@ -90,6 +88,19 @@ def read_log(path: Path, inputs: Inputs, days: float | None) -> History:
         raise ConfigError(f"log_days={days!r} cannot be used: give the days that the log covers, more than 0")
     kinds = Counter(_kind(path, number, row) for number, row in enumerate(rows, 1))
     return History(span_h * inputs.nodes, kinds, source=f"{len(rows)} failures in {path.name}, {span_h / 24:.1f} days")
+
+
+def _text(path: Path) -> str:
+    """Excel puts a mark before the first character of a CSV, which is no part of the name of its first column."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        reason = "there is no such file"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except UnicodeDecodeError as error:
+        reason = f"it is no text in UTF-8 ({error})"
+    raise ConfigError(f"failure_log={str(path)!r} cannot be used: {reason}; give a CSV or JSON lines")
 
 
 def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:

@@ -93,7 +93,8 @@ def _news(model: Model) -> str:
     if bad:
         return f"QUARANTINED: {', '.join(bad)}: check the machine, then drain it"
     if not model.status["spares"]:
-        return "NO SPARE: after a loss the job waits; add one: deadpool agent --spare --join HOST:PORT"
+        then = "shrinks or waits" if model.status["size"]["may_shrink"] else "waits"
+        return f"NO SPARE: after a loss the job {then}; add one: deadpool agent --spare --join HOST:PORT"
     return ""
 
 

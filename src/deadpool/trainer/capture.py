@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Geometry, Region
 from deadpool.protocol.trainer_core import Capture
@@ -56,9 +58,14 @@ class CarriedSlot:
         sizes: dict[Region, int] = {"unique": geometry.unique_bytes, "replica": geometry.replica_bytes}
         for region, size in sizes.items():
             start, source = self.geometry.offset(region), geometry.offset(region)
-            self.slot[start : start + size] = slot[source : source + size]
+            _copy(self.slot[start : start + size], slot[source : source + size])
         start = self.geometry.offset("record")
         self.slot[start : start + len(self.record)] = self.record
+
+
+def _copy(target: memoryview, source: memoryview) -> None:
+    """Lets other threads run meanwhile: an assignment to a slice of a memoryview would stop the script's."""
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
 @dataclass(slots=True, eq=False)

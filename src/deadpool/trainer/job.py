@@ -33,7 +33,8 @@ from deadpool.trainer.job_journal import FAILURE_S, JobJournal
 from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.loop_rules import LoopRules
 from deadpool.trainer.session import Session
-from deadpool.trainer.shares import Makers, StepShares
+from deadpool.trainer.share_rules import Makers
+from deadpool.trainer.shares import StepShares
 from deadpool.trainer.step import Step
 from deadpool.trainer.step_log import StepLog
 from deadpool.trainer.wait_meter import WaitMeter
@@ -263,7 +264,7 @@ class Job:
     def enter_step(self, number: int) -> None:
         self.waits.begin_step()
         self.session.pending_injections.enter_step(number)
-        self.shares.enter_step()
+        self.shares.enter_step(number)
         for journal in self._journals:
             journal.enter_step(number)
         self._kept_gradients.enter_step(number)
@@ -271,6 +272,7 @@ class Job:
             self.session.forward_stop.enter_step(self.state.modules)
 
     def enter_dry_step(self, number: int) -> None:
+        self.shares.enter_step(number)
         self._journal.enter_step(number)
 
     def leave_dry_step(self) -> None:
@@ -285,7 +287,7 @@ class Job:
         self.session.forward_stop.leave_step()
         self.session.pending_injections.leave_step(completed=error is None)
         if error is None:
-            self.shares.require_taken()
+            self.shares.require_done()
             self._block_s = time.monotonic() - self._step_began
             self.session.recording_schedule.block_ended()
             return True

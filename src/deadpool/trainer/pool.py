@@ -24,7 +24,8 @@ from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
 from deadpool.trainer.replication_claims import Claims, apply_claims
 from deadpool.trainer.session import Session
-from deadpool.trainer.shares import GROUPS, JOURNAL, Makers, make_own
+from deadpool.trainer.share_rules import Makers, make_own
+from deadpool.trainer.shares import GROUPS, JOURNAL
 from deadpool.trainer.unprotected import UnprotectedPool
 
 

@@ -233,7 +233,7 @@ def _rebuild_groups(job: Job, connect: Connect) -> None:
     try:
         store = session.rendezvous(connect.store, connect.generation)
         session.groups.rebuild(store, "groups", after_abort=seen, carried=dict(connect.carried))
-        job.shares.count_all_ranks(bool(connect.carried))
+        job.shares.sync.count_all_ranks(bool(connect.carried))
     except (GroupError, RuntimeError) as error:
         session.leave_if_device_broke()
         session.emit("rebuild_failed", reason=str(error))

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from deadpool.backend import world
 from deadpool.protocol.messages import Shares
 from deadpool.trainer.adapters.ddp import ddp_modules
+from deadpool.trainer.adapters.fsdp2 import sharded_modules
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job
@@ -38,6 +38,10 @@ def _refusal(job: Job) -> str:
         return "the job uses NCCL, and shrinking was tried with gloo only"
     if any(module.static_graph for module in ddp_modules(state.modules)):
         return "DDP with static_graph expects the same number of backwards in every step"
+    if job.shares.sync.repeated.found:
+        return (
+            f"rank {rank} lets DDP synchronise the same gradients twice in a step: use model.no_sync() until the last"
+        )
     if not state.peers:
         return f"no other node holds the tensors of rank {rank}: only DDP and HSDP can shrink"
     if count := state.extent(b"").unique_bytes:
@@ -46,10 +50,11 @@ def _refusal(job: Job) -> str:
 
 
 def _block(modules: Sequence[nn.Module], rank: int) -> tuple[int, ...]:
-    """The ranks that this one communicates with within a share: those of its shards. None of them is another block's,
-    or the products of replicas and block would not give the whole job."""
-    sharded = [p for m in modules if isinstance(m, FSDPModule) for p in m.parameters() if isinstance(p, DTensor)]
-    return _shard_ranks(sharded[0]) if sharded else (rank,)
+    """The ranks that this one communicates with within a share: those of its shards, of all sharded modules. None of
+    them is another block's, or the products of replicas and block would not give the whole job."""
+    sharded = [p for module in sharded_modules(modules) for p in module.parameters() if isinstance(p, DTensor)]
+    alike = {(id(p.device_mesh), p.placements): p for p in sharded}
+    return tuple(sorted({rank, *(each for p in alike.values() for each in _shard_ranks(p))}))
 
 
 def _shard_ranks(parameter: Any) -> tuple[int, ...]:

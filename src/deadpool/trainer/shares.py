@@ -8,30 +8,28 @@ that have a process is the sum over all ranks, and frameworks divide it by the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed.fsdp import FSDPModule
-
 from deadpool.errors import ConfigError
+from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import UsesShares
 from deadpool.snapshot.host_state import HostParts
 from deadpool.snapshot.layout import join_record, split_record
 from deadpool.snapshot.objects import sort_objects
 from deadpool.snapshot.record import decode, encode
 from deadpool.snapshot.rng import capture_rng, restore_rng
-from deadpool.trainer.adapters.ddp import ddp_modules
+from deadpool.trainer.gradient_sync import GradientSync
 from deadpool.trainer.job_journal import END_S, JobJournal
 from deadpool.trainer.share_layout import find_shares
+from deadpool.trainer.share_rules import Makers, SharesDone
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job
 
 GROUPS, JOURNAL = "process groups", "journal"
 """Names of the parts of a boundary record that are each rank's own, whatever the script protects."""
-
-Makers = Mapping[str, Callable[[int], object]]
 
 
 class Share:
@@ -60,7 +58,7 @@ class Share:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shares.leave(self)
+        self._shares.leave(self, failed=error is not None)
 
 
 class CarriedRank:
@@ -73,7 +71,7 @@ class CarriedRank:
         self.journal = JobJournal(job.session, rank)
         self.journal.load_state_dict(decode(host["stateful"][JOURNAL], JOURNAL))
         self.objects = {name: make(rank) for name, make in makers.items()}
-        self._stateful = sort_objects(self.objects).stateful
+        self._stateful = sort_objects(self.objects).stateful if self.objects else {}
         for name, value in self._stateful.items():
             value.load_state_dict(decode(host["stateful"][name], f"{name}.state_dict()"))
         self.rng = decode(host["rng"]["rng"], "rng")
@@ -94,22 +92,27 @@ class StepShares:
         self._carried: list[CarriedRank] = []
         self._current: CarriedRank | None = None
         self._own_rng: dict[str, Any] | None = None
-        self._taken = False  # in this step
+        self._done = SharesDone()
         self._was_used = False
         self._sent: object = None
+        self._reported: Generation | None = None
+        self.sync = GradientSync(job.state.modules, job.session.rank)
 
     # --- the script's side -------------------------------------------------------------------------------------------
 
     def of_step(self) -> Iterator[Share]:
-        self._taken = self._was_used = True
+        if not self._was_used:
+            self._was_used = True
+            self.sync.watch_first_step()
+        own = self._job.session.rank
+        self._done.ask([*(carried.rank for carried in self._carried), own])
         for carried in self._carried:
             yield from self._checked(Share(self, carried.rank, carried.objects, is_own=False))
-        yield from self._checked(Share(self, self._job.session.rank, self._own, is_own=True))
+        yield from self._checked(Share(self, own, self._own, is_own=True))
 
     def _checked(self, share: Share) -> Iterator[Share]:
         yield share
-        if not share.entered:
-            raise ConfigError("a share of a step was not entered: put its forward and backward into `with share:`")
+        self._done.require_entered(share.rank, share.entered)
 
     def enter(self, share: Share) -> None:
         if share.is_own:
@@ -117,23 +120,16 @@ class StepShares:
         self._current = next(each for each in self._carried if each.rank == share.rank)
         self._own_rng = capture_rng()
         restore_rng(self._current.rng)
-        self._synchronise(False)
+        self.sync.hold_back(share.rank)
 
-    def leave(self, share: Share) -> None:
-        if self._current is None or self._own_rng is None:
-            return
-        self._current.rng = capture_rng()
-        restore_rng(self._own_rng)
-        self._current = self._own_rng = None
-        self._synchronise(True)
-
-    def _synchronise(self, wanted: bool) -> None:
-        """Whether the next backward sends gradients. The buffers that DDP sends before a forward go with it."""
-        for replicated in ddp_modules(self._job.state.modules):
-            replicated.require_backward_grad_sync = wanted
-        for module in self._job.state.modules:
-            if isinstance(module, FSDPModule):
-                module.set_requires_gradient_sync(wanted)
+    def leave(self, share: Share, *, failed: bool) -> None:
+        """A share that ends by an exception which the script handles is done: what to skip is the script's decision."""
+        if self._current is not None and self._own_rng is not None:
+            self._current.rng = capture_rng()
+            restore_rng(self._own_rng)
+            self._current = self._own_rng = None
+            self.sync.release(share.rank, failed=failed)
+        self._done.left(share.rank)
 
     # --- steps and boundaries ----------------------------------------------------------------------------------------
 
@@ -146,12 +142,15 @@ class StepShares:
         """The one of the share that the script is in. None: the rank's own."""
         return self._current.journal if self._current is not None else None
 
-    def enter_step(self) -> None:
-        self._taken, self._current, self._own_rng = False, None, None
+    def enter_step(self, number: int) -> None:
+        self._done.enter_step(number)
+        self.sync.repeated.enter_step()
+        self._current = self._own_rng = None
 
-    def require_taken(self) -> None:
-        """A step without the work of a carried rank would be another step."""
-        if self._carried and not self._taken:
+    def require_done(self) -> None:
+        """A step without the work of some rank would be another step."""
+        self._done.require_all()
+        if self._carried and not self._done.asked:
             ranks = ", ".join(str(carried.rank) for carried in self._carried)
             raise ConfigError(f"rank {self._job.session.rank} carries rank {ranks}: take the work from step.shares()")
 
@@ -163,9 +162,13 @@ class StepShares:
         return {carried.rank: carried.record(layout, host) for carried in self._carried}
 
     def report(self) -> None:
-        """At a boundary: what the job may count on if a node is lost and no spare is left."""
-        if not self._was_used:
+        """At a boundary: what the job may count on if a node is lost and no spare is left. Once per generation, because
+        all parameters are looked at."""
+        generation = self._job.session.core.generation
+        if not self._was_used or generation == self._reported:
             return
+        self._reported = generation
+        self.sync.first_step_seen()
         shares = find_shares(self._job)
         if shares != self._sent:
             self._sent = shares
@@ -178,17 +181,3 @@ class StepShares:
         rng = capture_rng()  # making an object may draw numbers
         self._carried = [CarriedRank(self._job, rank, data, self._makers) for rank, data in records.items()]
         restore_rng(rng)
-
-    def count_all_ranks(self, shrunk: bool) -> None:
-        """FSDP averages over the processes that take part; while some rank has none it has to divide by all ranks."""
-        for module in self._job.state.modules:
-            if isinstance(module, FSDPModule):
-                module.set_force_sum_reduction_for_comms(shrunk)
-
-
-def make_own(makers: Makers, objects: Mapping[str, object], rank: int) -> dict[str, object]:
-    """This rank's own objects of protect(shares=...)."""
-    for name in makers:
-        if name in objects:
-            raise ConfigError(f"protect() got {name}= and shares={{{name!r}: ...}}: give it once, in shares")
-    return {name: make(rank) for name, make in makers.items()}

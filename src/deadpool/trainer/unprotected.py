@@ -15,6 +15,7 @@ from deadpool.journal.entry import Sink
 from deadpool.journal.unprotected import UnprotectedJournal
 from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.loop_rules import LoopRules
+from deadpool.trainer.share_rules import Makers, SharesDone, make_own
 
 
 class UnprotectedShare:
@@ -22,15 +23,30 @@ class UnprotectedShare:
 
     is_own = True
 
-    def __init__(self, rank: int, objects: dict[str, object]) -> None:
-        self.rank = rank
+    def __init__(self, done: SharesDone, rank: int, objects: Mapping[str, object]) -> None:
+        self._done, self.rank, self.entered = done, rank, False
         self.__dict__.update(objects)
 
     def __enter__(self) -> UnprotectedShare:
+        self.entered = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._done.left(self.rank)
+
+
+class UnprotectedShares:
+    """Makes the shares of steps."""
+
+    def __init__(self, rank: int, objects: Mapping[str, object]) -> None:
+        self._rank, self._objects = rank, objects
+        self.done = SharesDone()
+
+    def of_step(self) -> Iterator[UnprotectedShare]:
+        self.done.ask([self._rank])
+        share = UnprotectedShare(self.done, self._rank, self._objects)
+        yield share
+        self.done.require_entered(self._rank, share.entered)
 
 
 class UnprotectedStep:
@@ -38,22 +54,25 @@ class UnprotectedStep:
 
     dry = False
 
-    def __init__(self, number: int, journal: UnprotectedJournal, share: UnprotectedShare) -> None:
-        self.number, self._journal, self._share = number, journal, share
+    def __init__(self, number: int, journal: UnprotectedJournal, shares: UnprotectedShares) -> None:
+        self.number, self._journal, self._shares = number, journal, shares
         self.entered = False
 
     def __enter__(self) -> UnprotectedStep:
         self.entered = True
         self._journal.enter_step(self.number)
+        self._shares.done.enter_step(self.number)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None:
+            self._shares.done.require_all()
         self._journal.leave_step(completed=error is None)
 
     def shares(self) -> Iterator[UnprotectedShare]:
-        yield self._share
+        return self._shares.of_step()
 
     def __index__(self) -> int:
         return self.number
@@ -71,7 +90,7 @@ class UnprotectedJob:
     def __init__(self, objects: dict[str, object], rank: int, made: dict[str, object]) -> None:
         from deadpool.snapshot.state import ProtectedState
 
-        self._share = UnprotectedShare(rank, made)
+        self._shares = UnprotectedShares(rank, made)
         self._state = ProtectedState({**objects, **made}, replicas={}, rank=rank, node_of=lambda _: 0)
         self._journal = UnprotectedJournal(rank)
         self._rules = LoopRules()
@@ -84,7 +103,7 @@ class UnprotectedJob:
     def _loop(self, count: int) -> Generator[UnprotectedStep, None, None]:
         try:
             for number in range(count):
-                step = UnprotectedStep(number, self._journal, self._share)
+                step = UnprotectedStep(number, self._journal, self._shares)
                 yield step
                 self._rules.check(step)
         finally:
@@ -140,9 +159,8 @@ class UnprotectedPool:
         *,
         replicated: object = None,
         adapters: object = (),
-        shares: Mapping[str, Callable[[int], object]] | None = None,
+        shares: Makers | None = None,
         **objects: object,
     ) -> UnprotectedJob:
         """Returns a job that trains the objects unprotected. The rest is ignored: nothing is sent or recovers."""
-        made = {name: make(self.rank) for name, make in (shares or {}).items()}
-        return UnprotectedJob(objects, self.rank, made)
+        return UnprotectedJob(objects, self.rank, make_own(shares or {}, objects, self.rank))

@@ -24,7 +24,10 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, const int **device) {
     *device = &gpus[index];
     return is("lost") && index == 1 ? 15 : 0;
 }
-int nvmlDeviceGetName(const void *device, char *text, unsigned size) { snprintf(text, size, "Fake GPU"); return 0; }
+int nvmlDeviceGetName(const void *device, char *text, unsigned size) {
+    snprintf(text, size, is("mixed") && SECOND(device) ? "Slow GPU" : "Fake GPU");
+    return 0;
+}
 int nvmlDeviceGetTotalEccErrors(const void *device, int type, int counter, unsigned long long *count) {
     *count = is("ecc") && SECOND(device) && type == 1 && counter == 0 ? 3 : 0;
     return is("no-ecc") ? 3 : 0;
@@ -41,6 +44,29 @@ int nvmlDeviceGetRemappedRows(const void *device, unsigned *corrected, unsigned 
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(const void *device, unsigned long long *reasons) {
     *reasons = SECOND(device) ? is("hot") ? 64 | 8 : is("power-capped") ? 4 : is("idle") ? 1 : 0 : 0;
+    return 0;
+}
+int nvmlDeviceGetTemperature(const void *device, int sensor, unsigned *degrees) {
+    *degrees = 40;
+    return is("falls") && SECOND(device) ? 15 : 0;
+}
+int nvmlDeviceGetUUID(const void *device, char *text, unsigned size) {
+    snprintf(text, size, SECOND(device) ? "GPU-bbbb-2222" : "GPU-aaaa-1111");
+    return 0;
+}
+static const int part = 1; /* of the second GPU */
+int nvmlDeviceGetHandleByUUID(const char *uuid, const int **device) {
+    *device = &part;
+    return strcmp(uuid, "MIG-cccc-3333") == 0 ? 0 : 6;
+}
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(const void *device, const int **whole) {
+    *whole = &gpus[*(const int *)device];
+    return 0;
+}
+typedef struct { char legacy[16]; unsigned domain, bus, device, ids, subsystem; char id[32]; } pci;
+int nvmlDeviceGetPciInfo_v3(const void *device, pci *info) {
+    memset(info, 0, sizeof *info);
+    info->bus = SECOND(device) ? 0x3b : 0x1a;
     return 0;
 }
 int nvmlDeviceGetPersistenceMode(const void *device, unsigned *mode) { *mode = !is("no-persistence"); return 0; }

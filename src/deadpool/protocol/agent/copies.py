@@ -57,6 +57,12 @@ class Copies:
         return self._slots.held
 
     @property
+    def kept_for_others(self) -> Iterator[RankSlots]:
+        """Whole copies of other nodes' ranks, and parity of them."""
+        yield from self._slots.held.values()
+        yield from self._slots.parity.values()
+
+    @property
     def slots_per_segment(self) -> int:
         return self._slots.slots_per_segment
 

@@ -6,7 +6,7 @@ cost nothing. A sign stays for the window that the job watches, or until its fig
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from deadpool.protocol.agent.slots import RankSlots
 from deadpool.protocol.agent.state import AgentState
@@ -105,7 +105,7 @@ class HealthMonitor:
         settings, copies = self._state.settings, self._state.copies
         if settings is None or settings.adaptive is None:
             return Health(signs=self.signs(now))  # no decision would look at its memory
-        own, held = _bytes(copies.own), _bytes(copies.held)
+        own, held = _bytes(copies.own.values()), _bytes(copies.kept_for_others)
         return Health(
             signs=self.signs(now),
             memory_bytes=self._sample.memory_bytes,
@@ -115,8 +115,8 @@ class HealthMonitor:
         )
 
 
-def _bytes(slots: Mapping[int, RankSlots]) -> int:
-    return sum(slot.geometry.slot_bytes for each in slots.values() for slot in each.by_ref.values())
+def _bytes(slots: Iterable[RankSlots]) -> int:
+    return sum(slot.geometry.slot_bytes for each in slots for slot in each.by_ref.values())
 
 
 def _differ(before: Health, now: Health) -> bool:
@@ -124,6 +124,7 @@ def _differ(before: Health, now: Health) -> bool:
     if [(s.kind, s.grade, s.count) for s in before.signs] != [(s.kind, s.grade, s.count) for s in now.signs]:
         return True
     pairs = (
+        (before.memory_bytes, now.memory_bytes),
         (before.available_bytes, now.available_bytes),
         (before.copies_bytes, now.copies_bytes),
         (before.own_bytes, now.own_bytes),

@@ -33,12 +33,14 @@ COMMIT_ROOM = 2.0
 """How many times as long as now a version may take to be committed, at least, before one more holder is given."""
 INTERVAL = "the capture interval"
 ENVIRONMENT = "the environment"
+PLACEMENT = "the placement"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Of one node. Zeros: not known yet."""
 
+    node: str = ""
     total: int = 0
     available: int = 0
     copies: int = 0
@@ -62,7 +64,8 @@ class Outlook:
 
     suspects: tuple[Suspect, ...]
     positions: int
-    scheme: Scheme  # of every rank, at least: the user's lower bound
+    scheme: Scheme  # of every rank, at least
+    asked: Scheme | None = None  # the one that the user asks for; None: it is the present one
     spares: int  # that could take a seat
     memory: Sequence[Memory] = ()  # by position; empty: not known
     commit_room: float = math.inf  # how many times as long as now a commit may take before a slot is missing
@@ -71,7 +74,7 @@ class Outlook:
     stall_s: float = 0.0  # per capture
     step_s: float = 0.0
     is_shrunk: bool = False  # some ranks are carried by others
-    can_evict: bool = False  # nothing else is under way, and every version is protected
+    is_settled: bool = False  # nothing else is under way, and every version is protected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,10 @@ class Pacing:
     def _has_dwelt(self, subject: str, now: float) -> bool:
         at = self._changed_at.get(subject)
         return at is None or now - at >= self._bounds.dwell_s
+
+    def stayed_s(self, subject: str, now: float) -> float:
+        """Since the last change."""
+        return now - self._changed_at.get(subject, -math.inf)
 
     def _has_budget(self, now: float, raises: bool) -> bool:
         spent = [at for at in self._spent if now - at < self._bounds.changes_within_s]
@@ -273,7 +280,7 @@ class Adaptation:
     def _evict(self, suspects: Sequence[Suspect], outlook: Outlook, now: float) -> list[Change]:
         """Rule 29, ill nodes leave one at a time. The last spare is for a node that has failed, not for one that only
         looks as if it might."""
-        if not self.bounds.evict_ill or not outlook.can_evict:
+        if not self.bounds.evict_ill or not outlook.is_settled:
             return []
         seated = [each for each in suspects if each.position is not None and self._may_be_tried(each.node, now)]
         ill = [each for each in seated if self._is_to_leave(each, outlook)]

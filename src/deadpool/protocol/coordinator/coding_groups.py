@@ -35,8 +35,7 @@ def _deal(racks: Sequence[Rack], scheme: Scheme) -> tuple[NodeGroup, ...]:
     apart = domains(racks)
     order = {domain: index for index, domain in enumerate(dict.fromkeys(apart))}
     ring = sorted(range(len(racks)), key=lambda position: order[apart[position]])
-    largest, smallest = scheme.data + scheme.parities, scheme.parities + 1
-    count = max(1, min(-(-len(ring) // largest), len(ring) // smallest))
+    count = scheme.group_count(len(ring))
     return tuple(
         NodeGroup(positions=tuple(sorted(ring[index::count])), parities=scheme.parities) for index in range(count)
     )

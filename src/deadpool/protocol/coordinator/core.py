@@ -135,9 +135,10 @@ class Coordinator:
     # --- the contract of a core ---------------------------------------------------------------------------------------
 
     def step(self, input: CoordinatorInput, *, now: float) -> list[CoordinatorEffect]:
-        if self.phase is Phase.ENDED:
+        job = self._job
+        if job.phase is Phase.ENDED:
             self._answer_after_end(input)
-            return self._job.out.take()
+            return job.out.take()
         if self._resumption.settles_at is not None:
             self._resumption.settle()
         if isinstance(input, FromAgent):
@@ -146,7 +147,7 @@ class Coordinator:
             self._on_input(input, now)
         self._drain_requests.advance(now)
         self._advance_checkpoints(now)
-        return self._job.out.take()
+        return job.out.take()
 
     def _on_input(self, input: CoordinatorInput, now: float) -> None:
         match input:
@@ -157,7 +158,7 @@ class Coordinator:
             case DrainAsked(node=node, reason=reason):
                 self._drain_requests.drain(node, reason, now)
             case SchemeAsked(scheme=scheme):
-                self.protection.use_scheme(scheme, now)
+                self.protection.schemes.on_asked(scheme, now)
             case CheckpointAsked():
                 self.checkpoints.ask()
             case CheckpointFound(checkpoint=checkpoint):
@@ -169,7 +170,7 @@ class Coordinator:
 
     def _advance_checkpoints(self, now: float) -> None:
         """A write that is asked for at the end of the job begins before the job ends."""
-        if self.phase is not Phase.ENDED:
+        if self._job.phase is not Phase.ENDED:
             self.checkpoints.advance(now)
             self._ending.end_if_written()
 
@@ -197,12 +198,13 @@ class Coordinator:
 
     def deadline(self) -> float | None:
         """When to send a Tick at the latest."""
-        if self.phase is Phase.ENDED:
+        job = self._job
+        if job.phase is Phase.ENDED:
             return None
         if self._resumption.settles_at is not None:
             return self._resumption.settles_at
         parts = earliest(self.drains.deadline, self.checkpoints.deadline())
-        return earliest(self._timeouts.next_silence(), earliest(self._job.phase_deadline, parts))
+        return earliest(self._timeouts.next_silence(), earliest(job.phase_deadline, parts))
 
     def check(self) -> None:
         """Invariants, for tests and the simulator."""
@@ -216,12 +218,12 @@ class Coordinator:
         if isinstance(message, Join):
             self._membership.join(node, message, now)
             return
-        member = self.members.get(node)
+        member = self._job.members.get(node)
         if member is None:
             return  # it is fenced out already: nothing that it says counts
         member.heard = now
         generation = getattr(message, "generation", None)
-        if generation is not None and generation != self.generation:
+        if generation is not None and generation != self._job.generation:
             return  # of a generation that is over, so that no handler has to think of it
         if (handle := self._frequent.get(type(message))) is not None:
             handle(member, message, now)
@@ -370,6 +372,11 @@ class Coordinator:
     def carried(self) -> dict[int, int]:
         """Positions without processes, and those that carry their ranks (rule 30, carried ranks)."""
         return self._job.carried
+
+    @property
+    def may_shrink(self) -> bool:
+        """Whether the user allows it (rule 30, carried ranks)."""
+        return self._job.may_shrink
 
     @property
     def inexact_from(self) -> int | None:

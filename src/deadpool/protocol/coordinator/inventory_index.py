@@ -27,7 +27,7 @@ REPLICAS_AT_MOST = 8
 """How many replicas are named as sources: any one will do, and there may be one on every node."""
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node that acknowledged the fence. A Struct: a plan makes one for each of thousands of nodes."""
 
     node: str
@@ -192,17 +192,17 @@ class InventoryIndex:
 
     def count(self, node: NodeView, *, stays: bool) -> None:
         """Not `stays`: its trainers will end, and only its copies count."""
-        position = node.position
+        position, inventory = node.position, node.inventory
         seats = tuple(self._layout.ranks_at(position)) if position is not None else ()
         if stays and position is not None:
-            for live in node.inventory.live.batches:
+            for live in inventory.live.batches:
                 if live.clean and live.version is not None:
                     self._version_index(live.version).count_live(live.ranks, position, seats)
-        for batch in node.inventory.own.batches:
-            self._version_index(batch.version).count_own((node, batch), seats)
-        for batch in node.inventory.held.batches:
-            self._version_index(batch.version).count_held((node, batch))
-        for parity in node.inventory.parities:
+        for batch in inventory.own.batches:
+            self._version_index(batch.shared.version).count_own((node, batch), seats)
+        for batch in inventory.held.batches:
+            self._version_index(batch.shared.version).count_held((node, batch))
+        for parity in inventory.parities:
             self._version_index(parity.version).count_parity(node, parity)
 
     def _version_index(self, version: Version) -> VersionIndex:

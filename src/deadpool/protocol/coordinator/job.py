@@ -19,7 +19,7 @@ from deadpool.protocol.coordinator.placement import Placement
 from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, choose_seats
 from deadpool.protocol.coordinator.unread_copies import UnreadCopies
 from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.messages import Shares, TrainerInfo
+from deadpool.protocol.messages import Inventory, Shares, TrainerInfo
 from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter
 
 
@@ -51,13 +51,15 @@ class JobState:
         self.entered_at = 0.0  # when a phase with a deadline was entered
         self.phase_deadline: float | None = None
         self.members: dict[str, Member] = {}
+        self._closed: list[Inventory | None] = []  # what members froze at the fence before this one
         self.silent = SilentNodes()
         self.cut_off: set[str] = set()  # nodes that did not reach others: they are seated where no other is left
         self.guarded: list[str] = []  # nodes that look likely to fail: spares rehearse their ranks first
         self.held_once_more: set[str] = set()  # of these: nodes whose ranks get a further holder from the next plan on
         self.leave_requests: dict[str, str] = {}  # nodes that were told to end, in this order: why
         self.seats: tuple[str, ...] = ()  # of the newest plan
-        self.scheme = config.scheme or Scheme(copies=self.layout.holders)  # counts from the next plan on
+        self.asked_scheme = config.scheme or Scheme(copies=self.layout.holders)  # when the job was started
+        self.scheme = self.asked_scheme  # counts from the next plan on
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.unread = UnreadCopies()
         self.inexact_from: int | None = None  # the step from which the job has not been bit-identical any more
@@ -76,8 +78,13 @@ class JobState:
     def next_generation(self) -> None:
         """At a fence. What nodes froze at the fence before counts no more."""
         self.generation = self.generation.next(self.term)
+        self._closed = [member.inventory for member in self.members.values()]
         for member in self.members.values():
             member.inventory = None
+
+    def free_closed(self) -> None:
+        """What nodes froze at the fence before is freed after Go, because that takes time."""
+        self._closed.clear()
 
     def name_cause(self, kind: str) -> None:
         """Everything that is said from here on is said because of something new."""
@@ -113,7 +120,7 @@ class JobState:
     @property
     def is_stopping(self) -> bool:
         """The job is fenced, and there is no plan yet."""
-        return self.phase in (Phase.FENCING, Phase.WAITING)
+        return self.phase is Phase.FENCING or self.phase is Phase.WAITING
 
     @property
     def can_drain(self) -> bool:

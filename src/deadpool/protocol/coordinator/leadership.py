@@ -78,23 +78,33 @@ class Leadership:
     # --- the contract of a core ---------------------------------------------------------------------------------------
 
     def step(self, input: CoordinatorInput, *, now: float) -> list[CoordinatorEffect]:
-        if isinstance(input, CheckpointFound):
-            self._checkpoint = input.checkpoint
-        if self.election is not None:
-            effects = self._elect(self.election, input, now)
-        elif isinstance(input, Stalled) and self._is_given_up(input.seconds):
-            effects = self._step_down(f"stood still for {input.seconds:.1f} s", self.coordinator.members, now)
-        elif isinstance(input, FromAgent) and isinstance(input.message, Join):
-            effects = self._on_join(input.node, input.message, now)
+        if self.election is None and isinstance(input, FromAgent):
+            effects = self._on_message(input, now)
         else:
-            effects = self.coordinator.step(input, now=now)
-            if isinstance(input, FromAgent) and isinstance(input.message, Heartbeat):
-                self._pulse(input.node, effects, now)
+            effects = self._on_input(input, now)
         if self.coordinator.phase is Phase.RESIGNED:
             effects += self._step_down("no majority of the nodes that ran", self.coordinator.members, now)
         elif self.coordinator.is_cut_off and self._config.is_alone:
             effects += self._step_down("no node is heard any more", (), now)
         return effects
+
+    def _on_message(self, said: FromAgent, now: float) -> list[CoordinatorEffect]:
+        """While it leads."""
+        if isinstance(said.message, Join):
+            return self._on_join(said.node, said.message, now)
+        effects = self.coordinator.step(said, now=now)
+        if isinstance(said.message, Heartbeat):
+            self._pulse(said.node, effects, now)
+        return effects
+
+    def _on_input(self, input: CoordinatorInput, now: float) -> list[CoordinatorEffect]:
+        if isinstance(input, CheckpointFound):
+            self._checkpoint = input.checkpoint
+        if self.election is not None:
+            return self._elect(self.election, input, now)
+        if isinstance(input, Stalled) and self._is_given_up(input.seconds):
+            return self._step_down(f"stood still for {input.seconds:.1f} s", self.coordinator.members, now)
+        return self.coordinator.step(input, now=now)
 
     def deadline(self) -> float | None:
         if self.election is None:

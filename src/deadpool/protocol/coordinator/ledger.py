@@ -36,6 +36,7 @@ class Ledger:
         self._wanted = self.placement.count(self.layout)
 
     def _is_holder_of(self, rank: int, node: str) -> bool:
+        """Also where it holds parity."""
         return any(self.nodes[p] == node for p in self.placement.of(self.layout.position_of(rank)))
 
     def add_sealed(self, copy: Copy) -> None:
@@ -55,6 +56,9 @@ class Ledger:
             self.places.setdefault(batch.version, set()).update(at_home)
 
     def add_stored_batch(self, batch: CopyBatch, node: str) -> None:
+        """A whole copy from before snapshots were coded is no parity."""
+        if self.placement.groups:
+            return
         places, position, holds = self.places.setdefault(batch.version, set()), -1, False
         for rank in batch.ranks:
             if self.layout.position_of(rank) != position:
@@ -63,7 +67,7 @@ class Ledger:
                 places.add((rank, node))
 
     def add_stored(self, rank: int, node: str, version: Version) -> None:
-        if self._is_holder_of(rank, node):
+        if not self.placement.groups and self._is_holder_of(rank, node):
             self.places.setdefault(version, set()).add((rank, node))
 
     def add_encoded(self, ranks: Iterable[int], node: str, version: Version) -> None:

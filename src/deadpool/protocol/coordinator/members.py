@@ -66,7 +66,7 @@ class Member:
     @property
     def looks_ill(self) -> bool:
         """It is likely to fail: another spare is better."""
-        return gravest(self.health.signs) >= LIKELY
+        return bool(self.health.signs) and gravest(self.health.signs) >= LIKELY
 
     def view(self, *, recalled: bool = False) -> NodeView:
         return NodeView(

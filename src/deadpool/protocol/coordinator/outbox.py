@@ -45,8 +45,8 @@ class Outbox:
         self._effects.append(ToAgent(node=node, term=self._context.term, message=message))
 
     def send_each(self, nodes: Iterable[str], message: Any) -> None:
-        for node in nodes:
-            self.send(node, message)
+        term = self._context.term
+        self._effects += [ToAgent(node=node, term=term, message=message) for node in nodes]
 
     def drop(self, node: str) -> None:
         self._effects.append(Drop(node=node))

@@ -350,8 +350,11 @@ class _PlanBuilder:
         if not (self._at_resume.all_stand(position) and self._at_floor.is_whole(position)):
             return False
         ranks = self.view.layout.ranks_at(position)
-        holders = self.placement.of(position)
-        return all(self._is_stored(index, holder, ranks) for index in self._wanted for holder in holders)
+        for index in self._wanted:
+            for holder in self.placement.of(position):
+                if not self._is_stored(index, holder, ranks):
+                    return False
+        return True
 
     def _is_stored(self, index: VersionIndex, holder: int, ranks: range) -> bool:
         """Whether the node at position `holder` has copies of these ranks, or their pieces in its parities."""

@@ -1,8 +1,8 @@
 """Protection that follows the health of nodes: collects what a decision needs, and carries decisions out.
 
-The decision itself is `adaptation.py`, a pure function of values. A new placement takes effect with a plan. Where
-protection rises, all ranks are stopped at one version for it (a reconfiguration, `drain.py`); where it falls, the next
-recovery is early enough: the gain is memory only.
+The decisions themselves are `adaptation.py` and `scheme_choice.py`, pure functions of values. A new placement takes
+effect with a plan. Where protection rises or the scheme changes, all ranks are stopped at one version for it (a
+reconfiguration, `drain.py`); where a guard ends, the next recovery is early enough: the gain is memory only.
 
 A coordinator that takes over knows the signs again with the next heartbeats, and finds by the placement which nodes
 were guarded. Lost with the coordinator before it are the failure history and the budget of changes. That is safe: no
@@ -17,15 +17,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.adaptation import (
     EVICTED,
     GUARDED,
     INTERVAL,
+    PLACEMENT,
     UNGUARDED,
     Adaptation,
     Change,
-    Memory,
     Outlook,
     Suspect,
 )
@@ -36,6 +35,8 @@ from deadpool.protocol.coordinator.heartbeats import RunMonitor
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
+from deadpool.protocol.coordinator.scheme_changes import SchemeChanges, memory_of
+from deadpool.protocol.coordinator.scheme_choice import SCHEME
 from deadpool.protocol.health import DOUBTFUL, SLOW, gravest, in_words
 from deadpool.protocol.messages import Health, Sign
 from deadpool.protocol.messages.health import DETAIL_AT_MOST, SIGNS_AT_MOST
@@ -58,16 +59,15 @@ class Protection:
         self._rehearsals, self._drains, self._requests = rehearsals, drains, requests
         bounds = job.settings.adaptive
         self.adaptation = Adaptation(bounds) if bounds is not None else None
+        self.schemes = SchemeChanges(job, drains, self.adaptation)
         self._showing: set[str] = set()  # nodes with signs
         self._next_look = 0.0
-        self._reconfigured_at = -math.inf
         self._is_adopted = False  # what the placement of this coordinator's first look says was taken over
 
     def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: the coordinator itself did not run for so long."""
         self._history.rates.discount_stall(seconds)
         self._next_look += seconds
-        self._reconfigured_at += seconds
         if self.adaptation is not None:
             self.adaptation.pacing.discount_stall(seconds)
 
@@ -77,6 +77,7 @@ class Protection:
         signs = tuple(replace(sign, detail=sign.detail[:DETAIL_AT_MOST]) for sign in health.signs[:SIGNS_AT_MOST])
         before, member.health = member.health, replace(health, signs=signs)
         (self._showing.add if signs else self._showing.discard)(member.node)
+        self.schemes.on_health(member)
         if _grades(before.signs) == _grades(signs):
             return
         bounds = self._job.settings.adaptive
@@ -95,21 +96,23 @@ class Protection:
         self._history.rates.begin(now)
         self._adopt_once(adaptation, now)
         suspects = self._suspects(now)
-        if not suspects and not adaptation.bounds.every_at_most and not adaptation.shared:
-            return
-        outlook = self._outlook(suspects)
-        for change in adaptation.decide(outlook, now):
-            self._carry_out(change, outlook, now)
+        may_choose_scheme = self.schemes.may_choose(now)
+        if suspects or adaptation.bounds.every_at_most or adaptation.shared or may_choose_scheme:
+            outlook = self._outlook(suspects, may_choose_scheme)
+            # Whether a guard gets a further holder depends on the scheme: one look later that is the new one.
+            for change in self.schemes.choose(outlook, now) or adaptation.decide(outlook, now):
+                self._carry_out(change, outlook, now)
         self._place_anew(adaptation, now)
 
     def _adopt_once(self, adaptation: Adaptation, now: float) -> None:
-        """A coordinator that takes over finds by the placement which nodes were guarded."""
+        """A coordinator that takes over finds by the placement which nodes were guarded, and the scheme."""
         if self._is_adopted:
             return
         self._is_adopted = True
         adaptation.adopt(self._job.guarded, now)
+        self.schemes.adopt(self._outlook([], may_choose_scheme=False), now)
 
-    def _outlook(self, suspects: list[Suspect]) -> Outlook:
+    def _outlook(self, suspects: list[Suspect], may_choose_scheme: bool) -> Outlook:
         """What concerns all nodes and ranks is gathered only where a decision may need it: there may be thousands."""
         adaptation, job = self.adaptation, self._job
         assert adaptation is not None
@@ -119,15 +122,16 @@ class Protection:
             suspects=tuple(suspects),
             positions=job.layout.positions,
             scheme=job.scheme,
+            asked=job.asked_scheme,
             spares=sum(each.is_spare and not (each.quarantined or each.looks_ill) for each in job.members.values()),
-            memory=tuple(_memory(job.members[node]) for node in job.seats) if may_guard else (),
+            memory=tuple(memory_of(job.members[node]) for node in job.seats) if may_guard or may_choose_scheme else (),
             commit_room=self._commit_room() if may_guard else math.inf,
             every=job.commits.timetable.newest.every,
             least_every=self._monitor.interval_chooser.user_every,
             stall_s=stall_s,
             step_s=step_s,
             is_shrunk=bool(job.carried),
-            can_evict=self._drains.current is None and job.commits.protected,
+            is_settled=self._drains.current is None and job.commits.protected,
         )
 
     def _suspects(self, now: float) -> list[Suspect]:
@@ -176,7 +180,9 @@ class Protection:
         assert adaptation is not None
         node = change.subject if change.value in (GUARDED, UNGUARDED, EVICTED) else None
         job.out.emit("protection", node=node, change=change.value, raises=change.raises, reason=change.reason)
-        if change.subject == INTERVAL:
+        if change.subject == SCHEME:
+            self.schemes.carry_out(change, now)
+        elif change.subject == INTERVAL:
             self._monitor.interval_chooser.set_least(adaptation.every)
         elif change.value == GUARDED:
             self._begin_guard(change.subject, outlook)
@@ -201,46 +207,22 @@ class Protection:
             self._history.quarantine.add(change.subject, f"evicted: {change.reason}")
 
     def _place_anew(self, adaptation: Adaptation, now: float) -> None:
-        """Where some position is to have more holders than it has. Not more often than the dwell time."""
+        """Where some position is to have more holders than it has, or snapshots are to be protected in another way.
+        Not more often than the dwell time."""
         job = self._job
+        lacking = sorted(job.extra_holders - job.commits.placement.extra)
+        if not lacking and not self.schemes.is_outstanding:
+            return
         if self._drains.current is not None or not job.commits.protected:
             return
         if job.carried:  # who was guarded before the job shrank keeps its further holder only where there is room
             return
-        if now - self._reconfigured_at < adaptation.bounds.dwell_s:
+        if adaptation.pacing.stayed_s(PLACEMENT, now) < adaptation.bounds.dwell_s:
             return
-        lacking = sorted(job.extra_holders - job.commits.placement.extra)
-        if lacking:
-            self._reconfigured_at = now
-            nodes = ", ".join(job.seats[position] for position in lacking)
-            self._drains.begin_reconfiguration(f"the ranks of {nodes} get a further holder", now)
-
-    # --- another scheme ----------------------------------------------------------------------------------------------
-
-    def refusal_of_scheme(self, scheme: Scheme) -> str | None:
-        """Why snapshots cannot be protected in this way; None: they can."""
-        job, losses = self._job, scheme.losses
-        if losses >= job.layout.positions:
-            return f"{scheme} needs more nodes than may be lost at once: the job has {job.layout.positions}"
-        if not losses and job.layout.positions > 1:
-            return f"{scheme} keeps no copy on another node"
-        if scheme.is_coded and job.carried:
-            return "some ranks are carried by others, which needs whole copies: wait until the job has grown again"
-        if job.carried and scheme.copies >= (left := len(set(job.seats))):
-            return f"{scheme} needs more nodes than the {left} that are left: wait until the job has grown again"
-        return None
-
-    def use_scheme(self, scheme: Scheme, now: float) -> None:
-        """It counts from the next plan on. If nothing else is under way, all ranks stop at one version for it at
-        once; otherwise the next recovery or drain is that plan."""
-        job = self._job
-        if scheme == job.scheme or self.refusal_of_scheme(scheme) is not None:
-            return
-        reason = f"snapshots are protected by {scheme} instead of {job.scheme}"
-        job.scheme = scheme
-        job.out.emit("scheme", scheme=str(scheme), reason="asked to")
-        if job.can_drain and self._drains.current is None and job.commits.protected:
-            self._drains.begin_reconfiguration(reason, now)
+        adaptation.pacing.start_dwelling(PLACEMENT, now)
+        nodes = ", ".join(job.seats[position] for position in lacking)
+        reason = f"the ranks of {nodes} get a further holder" if nodes else f"snapshots are protected by {job.scheme}"
+        self._drains.begin_reconfiguration(reason, now)
 
     # --- for status --------------------------------------------------------------------------------------------------
 
@@ -251,15 +233,9 @@ class Protection:
             "guarded": dict(self.adaptation.guarded),
             "held_once_more": sorted(self._job.held_once_more),
             "environment": sorted(self.adaptation.shared),
+            "scheme": self.schemes.facts(),
         }
 
 
 def _grades(signs: tuple[Sign, ...]) -> list[tuple[str, int]]:
     return [(sign.kind, sign.grade) for sign in signs]
-
-
-def _memory(member: Member) -> Memory:
-    health = member.health
-    return Memory(
-        total=health.memory_bytes, available=health.available_bytes, copies=health.copies_bytes, own=health.own_bytes
-    )

@@ -6,6 +6,7 @@ of a rank when it first rehearses or seats that rank, and again whenever the rec
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 from deadpool.protocol.checkpoint import Checkpoint
@@ -152,12 +153,13 @@ def assignments(
         yield member, assign(member, [rank for position in positions for rank in layout.ranks_at(position)])
 
 
-def far_apart(count: int) -> list[int]:
+@functools.cache
+def far_apart(count: int) -> tuple[int, ...]:
     """0, 1/2, 1/4, 3/4, 1/8, ... of all positions, each once. Neighbours are mostly alike: with pipeline stages
-    outermost they belong to one stage."""
+    outermost they belong to one stage. A job has one count, and asks whenever a spare reports its trainers."""
     bits = max(0, count - 1).bit_length()
     fractions = (int(format(index, f"0{bits}b")[::-1], 2) for index in range(1 << bits))
-    return list(dict.fromkeys(fraction * count >> bits for fraction in fractions))
+    return tuple(dict.fromkeys(fraction * count >> bits for fraction in fractions))
 
 
 def assign(member: Member, ranks: list[int], *, repeat: bool = False) -> Assignment:

@@ -150,7 +150,6 @@ class Resumption:
             member.steps, member.paused = {}, {}
         job.quorum.pass_to(job.generation, job.voters)
         job.silent.seats_run(job.seats)
-        self._barriers.clear()
         job.out.emit("go")
         job.send_seats(Go(generation=job.generation, cause=job.cause))
         self.settles_at = now
@@ -159,6 +158,8 @@ class Resumption:
         """What follows from Go, before anything else: it looks at all copies and trainers of all nodes, which may be
         thousands, so Go itself leaves first."""
         self.settles_at = None
+        self._barriers.clear()
+        self._job.free_closed()
         self._rehearsals.assign_all()
         self._job.warn_if_no_spare()
         self._ending.end_if(self._job.commits.on_go())

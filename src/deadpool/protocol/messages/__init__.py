@@ -73,7 +73,7 @@ from deadpool.protocol.messages.joining import Disconnecting, Join, JoinRefused,
 from deadpool.protocol.messages.leases import Needed, Unavailable
 from deadpool.protocol.messages.order import Order
 from deadpool.protocol.messages.plans import Block, Fetch, Holder, Plan, RankOrder, Rebuild, Source
-from deadpool.protocol.messages.pools import Assignment, HostState, PoolJob
+from deadpool.protocol.messages.pools import Assignment, HostState, PoolJob, PoolNotice
 from deadpool.protocol.messages.progress import (
     WAITS_FOR_DATA,
     WAITS_FOR_PEERS,
@@ -118,8 +118,8 @@ ALL: tuple[type[Message], ...] = (
     Connect, Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, Encoded, End, Ended, Examine, Examined,
     Facts, Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Health, Heartbeat,
     HostState, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Needed, NodeConnected, NodePrepared, Order,
-    Parked, Paused, Permit, Plan, Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule,
-    Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored,
+    Parked, Paused, Permit, Plan, PoolNotice, Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report,
+    Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored,
     TakeoverReport, TrainerHello, TrainerLost, Trainers, Unavailable, UsesShares, Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
@@ -131,9 +131,9 @@ __all__ = [
     "Examine", "Examined", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished",
     "Go", "Grant", "Halt", "Halted", "Health", "Heartbeat", "Holder", "HostState", "Hung", "Injected", "Injection",
     "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives", "Missed", "Needed", "NodeConnected", "NodePrepared",
-    "Order", "Overhead", "Parity", "Parked", "Paused", "Peer", "Permit", "Plan", "PoolJob", "Prepared", "Probe",
-    "Probed", "Proceed", "RankOrder", "Rebuild", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore",
-    "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shares", "Shutdown", "Sign", "SlotRef", "Source", "Spoilt",
-    "Stand", "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost",
+    "Order", "Overhead", "Parity", "Parked", "Paused", "Peer", "Permit", "Plan", "PoolJob", "PoolNotice", "Prepared",
+    "Probe", "Probed", "Proceed", "RankOrder", "Rebuild", "Recording", "Rehearse", "Release", "Report", "Reschedule",
+    "Restore", "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shares", "Shutdown", "Sign", "SlotRef", "Source",
+    "Spoilt", "Stand", "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost",
     "Trainers", "Unavailable", "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip

@@ -32,9 +32,16 @@ class HostState(Message, frozen=True, kw_only=True):
     ready: tuple[str, ...]  # those of them whose trainers are rehearsed
     leased_to: str = ""  # empty: it is free
     work: str = ""  # what its command of --while-parked is doing
+    machine: str = ""  # which one it is, for people and to tell two of one name apart
 
 
 class Assignment(Message, frozen=True, kw_only=True):
     """The jobs that a machine is to keep trainers parked for, the most important first."""
 
     jobs: tuple[PoolJob, ...]
+
+
+class PoolNotice(Message, frozen=True, kw_only=True):
+    """What whoever looks after a machine should know."""
+
+    text: str

@@ -45,6 +45,7 @@ class ReadySeen:
 class AgentExited:
     job: str
     code: int
+    reason: str = ""  # why it could not even be started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +71,8 @@ class _Agent:
 
 
 class PoolHost:
-    def __init__(self, name: str, *, memory_bytes: int, works: bool = False) -> None:
-        self.name, self._memory_bytes = name, memory_bytes
+    def __init__(self, name: str, *, memory_bytes: int, works: bool = False, machine: str = "") -> None:
+        self.name, self._memory_bytes, self._machine = name, memory_bytes, machine
         self._effects: list[Any] = []
         self._jobs: dict[str, PoolJob] = {}
         self._agents: dict[str, _Agent] = {}
@@ -91,8 +92,8 @@ class PoolHost:
                 self._on_lease(job)
             case ReadySeen(jobs=jobs):
                 self._ready = jobs
-            case AgentExited(job=job, code=code):
-                self._on_exit(job, code, now)
+            case AgentExited():
+                self._on_exit(input, now)
             case ParkedWorkEnded():
                 self.work.on_ended(input, now)
             case Tick():
@@ -119,6 +120,7 @@ class PoolHost:
             ready=tuple(sorted(self._ready & self._agents.keys())),
             leased_to=self.leased_to,
             work=self.work.state.value,
+            machine=self._machine,
         )
 
     # --- decisions ---------------------------------------------------------------------------------------------------
@@ -133,7 +135,8 @@ class PoolHost:
             self._emit("pool_released", host=self.name, job=self.leased_to)
         self.leased_to = job
 
-    def _on_exit(self, job: str, code: int, now: float) -> None:
+    def _on_exit(self, ended: AgentExited, now: float) -> None:
+        job = ended.job
         agent = self._agents.pop(job, None)
         if agent is None:
             return
@@ -142,7 +145,8 @@ class PoolHost:
         pause_s = FIRST_PAUSE_S if lasted or agent.stopping else self._pauses_s.get(job, FIRST_PAUSE_S)
         self._pauses_s[job] = min(2 * pause_s, LONGEST_PAUSE_S)
         self._not_before[job] = now + pause_s
-        self._emit("pool_agent_ended", host=self.name, job=job, code=code, again_in_s=pause_s)
+        detail = {"host": self.name, "job": job, "code": ended.code, "again_in_s": pause_s, "reason": ended.reason}
+        self._emit("pool_agent_ended", **detail)
 
     def _settle(self, now: float) -> None:
         """After every input: what runs is what should run."""

@@ -11,8 +11,11 @@ from typing import Any
 
 from deadpool.events import Event
 from deadpool.protocol.effects import Emit
-from deadpool.protocol.messages import Assignment, HostState, PoolJob
+from deadpool.protocol.messages import Assignment, HostState, PoolJob, PoolNotice
 from deadpool.protocol.pool.assignment import assign
+
+REFUSED_LATELY_S = 60.0
+"""A machine that is refused tries again. One that has not for so long has been given another name, or has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +45,14 @@ class ToHost:
     message: Assignment
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarnHost:
+    host: str
+    message: PoolNotice
+
+
 PoolInput = FromHost | HostLost | JobAdded | JobRemoved
-PoolEffect = ToHost | Emit
+PoolEffect = ToHost | WarnHost | Emit
 
 
 class Pool:
@@ -51,10 +60,13 @@ class Pool:
         self.jobs: dict[str, PoolJob] = {job.name: job for job in jobs}
         self.hosts: dict[str, HostState] = {}
         self._told: dict[str, Assignment] = {}
+        self._refused: dict[tuple[str, str], tuple[float, str]] = {}  # name and machine -> when last, why
         self._effects: list[PoolEffect] = []
 
     def step(self, input: PoolInput, *, now: float) -> list[PoolEffect]:
         match input:
+            case FromHost(state=state) if (reason := self.refusal(state)) is not None:
+                self._on_refused(state, reason, now)
             case FromHost(state=state):
                 self._on_state(state)
             case HostLost(host=host, reason=reason) if self.hosts.pop(host, None) is not None:
@@ -77,9 +89,37 @@ class Pool:
             needed = sum(job.memory_bytes for job in told.jobs)
             assert needed <= self.hosts[host].memory_bytes, (host, needed)
 
+    # --- two machines of one name ------------------------------------------------------------------------------------
+
+    def refusal(self, state: HostState) -> str | None:
+        """Why a machine is not taken in; None: it is. Were the newest taken instead, both would come again and again,
+        each at the cost of the other."""
+        known = self.hosts.get(state.host)
+        if known is None or known.machine == state.machine:
+            return None
+        return (
+            f"{known.machine} is machine {state.host} of this pool, so {state.machine} cannot be it too: "
+            "give one of them another --name"
+        )
+
+    def _on_refused(self, state: HostState, reason: str, now: float) -> None:
+        """It comes again and again; it is told once."""
+        if not any(why == reason for _, why in self.refused(now)):
+            self._emit("pool_host_refused", host=state.host, reason=reason)
+            self._effects.append(WarnHost(host=state.host, message=PoolNotice(text=reason)))
+        self._refused[state.host, state.machine] = (now, reason)
+
+    def refused(self, now: float) -> list[tuple[str, str]]:
+        """Names and reasons, for as long as it lasts."""
+        self._refused = {key: seen for key, seen in self._refused.items() if now - seen[0] < REFUSED_LATELY_S}
+        return [(host, why) for (host, _), (_, why) in self._refused.items()]
+
+    # --- machines ----------------------------------------------------------------------------------------------------
+
     def _on_state(self, state: HostState) -> None:
         before = self.hosts.get(state.host)
         self.hosts[state.host] = state
+        self._refused.pop((state.host, state.machine), None)
         if before is None:
             self._emit("pool_host_joined", host=state.host, memory_bytes=state.memory_bytes)
         was_leased_to = before.leased_to if before is not None else ""

@@ -12,6 +12,7 @@ from deadpool.sim.faults import (
     links,
     machines,
     memory,
+    memory_use,
     protection,
     sizes,
     spares,
@@ -29,6 +30,7 @@ ALL: tuple[FaultKind, ...] = (
     *departures.FAULTS,
     *health.FAULTS,
     *protection.FAULTS,
+    *memory_use.FAULTS,
     *sizes.FAULTS,
 )
 BY_KIND: dict[str, FaultKind] = {fault.kind: fault for fault in ALL}

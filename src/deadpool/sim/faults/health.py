@@ -9,8 +9,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deadpool.protocol.effects import HealthSampled
-from deadpool.protocol.health import CORRECTABLE, HOT, LINK_RESETS, UNCORRECTABLE, XID, HealthSample
+from deadpool.protocol.health import CORRECTABLE, HOT, LINK_RESETS, UNCORRECTABLE, XID
 from deadpool.sim.faults.fault import TIME, FaultKind
 from deadpool.sim.faults.machines import kill
 from deadpool.sim.faults.targets import alive, seated
@@ -85,11 +84,11 @@ def epidemic(world: World) -> bool:
 
 def count(machine: Machine, kind: str, errors: int) -> None:
     machine.error_counts[kind] = machine.error_counts.get(kind, 0) + errors
-    machine.feed(HealthSampled(sample=HealthSample(counters=dict(machine.error_counts))))
+    machine.sample_health()
 
 
 def heat(machine: Machine) -> None:
-    machine.feed(HealthSampled(sample=HealthSample(counters=dict(machine.error_counts), gauges={HOT: 1.0})))
+    machine.sample_health({HOT: 1.0})
 
 
 def _die(world: World, machine: Machine) -> None:

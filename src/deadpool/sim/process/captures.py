@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from deadpool.protocol.messages import Declare, Missed, SlotRef
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.trainer_core import Capture
@@ -12,10 +14,16 @@ from deadpool.sim.contents import Content, content_of
 
 if TYPE_CHECKING:
     from deadpool.sim.process.trainer_process import Process
+    from deadpool.sim.world import World
 
 RECORD_BYTES = 64
 SLOT_WAIT_S = 3.0
 STAND_SLOT_WAIT_S = 10.0
+
+
+def full_geometry(world: World) -> Geometry:
+    """Of a rank's snapshots from the first step on."""
+    return Geometry(record_capacity=RECORD_BYTES, unique_bytes=300, replica_bytes=world.replica_bytes)
 
 
 class Captures:
@@ -37,7 +45,7 @@ class Captures:
         grows = 100 if steps == 0 else 300
         if self._world.may_shrink:  # no rank has anything that no other has
             return Geometry(record_capacity=RECORD_BYTES, unique_bytes=0, replica_bytes=grows)
-        return Geometry(record_capacity=RECORD_BYTES, unique_bytes=grows, replica_bytes=self._world.replica_bytes)
+        return replace(full_geometry(self._world), unique_bytes=grows)
 
     def snapshot(self, then: Callable[[], None]) -> None:
         if self._core.declare(self.geometry()):

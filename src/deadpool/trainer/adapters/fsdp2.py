@@ -29,7 +29,7 @@ class Fsdp2Adapter(Adapter):
     name = "fsdp2"
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self._sharded = _sharded_modules(modules)
+        self._sharded = sharded_modules(modules)
 
     def reset(self) -> None:
         for group in self._param_groups():
@@ -52,12 +52,12 @@ class Fsdp2Adapter(Adapter):
 
 
 def has_fsdp2(modules: Iterable[nn.Module]) -> bool:
-    return bool(_sharded_modules(modules))
+    return bool(sharded_modules(modules))
 
 
 def shard_again(modules: Iterable[nn.Module]) -> None:
     """Frees whole parameters that a forward pass has gathered; the next one gathers them again."""
-    for module in _sharded_modules(modules):
+    for module in sharded_modules(modules):
         module.reshard()
 
 
@@ -69,7 +69,7 @@ def param_groups(state: Any) -> list[Any]:
     return [group for group in groups if group is not None]
 
 
-def _sharded_modules(modules: Iterable[nn.Module]) -> list[Any]:
+def sharded_modules(modules: Iterable[nn.Module]) -> list[Any]:
     found = {id(each): each for module in modules for each in module.modules() if isinstance(each, FSDPModule)}
     return list(found.values())
 

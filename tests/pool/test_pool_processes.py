@@ -1,0 +1,210 @@
+"""The processes of a pool and of its machines, with what can go wrong around them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deadpool.control.job_rpc import pool_folder
+from deadpool.control.run_dir import RunDir
+from deadpool.errors import ConfigError
+from deadpool.events import EventLog, read_events
+from deadpool.pool import upstream as upstream_module
+from deadpool.pool.folder import lock_folder, machine_identity, read_jobs, write_jobs
+from deadpool.pool.host_process import HostProcess
+from deadpool.pool.server import PoolServer
+from deadpool.pool.upstream import PoolUpstream
+from deadpool.protocol.messages import Assignment, PoolJob
+from deadpool.protocol.pool.host import StopAgent
+from deadpool.protocol.topology import Address
+from deadpool.wire.credentials import Credentials
+
+Find = Callable[[], tuple[Address, Credentials]]
+
+
+async def until(ready: Callable[[], object], what: str) -> None:
+    for _ in range(2000):
+        if ready():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{what} did not come")
+
+
+@contextlib.asynccontextmanager
+async def machine(folder: Path, find: Find, name: str = "s0") -> AsyncIterator[HostProcess]:
+    folder.mkdir(exist_ok=True)
+    log = EventLog(folder / "events.jsonl")
+    log.start()
+    host = HostProcess(name, folder, PoolUpstream(find), memory_bytes=10, command="", log=log)
+    running = asyncio.create_task(host.run())
+    try:
+        yield host
+        assert not running.done(), running.exception()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        log.close()
+
+
+@contextlib.asynccontextmanager
+async def pool(folder: Path) -> AsyncIterator[tuple[PoolServer, Find]]:
+    run_dir = RunDir.create(folder)
+    run_dir.make_secret()
+    log = EventLog(run_dir.events)
+    log.start()
+    server = PoolServer(run_dir, run_dir.credentials(serving=True, tls="off"), log)
+    address = await server.start("127.0.0.1", 0)
+    run_dir.announce(address, tls="off")
+    try:
+        yield server, lambda: (address, run_dir.credentials())
+    finally:
+        await server.close()
+        log.close()
+
+
+def job(name: str, folder: Path) -> PoolJob:
+    script, secret = ("x.py",), str(folder / "secret")
+    return PoolJob(name=name, coordinators="127.0.0.1:9", secret_file=secret, script=script, folder=str(folder))
+
+
+def nowhere() -> tuple[Address, Credentials]:
+    """As of a folder on a file system that does not answer for a moment."""
+    raise ConfigError("the folder cannot be read")
+
+
+def told(folder: Path, what: str) -> list[dict[str, Any]]:
+    return [record for record in read_events(folder / "events.jsonl") if record["what"] == what]
+
+
+def test_a_job_whose_folder_is_missing_takes_the_machine_from_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also after a start: what was written to disk before the attempt is read again."""
+    (tmp_path / "x.py").write_text("")
+    (tmp_path / "secret").write_text("s" * 32)
+    write_jobs(tmp_path / "jobs.json", (job("a", tmp_path / "missing"), job("b", tmp_path)))
+
+    async def play() -> None:
+        async with machine(tmp_path, nowhere) as host:
+            await until(lambda: len(told(tmp_path, "pool_agent_ended")) >= 2, "a second attempt of a")
+            assert host._agents.keys() == {"b"}
+
+    asyncio.run(play())
+    ended = [each for each in told(tmp_path, "pool_agent_ended") if each["job"] == "a"]
+    assert [(each["code"], each["again_in_s"]) for each in ended[:2]] == [(127, 0.5), (127, 1.0)]
+    assert str(tmp_path / "missing") in ended[0]["reason"]
+    assert capsys.readouterr().out.count("no agent of job a can be started here") == 1
+
+
+def test_an_agent_that_could_not_be_started_can_be_told_to_stop(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with machine(tmp_path, nowhere) as host:
+            await until(lambda: host._told, "its first state")
+            host._perform(StopAgent(job="a"))
+
+    asyncio.run(play())
+
+
+def test_a_folder_that_cannot_be_read_for_a_moment_ends_no_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_module, "_PAUSE_S", 0.01)
+
+    async def play() -> None:
+        async with pool(tmp_path / "pool") as (server, find):
+            attempts: list[int] = []
+
+            def find_later() -> tuple[Address, Credentials]:
+                attempts.append(1)
+                return nowhere() if len(attempts) < 4 else find()
+
+            async with machine(tmp_path / "s0", find_later):
+                await until(lambda: server._core.hosts, "the machine")
+
+    asyncio.run(play())
+    assert capsys.readouterr().out.count("no pool: the folder cannot be read") == 1
+
+
+def test_jobs_that_cannot_be_kept_on_disk_are_served(tmp_path: Path) -> None:
+    (tmp_path / "s0" / "jobs.json" / "in_the_way").mkdir(parents=True)
+
+    async def play() -> None:
+        log = EventLog(tmp_path / "events.jsonl")
+        host = HostProcess("s0", tmp_path / "s0", PoolUpstream(nowhere), memory_bytes=1, command="", log=log)
+        host._on_assignment(Assignment(jobs=(job("a", tmp_path / "missing"),)))
+        assert host._core.state.parked == ("a",)
+        await host._close()
+
+    asyncio.run(play())
+
+
+# --- two of one name --------------------------------------------------------------------------------------------------
+
+
+def test_a_second_machine_of_one_name_is_refused_until_the_first_has_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_module, "_REFUSED_PAUSE_S", 0.02)
+
+    attempts, printed = [], []
+
+    def heard() -> str:
+        printed.append(capsys.readouterr().out)
+        return "".join(printed)
+
+    async def play() -> None:
+        async with pool(tmp_path / "pool") as (server, find):
+
+            def find_again() -> tuple[Address, Credentials]:
+                attempts.append(1)
+                return find()
+
+            async with machine(tmp_path / "one", find):
+                await until(lambda: server._links, "the first machine")
+                link = server._links["s0"]
+                async with machine(tmp_path / "two", find_again):
+                    await until(lambda: len(attempts) > 3, "attempts of the second machine")
+                    await until(lambda: "the pool says" in heard(), "the warning of the first machine")
+                    assert server._links == {"s0": link}
+                    assert [each["host"] for each in server._status()["refused"]] == ["s0"]
+            async with machine(tmp_path / "two", find):
+                await until(lambda: str(tmp_path / "two") in str(server._core.hosts.get("s0")), "the second machine")
+                assert server._status()["refused"] == []
+
+    asyncio.run(play())
+    output = heard()
+    assert output.count("no pool: ") == output.count("the pool says: ") == 1
+    assert f"{tmp_path / 'one'} (" in output and "give one of them another --name" in output
+    assert len(told(tmp_path / "pool", "pool_host_refused")) == 1
+
+
+def test_a_machine_that_is_started_again_comes_back_before_its_old_link_has_ended(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with pool(tmp_path / "pool") as (server, find), machine(tmp_path / "one", find):
+            await until(lambda: server._links, "the machine")
+            link = server._links["s0"]
+            async with machine(tmp_path / "one", find):
+                await until(lambda: server._links.get("s0") not in (None, link), "the machine again")
+
+    asyncio.run(play())
+
+
+def test_a_folder_has_one_process_and_a_machine_one_identity(tmp_path: Path) -> None:
+    lock = lock_folder(tmp_path, "folder")
+    with pytest.raises(ConfigError, match=r"folder='.*' cannot be used: process \d+ of .* uses it"):
+        lock_folder(tmp_path, "folder")
+    lock.close()
+    lock_folder(tmp_path, "folder").close()
+    (tmp_path / "other").mkdir()
+    assert machine_identity(tmp_path) == machine_identity(tmp_path) != machine_identity(tmp_path / "other")
+
+
+def test_what_is_no_pool_is_called_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no pool in .*: give --pool, or start one with deadpool pool serve"):
+        pool_folder(tmp_path)
+    assert read_jobs(tmp_path / "jobs.json") == ()
