@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.control.event_loop import collect_seldom
-from deadpool.protocol.effects import FromAgent, LinkLost
+from deadpool.protocol.inputs import FromAgent, LinkLost
 from deadpool.sim.scale.loss import ScriptedJob
 from deadpool.sim.scale.metered_coordinator import MeteredCoordinator, Usage
 from deadpool.wire.codec import decode, encode

@@ -9,8 +9,8 @@ from deadpool.control.status import describe
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.stragglers import Straggler
-from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Join, Settings
 from deadpool.protocol.topology import Address, Layout, Schedule
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from deadpool.control.core_driver import CoreDriver
-from deadpool.protocol.effects import LinkLost, Stalled, Tick
+from deadpool.protocol.inputs import LinkLost, Stalled, Tick
 
 LOST = LinkLost(node="n0", reason="closed")
 

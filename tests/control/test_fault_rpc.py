@@ -10,8 +10,8 @@ from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.fault_orders import parse_order
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.identity import Generation
+from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Injection, Join, Permit, Plan, RankOrder, Settings
 from deadpool.protocol.topology import Address, Layout, Schedule
 

@@ -19,7 +19,7 @@ import pytest
 from deadpool.control import parked_command
 from deadpool.control.parked_command import ParkedCommand
 from deadpool.control.parked_keeper import NICENESS, _children, _children_by_parent
-from deadpool.protocol.effects import ParkedWorkEnded
+from deadpool.protocol.inputs import ParkedWorkEnded
 
 COMMANDS = {
     "ends on SIGTERM": "echo began; exec sleep 60",

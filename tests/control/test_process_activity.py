@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from deadpool.control.process_activity import ActivityWatcher
-from deadpool.protocol.effects import Activity
+from deadpool.protocol.inputs import Activity
 
 SAMPLE_S = 0.4
 WAITS = "print('begun', flush=True); import threading; threading.Event().wait()"

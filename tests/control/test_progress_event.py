@@ -6,7 +6,7 @@ from deadpool.control.progress import FACT, ProgressReport, gap_s
 from deadpool.metrics.step_times import STEP_BUCKETS_S, StepTimes
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.effects import FromAgent
+from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Join, Settings
 from deadpool.protocol.topology import Address, Layout, Schedule
 

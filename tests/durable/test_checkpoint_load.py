@@ -11,8 +11,9 @@ from checkpoint_maker import name_of, write_whole
 from deadpool.control.checkpoint_files import Load
 from deadpool.durable.pieces import data_path, part_path, record_path
 from deadpool.durable.store import DirectoryStore
-from deadpool.protocol.effects import FetchCopy, Fetched, FetchFailed
+from deadpool.protocol.effects import FetchCopy
 from deadpool.protocol.identity import Generation
+from deadpool.protocol.inputs import Fetched, FetchFailed
 from deadpool.protocol.messages import Copy, Fetch, SlotRef
 from deadpool.snapshot.arena import Segment
 

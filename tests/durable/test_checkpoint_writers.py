@@ -15,7 +15,7 @@ from deadpool.control.checkpoint_writers import CheckpointWriters
 from deadpool.durable.manifest import complete_ones
 from deadpool.durable.store import DirectoryStore
 from deadpool.durable.tasks import PartTask, StagedCopy
-from deadpool.protocol.effects import CheckpointFinished, PartWritten
+from deadpool.protocol.inputs import CheckpointFinished, PartWritten
 
 WAIT_S = 100.0
 

@@ -9,6 +9,7 @@ from msgspec import structs
 from notation import address, copies, copy, generation, geometry, lives, options, replicated, slot, version
 
 from deadpool.protocol import effects as fx
+from deadpool.protocol import inputs
 from deadpool.protocol import messages as msg
 from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.agent.core import Agent
@@ -69,7 +70,7 @@ class Bench:
             self.core.check()
         due = self.core.deadline()
         if due is not None and due <= self.now and words != ["tick"]:
-            effects += self.core.step(fx.Tick(), now=self.now)  # as the driver does
+            effects += self.core.step(inputs.Tick(), now=self.now)  # as the driver does
         for effect in effects:
             if (message := getattr(effect, "message", None)) is not None:
                 sent = msg.Order(term=1, message=message) if isinstance(effect, fx.ToAgent) else message
@@ -115,26 +116,26 @@ class CoordinatorBench(Bench):
     def inputs(self, words: list[str]) -> list[Any]:
         match words:
             case ["tick"]:
-                return [fx.Tick()]
+                return [inputs.Tick()]
             case ["stop"]:
-                return [fx.StopAsked(reason="asked to")]
+                return [inputs.StopAsked(reason="asked to")]
             case ["drain", node]:
-                return [fx.DrainAsked(node=node, reason="asked to")]
+                return [inputs.DrainAsked(node=node, reason="asked to")]
             case ["protect", scheme]:
-                return [fx.SchemeAsked(scheme=Scheme.parse(scheme) if scheme != "auto" else None)]
+                return [inputs.SchemeAsked(scheme=Scheme.parse(scheme) if scheme != "auto" else None)]
             case ["checkpoint-asked"]:
-                return [fx.CheckpointAsked()]
+                return [inputs.CheckpointAsked()]
             case ["checkpoint-found", name, number]:
-                return [fx.CheckpointFound(checkpoint=self._checkpoint(name, int(number)))]
+                return [inputs.CheckpointFound(checkpoint=self._checkpoint(name, int(number)))]
             case ["lost", node]:
-                return [fx.LinkLost(node=node, reason="closed")]
+                return [inputs.LinkLost(node=node, reason="closed")]
             case ["stalled", seconds]:
-                return [fx.Stalled(seconds=float(seconds))]
+                return [inputs.Stalled(seconds=float(seconds))]
             case ["everybody", *rest]:
                 return [i for seat in enumerate(self.coordinator.seats) for i in self._of_seat(*seat, rest)]
             case [node, *rest]:
                 name = node.rstrip(":")
-                return [fx.FromAgent(node=name, message=self._message(name, rest))]
+                return [inputs.FromAgent(node=name, message=self._message(name, rest))]
         raise ValueError(words)
 
     def _checkpoint(self, name: str, number: int) -> Checkpoint:
@@ -160,7 +161,7 @@ class CoordinatorBench(Bench):
             said = [["sealed", str(r), words[1]] for r in own] + kept
         else:
             said = [[words[0], str(rank), *words[1:]] for rank in own]
-        return [fx.FromAgent(node=node, message=self._message(node, line)) for line in said]
+        return [inputs.FromAgent(node=node, message=self._message(node, line)) for line in said]
 
     @property
     def coordinator(self) -> Coordinator:
@@ -431,7 +432,7 @@ class AgentBench(Bench):
         if words[0].startswith("by-"):
             term, words = int(words[0][3:]), words[1:]
         return [
-            fx.FromCoordinator(term=term, message=input.message) if isinstance(input, _Said) else input
+            inputs.FromCoordinator(term=term, message=input.message) if isinstance(input, _Said) else input
             for input in self._news(words)
         ]
 
@@ -439,26 +440,26 @@ class AgentBench(Bench):
         plain, named = options(words)
         match plain:
             case ["tick"]:
-                return [fx.Tick()]
+                return [inputs.Tick()]
             case ["welcome", *asked]:
                 term, by = (int(asked[0]), asked[1]) if asked else (1, "")
                 told = structs.replace(settings(self._layout, self._slots), adaptive=self._adaptive)
                 return [_Said(msg.Welcome(term=term, settings=told, by=by))]
             case ["found"]:
-                return [fx.CoordinatorFound()]
+                return [inputs.CoordinatorFound()]
             case [trainer, "waits", *what] if trainer.endswith(":"):
-                return [fx.FromTrainer(trainer=trainer[:-1], message=msg.Waits(what="".join(what)))]
+                return [inputs.FromTrainer(trainer=trainer[:-1], message=msg.Waits(what="".join(what)))]
             case ["kernel", trainer, activity]:
-                return [fx.TrainerActivity(trainer=trainer, activity=fx.Activity(activity))]
+                return [inputs.TrainerActivity(trainer=trainer, activity=inputs.Activity(activity))]
             case ["sampled"]:
                 counted = {kind: int(count) for kind, count in named.items() if "." not in count}
                 high = {kind: float(value) for kind, value in named.items() if "." in value}
                 memory = {"memory_bytes": counted.pop("memory", 0), "available_bytes": counted.pop("left", 0)}
-                return [fx.HealthSampled(sample=HealthSample(counters=counted, gauges=high, **memory))]
+                return [inputs.HealthSampled(sample=HealthSample(counters=counted, gauges=high, **memory))]
             case ["coordinator-lost"]:
-                return [fx.CoordinatorLost(reason="closed")]
+                return [inputs.CoordinatorLost(reason="closed")]
             case ["stalled", seconds]:
-                return [fx.Stalled(seconds=float(seconds))]
+                return [inputs.Stalled(seconds=float(seconds))]
             case ["pulse"]:
                 return [_Said(msg.Alive())]
             case ["fence", name]:
@@ -491,7 +492,7 @@ class AgentBench(Bench):
                 peers = tuple(msg.Peer(node=node, address=address(node)) for node in nodes)
                 return [_Said(msg.Probe(generation=self.core.generation, number=int(number), peers=peers))]
             case ["probed", number, *nodes]:
-                return [fx.PeersProbed(number=int(number), unreachable=tuple(nodes))]
+                return [inputs.PeersProbed(number=int(number), unreachable=tuple(nodes))]
             case ["write-checkpoint", name, wanted]:
                 order = msg.WriteCheckpoint(generation=self.core.generation, name=name, version=version(wanted))
                 return [_Said(order)]
@@ -506,56 +507,56 @@ class AgentBench(Bench):
             case ["needed"]:
                 return [_Said(msg.Needed(generation=self.core.generation))]
             case ["lease-taken"]:
-                return [fx.LeaseTaken()]
+                return [inputs.LeaseTaken()]
             case ["leased-to", holder]:
-                return [fx.LeasedElsewhere(holder=holder)]
+                return [inputs.LeasedElsewhere(holder=holder)]
             case ["work-ended", code]:
                 took = {"took_s": float(named.get("took", 0)), "killed": int(named.get("killed", 0))}
-                return [fx.ParkedWorkEnded(code=int(code), **took)]  # type: ignore[arg-type]
+                return [inputs.ParkedWorkEnded(code=int(code), **took)]  # type: ignore[arg-type]
             case ["leave"]:
-                return [fx.LeaveAsked(reason="its agent got SIGTERM")]
+                return [inputs.LeaveAsked(reason="its agent got SIGTERM")]
             case ["release"]:
                 return [_Said(msg.Release(generation=self.core.generation))]
             case ["exited", name, code]:
-                return [fx.TrainerExited(trainer=name, code=int(code), reason=f"exit code {code}")]
+                return [inputs.TrainerExited(trainer=name, code=int(code), reason=f"exit code {code}")]
             case [name, *_] if name.endswith(":"):
-                return [fx.FromTrainer(trainer=name.rstrip(":"), message=self._said(name.rstrip(":"), words[1:]))]
+                return [inputs.FromTrainer(trainer=name.rstrip(":"), message=self._said(name.rstrip(":"), words[1:]))]
         return [self._data_news(plain, named)]
 
     def _data_news(self, plain: list[str], named: dict[str, str]) -> Any:
         match plain:
             case ["allocated", segment]:
-                return fx.Allocated(segment=int(segment))
+                return inputs.Allocated(segment=int(segment))
             case ["hashed", ref]:
-                return fx.Hashed(slot=slot(ref), digest=Digest(record=0, unique=0, replica=0))
+                return inputs.Hashed(slot=slot(ref), digest=Digest(record=0, unique=0, replica=0))
             case ["cut", name]:
-                return fx.StreamsCut(generation=generation(name))
+                return inputs.StreamsCut(generation=generation(name))
             case ["pushed", name, node]:
                 wanted = copy(name).seal
-                return fx.Pushed(rank=wanted.rank, version=wanted.version, node=node)
+                return inputs.Pushed(rank=wanted.rank, version=wanted.version, node=node)
             case ["push-failed", name, node, *reason]:
                 wanted = copy(name).seal
-                return fx.PushFailed(rank=wanted.rank, version=wanted.version, node=node, reason=" ".join(reason))
+                return inputs.PushFailed(rank=wanted.rank, version=wanted.version, node=node, reason=" ".join(reason))
             case ["fetched", name, ref]:
-                return fx.Fetched(rank=copy(name).seal.rank, slot=slot(ref), copy=copy(name))
+                return inputs.Fetched(rank=copy(name).seal.rank, slot=slot(ref), copy=copy(name))
             case ["fetch-failed", rank, ref]:
-                return fx.FetchFailed(rank=int(rank), slot=slot(ref), reason="nobody answers")
+                return inputs.FetchFailed(rank=int(rank), slot=slot(ref), reason="nobody answers")
             case ["source-spoilt", node, name]:
                 wanted = copy(name).seal
-                return fx.SourceSpoilt(node=node, rank=wanted.rank, version=wanted.version)
+                return inputs.SourceSpoilt(node=node, rank=wanted.rank, version=wanted.version)
             case ["staged", name, ref]:
-                return fx.Staged(name=name, slots=(slot(ref),))
+                return inputs.Staged(name=name, slots=(slot(ref),))
             case ["part-written", name, *failure]:
-                return fx.PartWritten(name=name, bytes_written=100, failure=" ".join(failure))
+                return inputs.PartWritten(name=name, bytes_written=100, failure=" ".join(failure))
             case ["written-out", ranks]:
-                return fx.WrittenOut(ranks=tuple(int(rank) for rank in ranks.split(",")), folder="/kept")
+                return inputs.WrittenOut(ranks=tuple(int(rank) for rank in ranks.split(",")), folder="/kept")
             case ["offered", number, name]:
                 in_generation = generation(named["in"]) if "in" in named else self.core.generation
                 group = self._coding_group(copy(name).seal.rank, named) if self._group is not None else None
                 wanted = copy(name, int(named.get("size", 100)))
-                return fx.Offered(offer=int(number), generation=in_generation, copy=wanted, group=group)
+                return inputs.Offered(offer=int(number), generation=in_generation, copy=wanted, group=group)
             case ["received", name, ref]:
-                return fx.Received(slot=slot(ref), copy=copy(name), bytes_received=1)
+                return inputs.Received(slot=slot(ref), copy=copy(name), bytes_received=1)
         raise ValueError(plain)
 
     def _coding_group(self, rank: int, named: dict[str, str]) -> CodingGroup:

@@ -16,7 +16,7 @@ from deadpool.control.run_dir import RunDir
 from deadpool.control.status import describe
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.effects import FromAgent
+from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Answer, Ask, Join, Settings
 from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool.wire.listener import AuthenticatedListener

@@ -29,17 +29,9 @@ from torch import nn
 
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.thread_priority import ThreadPriority
-from deadpool.protocol.effects import (
-    Allocate,
-    Allocated,
-    CutStreams,
-    FetchCopy,
-    Fetched,
-    FetchFailed,
-    StreamsCut,
-    WriteSeal,
-)
+from deadpool.protocol.effects import Allocate, CutStreams, FetchCopy, WriteSeal
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inputs import Allocated, Fetched, FetchFailed, StreamsCut
 from deadpool.protocol.messages import Arriving, Copy, Fetch, Restore, SlotRef, Source
 from deadpool.protocol.recovery_walk import Load, RecoveryWalk
 from deadpool.protocol.seal import Seal

@@ -16,16 +16,9 @@ from deadpool.durable.reading import load_rank
 from deadpool.durable.store import open_store
 from deadpool.durable.tasks import FinishTask, PartTask, StagedCopy
 from deadpool.errors import ArenaError, DeadPoolError, TransferError
-from deadpool.protocol.effects import (
-    CompleteCheckpoint,
-    FetchCopy,
-    Fetched,
-    FetchFailed,
-    PartWritten,
-    Staged,
-    WritePart,
-)
+from deadpool.protocol.effects import CompleteCheckpoint, FetchCopy, WritePart
 from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.inputs import Fetched, FetchFailed, PartWritten, Staged
 from deadpool.protocol.messages import Settings, SlotRef
 from deadpool.snapshot.arena import Segment
 

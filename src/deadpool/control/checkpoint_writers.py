@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from deadpool.child_processes import end_with_parent
 from deadpool.durable.tasks import FinishTask, PartTask, Task, encode_task
-from deadpool.protocol.effects import CheckpointFinished, PartWritten
+from deadpool.protocol.inputs import CheckpointFinished, PartWritten
 
 Result = PartWritten | CheckpointFinished
 

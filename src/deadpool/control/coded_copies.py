@@ -16,17 +16,9 @@ from msgspec.structs import replace
 from deadpool.errors import CopySpoilt
 from deadpool.events import Event
 from deadpool.protocol.coding import parity_layout
-from deadpool.protocol.effects import (
-    FetchCopy,
-    Hashed,
-    HashSlot,
-    ParityTarget,
-    PushCopy,
-    Received,
-    ReceiveFailed,
-    SourceSpoilt,
-)
+from deadpool.protocol.effects import FetchCopy, HashSlot, ParityTarget, PushCopy
 from deadpool.protocol.identity import Version
+from deadpool.protocol.inputs import Hashed, Received, ReceiveFailed, SourceSpoilt
 from deadpool.protocol.messages import Block, Copy, SlotRef
 from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Geometry, Seal
 from deadpool.snapshot.arena import Segment

@@ -27,20 +27,16 @@ from deadpool.fault_orders import InjectionOrder
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.leadership import Leadership
-from deadpool.protocol.effects import (
+from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
+from deadpool.protocol.inputs import (
     CheckpointAsked,
     CheckpointFound,
-    CoordinatorEffect,
     CoordinatorInput,
-    Drop,
-    Emit,
-    Finish,
     FromAgent,
     LinkLost,
     SchemeAsked,
     StopAsked,
     Tick,
-    ToAgent,
 )
 from deadpool.protocol.messages import Answer, Ask, Examined, Facts, Join, JoinRefused, Order, Plan, Report
 from deadpool.protocol.topology import Address

@@ -11,7 +11,7 @@ from typing import Any
 from deadpool.control.console import print_line
 from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.agent.coordinator_search import CoordinatorSearch
-from deadpool.protocol.effects import CoordinatorFound, CoordinatorLost, FromCoordinator
+from deadpool.protocol.inputs import CoordinatorFound, CoordinatorLost, FromCoordinator
 from deadpool.protocol.messages import Join, Order, Welcome
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink, connect

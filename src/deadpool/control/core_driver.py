@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from deadpool.protocol.effects import Stalled, Tick
+from deadpool.protocol.inputs import Stalled, Tick
 
 _CHECK_S = 0.25
 

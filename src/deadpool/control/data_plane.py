@@ -28,32 +28,34 @@ from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import (
     AcceptOffer,
     Allocate,
-    Allocated,
-    AllocationFailed,
     CompleteCheckpoint,
     CutStreams,
     EndWriter,
     FetchCopy,
+    HashSlot,
+    PushCopy,
+    RefuseOffer,
+    ReleaseSegment,
+    WriteOut,
+    WritePart,
+    WriteSeal,
+)
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inputs import (
+    Allocated,
+    AllocationFailed,
     Fetched,
     FetchFailed,
-    HashSlot,
     Offered,
-    PushCopy,
     Pushed,
     PushFailed,
     Received,
     ReceiveFailed,
-    RefuseOffer,
-    ReleaseSegment,
     SourceSpoilt,
     StopAsked,
     StreamsCut,
-    WriteOut,
-    WritePart,
-    WriteSeal,
     WrittenOut,
 )
-from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Settings, SlotRef, Source
 from deadpool.protocol.seal import Extent, Geometry, Region, Seal
 from deadpool.protocol.topology import Address

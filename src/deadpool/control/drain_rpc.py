@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.effects import DrainAsked
+from deadpool.protocol.inputs import DrainAsked
 from deadpool.protocol.messages import Answer
 
 

@@ -16,7 +16,7 @@ from deadpool.child_processes import end_with_parent, interrupts_held
 from deadpool.control.console import print_line
 from deadpool.control.parked_keeper import running_descendants
 from deadpool.environment import PARKED_PREFIX, SECRET_FILE_VARIABLE, SECRET_VARIABLE
-from deadpool.protocol.effects import ParkedWorkEnded
+from deadpool.protocol.inputs import ParkedWorkEnded
 
 GRACE_S = 0.4
 """From SIGTERM to SIGKILL. Whatever the command does, it is gone within a second."""

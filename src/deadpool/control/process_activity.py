@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deadpool.protocol.effects import Activity
+from deadpool.protocol.inputs import Activity
 
 LOOK_EVERY_S = 1.0
 BUSY_SHARE = 0.03

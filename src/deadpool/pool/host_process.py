@@ -26,7 +26,8 @@ from deadpool.events import Event, EventLog
 from deadpool.owner_only import make_private_folder, open_private
 from deadpool.pool.folder import machine_identity, read_jobs, write_jobs
 from deadpool.pool.upstream import PoolUpstream
-from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork, Tick
+from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork
+from deadpool.protocol.inputs import Tick
 from deadpool.protocol.messages import Assignment, HostState, PoolJob
 from deadpool.protocol.pool.host import AgentExited, Assigned, LeaseSeen, PoolHost, ReadySeen, StartAgent, StopAgent
 

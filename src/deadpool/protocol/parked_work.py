@@ -10,7 +10,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Protocol
 
-from deadpool.protocol.effects import ParkedWorkEnded, StartParkedWork, StopParkedWork
+from deadpool.protocol.effects import StartParkedWork, StopParkedWork
+from deadpool.protocol.inputs import ParkedWorkEnded
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0

@@ -7,17 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.checkpoint import Checkpoint
-from deadpool.protocol.effects import (
-    CheckpointFinished,
-    CompleteCheckpoint,
-    FetchCopy,
-    Fetched,
-    FetchFailed,
-    PartWritten,
-    Staged,
-    WritePart,
-)
+from deadpool.protocol.effects import CompleteCheckpoint, FetchCopy, WritePart
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inputs import CheckpointFinished, Fetched, FetchFailed, PartWritten, Staged
 from deadpool.protocol.messages import Copy, Plan
 from deadpool.sim.contents import Content
 from deadpool.sim.violation import fail

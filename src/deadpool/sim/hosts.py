@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.leadership import Leadership
-from deadpool.protocol.effects import Drop, Emit, Finish, FromAgent, LinkLost, Stalled, Tick, ToAgent
+from deadpool.protocol.effects import Drop, Emit, Finish, ToAgent
+from deadpool.protocol.inputs import FromAgent, LinkLost, Stalled, Tick
 from deadpool.protocol.messages import JoinRefused, Order
 from deadpool.sim.network import Link
 

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from deadpool.protocol.effects import (
-    AcceptOffer,
-    FetchCopy,
+from deadpool.protocol.effects import AcceptOffer, FetchCopy, PushCopy
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inputs import (
     Fetched,
     FetchFailed,
     Offered,
-    PushCopy,
     Pushed,
     PushFailed,
     Received,
@@ -28,7 +27,6 @@ from deadpool.protocol.effects import (
     SourceSpoilt,
     StreamsCut,
 )
-from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, SlotRef, Source
 from deadpool.protocol.seal import NOT_AS_SEALED, Digest
 from deadpool.sim.coding import decode, is_as_sealed, read_blocks

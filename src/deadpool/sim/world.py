@@ -13,8 +13,9 @@ from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
-from deadpool.protocol.effects import DrainAsked, Finish, FromAgent, SchemeAsked
+from deadpool.protocol.effects import Finish
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inputs import DrainAsked, FromAgent, SchemeAsked
 from deadpool.protocol.messages import Settings, Shares
 from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool.sim.checkers import Checkers

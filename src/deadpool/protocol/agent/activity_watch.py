@@ -11,7 +11,7 @@ from __future__ import annotations
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers import Trainer
 from deadpool.protocol.agent.unwinding import Unwinding
-from deadpool.protocol.effects import WAITS, Activity
+from deadpool.protocol.inputs import WAITS, Activity
 
 STOPPED_S = 2.0
 """A trainer may be stopped for so long, for example by a tool that looks into it."""

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.pushes import ALREADY_STORED, NO_ROOM
 from deadpool.protocol.agent.slots import RankSlots, Slots, SlotState
-from deadpool.protocol.effects import AcceptOffer, AgentEffect, FetchCopy, Offered, RefuseOffer, ToCoordinator
+from deadpool.protocol.effects import AcceptOffer, AgentEffect, FetchCopy, RefuseOffer, ToCoordinator
 from deadpool.protocol.identity import Version
+from deadpool.protocol.inputs import Offered
 from deadpool.protocol.messages import Copy, Fetch, SlotRef, Stored
 from deadpool.protocol.seal import Seal
 

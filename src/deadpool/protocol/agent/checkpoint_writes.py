@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.effects import CheckpointFinished, CompleteCheckpoint, EndWriter, PartWritten, Staged, WritePart
+from deadpool.protocol.effects import CompleteCheckpoint, EndWriter, WritePart
+from deadpool.protocol.inputs import CheckpointFinished, PartWritten, Staged
 from deadpool.protocol.messages import (
     AbandonCheckpoint,
     CheckpointDone,

@@ -14,8 +14,9 @@ from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.pushes import Pushes, PushQueue
 from deadpool.protocol.agent.slots import RankSlots, Slot, Slots, SlotState
 from deadpool.protocol.coding import CodingGroup
-from deadpool.protocol.effects import AgentEffect, HashSlot, Offered, ToCoordinator, WriteSeal
+from deadpool.protocol.effects import AgentEffect, HashSlot, ToCoordinator, WriteSeal
 from deadpool.protocol.identity import Version
+from deadpool.protocol.inputs import Offered
 from deadpool.protocol.messages import (
     Captured,
     Copy,

@@ -36,8 +36,9 @@ from deadpool.protocol.agent.term_guard import TermGuard
 from deadpool.protocol.agent.trainer_news import TrainerNews
 from deadpool.protocol.agent.trainers import NodeTrainers
 from deadpool.protocol.agent.unwinding import Unwinding
-from deadpool.protocol.effects import (
-    AgentEffect,
+from deadpool.protocol.effects import AgentEffect, ReleaseSegment, ToCoordinator, earliest
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.inputs import (
     AgentInput,
     CoordinatorFound,
     CoordinatorLost,
@@ -49,16 +50,12 @@ from deadpool.protocol.effects import (
     LeaveAsked,
     ParkedWorkEnded,
     PeersProbed,
-    ReleaseSegment,
     Stalled,
     StopAsked,
     Tick,
-    ToCoordinator,
     TrainerActivity,
     TrainerExited,
-    earliest,
 )
-from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Plan
 from deadpool.protocol.parked_work import ParkedWork
 from deadpool.protocol.quorum import Footing

@@ -6,7 +6,7 @@ from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.unwinding import Unwinding
-from deadpool.protocol.effects import (
+from deadpool.protocol.inputs import (
     AgentInput,
     Allocated,
     AllocationFailed,

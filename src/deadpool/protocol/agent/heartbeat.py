@@ -12,7 +12,7 @@ from deadpool.protocol.agent.capture_costs import CaptureCosts
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers import Trainer
 from deadpool.protocol.agent.work_time import WorkTimes
-from deadpool.protocol.effects import Activity
+from deadpool.protocol.inputs import Activity
 from deadpool.protocol.messages import (
     WAITS_FOR_PEERS,
     CaptureCostReport,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers import TrainerState
-from deadpool.protocol.effects import ParkedWorkEnded
+from deadpool.protocol.inputs import ParkedWorkEnded
 from deadpool.protocol.messages import Plan
 from deadpool.protocol.parked_work import ParkedWork
 

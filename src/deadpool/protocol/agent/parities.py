@@ -23,13 +23,13 @@ from deadpool.protocol.effects import (
     AcceptOffer,
     AgentEffect,
     HashSlot,
-    Offered,
     ParityTarget,
     RefuseOffer,
     ToCoordinator,
     WriteSeal,
 )
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inputs import Offered
 from deadpool.protocol.messages import Copies, Copy, Encoded, Parity, Plan, SlotRef, Spoilt
 from deadpool.protocol.seal import Digest, Geometry, Seal
 from deadpool.protocol.topology import Layout

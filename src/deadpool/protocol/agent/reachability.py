@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.effects import PeersProbed, ProbePeers
+from deadpool.protocol.effects import ProbePeers
+from deadpool.protocol.inputs import PeersProbed
 from deadpool.protocol.messages import Probe, Probed
 from deadpool.protocol.topology import Address
 

@@ -8,8 +8,9 @@ from enum import Enum
 from typing import Any
 
 from deadpool.events import Event
-from deadpool.protocol.effects import Activity, AgentEffect, Emit, KillTrainer, StartTrainer, ToTrainer
+from deadpool.protocol.effects import AgentEffect, Emit, KillTrainer, StartTrainer, ToTrainer
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inputs import Activity
 from deadpool.protocol.messages import Detach, Live, Shares, TrainerInfo
 from deadpool.protocol.topology import Address
 

@@ -6,8 +6,9 @@ from deadpool.protocol.agent.phase import Phase
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers import Trainer, TrainerState
-from deadpool.protocol.effects import WAITS, CutStreams
+from deadpool.protocol.effects import CutStreams
 from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.inputs import WAITS
 from deadpool.protocol.messages import WAITS_FOR_DATA, Fence, FenceAck, Halt
 
 STUCK_AT_LEAST_S = 3.0

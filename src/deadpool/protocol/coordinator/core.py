@@ -53,10 +53,11 @@ from deadpool.protocol.coordinator.resumption import Resumption
 from deadpool.protocol.coordinator.stragglers import StragglerWatch
 from deadpool.protocol.coordinator.takeover import RecoveredView, Takeover
 from deadpool.protocol.coordinator.timeouts import Timeouts
-from deadpool.protocol.effects import (
+from deadpool.protocol.effects import CoordinatorEffect, earliest
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.inputs import (
     CheckpointAsked,
     CheckpointFound,
-    CoordinatorEffect,
     CoordinatorInput,
     DrainAsked,
     FromAgent,
@@ -65,9 +66,7 @@ from deadpool.protocol.effects import (
     Stalled,
     StopAsked,
     Tick,
-    earliest,
 )
-from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
     CheckpointDone,
     CheckpointPart,

@@ -19,19 +19,9 @@ from deadpool.protocol.coordinator.election import Election
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.takeover import recover_view
-from deadpool.protocol.effects import (
-    CheckpointFound,
-    CoordinatorEffect,
-    CoordinatorInput,
-    FromAgent,
-    LinkLost,
-    Stalled,
-    StopAsked,
-    Tick,
-    ToAgent,
-    earliest,
-)
+from deadpool.protocol.effects import CoordinatorEffect, ToAgent, earliest
 from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.inputs import CheckpointFound, CoordinatorInput, FromAgent, LinkLost, Stalled, StopAsked, Tick
 from deadpool.protocol.messages import Alive, Heartbeat, Join, Shutdown, Welcome
 
 FIRST_TERM = 1

@@ -20,8 +20,8 @@ from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.placement import NO_PLACEMENT, Placement
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.resumption import Resumption
-from deadpool.protocol.effects import FromAgent
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Ended, Finished, Join, Permit, TakeoverReport, TrainerLost
 from deadpool.protocol.quorum import Electorate, electorates, newest_plan
 from deadpool.protocol.topology import Layout, Schedule

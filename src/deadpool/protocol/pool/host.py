@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deadpool.events import Event
-from deadpool.protocol.effects import Emit, ParkedWorkEnded, StartParkedWork, StopParkedWork, Tick, earliest
+from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork, earliest
+from deadpool.protocol.inputs import ParkedWorkEnded, Tick
 from deadpool.protocol.messages import HostState, PoolJob
 from deadpool.protocol.parked_work import ParkedWork
 

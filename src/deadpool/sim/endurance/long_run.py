@@ -8,7 +8,8 @@ from typing import Any
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.coordinator.leadership import Leadership
-from deadpool.protocol.effects import CoordinatorInput, DrainAsked, Emit, Finish, FromAgent, LinkLost, Tick, ToAgent
+from deadpool.protocol.effects import Emit, Finish, ToAgent
+from deadpool.protocol.inputs import CoordinatorInput, DrainAsked, FromAgent, LinkLost, Tick
 from deadpool.protocol.messages import Heartbeat, Settings, TrainerLost
 from deadpool.protocol.topology import Layout, Schedule
 from deadpool.sim.clock import Clock

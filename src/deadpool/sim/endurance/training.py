@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.checkpoint import Checkpoint
-from deadpool.protocol.effects import CheckpointFound
 from deadpool.protocol.identity import Version
+from deadpool.protocol.inputs import CheckpointFound
 from deadpool.protocol.messages import Sealed
 from deadpool.sim.endurance.light_node import copy_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deadpool.protocol.effects import DrainAsked, LeaveAsked
+from deadpool.protocol.inputs import DrainAsked, LeaveAsked
 from deadpool.sim.faults.fault import TIME, FaultKind
 from deadpool.sim.faults.targets import alive, pick, seated
 

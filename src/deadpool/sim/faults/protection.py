@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.effects import SchemeAsked
+from deadpool.protocol.inputs import SchemeAsked
 from deadpool.sim.faults.fault import TIME, FaultKind
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deadpool.protocol.effects import FromAgent
+from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import TrainerLost
 from deadpool.sim.faults.fault import FaultKind
 from deadpool.sim.faults.targets import pick, processes, seated

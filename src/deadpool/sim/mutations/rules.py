@@ -18,8 +18,8 @@ from deadpool.protocol.coordinator.hang import HangMonitor
 from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView
 from deadpool.protocol.coordinator.placement import place
 from deadpool.protocol.coordinator.rebuilds import source_at
-from deadpool.protocol.effects import StreamsCut
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.inputs import StreamsCut
 from deadpool.protocol.messages import Fetch, Missed, Permit, Rehearse
 from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer_core import TrainerCore

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from deadpool.protocol.agent.lease import MachineLease
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.effects import Finish, ReleaseLease, TakeLease, Tick
+from deadpool.protocol.effects import Finish, ReleaseLease, TakeLease
 from deadpool.protocol.identity import Generation
+from deadpool.protocol.inputs import Tick
 from deadpool.protocol.messages import Assignment, Permit, Plan, RankOrder
 from deadpool.protocol.pool.host import AgentExited, Assigned, HostInput, LeaseSeen, PoolHost, StartAgent, StopAgent
 from deadpool.protocol.pool.pool import FromHost

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from deadpool.protocol.effects import Activity
+from deadpool.protocol.inputs import Activity
 from deadpool.protocol.messages import (
     Arriving,
     Attach,

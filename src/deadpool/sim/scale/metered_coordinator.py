@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deadpool.protocol.coordinator.leadership import Leadership
-from deadpool.protocol.effects import FromAgent, ToAgent
+from deadpool.protocol.effects import ToAgent
+from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Order
 
 Encode = Callable[[Any], bytes]

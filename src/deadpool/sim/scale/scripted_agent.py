@@ -12,30 +12,32 @@ from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.effects import (
     AcceptOffer,
     Allocate,
-    Allocated,
-    CoordinatorFound,
     CutStreams,
     FetchCopy,
+    HashSlot,
+    KillTrainer,
+    PushCopy,
+    RefuseOffer,
+    StartTrainer,
+    ToCoordinator,
+    ToTrainer,
+)
+from deadpool.protocol.identity import Version
+from deadpool.protocol.inputs import (
+    Allocated,
+    CoordinatorFound,
     Fetched,
     FromCoordinator,
     FromTrainer,
     Hashed,
-    HashSlot,
-    KillTrainer,
     Offered,
-    PushCopy,
     Pushed,
     PushFailed,
     Received,
-    RefuseOffer,
-    StartTrainer,
     StreamsCut,
     Tick,
-    ToCoordinator,
-    ToTrainer,
     TrainerExited,
 )
-from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import (
     Captured,
     Connect,

@@ -1,0 +1,311 @@
+"""What the cores are told besides messages: what their shells in control/ have observed. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.coding import CodingGroup, Scheme
+from deadpool.protocol.health import HealthSample
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.messages import Copy, SlotRef
+from deadpool.protocol.seal import Digest
+
+# --- inputs of the coordinator ---------------------------------------------------------------------------------------
+
+
+class FromAgent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A Struct, as `ToAgent` is: there are thousands of both in one recovery, and a dataclass takes a microsecond."""
+
+    node: str
+    message: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLost:
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed: deadlines are checked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled:
+    """This process itself did not run for so long: its deadlines for other processes move by as much."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """A person or a launcher wants the job to end."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainAsked:
+    """A person, or a watch over slow nodes, wants this node to hand over its ranks and leave."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeAsked:
+    """A person wants snapshots to be protected in another way. None: the job is to choose again, within its bounds."""
+
+    scheme: Scheme | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointAsked:
+    """A person wants a durable checkpoint as soon as there is a newer version to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFound:
+    """There is a complete checkpoint in the store that this job may go back to, or begin from."""
+
+    checkpoint: Checkpoint
+
+
+CoordinatorInput = (
+    FromAgent | LinkLost | Tick | Stalled | StopAsked | DrainAsked | SchemeAsked | CheckpointAsked | CheckpointFound
+)  # fmt: skip
+
+# --- inputs of the agent ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorFound:
+    """There is a link to a process that may be the coordinator, and a Join with the agent's footing was sent."""
+
+    patience: float = 1.0  # for a welcome, as a multiple of the usual silence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromCoordinator:
+    term: int
+    message: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorLost:
+    """The link has ended, and the shell looks for another coordinator."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromTrainer:
+    trainer: str
+    message: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerExited:
+    trainer: str
+    code: int
+    reason: str
+
+
+class Activity(Enum):
+    """What the kernel says of a process and its children."""
+
+    ACTIVE = "active"  # one of them computes, reads, writes, or waits for a disk
+    IDLE = "idle"  # all of them wait; the main thread for another thread, perhaps one that waits for another rank
+    OUTSIDE = "outside"  # all of them wait; the main thread for a timer, a connection or a process: a slow service?
+    STOPPED = "stopped"  # by a signal: it does nothing until another signal lets it go on
+
+
+WAITS = (Activity.IDLE, Activity.OUTSIDE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerActivity:
+    """Observed whenever it changes. A trainer of which nothing was observed yet counts as active."""
+
+    trainer: str
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSampled:
+    """The shell has looked at the sources of the node's health."""
+
+    sample: HealthSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocated:
+    segment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationFailed:
+    segment: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashed:
+    slot: SlotRef
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    rank: int
+    version: Version
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushFailed:
+    rank: int
+    version: Version
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    rank: int
+    slot: SlotRef
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFailed:
+    rank: int
+    slot: SlotRef
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsCut:
+    """Every stream of an older generation is closed and its writer has ended."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """Another node wants to store a copy here, or with `group` to contribute to the parity that this node keeps for it;
+    answered by AcceptOffer or RefuseOffer."""
+
+    offer: int
+    generation: Generation
+    copy: Copy
+    group: CodingGroup | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    slot: SlotRef
+    copy: Copy
+    bytes_received: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiveFailed:
+    slot: SlotRef
+    reason: str
+    rank: int = -1  # of the contribution, where the slot is that of a parity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpoilt:
+    """The bytes that this node sent are not what the rank had sealed."""
+
+    node: str
+    rank: int
+    version: Version
+    group: CodingGroup | None = None  # else it is the parity that this rank's node keeps for the group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenOut:
+    """`failure` is empty if all copies were written."""
+
+    ranks: tuple[int, ...]
+    folder: str
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """The copies of a checkpoint are in memory of their own, or could not be put there: the slots are no longer
+    read."""
+
+    name: str
+    slots: tuple[SlotRef, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWritten:
+    """`failure` is empty if this node's part of the checkpoint is in the store."""
+
+    name: str
+    bytes_written: int
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFinished:
+    """`failure` is empty if the checkpoint is complete in the store."""
+
+    name: str
+    bytes_written: int
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeersProbed:
+    number: int
+    unreachable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveAsked:
+    """The system, or a person, wants this node's agent to end, and gives it time to hand over its ranks."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTaken:
+    """This node's machine serves this job and no other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedElsewhere:
+    """This node's machine serves another job. Found when the lease was asked for, or at a look from time to time."""
+
+    holder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedWorkEnded:
+    """The command and all its children are gone. `killed`: how many processes had to be ended by SIGKILL."""
+
+    code: int
+    took_s: float = 0.0  # from the request to stop it; 0: it ended by itself
+    killed: int = 0
+
+
+AgentInput = (
+    CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Allocated
+    | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received
+    | ReceiveFailed | Tick | Stalled | StopAsked | SourceSpoilt | WrittenOut | PeersProbed
+    | LeaveAsked | HealthSampled | Staged | PartWritten | CheckpointFinished | LeaseTaken | LeasedElsewhere
+    | ParkedWorkEnded
+)  # fmt: skip
