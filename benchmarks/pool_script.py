@@ -7,6 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,12 @@ def main() -> None:
     parser.add_argument("--stop", type=Path, required=True)
     args = parser.parse_args()
     pool = deadpool.join(backend="gloo")
+    train(pool, args)
+    # The model is gone by now: torch 2.13 can hang where DDP lets go of a group that was destroyed before.
+    dist.destroy_process_group()
+
+
+def train(pool: Any, args: argparse.Namespace) -> None:
     torch.manual_seed(0)
     layers = [torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(512, 64)]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
@@ -44,7 +51,6 @@ def main() -> None:
                     file.write(json.dumps(told) + "\n")
                     file.flush()
         file.write(json.dumps({"digest": job.digest()}) + "\n")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
