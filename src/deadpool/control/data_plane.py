@@ -10,21 +10,20 @@ import asyncio
 import concurrent.futures
 import functools
 import itertools
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from deadpool.control.checkpoint_files import CheckpointFiles
 from deadpool.control.coded_copies import CodedCopies
+from deadpool.control.offers import Offers
 from deadpool.control.rank_stats import SentBytes
 from deadpool.control.thread_priority import ThreadPriority
 from deadpool.errors import ArenaError, CopySpoilt, DeadPoolError, TransferError
 from deadpool.events import Event
 from deadpool.protocol.agent.core import Agent
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import (
     AcceptOffer,
     Allocate,
@@ -46,23 +45,18 @@ from deadpool.protocol.inputs import (
     AllocationFailed,
     Fetched,
     FetchFailed,
-    Offered,
     Pushed,
     PushFailed,
-    Received,
-    ReceiveFailed,
     SourceSpoilt,
     StopAsked,
     StreamsCut,
     WrittenOut,
 )
-from deadpool.protocol.messages import Copy, Settings, SlotRef, Source
-from deadpool.protocol.seal import Extent, Geometry, Region, Seal
+from deadpool.protocol.messages import Settings, SlotRef, Source
+from deadpool.protocol.seal import Region
 from deadpool.protocol.topology import Address
 from deadpool.snapshot.arena import Arena, Segment
 from deadpool.snapshot.checksums import HASHING_THREADS
-from deadpool.snapshot.erasure.contribution import Contribution
-from deadpool.snapshot.erasure.parity_slot import ParitySlot
 from deadpool.snapshot.progress import Arrived, Progress
 from deadpool.snapshot.salvage_file import write_salvage
 from deadpool.snapshot.slot import write_seal
@@ -82,12 +76,6 @@ from deadpool.timeouts import stream_s
 from deadpool.wire.credentials import Credentials
 
 _ANSWER_S = 30.0
-_Answer = AcceptOffer | ParitySlot | TransferRefused
-
-
-class _WaitingOffer(NamedTuple):
-    copy: Copy
-    answer: concurrent.futures.Future[_Answer]
 
 
 class DataPlane:
@@ -111,33 +99,30 @@ class DataPlane:
         self._loop = asyncio.get_running_loop()
         self._arena = Arena()
         self._client = TransferClient(credentials=credentials, deadline_s=deadline_s)
-        self._server = TransferServer(
-            host=host,
-            credentials=credentials,
-            open=self._open,
-            stored=self._stored,
-            dropped=self._dropped,
-            find=self._find,
-            deadline_s=deadline_s,
-            parities=ParityCallbacks(
-                open=self._open_parity,
-                contributed=self._contributed,
-                dropped=self._contribution_dropped,
-                find=self._find_parity,
-            ),
-        )
         self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="data", initializer=priority.apply)
         self._hashers = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hash", initializer=priority.apply)
         self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream", initializer=priority.apply)
         self._moving: set[concurrent.futures.Future[None]] = set()
-        self._offer_numbers = itertools.count(1)
-        self._offers: dict[int, _WaitingOffer] = {}
         self._coded = CodedCopies(
             client=self._client, segment=self._segment, deliver=self._deliver, hashers=self._hashers, note=note
         )
-        self._arriving: dict[tuple[int, Version], tuple[SlotRef, Copy]] = {}
+        self._offers = Offers(deliver=self._deliver, slot=self._slot, coded=self._coded)
+        self._server = TransferServer(
+            host=host,
+            credentials=credentials,
+            open=self._offers.open,
+            stored=self._offers.stored,
+            dropped=self._offers.dropped,
+            find=self._find,
+            deadline_s=deadline_s,
+            parities=ParityCallbacks(
+                open=self._offers.open_parity,
+                contributed=self._coded.contributed,
+                dropped=self._coded.dropped,
+                find=self._find_parity,
+            ),
+        )
         self._attempts = itertools.count(1)  # counts over all fetches, so that no number is used twice
-        self._lock = threading.Lock()
         self._checkpoints = CheckpointFiles(deliver=self._deliver, slot=self._slot)
         self.sent = SentBytes()
 
@@ -156,8 +141,7 @@ class DataPlane:
         self._server.use_deadline(deadline_s)
 
     def close(self) -> None:
-        for offer in list(self._offers):
-            self.perform(RefuseOffer(offer=offer, reason="the agent is leaving"))
+        self._offers.refuse_all("the agent is leaving")
         self._checkpoints.close()
         self._client.close()
         self._server.close()
@@ -201,9 +185,9 @@ class DataPlane:
             case WriteOut():
                 self._submit(self._write_out, effect)
             case AcceptOffer(offer=offer):
-                self._answer_offer(offer, effect)
+                self._offers.answer(offer, effect)
             case RefuseOffer(offer=offer, reason=reason):
-                self._answer_offer(offer, TransferRefused(reason=reason))
+                self._offers.answer(offer, TransferRefused(reason=reason))
             case _:
                 return False
         return True
@@ -350,65 +334,6 @@ class DataPlane:
 
     # --- called by the transfer server's threads ---------------------------------------------------------------------
 
-    def _open(self, seal: Seal, generation: Generation, geometry: Geometry) -> memoryview | TransferRefused:
-        room = geometry if seal.full else geometry.without_replica()
-        copy = Copy(seal=seal, geometry=room)
-        answer = self._offer(copy, generation, None)
-        if isinstance(answer, TransferRefused):
-            return answer
-        assert isinstance(answer, AcceptOffer)
-        with self._lock:
-            self._arriving[seal.rank, seal.version] = (answer.slot, copy)
-        return self._slot(answer.slot)
-
-    def _open_parity(self, contribution: Contribution, generation: Generation) -> ParitySlot | TransferRefused:
-        copy = Copy(seal=contribution.seal, geometry=contribution.geometry)
-        answer = self._offer(copy, generation, contribution.group)
-        assert isinstance(answer, ParitySlot | TransferRefused)
-        return answer
-
-    def _offer(self, copy: Copy, generation: Generation, group: CodingGroup | None) -> _Answer:
-        number, waiting = next(self._offer_numbers), _WaitingOffer(copy, concurrent.futures.Future())
-        self._offers[number] = waiting
-        self._deliver(Offered(offer=number, generation=generation, copy=copy, group=group))
-        try:
-            return waiting.answer.result(_ANSWER_S)
-        except TimeoutError:
-            self._offers.pop(number, None)
-            return TransferRefused(reason="the agent did not answer")
-
-    def _answer_offer(self, number: int, answer: AcceptOffer | TransferRefused) -> None:
-        """An offer that was given up meanwhile does not need its slot."""
-        waiting = self._offers.pop(number, None)
-        if isinstance(answer, AcceptOffer) and answer.parity is not None and answer.fresh:
-            self._coded.begin(answer.slot, answer.parity)
-        if isinstance(answer, AcceptOffer) and answer.parity is not None and waiting is not None:
-            waiting.answer.set_result(self._coded.receive(answer.slot, waiting.copy))
-        elif waiting is not None:
-            waiting.answer.set_result(answer)
-        elif isinstance(answer, AcceptOffer):
-            reason, rank = "the offer was given up", answer.rank
-            self._deliver(ReceiveFailed(slot=answer.slot, reason=reason, rank=rank))
-
-    def _contributed(self, contribution: Contribution) -> None:
-        self._coded.contributed(contribution)
-
-    def _contribution_dropped(self, contribution: Contribution, reason: str) -> None:
-        self._coded.dropped(contribution, reason)
-
-    def _stored(self, seal: Seal) -> None:
-        slot, copy = self._arrived(seal)
-        count = _bytes_of(seal.extent, full=seal.full)
-        self._deliver(Received(slot=slot, copy=copy, bytes_received=count))
-
-    def _dropped(self, seal: Seal, reason: str) -> None:
-        slot, _ = self._arrived(seal)
-        self._deliver(ReceiveFailed(slot=slot, reason=reason))
-
-    def _arrived(self, seal: Seal) -> tuple[SlotRef, Copy]:
-        with self._lock:
-            return self._arriving.pop((seal.rank, seal.version))
-
     def _find(self, rank: int, version: Version) -> Found | None:
         answer: concurrent.futures.Future[Found | None] = concurrent.futures.Future()
         self._loop.call_soon_threadsafe(lambda: answer.set_result(self._look_up(rank, version)))
@@ -449,7 +374,3 @@ class DataPlane:
 
 def _key(segment: int) -> tuple[str, int]:
     return ("segment", segment)
-
-
-def _bytes_of(extent: Extent, *, full: bool) -> int:
-    return extent.record_bytes + extent.unique_bytes + (extent.replica_bytes if full else 0)
