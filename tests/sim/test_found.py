@@ -47,6 +47,10 @@ FOUND = {
         1016,
     ),
     "what a node keeps that is cut off for ever is said to be enough for a rebuild": ("coded", 1713),
+    "a spare that came back and heard the next fence before it was taken back never gets its recordings again": (
+        "coded",
+        300372,
+    ),
     "a whole copy from before snapshots were coded counts as parity": ("memory", 201),
     "a fetched copy names few of its peers, and its replica on another node does not count": ("shrink", 735),
 }

@@ -62,7 +62,7 @@ class Fencing:
     def _take_back(self, member: Member) -> None:
         """The node was taken for lost while others went on, and is at rest now. It gets a plan without an order, which
         makes it a spare that keeps what is still of use. That this generation has gone is told too, because the node
-        has not heard its plan."""
+        has not heard its plan: it forgets its recordings."""
         job, inventory = self._job, member.inventory or Inventory()
         copies = [f"{copy.seal.rank}:{copy.seal.version}" for copy in (*inventory.own, *inventory.held)]
         job.out.emit("returned", node=member.node, copies=copies)
@@ -76,7 +76,5 @@ class Fencing:
             scheme=job.scheme,
             quarantined=member.quarantined,
         )
-        self._rehearsals.forget(
-            member.node
-        )  # it has missed a generation that went, and forgets its recordings with this plan
+        self._rehearsals.forget(member.node)
         job.out.send(member.node, plan)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from deadpool.protocol.coordinator.inventory_index import NodeView
 from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Health, Inventory, TrainerInfo
+from deadpool.protocol.messages import Health, Inventory, Plan, TrainerInfo
 from deadpool.protocol.quorum import Voter
 from deadpool.protocol.topology import Address, Layout
 
@@ -62,6 +62,11 @@ class Member:
         """Those whose home this node is, also those that have no process of their own."""
         positions = () if self.position is None else (self.position, *self.carries)
         return tuple(rank for position in positions for rank in layout.ranks_at(position))
+
+    def has_missed_one_before(self, plan: Plan) -> bool:
+        """Whether a generation has gone whose plan this node has not heard. Then it forgets its recordings with this
+        plan, as the script may have begun anew in that one."""
+        return self.planned_in is not None and self.planned_in < plan.changes.since
 
     @property
     def looks_ill(self) -> bool:

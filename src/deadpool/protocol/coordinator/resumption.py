@@ -111,6 +111,8 @@ class Resumption:
         quorum, voters = self._job.quorum, self._job.voters
         assert quorum.has(voters), (self._job.seats, quorum.electorates)
         for node, part in plan.parts.items():
+            if self._job.members[node].has_missed_one_before(part):
+                self._rehearsals.forget(node)
             if part.as_of is None:
                 self._rehearsals.send_recordings(node, [order.rank for order in part.orders])
             self._job.out.send(node, part)
