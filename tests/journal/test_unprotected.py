@@ -9,7 +9,7 @@ import pytest
 from deadpool.errors import ConfigError
 from deadpool.journal import Jsonl, delivery
 from deadpool.journal.unprotected import UnprotectedJournal
-from deadpool.trainer.unprotected import UnprotectedShare, UnprotectedStep
+from deadpool.trainer.unprotected import UnprotectedShares, UnprotectedStep
 
 
 def steps(path) -> list[int]:
@@ -17,7 +17,7 @@ def steps(path) -> list[int]:
 
 
 def do(journal, number, **values):
-    with UnprotectedStep(number, journal, UnprotectedShare(0, {})) as step:
+    with UnprotectedStep(number, journal, UnprotectedShares(0, {})) as step:
         journal.log(int(step), values)
 
 

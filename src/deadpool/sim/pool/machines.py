@@ -27,6 +27,7 @@ class SimAgent:
 
     def __init__(self, machine: SimMachine, job: SimJob) -> None:
         self.machine, self.job, self.world = machine, job, machine.world
+        self._parent = machine.host  # the process that hears of its end, if it still runs then
         self._state = AgentState(machine.name)
         self._lease = MachineLease(self._state, shared=True)
         self.alive, self.seated = True, False
@@ -88,9 +89,8 @@ class SimAgent:
         if self.machine.agents.get(self.job.name) is self:
             del self.machine.agents[self.job.name]
         self.world.after(0.2, lambda: self.job.on_lost(self))
-        host = self.machine.host
-        if host is not None:
-            self.world.after(0.2, lambda: self.machine.feed(AgentExited(job=self.job.name, code=0), host))
+        if (parent := self._parent) is not None:
+            self.world.after(0.2, lambda: self.machine.feed(AgentExited(job=self.job.name, code=0), parent))
 
 
 class SimMachine:
