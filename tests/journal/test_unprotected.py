@@ -35,7 +35,7 @@ def test_written_at_the_end_of_each_step(tmp_path):
 def test_step_that_raises_is_not_written(tmp_path):
     journal = UnprotectedJournal(0)
     journal.log_to([Jsonl(tmp_path / "a.jsonl")])
-    with pytest.raises(ZeroDivisionError), UnprotectedStep(0, journal, UnprotectedShare(0, {})):
+    with pytest.raises(ZeroDivisionError), UnprotectedStep(0, journal, UnprotectedShares(0, {})):
         journal.log(0, {"loss": 1.0})
         raise ZeroDivisionError
     journal.close()

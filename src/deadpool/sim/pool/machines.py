@@ -75,9 +75,11 @@ class SimAgent:
             self.machine.holder, self.machine.held_since = self, self.world.clock.now
             if (plan := self._lease.on_taken()) is not None:
                 self._carry_out(plan)
+            self._perform()
         else:
             self._lease.on_held_elsewhere("another job")
-        self._perform()
+            self._perform()
+            self.world.check_refused(self)
 
     def end(self, *, orderly: bool = False) -> None:
         """The kernel frees its lock, and its job sees that the link has ended."""

@@ -138,6 +138,11 @@ class PoolWorld:
         if needed > machine.memory_bytes:
             fail("memory", f"{machine.name} has {machine.memory_bytes}, and its trainers need {needed}")
 
+    def check_refused(self, agent: SimAgent) -> None:
+        """It leaves by itself: its job must not count on it until somebody else ends it."""
+        if agent.alive:
+            fail("lease", f"{agent.job.name} was refused {agent.machine.name} and stays")
+
     def _check_told(self, told: ToHost, pool: Pool) -> None:
         """A machine that a job has is told of all jobs that fit: when the lease ends, the pool may be dead."""
         host, names = pool.hosts[told.host], {job.name for job in told.message.jobs}
