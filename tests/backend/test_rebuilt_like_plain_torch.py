@@ -292,6 +292,7 @@ def _entries(directory: str) -> int:
     return len(list(Path(directory).iterdir()))
 
 
+@pytest.mark.thorough
 def test_300_rebuilds_leave_nothing_behind() -> None:
     for counts in run_in_children(rebuild_often, ranks=2, deadline_s=100.0):
         descriptors, threads = zip(*counts, strict=True)

@@ -40,7 +40,9 @@ def test_node_killed_while_a_group_is_made(make_stage, tmp_path, made_in):
     assert stage.seats() == ["n0", "n2"]
 
 
-@pytest.mark.parametrize("step", [4, 6], ids=["between", "while it is made"])
+@pytest.mark.parametrize(
+    "step", [pytest.param(4, id="between", marks=pytest.mark.thorough), pytest.param(6, id="while it is made")]
+)
 def test_default_group_that_is_made_again_and_a_node_that_is_killed(tmp_path, fork_server, step):
     """The newcomer has never run the step that made it the first time: where they meet next, all know alike. A survivor
     that has none any more is replaced."""
@@ -58,6 +60,7 @@ def test_default_group_that_is_made_again_and_a_node_that_is_killed(tmp_path, fo
     assert not [event for event in stage.events("fault") if "script" in event["reason"]]
 
 
+@pytest.mark.thorough
 def test_newcomer_that_cannot_have_the_group_ends_the_job_and_names_it(make_stage):
     """The group was made in a step that the newcomer has neither run nor rehearsed: nobody may wait for it."""
     stage = make_stage(2, scene="wait@5:1", spares=2)

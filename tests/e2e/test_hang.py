@@ -71,6 +71,7 @@ def long_step(tmp_path, fork_server):
     return run
 
 
+@pytest.mark.thorough
 def test_rank_that_waits_for_ever_is_found_by_its_idleness(long_step):
     stage = long_step("wait")
     (fault,) = stage.events("fault")

@@ -40,7 +40,9 @@ def assert_ends_as_undisturbed(stage: Stage, way: str, folder: Path, during: Cal
         assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == list(range(LAST + 1))
 
 
-@pytest.mark.parametrize("way", ["break", pytest.param("block", marks=pytest.mark.thorough), "exit", "held"])
+@pytest.mark.parametrize(
+    "way", ["break", *(pytest.param(way, marks=pytest.mark.thorough) for way in ("block", "exit")), "held"]
+)
 def test_trainer_dies_after_the_loop_was_left(make_stage, tmp_path, way):
     stage = make_stage(way, f"wait@{AFTER_LOOP + 1}:1", spares=0)
     assert_ends_as_undisturbed(stage, way, tmp_path, lambda: stage.kill_trainer_at_gate(AFTER_LOOP + 1))
@@ -65,12 +67,14 @@ def test_all_trainers_die_after_the_loop_was_left(make_stage, tmp_path):
     assert_ends_as_undisturbed(stage, "break", tmp_path, during)
 
 
+@pytest.mark.thorough
 def test_trainer_dies_in_the_evaluation_that_ends_the_loop(make_stage, tmp_path):
     at = IN_EVALUATION + LAST
     stage = make_stage("evaluation", f"wait@{at}:1", spares=0)
     assert_ends_as_undisturbed(stage, "evaluation", tmp_path, lambda: stage.kill_trainer_at_gate(at))
 
 
+@pytest.mark.thorough
 def test_node_dies_in_an_evaluation_that_draws_random_numbers(make_stage, tmp_path):
     at = IN_EVALUATION + LAST - 2
     stage = make_stage("evaluation", f"wait@{at}:1")

@@ -29,7 +29,9 @@ def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., S
     return make
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize(
+    "what", ["bare", *(pytest.param(w, marks=pytest.mark.thorough) for w in ("continue", "twice"))]
+)
 def test_loop_is_refused(make_stage, what):
     stage = make_stage(what)
     with pytest.raises(JobFailed, match="code 1"):

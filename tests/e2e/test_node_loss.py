@@ -96,12 +96,14 @@ def test_loss_in_the_very_first_step(make_stage, play):
     assert len(stage.events("fault")) == 1
 
 
+@pytest.mark.thorough
 def test_loss_before_the_first_snapshot(make_stage, play):
     stage = make_stage("plain", scene="wait@-1:1")
     play(stage, lambda: stage.kill_node_at_gate("n1", -1))
     assert stage.events("planned")[-1]["resume"] is None
 
 
+@pytest.mark.thorough
 def test_spare_lost_then_node_lost_then_a_node_joins(make_stage, play):
     stage = make_stage(scene="wait@4:1")
 

@@ -25,6 +25,7 @@ def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., S
     return make
 
 
+@pytest.mark.thorough
 def test_end_of_an_epoch_is_the_scripts_own_at_once(make_stage, tmp_path):
     """Ten heartbeats would be ten seconds here."""
     stage = make_stage("stop", node_timeout_s=NODE_TIMEOUT_S)

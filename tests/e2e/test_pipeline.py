@@ -77,6 +77,7 @@ def test_stage_killed_in_its_first_step(perform):
     assert not stage.events("renegotiate"), "nobody has agreed on anything yet"
 
 
+@pytest.mark.thorough
 def test_without_a_rehearsal_everybody_agrees_anew(perform):
     stage = perform(PIPELINE, "--schedule interleaved --no-rehearsal", "wait@4:1", kill_node(1))
     assert stage.events("dry_step_failed")
@@ -117,6 +118,7 @@ def test_lost_in_the_first_step_and_lost_again_later(perform):
     assert len({*tokens_of(stage, 0), *tokens_of(stage, 1)}) == 1
 
 
+@pytest.mark.thorough
 def test_spare_forgets_what_an_earlier_start_told_it(perform):
     """Rank 0 has sent its recordings when rank 1 is lost before its loop: the job begins anew, with another token."""
 

@@ -42,6 +42,7 @@ def test_one_trainer_killed_after_the_other(make_stage, play):
     assert restarted(stage) == [0, 0, 1]
 
 
+@pytest.mark.thorough
 def test_unknown_torch_is_warned_of_once_per_job(tmp_path):
     command = [sys.executable, "-m", "deadpool.cli.main", "run", "--nproc-per-node", "2", "--run-dir", str(tmp_path)]
     script = Path(__file__).with_name("unknown_torch.py")

@@ -53,7 +53,15 @@ def loss_patterns(members: int, parities: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    "scheme", [(1, 1), (2, 1), (3, 1), (4, 1), (4, 2), (8, 2), pytest.param((4, 3), marks=pytest.mark.thorough)]
+    "scheme",
+    [
+        (1, 1),
+        (2, 1),
+        (3, 1),
+        (4, 1),
+        (4, 2),
+        *(pytest.param(each, marks=pytest.mark.thorough) for each in ((8, 2), (4, 3))),
+    ],
 )
 def test_any_lost_members_are_rebuilt(coded, scheme):
     group = coded(*scheme)

@@ -22,7 +22,11 @@ _LIMIT_S = 100.0
 
 
 @pytest.mark.parametrize(
-    "case", ["zero_is_not_none", "update_by_hand", "teacher_first", "thawed_and_frozen", "second_order"]
+    "case",
+    [
+        pytest.param("zero_is_not_none", marks=pytest.mark.thorough),
+        *("update_by_hand", "teacher_first", "thawed_and_frozen", "second_order"),
+    ],
 )
 def test_odd_steps(case, tmp_path, shared):
     code = shared.references.run(
