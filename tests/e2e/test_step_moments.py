@@ -97,6 +97,7 @@ def test_node_after_node_killed_at_its_moment(make_stage, play, layout, moments)
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.thorough
 def test_first_step_ever_then_between_steps_then_right_after_a_recovery(make_stage, play):
     first = "at=backward step=0 node=n1"
     stage = make_stage("plain", scene="wait@2:1 wait@4:1 wait@6:1", spares=3, faults=(first,))
