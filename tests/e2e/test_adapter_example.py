@@ -40,12 +40,10 @@ CASES = {
     "last step": [f"at=optimizer step={STEPS - 1} node=n0"],
     "three faults": ["at=forward step=2 rank=0", "at=backward step=5 rank=1", "at=optimizer step=10 node=n0"],
 }
-QUICK = ("in backward",)
 
 
-@pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.thorough) for case in CASES]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES)
 def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
     job, disturbed = run(tmp_path, fork_server, *CASES[case])
     assert disturbed == undisturbed

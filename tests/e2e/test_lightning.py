@@ -38,12 +38,10 @@ CASES = {
     "while a version is sent": ["at=wire step=9 node=n1"],
     "last step of all": [f"at=optimizer step={STEPS - 1} rank=0"],
 }
-QUICK = ()
 
 
-@pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.thorough) for case in CASES]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES)
 def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
     stage, disturbed = run(tmp_path, fork_server, *CASES[case])
     assert len(stage.events("fault")) == 1

@@ -100,6 +100,7 @@ def assert_alike(expected: dict[tuple[int, str], dict[str, Any]], folder: Path, 
     assert died is None or died in {process for _, process, _ in found}
 
 
+@pytest.mark.thorough
 def test_undisturbed(under_torchrun, under_deadpool):
     folder = under_deadpool()
     assert_alike(under_torchrun, folder, 2, None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 NODE_TIMEOUT_S = 2.0
 
 
@@ -24,6 +26,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_stopped_node_returns_as_a_spare_and_is_seated_again(make_stage, play):
     stage = make_stage(scene="wait@4:1 wait@6:0", node_timeout_s=NODE_TIMEOUT_S)
 

@@ -142,7 +142,7 @@ def test_node_with_the_coordinator_on_it_dies(make_stage, play):
     "moment",
     [
         pytest.param("fault", marks=pytest.mark.thorough),
-        "planned",
+        pytest.param("planned", marks=pytest.mark.thorough),
         pytest.param("prepared", marks=pytest.mark.thorough),
     ],
 )
