@@ -47,6 +47,10 @@ FOUND = {
         1016,
     ),
     "what a node keeps that is cut off for ever is said to be enough for a rebuild": ("coded", 1713),
+    "a spare that is taken back while the script begins anew is not told the recordings that follow": (
+        "anything",
+        400954,
+    ),
     "a spare that came back and heard the next fence before it was taken back never gets its recordings again": (
         "coded",
         300372,

@@ -76,5 +76,5 @@ class Fencing:
             scheme=job.scheme,
             quarantined=member.quarantined,
         )
-        self._rehearsals.forget(member.node)
         job.out.send(member.node, plan)
+        self._rehearsals.send_again(member)

@@ -32,8 +32,7 @@ class Rehearsals:
         nodes = self._job.members.values()
         members = [member for member in nodes if member.position is None or not member.all_seated]
         for member in members:
-            ranks = [t.rank for t in member.trainers if t.rank is not None and t.state in _REHEARSING]
-            self.send_recordings(member.node, ranks)
+            self._send_rehearsed(member)
         for member, assignment in assignments(members, self._job.layout, self._job.guarded_positions):
             self._order(member, assignment)
 
@@ -66,6 +65,16 @@ class Rehearsals:
         """They go out before the order that needs them, on the same link."""
         for recording in self._recordings.lend(node, ranks):
             self._job.out.send(node, recording)
+
+    def _send_rehearsed(self, member: Member) -> None:
+        ranks = [t.rank for t in member.trainers if t.rank is not None and t.state in _REHEARSING]
+        self.send_recordings(member.node, ranks)
+
+    def send_again(self, member: Member) -> None:
+        """It forgets its recordings with the plan that was just sent to it. What its trainers rehearse is sent again,
+        now or once there is a recording."""
+        self.forget(member.node)
+        self._send_rehearsed(member)
 
     def take_recordings(self, checkpoint: Checkpoint) -> None:
         """The job will begin from a checkpoint: its processes rehearse with what an earlier job recorded."""
