@@ -6,8 +6,11 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER, _PR_SET_PTRACER = 1, 15, 36, 0x59616D61
 _CLONE_NEWNET = 0x40000000
@@ -75,9 +78,27 @@ def be_called(name: str) -> None:
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Blocks interrupts around a fork: Python drops what a signal handler raises while its at-fork hooks run."""
+    """Holds interrupts back around a fork: Python drops what a signal handler raises while its at-fork hooks run.
+
+    Blocking them is not enough: another thread may take the signal, and its handler runs in the main thread all the
+    same. So the handlers are called afterwards; what they raise leaves this block.
+    """
+    arrived: list[int] = []
+    handlers = _deferred(arrived) if threading.current_thread() is threading.main_thread() else {}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for sig, handler in handlers.items():
+            signal.signal(sig, handler)
+        for number in arrived:
+            handlers[signal.Signals(number)](number, None)
+
+
+def _deferred(arrived: list[int]) -> dict[signal.Signals, Callable[[int, FrameType | None], Any]]:
+    """From here on interrupts are only noted. Returns the handlers; a signal that has none in Python is left alone."""
+    handlers = {sig: handler for sig in _INTERRUPTS if callable(handler := signal.getsignal(sig))}
+    for sig in handlers:
+        signal.signal(sig, lambda number, frame: arrived.append(number))
+    return handlers
