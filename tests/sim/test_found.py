@@ -56,6 +56,7 @@ FOUND = {
         300372,
     ),
     "a whole copy from before snapshots were coded counts as parity": ("memory", 201),
+    "a newcomer ends its load after its slot was given away and before its newer seat has come": ("illness", 600060),
     "a fetched copy names few of its peers, and its replica on another node does not count": ("shrink", 735),
 }
 

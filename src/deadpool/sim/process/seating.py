@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Connect, Connected, Parked, Rehearse, Restore, Seat, SlotRef
 from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, Resume, WalkAction
+from deadpool.sim.arena import Arena
 from deadpool.sim.contents import Content
 from deadpool.sim.history import State
 
@@ -158,9 +159,13 @@ class Seating:
         self._process.lose_state()
 
     def _loaded(self, restore: Restore) -> None:
-        corrupted = self._process.machine.arena.corrupted
+        arena = self._process.machine.arena
         slots = {self._core.rank: restore.slot, **dict(restore.carried)}
-        spoilt = next((rank for rank, slot in slots.items() if slot in corrupted), None)
+        given_away = any(slot is not None and not _is_in(arena, slot, restore.version) for slot in slots.values())
+        if given_away and not self._is_superseded(restore):
+            self._await_newer_seat(restore)
+            return
+        spoilt = next((rank for rank, slot in slots.items() if slot in arena.corrupted), None)
         if spoilt is not None:
             self._found_spoilt(restore, spoilt)
         else:
@@ -195,14 +200,21 @@ class Seating:
                 self._process.courses[rank] = content.course
 
     def _find(self, restore: Restore, slot: SlotRef) -> Content | None:
-        name, arena = self._process.name, self._process.machine.arena
-        content = arena.snapshot(slot)
-        if content is None or str(content.version) != str(restore.version):
-            assert self._is_superseded(restore), f"{name} restores {restore}: it is not there"
+        arena = self._process.machine.arena
+        if not _is_in(arena, slot, restore.version):
             self._load_early()  # a newer plan has given the slot away while this process loaded
             return None
-        assert content.replica is not None, f"{name} restores {restore.version} without its replica region"
+        content = arena.snapshot(slot)
+        assert content is not None and content.replica is not None, f"{self._process.name} finds half of {restore}"
         return content
+
+    def _await_newer_seat(self, restore: Restore) -> None:
+        """A newcomer is not told of a fence, and its agent gives the slot away only under a newer plan: so the newer
+        seat is on its way."""
+        plan = self._process.machine.agent.plan
+        is_on_its_way = plan is not None and plan.generation > restore.generation
+        assert is_on_its_way, f"{self._process.name} restores {restore}: it is not there"
+        self._process.later(0.1, lambda: self._loaded(restore))
 
     def _is_superseded(self, restore: Restore) -> bool:
         is_seated_anew = isinstance(self._role, Seat) and self._role.generation > restore.generation
@@ -229,3 +241,8 @@ class Seating:
             self._process.stage = self._walk.stage.value
             self._process.say(connected)
             self.go_on()
+
+
+def _is_in(arena: Arena, slot: SlotRef, version: Version) -> bool:
+    content = arena.snapshot(slot)
+    return content is not None and str(content.version) == str(version)
