@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deadpool.chaos.strangers.references import run_torchrun
 from deadpool.config import JobConfig
 from deadpool.control.job_rpc import ask
 from deadpool.control.launcher import LocalJob
@@ -393,15 +394,13 @@ def _spans(job: Job, machine: str) -> Iterator[tuple[float, float]]:
 
 
 def undisturbed(job: Job, folder: Path) -> Results:
-    """The same script, as torchrun would run it, without DeadPool."""
-    sys.path.insert(0, str(HERE.parent / "tests" / "e2e"))
-    from unprotected import run_ranks, start_forkserver
-
-    start_forkserver()
+    """The same script under torchrun, without DeadPool."""
     folder.mkdir()
     script, *words = job.script
     words += ["--out", str(folder / "out"), "--stop", str(job.folder / "stop")]
-    run_ranks(Path(script), words, 2, folder / "console.log")
+    console = folder / "console.log"
+    code = run_torchrun(Path(script), words, 2, console, timeout_s=120.0)
+    assert code == 0, f"torchrun ended with {code}:\n{console.read_text()}"
     return Results.read(folder / "out")
 
 

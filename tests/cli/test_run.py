@@ -40,6 +40,7 @@ def test_script_that_raises(tmp_path):
         (["--nodes", "2", "--holders", "2", WAITING_SCRIPT], "holders=2 cannot be used"),
         (["--topology", "absent.toml", WAITING_SCRIPT], "topology file absent.toml cannot be read"),
         (["absent.py"], "script='absent.py' is not a file"),
+        (["--nodez", "4", WAITING_SCRIPT], "there is no option --nodez"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_starts(tmp_path, arguments, message):

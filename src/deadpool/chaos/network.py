@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from deadpool.child_processes import join_network, leave_network
+from deadpool.errors import ConfigError
 
 HUB = "hub"
 """Where the coordinators are."""
@@ -27,9 +28,8 @@ Way = tuple[str, str]  # sender, receiver
 
 _BRIDGE = "deadpool0"
 _HUB_HOST = "10.86.0.1"
-_HUB_HARDWARE = (
-    "02:de:ad:00:00:01"  # a fixed one: else it would change as ports come and go, and peers would use the old one
-)
+_HUB_HARDWARE = "02:de:ad:00:00:01"
+"""A fixed address: else it would change as ports come and go, and peers would use the old one."""
 _NO_HARDWARE = "02:de:ad:00:00:00"  # a hardware address that no port has
 _COMMAND_S = 10.0
 
@@ -72,13 +72,13 @@ class Loopback:
         pass
 
     def isolate(self, node: str) -> None:
-        raise NotImplementedError("nodes that share a network cannot be cut off: run as root")
+        raise ConfigError("nodes that share a network cannot be cut off: run as root")
 
     def rejoin(self, node: str) -> None:
         pass
 
     def cut(self, ways: Iterable[Way]) -> None:
-        raise NotImplementedError("nodes that share a network cannot be cut off: run as root")
+        raise ConfigError("nodes that share a network cannot be cut off: run as root")
 
     def mend(self, ways: Iterable[Way]) -> None:
         pass

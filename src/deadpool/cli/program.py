@@ -36,6 +36,8 @@ def checked_program(words: list[str], *, module: bool, no_python: bool) -> list[
         words = _without_interpreter(words)
     if words[0] == MODULE_FLAG:
         _check_module(words[1:])
+    elif words[0].startswith("-"):
+        raise ConfigError(f"there is no option {words[0]}: `--help` lists all; those of the script follow its name")
     elif not Path(words[0]).exists():
         raise ConfigError(f"script={words[0]!r} is not a file: give the path of a training script")
     return words

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from deadpool.chaos.faults.fault import Fault, OnNode, Scene
 from deadpool.chaos.network import HUB, Network, Way
 
@@ -39,8 +41,8 @@ class _CutWays(_Cut):
     def end(self, scene: Scene) -> None:
         scene.network.mend(self.ways)
 
-    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]: ...
 
     def others(self, scene: Scene) -> list[str]:
         return [node for node in scene.processes.alive() if node != self.target]

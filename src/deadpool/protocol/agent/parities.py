@@ -64,9 +64,7 @@ class Parities:
         self._current, self._slots, self._out = current, slots, out
         self._node = ""
         self._keepers: dict[int, Keeper] = {}  # by the rank of another member
-        self._geometry: dict[
-            int, Geometry
-        ] = {}  # of each of these: as last offered, or as large as one that grew since
+        self._geometry: dict[int, Geometry] = {}  # of each of these: the last offered, or a larger one since
         self._growing: dict[SlotRef, Accumulation] = {}
         self._offers: list[Offered] = []  # wait for a segment
 

@@ -63,9 +63,7 @@ class JobState:
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.unread = UnreadCopies()
         self.inexact_from: int | None = None  # the step from which the job has not been bit-identical any more
-        self._shares: dict[
-            int, Shares
-        ] = {}  # by rank, as one of its processes has said: the script is the same for all
+        self._shares: dict[int, Shares] = {}  # by rank, as one of its processes has said
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self._spare_watch = SpareWatch()
 
