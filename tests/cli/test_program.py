@@ -76,7 +76,7 @@ def under_python(*words: str) -> dict[str, object]:
     [
         (["-m", "pack.deep.train", "-x", "--lr", "1"], ["-m", "pack.deep.train", "-x", "--lr", "1"]),
         pytest.param(["--module", "pack.deep", "one"], ["-m", "pack.deep", "one"], marks=pytest.mark.thorough),
-        (["--", "pack/deep/script.py", "-m"], ["pack/deep/script.py", "-m"]),
+        pytest.param(["--", "pack/deep/script.py", "-m"], ["pack/deep/script.py", "-m"], marks=pytest.mark.thorough),
         pytest.param(
             ["--no-python", "PYTHON", "-u", "-m", "pack.deep.train"],
             ["-m", "pack.deep.train"],

@@ -25,7 +25,10 @@ def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., S
     return make
 
 
-@pytest.mark.parametrize("made_in", [-1, 0], ids=["one per step", "one in the first step"])
+@pytest.mark.parametrize(
+    "made_in",
+    [pytest.param(-1, id="one per step"), pytest.param(0, id="one in the first step", marks=pytest.mark.thorough)],
+)
 def test_node_killed_while_a_group_is_made(make_stage, tmp_path, made_in):
     """Rank 0 waits in new_group, or in the group, for a rank that is dead."""
     stage = make_stage(made_in, scene="wait@4:1")

@@ -41,7 +41,7 @@ def assert_ends_as_undisturbed(stage: Stage, way: str, folder: Path, during: Cal
 
 
 @pytest.mark.parametrize(
-    "way", ["break", *(pytest.param(way, marks=pytest.mark.thorough) for way in ("block", "exit")), "held"]
+    "way", [*(pytest.param(way, marks=pytest.mark.thorough) for way in ("break", "block", "exit")), "held"]
 )
 def test_trainer_dies_after_the_loop_was_left(make_stage, tmp_path, way):
     stage = make_stage(way, f"wait@{AFTER_LOOP + 1}:1", spares=0)

@@ -84,6 +84,7 @@ def test_newcomer_killed_while_it_takes_over(make_stage, play):
     assert len(stage.events("fault")) == 2
 
 
+@pytest.mark.thorough
 def test_node_that_carries_two_ranks(make_stage, play):
     stage = make_stage(scene="wait@4:1", nproc_per_node=2)
     play(stage, lambda: stage.kill_node_at_gate("n0", 4))

@@ -92,6 +92,7 @@ def test_only_held_copy_damaged_an_older_version_serves_or_it_is_said(make_stage
     assert stage.events("copy_corrupt") and len(stage.events("fault")) < 4, "it is not tried again and again"
 
 
+@pytest.mark.thorough
 def test_rank_that_dies_in_every_attempt(make_stage):
     stage = make_stage("plain", scene="die@4:1", spares=0, quarantine_after=0)
     with pytest.raises(JobFailed, match=r"no progress: step [34] was begun again 5 times"):

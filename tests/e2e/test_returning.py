@@ -52,6 +52,7 @@ def test_stopped_node_returns_as_a_spare_and_is_seated_again(make_stage, play):
     assert stage.seats() == ["n1", "n2"]
 
 
+@pytest.mark.thorough
 def test_every_node_is_stopped_and_all_come_back(make_stage, play):
     """Nobody else has a copy: what is in their arenas is all there is."""
     stage = make_stage(scene="wait@4:1", node_timeout_s=NODE_TIMEOUT_S, spares=0)

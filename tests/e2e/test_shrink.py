@@ -145,9 +145,10 @@ def test_half_of_a_replica_lost_its_other_node_becomes_a_spare(make_job, tmp_pat
     ("arguments", "reason"),
     [
         (("--without-shares",), "does not take its work from step.shares()"),
-        pytest.param(("--layout", "fsdp2"), "only DDP and HSDP can shrink", marks=pytest.mark.thorough),
+        (("--layout", "fsdp2"), "only DDP and HSDP can shrink"),
     ],
 )
+@pytest.mark.thorough
 def test_job_that_cannot_shrink_waits_and_says_why(make_job, tmp_path, arguments, reason):
     stage = make_job("wait@4:1", *arguments, nodes=2)
 

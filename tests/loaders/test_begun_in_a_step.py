@@ -96,7 +96,7 @@ def undisturbed(kind: str, way: str, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", [*SOME, *WITH_WORKERS])
+@pytest.mark.parametrize("kind", [*SOME, *(pytest.param(kind, marks=pytest.mark.thorough) for kind in WITH_WORKERS)])
 def test_begun_in_step_0(kind, way):
     """Twice, and the job goes on over the end of the epoch."""
     expected = undisturbed(kind, way, PER_EPOCH + 3)

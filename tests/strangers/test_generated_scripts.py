@@ -25,7 +25,7 @@ def judged(script: Script, folder: Path, shared) -> ScriptResult:
 
 @pytest.mark.parametrize(
     "number",
-    [*(pytest.param(number, marks=pytest.mark.thorough) for number in COVERING[:2]), *COVERING[2:]],
+    [*(pytest.param(number, marks=pytest.mark.thorough) for number in COVERING[:3]), *COVERING[3:]],
 )
 def test_stranger(number, tmp_path, shared):
     verdict = judged(generate(SEED, number), tmp_path, shared)
