@@ -57,6 +57,10 @@ FOUND = {
     ),
     "a whole copy from before snapshots were coded counts as parity": ("memory", 201),
     "a newcomer ends its load after its slot was given away and before its newer seat has come": ("illness", 600060),
+    "a node that was to give ranks away is lost, comes back before Go, and nothing is drained or grows any more": (
+        "shrink",
+        601302,
+    ),
     "a fetched copy names few of its peers, and its replica on another node does not count": ("shrink", 735),
 }
 

@@ -231,12 +231,12 @@ class Drains:
             self.give_up("too few of the nodes that ran would be left")
 
     def on_plan(self) -> None:
+        """What was to change by this plan has changed, or waits for another occasion. A node that was lost before it
+        could leave may come back before Go: then it is a spare like any other."""
         drain = self.current
-        if drain is not None and drain.node is None:
-            self.forget()  # copies are placed as this plan says
-        if drain is None or drain.node not in self._job.members:
+        if drain is None:
             return
-        if drain.grows:
+        if drain.node is None or drain.grows or drain.node not in self._job.members:
             self.forget()
         elif drain.node in self._job.seats:
             self.give_up("after a fault there was no spare left to take its ranks")
