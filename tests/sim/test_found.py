@@ -61,6 +61,10 @@ FOUND = {
         "shrink",
         601302,
     ),
+    "a recording that is told by the node that carries the rank does not count, and is not told again": (
+        "shrink",
+        700809,
+    ),
     "a fetched copy names few of its peers, and its replica on another node does not count": ("shrink", 735),
 }
 

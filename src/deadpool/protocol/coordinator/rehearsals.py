@@ -57,8 +57,8 @@ class Rehearsals:
     # --- recordings ---------------------------------------------------------------------------------------------------
 
     def on_recording(self, member: Member, recording: Recording) -> None:
-        """A node that no longer seats the rank has nothing to say of it."""
-        if member.position == self._job.layout.position_of(recording.rank):
+        """A node that neither seats the rank nor carries it has nothing to say of it."""
+        if self._job.layout.position_of(recording.rank) in (member.position, *member.carries):
             self._job.out.send_each(self._recordings.renew(member.node, recording), recording)
 
     def send_recordings(self, node: str, ranks: Sequence[int]) -> None:
