@@ -45,4 +45,4 @@ def test_connections_cut_between_processes_that_live(make_stage, tmp_path):
     assert differences(reference, results) == []
     (told,) = {event["reason"] for event in stage.events("peer_lost")}
     assert told.startswith("a connection to a peer broke before the end of step 4")
-    assert stage.events("planned")[-1]["step"] == 4
+    assert stage.events("planned")[-1]["step"] in (3, 4)  # a busy machine may not have sealed version 4 by then
