@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -31,38 +30,53 @@ def handler():
         signal.signal(sig, handler)
 
 
-@pytest.fixture(params=["alone", "beside a thread"])
-def thread_that_takes_signals(request):
-    """As a progress bar has one: the kernel gives the signal to it when the main thread blocks it."""
-    over = threading.Event()
-    if request.param == "beside a thread":
-        threading.Thread(target=over.wait, daemon=True).start()
-    yield
-    over.set()
-
-
 @pytest.mark.parametrize("sig", INTERRUPTS)
-@pytest.mark.usefixtures("thread_that_takes_signals")
 def test_it_waits_until_the_block_is_left(handler, sig):
     went_on = False
     with pytest.raises(Interrupted), interrupts_held():
         os.kill(os.getpid(), sig)
-        time.sleep(0.01)
+        went_on = True
+    assert went_on
+    assert signal.getsignal(sig) is handler
+
+
+@pytest.mark.parametrize("sig", INTERRUPTS)
+def test_it_waits_where_another_thread_takes_it(handler, sig):
+    """As the thread of a progress bar does, which has begun before and blocks nothing."""
+    due, taken = threading.Event(), threading.Event()
+
+    def take() -> None:
+        due.wait()
+        signal.raise_signal(sig)
+        taken.set()
+
+    threading.Thread(target=take).start()
+    went_on = False
+    with pytest.raises(Interrupted), interrupts_held():
+        due.set()
+        taken.wait()
         went_on = True
     assert went_on
     assert signal.getsignal(sig) is handler
 
 
 INTERRUPTED_IN_A_HOOK = """
-import os, signal, subprocess, threading, time
+import os, signal, subprocess, threading
 from deadpool.child_processes import end_with_parent, interrupts_held
 
+due, taken = threading.Event(), threading.Event()
+
+def take():
+    due.wait()
+    signal.raise_signal(signal.SIGINT)
+    taken.set()
+
 def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(0.05)
+    due.set()
+    taken.wait()
 
 os.register_at_fork(after_in_parent=interrupt)
-threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+threading.Thread(target=take).start()
 try:
     with interrupts_held():
         subprocess.Popen(["true"], preexec_fn=end_with_parent()).wait()

@@ -84,7 +84,7 @@ def interrupts_held() -> Iterator[None]:
     same. So the handlers are called afterwards; what they raise leaves this block.
     """
     arrived: list[int] = []
-    handlers = _deferred(arrived) if threading.current_thread() is threading.main_thread() else {}
+    handlers = _defer(arrived) if threading.current_thread() is threading.main_thread() else {}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
     try:
         yield
@@ -96,7 +96,7 @@ def interrupts_held() -> Iterator[None]:
             handlers[signal.Signals(number)](number, None)
 
 
-def _deferred(arrived: list[int]) -> dict[signal.Signals, Callable[[int, FrameType | None], Any]]:
+def _defer(arrived: list[int]) -> dict[signal.Signals, Callable[[int, FrameType | None], Any]]:
     """From here on interrupts are only noted. Returns the handlers; a signal that has none in Python is left alone."""
     handlers = {sig: handler for sig in _INTERRUPTS if callable(handler := signal.getsignal(sig))}
     for sig in handlers:

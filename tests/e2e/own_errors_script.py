@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from scene import act
 from small_job import STEPS, inputs_of, make_model, make_parser, reduce_over
 
 import deadpool
@@ -35,6 +36,7 @@ def cut_connections() -> None:
 
 def update(step: int) -> None:
     if args.what == "cut" and step == WHERE and pool.rank == 1 and first_time("cut"):
+        act(step)
         cut_connections()
     try:
         reduce_over(None, model)
