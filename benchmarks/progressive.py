@@ -42,6 +42,7 @@ from deadpool.snapshot.cuda import runtime
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
+from deadpool.trainer.capture_tasks import CaptureTarget
 
 SLOTS = 2
 BUDGET = 0.001
@@ -198,7 +199,7 @@ class Trial:
         self._record, self._slot = record, self._segment.slot(slot.index)
         version = Version(GENERATION, self._number)
         capture = Capture(generation=GENERATION, version=version, slot=slot)
-        self.capturer.begin(capture, self._slot, self.geometry, record)
+        self.capturer.begin(CaptureTarget(capture, self._slot, self.geometry, record))
 
     def _one_step(self) -> None:
         began = time.monotonic()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from notation import geometry, slot, version
 
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Captured, Missed
+from deadpool.protocol.messages import Captured
 from deadpool.protocol.topology import Schedule
-from deadpool.protocol.trainer_core import Capture, TrainerCore
+from deadpool.protocol.trainer_core import NO_SLOT, Capture, SlotAwaited, TrainerCore
 
 FIRST, SECOND = Generation(1, 1), Generation(1, 2)
 
@@ -154,13 +154,47 @@ def test_restored_version_keeps_its_birth_and_the_next_has_its_own() -> None:
     assert core.live == version("v5@1.2")
 
 
-def test_no_free_slot_is_said() -> None:
+def without_a_slot() -> tuple[TrainerCore, SlotAwaited]:
     core = running()
     core.plan_capture()
     core.plan_capture()
-    missed = core.plan_capture()
-    assert isinstance(missed, Missed)
-    assert missed.number == 0
+    awaited = core.plan_capture()
+    assert isinstance(awaited, SlotAwaited)
+    return core, awaited
+
+
+def test_no_free_slot_is_said() -> None:
+    core, awaited = without_a_slot()
+    missed = core.slot_never_came(awaited)
+    assert missed is not None and (missed.number, missed.reason) == (0, NO_SLOT)
+
+
+def test_slot_that_is_granted_before_the_optimizer_steps_is_not_too_late() -> None:
+    core, awaited = without_a_slot()
+    assert core.capture_late(awaited) is None
+    core.grant(FIRST, slot("1/0"))
+    capture = core.capture_late(awaited)
+    assert capture is not None and (capture.version, capture.slot) == (awaited.version, slot("1/0"))
+    assert not core.has_slots
+
+
+def test_slot_that_is_granted_after_the_optimizer_stepped_is_not_for_the_version_before() -> None:
+    core, awaited = without_a_slot()
+    core.optimizer_began()
+    core.grant(FIRST, slot("1/0"))
+    assert core.capture_late(awaited) is None
+    core.end_step()
+    assert core.capture_late(awaited) is None and core.has_slots
+
+
+def test_slot_that_was_awaited_under_an_older_generation_is_neither_taken_nor_missed() -> None:
+    core, awaited = without_a_slot()
+    core.halt(SECOND)
+    assert core.slot_never_came(awaited) is None
+    core.rest()
+    core.restored(SECOND, awaited.version, Schedule())
+    core.grant(SECOND, slot("1/0"))
+    assert core.capture_late(awaited) is None and core.slot_never_came(awaited) is None
 
 
 def test_slot_of_a_capture_given_up_stays() -> None:
@@ -301,7 +335,7 @@ def test_after_a_recovery_nobody_stands() -> None:
 def test_carried_ranks_are_captured_together_with_their_carrier_or_not_at_all() -> None:
     core = running()
     core.carry([2])
-    assert isinstance(core.plan_capture(), Missed), "no slot for rank 2"
+    assert isinstance(core.plan_capture(), SlotAwaited), "no slot for rank 2"
     core.grant(FIRST, slot("2/0"), carried=2)
     core.grant(FIRST, slot("3/0"), carried=3)
     reach(core)

@@ -82,12 +82,14 @@ class SessionTwin:
         return self.slots[ref], self.core.geometry
 
     def grant(self, count: int = SLOTS) -> None:
-        """As an agent does after Declare."""
+        """As an agent does after Declare, and after a permit: slots that no version lies in."""
         assert self.core.geometry is not None
-        for index in range(count):
-            ref = SlotRef(segment=1, index=index)
+        for _ in range(count):
+            ref = SlotRef(segment=1, index=len(self.slots))
             self.slots[ref] = memoryview(bytearray(self.core.geometry.slot_bytes))
-            self.core.grant(self.core.generation, ref)
+            with self.changed:
+                self.core.grant(self.core.generation, ref)
+                self.changed.notify_all()
 
     def halt(self) -> None:
         with self.changed:

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from deadpool.protocol.seal import Geometry
-from deadpool.trainer.capture import CarriedSlot
+from deadpool.trainer.capture_tasks import CarriedSlot
 
 MIB = 1 << 20
 

@@ -16,7 +16,8 @@ from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Captured, Missed, Stepped
 from deadpool.snapshot.slot import read_seal
 from deadpool.trainer.budget import WARM_UP_STEPS, Budget
-from deadpool.trainer.capture import Capturer, Observation
+from deadpool.trainer.capture import Capturer
+from deadpool.trainer.capture_tasks import Observation
 
 
 @pytest.fixture

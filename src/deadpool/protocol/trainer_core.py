@@ -35,6 +35,14 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlotAwaited:
+    """No slot is free for `version`. Its capture may begin later, while the state is still that of the version."""
+
+    generation: Generation
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryStop:
     """No step is begun beyond version `number`."""
 
@@ -151,7 +159,7 @@ class TrainerCore:
         """The script has enqueued a whole step beyond the version it reached last, and that one was not seen yet."""
         return self.live is not None and not self.has_observed(self.live)
 
-    def plan_capture(self) -> Capture | Missed | None:
+    def plan_capture(self) -> Capture | SlotAwaited | None:
         """What to do about the version just reached. All ranks capture the same ones, or report a miss."""
         assert self.live is not None
         self._decided = self.live.number
@@ -159,9 +167,26 @@ class TrainerCore:
         if self.is_aborted or not wanted:
             return None
         if not self.has_slots:
-            return self.missed(self.live, NO_SLOT)
+            return SlotAwaited(generation=self.generation, version=self.live)
+        return self._take_slots(self.live)
+
+    def capture_late(self, awaited: SlotAwaited) -> Capture | None:
+        """The capture of a version that had no slot at its boundary, if a slot has been granted since and no optimizer
+        step was enqueued: the state is still that of the version."""
+        is_over = self.is_aborted or awaited.generation != self.generation or awaited.version != self.live
+        if is_over or self._touched or not self.has_slots:
+            return None
+        return self._take_slots(awaited.version)
+
+    def slot_never_came(self, awaited: SlotAwaited) -> Missed | None:
+        """The state is about to change, so this rank has missed the version. None: its generation is over."""
+        if self.is_aborted or awaited.generation != self.generation:
+            return None
+        return self.missed(awaited.version, NO_SLOT)
+
+    def _take_slots(self, version: Version) -> Capture:
         carried = tuple((rank, slots.popleft()) for rank, slots in self._carried.items())
-        return Capture(generation=self.generation, version=self.live, slot=self._slots.popleft(), carried=carried)
+        return Capture(generation=self.generation, version=version, slot=self._slots.popleft(), carried=carried)
 
     def copied_carried(self, capture: Capture, record_bytes: Mapping[int, int]) -> list[Captured]:
         """The same tensors are in the slots of the ranks that this one carries, with their records."""

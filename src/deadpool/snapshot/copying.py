@@ -1,6 +1,7 @@
 """Copies bulk bytes between live tensors and slots. Owns the lane of each device and the batches planned for each slot.
 
-The main thread opens copies at the boundary, and the copying thread advances them. The main thread reads slots.
+The main thread opens copies at the boundary, and the copying thread advances them; it opens those that had to wait for
+their slots. The main thread reads slots.
 """
 
 from __future__ import annotations
@@ -69,6 +70,12 @@ class BulkCopier:
     def has_device(self) -> bool:
         return any(device.type != "cpu" for device in self._lanes)
 
+    def use(self, plan: CopyPlan) -> None:
+        """Has a lane for every device of the plan, so that the next mark() marks all of them."""
+        if plan is not self._plan:
+            for device in {local.device for local in plan.locals.values()}:
+                self._lane(device)
+
     def mark(self) -> Boundary:
         """Marks the end of everything enqueued so far, on every device with state. Only the main thread may call it."""
         return Boundary({device: lane.mark() for device, lane in self._lanes.items()})
@@ -103,8 +110,7 @@ class BulkCopier:
 
     def _share(self, device: torch.device, batches: list[CopyBatch], start: Boundary) -> LaneShare:
         lane = self._lane(device)
-        mark = start.marks[device] if device in start.marks else lane.mark()
-        return LaneShare(lane, batches, lane.open(mark))
+        return LaneShare(lane, batches, lane.open(start.marks[device]))
 
     def _batches(self, plan: CopyPlan, slot: memoryview, geometry: Geometry) -> dict[torch.device, list[CopyBatch]]:
         whole = np.frombuffer(slot, np.uint8)

@@ -1,7 +1,7 @@
 """The protected training state of one rank: it is captured into slots and restored from them. pool.protect() makes it.
 
-Only the main thread may call mark(), record(), measure() and everything that restores, between steps. It also opens a
-copy of the tensors that the last record() found; another thread may advance that copy until the optimizer steps again.
+Only the main thread may call mark(), record(), measure() and everything that restores, between steps. Until the
+optimizer steps again, one thread at a time may open a copy of the tensors that the last record() found, and advance it.
 Nothing at a boundary waits for a device.
 """
 
@@ -134,6 +134,7 @@ class ProtectedState:
     def _begin_capture(self) -> CopyPlan:
         """Makes the state of this moment the one that is copied, and that a rank which keeps its memory returns to."""
         self._plan = self._scanner.scan()
+        self._copier.use(self._plan)
         self._start = self._copier.mark()
         self._written = _write_counts(self._plan)
         return self._plan

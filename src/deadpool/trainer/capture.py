@@ -5,6 +5,9 @@ got that far. A capture is advanced until its copy is complete or was given up. 
 before the optimizer steps, it decides at once whether the copy may go on, by how long the optimizer would have to wait
 for it (settle); only the device does that waiting. A copy whose rest was set aside goes on beside the next steps, and
 versions that the device reaches meanwhile are observed between its batches.
+
+A version that finds no free slot waits for one in the thread, which then opens the copy itself: a long step after quick
+ones is protected too. Before the optimizer steps, the main thread ends that wait.
 """
 
 from __future__ import annotations
@@ -13,91 +16,23 @@ import contextlib
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable, Iterator, Mapping
 
 from deadpool.protocol.identity import Version
-from deadpool.protocol.seal import Geometry, Region
-from deadpool.protocol.trainer_core import Capture
-from deadpool.snapshot.copy_stats import CaptureCost
+from deadpool.protocol.trainer_core import NO_SLOT, Capture
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.slot import clear_seal
-from deadpool.snapshot.slot_copy import SlotCopy
 from deadpool.snapshot.state import ProtectedState
+from deadpool.trainer.capture_tasks import CaptureTarget, Cost, LateCapture, Observation, OngoingCapture
 from deadpool.trainer.injected_fault import InjectionTriggers
 
-_LATE = "the copy was not done when the optimizer began"
 _WRITTEN = (
     "parameters or optimizer state were written to before an optimizer stepped, while they were copied: from now on "
     "they are copied at the end of a step, not during the next one"
 )
 _REMEMBERED_COSTS = 8
 
-
-@dataclass(slots=True, eq=False)
-class Observation:
-    version: Version
-    boundary: Boundary
-
-    def await_device(self) -> None:
-        self.boundary.wait()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CarriedSlot:
-    """A slot for a rank that this one carries: it gets the same tensors, and the record of that rank."""
-
-    rank: int
-    slot: memoryview
-    geometry: Geometry
-    record: bytes
-
-    def fill(self, slot: memoryview, geometry: Geometry) -> None:
-        sizes: dict[Region, int] = {"unique": geometry.unique_bytes, "replica": geometry.replica_bytes}
-        for region, size in sizes.items():
-            start, source = self.geometry.offset(region), geometry.offset(region)
-            _copy(self.slot[start : start + size], slot[source : source + size])
-        start = self.geometry.offset("record")
-        self.slot[start : start + len(self.record)] = self.record
-
-
-def _copy(target: memoryview, source: memoryview) -> None:
-    """Lets other threads run meanwhile: an assignment to a slice of a memoryview would stop the script's."""
-    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
-
-
-@dataclass(slots=True, eq=False)
-class OngoingCapture:
-    """A capture that has begun and whose copy is not declared yet."""
-
-    capture: Capture
-    slot: memoryview
-    geometry: Geometry
-    record: bytes
-    copy: SlotCopy
-    carried: list[CarriedSlot]
-    settled: bool = False  # the copy was fully issued or given up: there is nothing left to decide
-    torn: bool = False  # the script wrote to the state while it was copied
-    reason: str = _LATE
-    stall_s: float | None = None  # the wait for which the copy was given up, as predicted
-
-    def await_device(self) -> None:
-        self.copy.await_end()
-
-    def write_record(self) -> None:
-        start = self.geometry.offset("record")
-        self.slot[start : start + len(self.record)] = self.record
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The cost of one capture. A capture that was given up has cost less than a complete one."""
-
-    number: int
-    figures: CaptureCost
-    given_up: bool
+_Task = Observation | LateCapture | OngoingCapture
 
 
 class Capturer:
@@ -121,8 +56,9 @@ class Capturer:
         self._state, self._pending_injections, self._allowance_s = state, pending_injections, allowance_s
         self._on_observed, self._on_copied = on_observed, on_copied
         self._on_given_up, self._on_error = on_given_up, on_error
-        self._tasks: deque[Observation | OngoingCapture | None] = deque()  # the first is in work; None ends the thread
+        self._tasks: deque[_Task | None] = deque()  # the first is in work; None ends the thread
         self._open: OngoingCapture | None = None
+        self._late: LateCapture | None = None  # while it may still begin, only the thread sets `_open`
         self._at_once = False  # the script writes before its optimizer steps, so no copy can be made during a step
         self._unread: deque[OngoingCapture] = deque()  # settled, but the device has not got far enough to tell the cost
         self._costs: deque[Cost] = deque(maxlen=_REMEMBERED_COSTS)
@@ -138,31 +74,45 @@ class Capturer:
         else:
             self._enqueue(Observation(version, boundary))
 
-    def begin(
-        self,
-        capture: Capture,
-        slot: memoryview,
-        geometry: Geometry,
-        record: bytes,
-        carried: Sequence[CarriedSlot] = (),
-    ) -> None:
+    def begin(self, target: CaptureTarget) -> None:
         """Copies the state that the last record() found. If the copy fails, this rank has missed the version."""
         self.settle()
+        self._open = self._opened(target)
+        if self._open is not None:
+            self._enqueue(self._open)
+            if self._at_once:
+                self._settle(self._open, self._commit)
+
+    def begin_late(self, late: LateCapture) -> None:
+        """As begin(), when a slot is there. A script that writes before its optimizer steps can only be copied at once,
+        so there the version is missed."""
+        self.settle()
+        if self._at_once:
+            late.leave()
+            return
+        self._open, self._late = None, late
+        self._enqueue(late)
+
+    def _opened(self, target: CaptureTarget) -> OngoingCapture | None:
         try:
-            for each in (slot, *(place.slot for place in carried)):
-                clear_seal(each)
-            copy = self._state.open_copy(slot, geometry)
+            for slot in target.slots:
+                clear_seal(slot)
+            return OngoingCapture(target, self._state.open_copy(target.slot, target.geometry))
         except Exception as error:
             traceback.print_exc()
-            self._on_given_up(capture, f"{type(error).__name__}: {error}", None)
-            return
-        self._open = OngoingCapture(capture, slot, geometry, record, copy, list(carried))
-        self._enqueue(self._open)
-        if self._at_once:
-            self._settle(self._open, self._commit)
+            self._on_given_up(target.capture, f"{type(error).__name__}: {error}", None)
+            return None
+
+    def _end_waiting(self) -> None:
+        """From here on no capture begins: one that waited for its slot is open by now, or never will be. Waits only for
+        a copy that is being opened, never for a device."""
+        late, self._late = self._late, None
+        if late is not None and late.leave():
+            late.opened.wait()
 
     def settle(self) -> None:
         """Decides about the copy before the optimizer or the next boundary's clones overwrite the state."""
+        self._end_waiting()
         ongoing = self._open
         if ongoing is None:
             return
@@ -191,6 +141,7 @@ class Capturer:
 
     def finish(self) -> None:
         """Waits until every capture that has begun is declared."""
+        self._end_waiting()
         if self._open is not None and not self._open.settled:
             self._commit(self._open)
         for task in self._pending():
@@ -200,6 +151,7 @@ class Capturer:
 
     def cancel(self) -> None:
         """Gives up every capture at once and waits until devices and thread no longer use its slot and the state."""
+        self._end_waiting()
         for task in self._pending():
             if isinstance(task, OngoingCapture):
                 task.settled = True
@@ -218,7 +170,7 @@ class Capturer:
     def _read_costs(self) -> None:
         while self._unread and (figures := self._unread[0].copy.cost()) is not None:
             ongoing = self._unread.popleft()
-            self._costs.append(Cost(ongoing.capture.version.number, figures, ongoing.stall_s is not None))
+            self._costs.append(Cost(ongoing.capture.version.number, figures, ongoing.given_up))
 
     def _decide(self, ongoing: OngoingCapture) -> None:
         """Of the two ways that make a whole copy the one counts for which the optimizer waits less."""
@@ -231,12 +183,19 @@ class Capturer:
         if allowed_s is None or stall_s <= allowed_s:
             settle(ongoing)
         else:
+            self._give_up_slow(ongoing, stall_s, allowed_s)
+
+    def _give_up_slow(self, ongoing: OngoingCapture, stall_s: float, allowed_s: float) -> None:
+        """What a copy would have cost that could not begin in time says nothing about the cost of captures."""
+        ongoing.settled = ongoing.given_up = True
+        if ongoing.reached_at is not None:
+            ongoing.reason = NO_SLOT
+        else:
             ongoing.stall_s = stall_s
             ongoing.reason = (
                 f"the optimizer would have waited {stall_s:.4f} s for the copy, {allowed_s:.4f} s are allowed"
             )
-            ongoing.settled = True
-            ongoing.copy.give_up()
+        ongoing.copy.give_up()
 
     def _commit(self, ongoing: OngoingCapture) -> None:
         """What was set aside before goes first: two threads must not issue to a lane at once."""
@@ -271,11 +230,11 @@ class Capturer:
         with self._changed:
             self._changed.wait_for(lambda: not self._tasks)
 
-    def _pending(self) -> list[Observation | OngoingCapture]:
+    def _pending(self) -> list[_Task]:
         with self._changed:
             return [task for task in self._tasks if task is not None]
 
-    def _enqueue(self, task: Observation | OngoingCapture | None) -> None:
+    def _enqueue(self, task: _Task | None) -> None:
         with self._changed:
             self._tasks.append(task)
             self._changed.notify_all()
@@ -293,6 +252,8 @@ class Capturer:
             match task:
                 case Observation():
                     self._observe(task)
+                case LateCapture():
+                    self._capture_late(task)
                 case OngoingCapture():
                     self._capture(task)
             is_end = task is None
@@ -332,22 +293,37 @@ class Capturer:
                 self._tasks.remove(task)
             return task
 
+    def _capture_late(self, late: LateCapture) -> None:
+        """Opens the copy here, because the main thread may be anywhere in the script."""
+        try:
+            target = late.wait()
+            ongoing = self._opened(target) if target is not None else None
+            if ongoing is not None:
+                ongoing.reached_at = late.reached_at
+                self._open = ongoing
+                with self._changed:
+                    self._tasks[0] = ongoing
+        finally:
+            late.opened.set()
+        if ongoing is not None:
+            self._capture(ongoing)
+
     def _capture(self, ongoing: OngoingCapture) -> None:
         """If the copy fails, this rank has missed the version, and training goes on."""
-        number = ongoing.capture.version.number
+        target, number = ongoing.target, ongoing.capture.version.number
         cancelled = self._pending_injections.capturing(number, self._observe_meanwhile)
         try:
-            ongoing.write_record()
-            complete = ongoing.copy.advance(cancelled) and self._is_consistent(ongoing)
-            for place in ongoing.carried if complete else ():
-                place.fill(ongoing.slot, ongoing.geometry)
+            target.write_record()
+            complete = ongoing.copy.advance(cancelled, ongoing.reached_at) and self._is_consistent(ongoing)
+            for place in target.carried if complete else ():
+                place.fill(target.slot, target.geometry)
         except Exception as error:
             traceback.print_exc()
             complete, ongoing.reason = False, f"{type(error).__name__}: {error}"
         if complete:
             self._pending_injections.captured(number)
-            carried = {place.rank: len(place.record) for place in ongoing.carried}
-            self._on_copied(ongoing.capture, len(ongoing.record), carried)
+            carried = {place.rank: len(place.record) for place in target.carried}
+            self._on_copied(ongoing.capture, len(target.record), carried)
         else:
             self._on_given_up(ongoing.capture, ongoing.reason, ongoing.stall_s)
 

@@ -15,8 +15,8 @@ from typing import Any, SupportsIndex
 
 from deadpool.errors import Unwind
 from deadpool.journal.entry import Sink
-from deadpool.protocol.messages import Durable, Finished, Missed, Paused, Release, SlotRef, Stepped, Waits
-from deadpool.protocol.trainer_core import SWITCHED_OFF, Capture
+from deadpool.protocol.messages import Durable, Finished, Paused, Release, Stepped, Waits
+from deadpool.protocol.trainer_core import SWITCHED_OFF, Capture, SlotAwaited
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import boundary_stop, closures, job_facts, lost_peer, recovery, rehearsal, slot_room
@@ -25,11 +25,13 @@ from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.kept_gradients import KeptGradients
 from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.budget import Budget
-from deadpool.trainer.capture import Capturer, CarriedSlot
+from deadpool.trainer.capture import Capturer
 from deadpool.trainer.capture_reports import CaptureReports
+from deadpool.trainer.capture_tasks import CaptureTarget, CarriedSlot
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.exhausted_generators import exhausted_generator
 from deadpool.trainer.job_journal import FAILURE_S, JobJournal
+from deadpool.trainer.late_capture import make_late_capture
 from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.loop_rules import LoopRules
 from deadpool.trainer.session import Session
@@ -385,16 +387,18 @@ class Job:
         with self.session.changed:
             decision = self.session.core.plan_capture()
         match decision:
-            case Capture(slot=ref):
-                slot, geometry = self.session.slot(ref)
-                carried = [self._carried_slot(rank, ref) for rank, ref in decision.carried]
-                self.capturer.begin(decision, slot, geometry, self.record, carried)
-            case Missed():
-                self.session.send(decision)
+            case Capture():
+                self.capturer.begin(self._target(decision))
+            case SlotAwaited():
+                self.capturer.begin_late(make_late_capture(self.session, decision, self._target))
 
-    def _carried_slot(self, rank: int, ref: SlotRef) -> CarriedSlot:
-        slot, geometry = self.session.slot(ref)
-        return CarriedSlot(rank, slot, geometry, self.carried_records[rank])
+    def _target(self, capture: Capture) -> CaptureTarget:
+        """The record is that of the last boundary, which stays until the next one: whatever begins later is settled."""
+        slot, geometry = self.session.slot(capture.slot)
+        carried = tuple(
+            CarriedSlot(rank, *self.session.slot(ref), self.carried_records[rank]) for rank, ref in capture.carried
+        )
+        return CaptureTarget(capture, slot, geometry, self.record, carried)
 
     def _skip_capture(self) -> None:
         """Without a boundary record no plan may keep this rank's live state."""

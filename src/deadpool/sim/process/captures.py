@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from deadpool.protocol.messages import Declare, Missed, SlotRef
+from deadpool.protocol.messages import Declare, SlotRef
 from deadpool.protocol.seal import Geometry
-from deadpool.protocol.trainer_core import Capture
+from deadpool.protocol.trainer_core import Capture, SlotAwaited
 from deadpool.sim.contents import Content, content_of
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Captures:
         self.copy_s: float | None = None  # of the capture that was completed in this step
         self._running: tuple[Capture, dict[SlotRef, Content]] | None = None
         self._waits_for_slots: Callable[[], None] | None = None
+        self._awaited: SlotAwaited | None = None  # the version whose capture begins when a slot is granted
 
     @property
     def is_running(self) -> bool:
@@ -73,6 +74,9 @@ class Captures:
     def on_slots(self) -> None:
         if self._waits_for_slots is not None and self._core.has_slots:
             self._waits_for_slots()
+        elif self._awaited is not None and (capture := self._core.capture_late(self._awaited)) is not None:
+            self._awaited = None
+            self._begin(capture)
 
     # --- one capture -------------------------------------------------------------------------------------------------
 
@@ -86,9 +90,16 @@ class Captures:
         match self._core.plan_capture():
             case Capture() as capture:
                 self._begin(capture)
-            case Missed() as missed:
-                self._process.say(missed)
+            case SlotAwaited() as awaited:
+                self._awaited = awaited
         then()
+
+    def end_waiting(self) -> None:
+        """The state is about to change: a version that still has no slot is missed."""
+        awaited, self._awaited = self._awaited, None
+        missed = self._core.slot_never_came(awaited) if awaited is not None else None
+        if missed is not None:
+            self._process.say(missed)
 
     def _begin(self, capture: Capture) -> None:
         arena, states = self._process.machine.arena, self._process.states()
@@ -131,4 +142,4 @@ class Captures:
     def halt(self) -> None:
         """The script unwinds: it captures nothing, and waits for no slot."""
         self.cancel()
-        self._waits_for_slots = None
+        self._waits_for_slots, self._awaited = None, None

@@ -59,6 +59,7 @@ class Steps:
 
     def _stand(self) -> None:
         """Captures are reported first."""
+        self._captures.end_waiting()
         if self._captures.is_running:
             self._process.later(0.2, self._next_step)
             return
@@ -95,6 +96,7 @@ class Steps:
 
     def _before_optimizer(self, total: Total, garbage: bool) -> None:
         """The capture of this version has to end, or is given up, before its state is overwritten."""
+        self._captures.end_waiting()
         if self._captures.is_running and self._world.rng.random() < self._world.give_up:
             self._captures.give_up("not done when the optimizer began")
         if self._captures.is_running:
@@ -144,6 +146,7 @@ class Steps:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
+        self._captures.end_waiting()
         self._process.turn("finished")
         self._process.say(Finished(generation=self._core.generation, rank=self._core.rank))
         self.leave_if_released()

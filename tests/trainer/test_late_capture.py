@@ -1,0 +1,127 @@
+"""A version that finds no free slot at its boundary: its capture begins when one is free, while its state lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from capture_stage import Stage
+from device_twin import DeviceTwin
+from test_late_device import in_thread, poor_budget
+
+from deadpool.protocol.messages import Captured, Missed
+from deadpool.protocol.trainer_core import NO_SLOT
+
+
+@pytest.fixture
+def twin() -> DeviceTwin:
+    return DeviceTwin()
+
+
+@pytest.fixture
+def make_stage() -> Iterator[Callable[..., Stage]]:
+    stages: list[Stage] = []
+
+    def make(*arguments: Any, **options: Any) -> Stage:
+        """Version 0 is captured, version 1 is reached, and no slot is left for it."""
+        stages.append(Stage(*arguments, granted=1, **options))
+        stages[-1].await_said(Captured, 1)
+        stages[-1].step()
+        return stages[-1]
+
+    yield make
+    for stage in stages:
+        stage.close()
+
+
+def test_slot_that_comes_in_the_middle_of_the_step_is_filled_with_the_state_of_the_boundary(make_stage, twin):
+    stage = make_stage(twin)
+    digest = stage.job.digest()
+    with torch.no_grad():
+        stage.model[1].running_mean.fill_(7.0)  # forward goes on: it writes buffers, whose clones are copied
+    stage.session.grant(1)
+    captured = stage.await_said(Captured, 2)[1]
+    assert stage.captured() == [0, 1] and stage.missed() == []
+    stage.restore(captured)
+    assert stage.job.digest() == digest
+
+
+def test_nothing_is_said_to_be_missed_before_the_optimizer_steps(make_stage, twin):
+    stage = make_stage(twin)
+    assert stage.missed() == []
+    stage.train()
+    (missed,) = stage.session.of_kind(Missed)
+    assert (missed.number, missed.reason, missed.stall_s) == (1, NO_SLOT, None)
+
+
+def test_slot_that_comes_after_the_optimizer_is_for_the_next_version(make_stage, twin):
+    stage = make_stage(twin)
+    stage.train()
+    stage.session.grant(1)
+    stage.end_step()
+    stage.await_said(Captured, 2)
+    assert stage.captured() == [0, 2] and stage.missed() == [1]
+
+
+def test_step_without_an_optimizer_misses_the_version_at_its_end(make_stage, twin):
+    stage = make_stage(twin)
+    stage.end_step()
+    assert stage.missed() == [1]
+
+
+def test_rank_that_waits_for_a_slot_comes_to_rest_under_a_fence(make_stage, twin):
+    stage = make_stage(twin)
+    stage.session.halt()
+    stage.job.capturer.cancel()
+    stage.session.grant(1)
+    assert stage.captured() == [0] and stage.missed() == [], "what a fence ended is not missed"
+    assert stage.session.core.rest().clean
+
+
+def test_rank_that_is_done_with_its_steps_does_not_wait_for_a_slot(make_stage, twin):
+    stage = make_stage(twin)
+    stage.job.capturer.finish()
+    assert stage.missed() == [1]
+
+
+def test_host_does_not_wait_for_a_device_that_has_not_come_to_the_boundary(make_stage, twin):
+    """The copying thread waits for the device, so it does not hear of the slot; the main thread goes on at once."""
+    stage = make_stage(twin)
+    stage.train()
+    twin.computing = True
+    stage.end_step()
+    settled = in_thread(stage.job.capturer.settle)
+    settled.join(20.0)
+    assert not settled.is_alive() and stage.missed() == [1, 2]
+
+
+def test_copy_that_had_no_time_left_is_missed_for_want_of_a_slot_not_of_speed(make_stage, twin, monkeypatch):
+    """What it would have made the optimizer wait says nothing about captures that begin in time."""
+    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
+    stage = make_stage(twin)
+    twin.stats.note_copy(1, 1.0)  # a byte per second
+    twin.copying = False
+    stage.job.budget = poor_budget()
+    stage.session.grant(1)
+    twin.await_queued()
+    stage.job.capturer.settle()
+    twin.copy()
+    (missed,) = stage.await_said(Missed, 1)
+    assert (missed.number, missed.reason, missed.stall_s) == (1, NO_SLOT, None)
+
+
+def test_script_that_writes_before_its_optimizer_is_not_captured_late(make_stage, twin):
+    stage = make_stage(twin)
+    stage.session.grant(1)
+    stage.await_said(Captured, 2)
+    stage.session.grant(1)
+    stage.step()
+    stage.train_freely()  # the copy of version 2 is torn: from now on versions are copied at once, or not at all
+    stage.optimizer.step()
+    stage.end_step()
+    stage.job.capturer.finish()
+    written = len(stage.missed())
+    stage.step()
+    assert len(stage.missed()) == written + 1, "no slot at the boundary, and none is waited for"
