@@ -100,8 +100,16 @@ class RegisteredSlot:
 
     def open(self, state: ProtectedState) -> SlotCopy:
         """At the boundary."""
+        self.take_record(state)
+        return self.open_late(state)
+
+    def take_record(self, state: ProtectedState) -> None:
+        """At the boundary, where no slot is free yet."""
         self.record = state.record()
         self.extent = state.extent(self.record)
+
+    def open_late(self, state: ProtectedState) -> SlotCopy:
+        """In any thread, until the optimizer steps."""
         start = self.geometry.offset("record")
         self.slot[start : start + len(self.record)] = self.record
         return state.open_copy(self.slot, self.geometry)

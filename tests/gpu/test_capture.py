@@ -100,6 +100,28 @@ def test_loaded_while_it_arrives_also_from_a_second_attempt(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_copy_that_another_thread_opens_in_the_middle_of_the_step_is_of_the_boundary(kind):
+    """Its slot came late, and memory that the script has freed since the boundary is not touched by it."""
+    job, undisturbed = CudaJob(kind), CudaJob(kind)
+    undisturbed.train(2)
+    expected = undisturbed.train(3)
+    job.train(2)
+    with registered_slot(job.state) as slot:
+        digest = job.state.digest()
+        slot.take_record(job.state)
+        whole: list[bool] = []
+        losses = [job.backward()]  # the device works at it, and its memory is used again and again
+        thread = threading.Thread(target=lambda: whole.append(slot.open_late(job.state).advance(lambda: False)))
+        thread.start()
+        thread.join()
+        job.optimizer.step()
+        losses += [job.step() for _ in range(2)]
+        assert whole == [True] and [loss.item() for loss in losses] == expected
+        slot.restore(job.state)
+        assert job.state.digest() == digest
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_copy_beside_the_next_step_is_of_the_boundary(kind):
     job = CudaJob(kind)
     job.train(2)
