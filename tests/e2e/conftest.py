@@ -44,8 +44,8 @@ def warm() -> None:
 
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[SharedForkServer]:
-    """For all jobs of the session: torch is imported once."""
-    shared = SharedForkServer()
+    """For all jobs of the session: torch is imported once, and so is what agents and coordinators need."""
+    shared = SharedForkServer(forks_commands=True)
     yield shared
     shared.close()
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.chaos.strangers.forked_job import ForkedJob
 from deadpool.chaos.strangers.records import differences, read_ranks, recomputed_differently
 from deadpool.config import JobConfig
-from deadpool.control.launcher import running
+from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
 
@@ -41,13 +40,12 @@ def test_odd_steps(case, tmp_path, shared):
 
 
 def _run_with_faults(case: str, folder: Path, shared) -> None:
-    job = ForkedJob(
+    job = LocalJob(
         JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=30.0).checked(),
         RunDir.create(folder / "run"),
         [str(SCRIPT), case, "--out", str(folder / "found"), "--marker", str(folder / "victim")],
         quiet=True,
         fork_server=shared.fork_server,
-        server=shared.fork_client,
     )
     with running(job):
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -18,9 +19,16 @@ from typing import Any
 
 import msgpack
 
-from deadpool.chaos.strangers.fork_wire import NUMBER
 from deadpool.cli.main import main as command_line
+from deadpool.control.command_forks import NUMBER
 from deadpool.fork_loop import ForkLoop
+
+# A subcommand imports what it needs when it is called, so these are imported here, before a fork.
+_NEEDED = (
+    *("deadpool.cli.addresses", "deadpool.control.agent", "deadpool.control.machine_lease"),
+    *("deadpool.control.coordinator", "deadpool.control.checkpoint_search", "deadpool.control.event_loop"),
+    *("deadpool.control.peer_shutdown", "deadpool.hooks.event_hooks", "deadpool.metrics.endpoint"),
+)
 
 _PACKET_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 8
@@ -82,6 +90,8 @@ def _move(descriptor: int) -> int:
 
 
 if __name__ == "__main__":
+    for module in _NEEDED:
+        importlib.import_module(module)
     server = CommandForkServer(socket.socket(fileno=int(sys.argv[1])))
     gc.collect()
     gc.freeze()

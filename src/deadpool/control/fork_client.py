@@ -19,6 +19,7 @@ from typing import Any
 import msgpack
 
 from deadpool.child_processes import end_with_parent, interrupts_held
+from deadpool.control.command_forks import CommandForks
 from deadpool.errors import ConfigError
 
 _PACKET_BYTES = 1 << 20
@@ -63,11 +64,13 @@ def answer(link: socket.socket, *, wait: bool = False) -> list[Any] | None:
 
 
 class SharedForkServer:
-    """One fork server for all nodes that this machine plays, in one job or several."""
+    """One fork server for all nodes that this machine plays, in one job or several. With `forks_commands` it forks
+    their agents and coordinators too."""
 
-    def __init__(self, preload: Sequence[str] = ()) -> None:
+    def __init__(self, preload: Sequence[str] = (), *, forks_commands: bool = False) -> None:
         """Raises ConfigError if a package of `preload` cannot be imported; only where there are some, the import is
         awaited."""
+        self.commands = CommandForks() if forks_commands else None
         environment = dict(os.environ)
         environment.setdefault("OMP_NUM_THREADS", "1")
         self._link, self._process = start_fork_server(environment, preload)
@@ -93,3 +96,5 @@ class SharedForkServer:
         self._link.close()
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
+        if self.commands is not None:
+            self.commands.close()

@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from deadpool.child_processes import end_with_parent, interrupts_held
 from deadpool.config import JobConfig, settings_for
+from deadpool.control.command_forks import CommandForks
 from deadpool.control.console import print_line
 from deadpool.control.coordinator_processes import CoordinatorProcesses
 from deadpool.control.fork_client import SharedForkServer, socket_pair
@@ -177,6 +178,9 @@ class LocalJob:
         pass_fds: tuple[int, ...] = (),
         enter: Callable[[], None] | None = None,
     ) -> subprocess.Popen[bytes]:
+        commands = self.fork_server.commands if self.fork_server is not None else None
+        if commands is not None and self.quiet and enter is None:
+            return self._fork(commands, command, end_signal, pass_fds)
         tie_to_parent = end_with_parent(end_signal)
 
         def begin() -> None:
@@ -196,6 +200,13 @@ class LocalJob:
                 pass_fds=pass_fds,
                 preexec_fn=begin,
             )
+
+    def _fork(
+        self, commands: CommandForks, command: list[str], end_signal: signal.Signals, descriptors: tuple[int, ...]
+    ) -> subprocess.Popen[bytes]:
+        with open_private(self.run_dir.path / "console.log", "ab") as output:
+            forked = commands.spawn(command, self._variables(), end_signal, output.fileno(), descriptors)
+        return cast("subprocess.Popen[bytes]", forked)
 
 
 @contextlib.contextmanager

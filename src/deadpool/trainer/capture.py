@@ -295,16 +295,19 @@ class Capturer:
 
     def _capture_late(self, late: LateCapture) -> None:
         """Opens the copy here, because the main thread may be anywhere in the script."""
+        ongoing = None
         try:
-            target = late.wait()
-            ongoing = self._opened(target) if target is not None else None
-            if ongoing is not None:
-                ongoing.reached_at = late.reached_at
-                self._open = ongoing
-                with self._changed:
-                    self._tasks[0] = ongoing
-        finally:
-            late.opened.set()
+            if (target := late.wait()) is not None:
+                ongoing = self._opened(target)
+        except Exception as error:
+            traceback.print_exc()
+            self._on_error(error)  # the main thread raises it
+        if ongoing is not None:
+            ongoing.reached_at = late.reached_at
+            self._open = ongoing
+            with self._changed:
+                self._tasks[0] = ongoing
+        late.opened.set()
         if ongoing is not None:
             self._capture(ongoing)
 

@@ -18,7 +18,6 @@ from deadpool.chaos.network import Loopback
 from deadpool.chaos.processes import JobProcesses
 from deadpool.chaos.status_view import StatusView, Tail, view_of
 from deadpool.chaos.strangers.fault_plan import PlannedInjection
-from deadpool.chaos.strangers.forked_job import ForkedJob
 from deadpool.chaos.strangers.generate import Script
 from deadpool.chaos.strangers.shared_processes import SharedProcesses
 from deadpool.config import JobConfig
@@ -89,14 +88,13 @@ class ProtectedRun:
         ).checked()
         pace_s = 0.0 if not injections else (0.05 if len(injections) == 1 and injections[0].at else 0.15)
         arguments = ["--out", str(self.out), "--pace", str(pace_s)]
-        return ForkedJob(
+        return LocalJob(
             config,
             RunDir.create(self.folder / "run"),
             [str(self.path), *arguments],
             quiet=True,
             environment={"PYTHONFAULTHANDLER": "1"},
             fork_server=self.shared.fork_server,
-            server=self.shared.fork_client,
         )
 
     def _replace_dead(self, job: LocalJob, processes: JobProcesses) -> None:

@@ -1,4 +1,8 @@
-"""A job whose coordinator and agents are forked from a process that has imported them."""
+"""The client of cli/fork_server.py, the process that has imported what coordinators and agents need, and forks them.
+
+For machines that play many nodes in many small jobs, such as those of tests: the imports of five agents take longer
+than the job.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,19 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import msgpack
 
-from deadpool.chaos.strangers.fork_wire import NUMBER
 from deadpool.child_processes import end_with_parent, interrupts_held
-from deadpool.control.fork_client import socket_pair
-from deadpool.control.launcher import LocalJob
+
+NUMBER = struct.Struct("q")
+"""The format of the pipe from the fork server to the owner of a forked process: a process id, then an exit code."""
 
 
 class ForkedProcess:
@@ -59,11 +62,11 @@ class ForkedProcess:
         return self.returncode
 
 
-class ForkClient:
-    """The client of cli/fork_server.py. Several threads may use it at once."""
+class CommandForks:
+    """Forks commands of `deadpool`. Several threads may use it at once."""
 
     def __init__(self) -> None:
-        self._link, theirs = socket_pair()
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._asking = threading.Lock()
         with theirs, interrupts_held():
             self._process = subprocess.Popen(
@@ -81,6 +84,7 @@ class ForkClient:
         output: int,
         descriptors: tuple[int, ...],
     ) -> ForkedProcess:
+        """`output` is where both of its outputs go; `descriptors` keep their numbers."""
         ours, theirs = os.pipe()
         request = [command, environment, str(Path.cwd()), int(end_signal), list(descriptors)]
         try:
@@ -93,24 +97,3 @@ class ForkClient:
     def close(self) -> None:
         self._link.close()
         self._process.wait()
-
-
-@dataclass(slots=True)
-class ForkedJob(LocalJob):
-    server: ForkClient = field(kw_only=True)
-
-    def _spawn(
-        self,
-        command: list[str],
-        end_signal: signal.Signals,
-        *,
-        pass_fds: tuple[int, ...] = (),
-        enter: Callable[[], None] | None = None,
-    ) -> subprocess.Popen[bytes]:
-        assert enter is None and self.quiet, "only for quiet jobs on loopback"
-        output = os.open(self.run_dir.path / "console.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            process: Any = self.server.spawn(command, self._variables(), end_signal, output, pass_fds)
-        finally:
-            os.close(output)
-        return cast("subprocess.Popen[bytes]", process)
