@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from deadpool.workload.jitter import pause
+
 LIMIT_S = 300.0
 POLL_S = 0.02
 
@@ -23,4 +25,5 @@ def wait_until(ready: Callable[[], T], what: str | Callable[[], str], *, limit_s
         if time.monotonic() > deadline:
             raise AssertionError(f"{what if isinstance(what, str) else what()} did not come within {limit_s:g} s")
         time.sleep(POLL_S)
+    pause(what if isinstance(what, str) else "a condition")
     return found

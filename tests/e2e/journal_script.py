@@ -23,6 +23,7 @@ from scene import act
 import deadpool
 from deadpool.journal import Entry, Jsonl, Run, TensorBoard, WandB
 from deadpool.journal.jsonl import default_sink
+from deadpool.workload.jitter import pause
 
 
 class GatedSink(Jsonl):
@@ -42,9 +43,11 @@ class GatedSink(Jsonl):
             folder = Path(os.environ["E2E_GATES"])
             draft = folder / f"draft-sink-{os.getpid()}"
             draft.write_text(str(os.getpid()))
+            pause("before gate sink")
             draft.rename(folder / "reached-sink")
             while not (folder / "open-sink").exists():
                 time.sleep(0.005)
+            pause("after gate sink")
 
 
 class FullDisk(Jsonl):

@@ -20,6 +20,7 @@ import torch
 
 from deadpool.trainer import current
 from deadpool.workload import gpt, train
+from deadpool.workload.jitter import pause
 
 _ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_SCENE", "").split()]
 _RANK = int(os.environ["RANK"])
@@ -49,9 +50,11 @@ def _wait_at_gate(step: int) -> None:
     folder = Path(os.environ["E2E_GATES"])
     draft = folder / f"draft-{os.getpid()}"
     draft.write_text(str(os.getpid()))
+    pause(f"before gate {step}")
     draft.rename(folder / f"reached-{step}")
     while not (folder / f"open-{step}").exists():
         time.sleep(0.005)
+    pause(f"after gate {step}")
 
 
 def _raise(step: int) -> None:

@@ -8,18 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import sizes
 from unprotected import run_ranks
 
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.harness import SCRIPT, WorkloadTrial
+from deadpool.workload.jitter import pause
 from deadpool.workload.results import Results
 
 STEPS = 8
 EVERY_STEP = {"overhead_budget": 0.0}
 """Tests that count redone steps need every version; on a busy machine 0.1 % of these short steps is nothing."""
-SMALL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
+SMALL = sizes.STAGE
 NOISE = [
     "--dropout",
     "0.1",
@@ -79,6 +81,7 @@ class Stage:
         return int(reached.read_text())
 
     def open_gate(self, step: int) -> None:
+        pause(f"opening gate {step}")
         (self.folder / "gates" / f"open-{step}").touch()
 
     def kill_node_at_gate(self, node: str, step: int) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import sizes
 from unprotected import run_ranks
 
 from deadpool.chaos import gated
@@ -18,10 +19,11 @@ from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.harness import WorkloadTrial
+from deadpool.workload.jitter import pause
 from deadpool.workload.results import Results
 
 SCRIPT = Path(gated.__file__)
-SMALL = ["--layers", "4", "--width", "32", "--sequence", "16", "--vocabulary", "128"]
+SMALL = sizes.TOUR
 _WAIT_S = 100.0  # longer than it takes until a job that hangs is fenced: then its trainers say where they stand
 
 
@@ -177,6 +179,7 @@ class Tour:
         self.trial.await_true(reached.exists, f"the gate of step {step}", _WAIT_S)
 
     def _open_gate(self, step: int) -> None:
+        pause(f"opening gate {step}")
         (self.folder / "gates" / f"open-{step}").touch()
 
     def _await_readiness(self, version: int, spares: int = 1) -> None:

@@ -15,6 +15,7 @@ from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.trainer import current
 from deadpool.workload import train
 from deadpool.workload.gpt import Size
+from deadpool.workload.jitter import pause
 from deadpool.workload.layouts.assembly import Assembly
 
 GATE_EVERY = 2
@@ -37,9 +38,11 @@ def _wait_at_gate(step: int, core: TrainerCore) -> None:
     folder = Path(os.environ["WORKLOAD_GATES"])
     if step == 0 or step % GATE_EVERY or not folder.exists():
         return
+    pause(f"before gate {step}")
     (folder / f"reached-{step}").touch()
     while not (folder / f"open-{step}").exists() and not core.is_aborted:
         time.sleep(0.005)
+    pause(f"after gate {step}")
 
 
 def open_data(loader: str, size: Size, built: Assembly) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
 from deadpool.events import read_events
 from deadpool.story import Recovery, recoveries
+from deadpool.workload.jitter import pause
 from deadpool.workload.results import Results
 
 _POLL_S = 0.1  # shorter polling would take CPU time from the job
@@ -91,3 +92,4 @@ class WorkloadTrial:
             if time.monotonic() > deadline:
                 raise JobFailed(f"{what} did not come within {timeout_s:g} s:\n{self._last_lines()}")
             time.sleep(_POLL_S)
+        pause(what)
