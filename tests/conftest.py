@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from skips import pytest_terminal_summary  # noqa: F401  (a hook: what was skipped, in one line)
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE_S = 5.0
