@@ -25,3 +25,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+    _lengthen_limits(items, float(config.getini("timeout") or 0))
+
+
+def _lengthen_limits(items: list[pytest.Item], at_least_s: float) -> None:
+    """A limit ends a test that hangs. No mark makes it shorter: on a slow machine good tests would trip over it."""
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        if mark is not None and mark.args and mark.args[0] < at_least_s:
+            item.add_marker(pytest.mark.timeout(at_least_s), append=False)

@@ -1,0 +1,83 @@
+"""Options of `scripts/check`, and the throttle that it runs under with `--speed slow`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+THROTTLE = [sys.executable, str(ROOT / "scripts" / "throttle.py")]
+FACTS = """
+import json, os
+own = [line.strip().split(":", 2) for line in open("/proc/self/cgroup")]
+print(json.dumps({"cores": len(os.sched_getaffinity(0)), "cgroups": [path for _, _, path in own]}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--speed", "quick"], "--speed is slow or fast, not 'quick'"),
+        (["--speed="], "--speed is slow or fast, not ''"),
+        (["-x", "--speed"], "--speed needs a value: --speed slow|fast, --jitter SEED"),
+        (["--jitter", "often"], "--jitter takes a whole number as its seed, not 'often'"),
+        (["--jitter=-1"], "--jitter takes a whole number as its seed, not '-1'"),
+    ],
+)
+def test_what_it_does_not_know_is_refused(words, sentence):
+    done = subprocess.run([ROOT / "scripts" / "check", *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"scripts/check: {sentence}\n")
+
+
+def groups() -> set[Path]:
+    return set(Path("/sys/fs/cgroup").glob("**/deadpool-check-*"))
+
+
+def test_a_slow_command_has_less_than_the_machine_and_leaves_no_group():
+    before = groups()
+    done = subprocess.run([*THROTTLE, sys.executable, "-c", FACTS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    way, facts = done.stdout.splitlines()
+    assert way.startswith("== speed: ")
+    found = json.loads(facts)
+    assert found["cores"] == 1 or any("deadpool-check-" in path for path in found["cgroups"])
+    assert groups() <= before
+
+
+def test_the_exit_code_of_a_slow_command_is_its_own():
+    before = groups()
+    assert subprocess.run([*THROTTLE, "sh", "-c", "exit 5"], timeout=60, stdout=subprocess.DEVNULL).returncode == 5
+    assert groups() <= before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_slow_command_and_its_group(tmp_path, number):
+    """As a terminal does it: every process of the foreground gets the signal."""
+    before = groups()
+    started = tmp_path / "started"
+    command = [*THROTTLE, "sh", "-c", 'touch "$0"; exec sleep 600', str(started)]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+    wait_until(started.exists, "the start of the command")
+    os.killpg(process.pid, number)
+    assert process.wait(60) == 128 + number
+    assert groups() <= before
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a cgroup, which is left when a process stays in it")
+def test_what_a_slow_command_leaves_running_is_named_and_moved_out(tmp_path):
+    before = groups()
+    command = [*THROTTLE, "sh", "-c", 'sleep 600 >/dev/null 2>&1 & echo "$!"']
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    pid = done.stdout.split()[-1]
+    try:
+        assert groups() <= before
+        assert (f"still running at the end: processes {pid}" in done.stderr) == ("cgroup /" in done.stdout)
+    finally:
+        os.kill(int(pid), signal.SIGKILL)
