@@ -81,3 +81,10 @@ def test_what_a_slow_command_leaves_running_is_named_and_moved_out(tmp_path):
         assert (f"still running at the end: processes {pid}" in done.stderr) == ("cgroup /" in done.stdout)
     finally:
         os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.mark.timeout(1)
+def test_a_mark_cannot_shorten_the_limit_of_a_test(request):
+    limit = float(request.config.getini("timeout"))
+    assert limit >= 600
+    assert request.node.get_closest_marker("timeout").args == (limit,)
