@@ -6,6 +6,7 @@ test waits for must come however fast or slow the machine is, so a test first ma
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -26,4 +27,14 @@ def wait_until(ready: Callable[[], T], what: str | Callable[[], str], *, limit_s
             raise AssertionError(f"{what if isinstance(what, str) else what()} did not come within {limit_s:g} s")
         time.sleep(POLL_S)
     pause(what if isinstance(what, str) else "a condition")
+    return found
+
+
+async def wait_until_async(ready: Callable[[], T], what: str | Callable[[], str], *, limit_s: float = LIMIT_S) -> T:
+    """The same for a test that shares its event loop with what it waits for."""
+    deadline = time.monotonic() + limit_s
+    while not (found := ready()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what if isinstance(what, str) else what()} did not come within {limit_s:g} s")
+        await asyncio.sleep(POLL_S)
     return found

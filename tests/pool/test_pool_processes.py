@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until_async
 
 from deadpool.control.job_rpc import pool_folder
 from deadpool.control.run_dir import RunDir
@@ -25,14 +26,6 @@ from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials
 
 Find = Callable[[], tuple[Address, Credentials]]
-
-
-async def until(ready: Callable[[], object], what: str) -> None:
-    for _ in range(2000):
-        if ready():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{what} did not come")
 
 
 @contextlib.asynccontextmanager
@@ -67,9 +60,23 @@ async def pool(folder: Path) -> AsyncIterator[tuple[PoolServer, Find]]:
         log.close()
 
 
-def job(name: str, folder: Path) -> PoolJob:
+def job(name: str, folder: Path, coordinators: str = "127.0.0.1:9") -> PoolJob:
     script, secret = ("x.py",), str(folder / "secret")
-    return PoolJob(name=name, coordinators="127.0.0.1:9", secret_file=secret, script=script, folder=str(folder))
+    return PoolJob(name=name, coordinators=coordinators, secret_file=secret, script=script, folder=str(folder))
+
+
+@contextlib.asynccontextmanager
+async def silent_listener(came: list[str]) -> AsyncIterator[str]:
+    """Notes who connects, and answers nobody."""
+
+    async def note(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(str(writer.get_extra_info("peername")))
+        writer.close()
+
+    server = await asyncio.start_server(note, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        yield f"{host}:{port}"
 
 
 def nowhere() -> tuple[Address, Credentials]:
@@ -84,18 +91,27 @@ def told(folder: Path, what: str) -> list[dict[str, Any]]:
 def test_a_job_whose_folder_is_missing_takes_the_machine_from_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also after a start: what was written to disk before the attempt is read again."""
+    """Also after a start: what was written to disk before the attempt is read again.
+
+    That the other job is served is seen where its agent comes to: at its coordinator, however long that agent lives.
+    """
     (tmp_path / "x.py").write_text("")
     (tmp_path / "secret").write_text("s" * 32)
-    write_jobs(tmp_path / "jobs.json", (job("a", tmp_path / "missing"), job("b", tmp_path)))
+    (tmp_path / "secret").chmod(0o600)
+    came = []
+
+    def of_a() -> list[dict[str, Any]]:
+        return [each for each in told(tmp_path, "pool_agent_ended") if each["job"] == "a"]
 
     async def play() -> None:
-        async with machine(tmp_path, nowhere) as host:
-            await until(lambda: len(told(tmp_path, "pool_agent_ended")) >= 2, "a second attempt of a")
-            assert host._agents.keys() == {"b"}
+        async with silent_listener(came) as address:
+            write_jobs(tmp_path / "jobs.json", (job("a", tmp_path / "missing"), job("b", tmp_path, address)))
+            async with machine(tmp_path, nowhere):
+                await wait_until_async(lambda: len(of_a()) >= 2, "a second attempt of a")
+                await wait_until_async(lambda: came, "the agent of b at its coordinator")
 
     asyncio.run(play())
-    ended = [each for each in told(tmp_path, "pool_agent_ended") if each["job"] == "a"]
+    ended = of_a()
     assert [(each["code"], each["again_in_s"]) for each in ended[:2]] == [(127, 0.5), (127, 1.0)]
     assert str(tmp_path / "missing") in ended[0]["reason"]
     assert capsys.readouterr().out.count("no agent of job a can be started here") == 1
@@ -104,7 +120,7 @@ def test_a_job_whose_folder_is_missing_takes_the_machine_from_no_other(
 def test_an_agent_that_could_not_be_started_can_be_told_to_stop(tmp_path: Path) -> None:
     async def play() -> None:
         async with machine(tmp_path, nowhere) as host:
-            await until(lambda: host._told, "its first state")
+            await wait_until_async(lambda: host._told, "its first state")
             host._perform(StopAgent(job="a"))
 
     asyncio.run(play())
@@ -124,7 +140,7 @@ def test_a_folder_that_cannot_be_read_for_a_moment_ends_no_machine(
                 return nowhere() if len(attempts) < 4 else find()
 
             async with machine(tmp_path / "s0", find_later):
-                await until(lambda: server._core.hosts, "the machine")
+                await wait_until_async(lambda: server._core.hosts, "the machine")
 
     asyncio.run(play())
     assert capsys.readouterr().out.count("no pool: the folder cannot be read") == 1
@@ -165,15 +181,17 @@ def test_a_second_machine_of_one_name_is_refused_until_the_first_has_left(
                 return find()
 
             async with machine(tmp_path / "one", find):
-                await until(lambda: server._links, "the first machine")
+                await wait_until_async(lambda: server._links, "the first machine")
                 link = server._links["s0"]
                 async with machine(tmp_path / "two", find_again):
-                    await until(lambda: len(attempts) > 3, "attempts of the second machine")
-                    await until(lambda: "the pool says" in heard(), "the warning of the first machine")
+                    await wait_until_async(lambda: len(attempts) > 3, "attempts of the second machine")
+                    await wait_until_async(lambda: "the pool says" in heard(), "the warning of the first machine")
                     assert server._links == {"s0": link}
                     assert [each["host"] for each in server._status()["refused"]] == ["s0"]
             async with machine(tmp_path / "two", find):
-                await until(lambda: str(tmp_path / "two") in str(server._core.hosts.get("s0")), "the second machine")
+                await wait_until_async(
+                    lambda: str(tmp_path / "two") in str(server._core.hosts.get("s0")), "the second machine"
+                )
                 assert server._status()["refused"] == []
 
     asyncio.run(play())
@@ -186,10 +204,10 @@ def test_a_second_machine_of_one_name_is_refused_until_the_first_has_left(
 def test_a_machine_that_is_started_again_comes_back_before_its_old_link_has_ended(tmp_path: Path) -> None:
     async def play() -> None:
         async with pool(tmp_path / "pool") as (server, find), machine(tmp_path / "one", find):
-            await until(lambda: server._links, "the machine")
+            await wait_until_async(lambda: server._links, "the machine")
             link = server._links["s0"]
             async with machine(tmp_path / "one", find):
-                await until(lambda: server._links.get("s0") not in (None, link), "the machine again")
+                await wait_until_async(lambda: server._links.get("s0") not in (None, link), "the machine again")
 
     asyncio.run(play())
 
