@@ -13,7 +13,6 @@ import secrets
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +25,7 @@ import torch
 from capture_stage import SessionTwin
 from device_twin import DeviceTwin
 from torch import nn
+from waiting import LIMIT_S, wait_until
 
 from deadpool.control.data_plane import DataPlane
 from deadpool.control.thread_priority import ThreadPriority
@@ -50,8 +50,9 @@ SECRET = secrets.token_bytes(32)
 FIRST, PLANNED, NEXT = Generation(1, 1), Generation(1, 2), Generation(1, 3)
 VERSION = Version(FIRST, 5)
 SLOT = SlotRef(segment=1, index=0)
-WAIT_S = 30.0
-ALL_READS, SOME_READS = 1 << 20, 7
+WAIT_S = LIMIT_S
+ALL_BYTES, SOME_BYTES = 1 << 40, 6 << 20
+"""What a source gives before it waits: everything, or a whole tensor and not all of them."""
 
 
 class Script:
@@ -197,10 +198,10 @@ class Scene:
         (self._folder / "slot").write_bytes(slot)
         return seal
 
-    def source(self, reads: int = ALL_READS) -> SourceProcess:
+    def source(self, given_bytes: int = ALL_BYTES) -> SourceProcess:
         """A node with the snapshot; it gives so much of it and waits."""
         geometry = json.dumps(msgspec.structs.asdict(self.geometry))
-        made = SourceProcess(str(self._folder / "slot"), geometry, SECRET.hex(), str(reads))
+        made = SourceProcess(str(self._folder / "slot"), geometry, SECRET.hex(), str(given_bytes))
         self._stack.callback(made.close)
         return made
 
@@ -228,7 +229,7 @@ class Scene:
     def await_first_portion(self) -> None:
         """A tensor of the newcomer's is what it will be."""
         pairs = list(zip(self.newcomer.model, self.script.model, strict=True))
-        await_true(lambda: any(torch.equal(mine, wanted) for mine, wanted in pairs))
+        wait_until(lambda: any(torch.equal(mine, wanted) for mine, wanted in pairs), "the first portion")
 
     @property
     def is_restored(self) -> bool:
@@ -244,7 +245,7 @@ def make_scene(tmp_path, monkeypatch) -> Iterator[Callable[..., Scene]]:
 
 def test_loaded_while_it_arrives(make_scene):
     scene = make_scene()
-    source = scene.source(SOME_READS)
+    source = scene.source(SOME_BYTES)
     scene.restore_when_fetched()
     scene.fetch(source)
     standing = in_thread(lambda: scene.trainer.stand(PLANNED))
@@ -256,7 +257,7 @@ def test_loaded_while_it_arrives(make_scene):
 
 def test_source_dies_in_the_middle_and_another_one_finishes(make_scene):
     scene = make_scene()
-    dying, other = scene.source(SOME_READS), scene.source(2)
+    dying, other = scene.source(SOME_BYTES), scene.source(1 << 20)
     scene.restore_when_fetched()
     scene.fetch(dying, other)
     standing = in_thread(lambda: scene.trainer.stand(PLANNED))
@@ -269,7 +270,7 @@ def test_source_dies_in_the_middle_and_another_one_finishes(make_scene):
 
 def test_all_sources_die_and_nothing_is_stood_at(make_scene):
     scene = make_scene()
-    source = scene.source(SOME_READS)
+    source = scene.source(SOME_BYTES)
     scene.fetch(source)
     standing = in_thread(lambda: scene.trainer.stand(PLANNED))
     scene.await_first_portion()
@@ -286,7 +287,7 @@ def test_fence_while_a_survivor_loads_and_the_next_plan_succeeds(make_scene):
     scene = make_scene()
     core = scene.trainer.core
     core.live, core.clean = Version(FIRST, 7), True
-    scene.fetch(scene.source(SOME_READS))
+    scene.fetch(scene.source(SOME_BYTES))
     standing = in_thread(lambda: scene.trainer.stand(PLANNED))
     scene.await_first_portion()
     assert not core.clean
@@ -306,7 +307,7 @@ def test_fence_while_the_device_still_reads_the_slot(make_scene):
     """It is let go only when the device has done what it was told."""
     lane = DeviceTwin()
     scene = make_scene(lane=lane)
-    scene.fetch(scene.source(SOME_READS))
+    scene.fetch(scene.source(SOME_BYTES))
     lane.computing = True
     standing = in_thread(lambda: scene.trainer.stand(PLANNED))
     scene.await_first_portion()
@@ -342,10 +343,3 @@ def in_thread(work: Callable[[], Any]) -> queue.Queue[BaseException | Any]:
 
     threading.Thread(target=run).start()
     return outcome
-
-
-def await_true(ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
