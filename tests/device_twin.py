@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+from waiting import LIMIT_S
+
 from deadpool.snapshot.copy_stats import CaptureCost
 from deadpool.snapshot.lanes import HostBatch, HostLane
-
-PATIENCE_S = 20.0
 
 
 class TwinMark:
@@ -24,7 +24,7 @@ class TwinMark:
         return self._event.is_set()
 
     def wait(self) -> None:
-        assert self._event.wait(PATIENCE_S), "the test never let the device come here"
+        assert self._event.wait(LIMIT_S), "the test never let the device come here"
 
     def come(self) -> None:
         self._event.set()
@@ -110,7 +110,7 @@ class DeviceTwin(HostLane):
 
     def await_queued(self) -> None:
         with self._queued:
-            assert self._queued.wait_for(lambda: self._queue, PATIENCE_S), "nothing was issued"
+            assert self._queued.wait_for(lambda: self._queue, LIMIT_S), "nothing was issued"
 
     def _pump(self) -> None:
         self._run(len(self._queue) if self.copying else 0)

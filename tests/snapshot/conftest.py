@@ -7,9 +7,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from snapshot_nodes import MEMBER, Holder, Owner
+from snapshot_nodes import DEADLINE_S, MEMBER, WAIT_S, Holder, Owner
 
 from deadpool.snapshot.transfer import TransferClient
+
+CLIENT = {"credentials": MEMBER, "deadline_s": DEADLINE_S}
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def make_holder(stack):
 
 @pytest.fixture
 def make_client(stack):
-    return lambda **kwargs: stack.enter_context(closing(TransferClient(**({"credentials": MEMBER} | kwargs))))
+    return lambda **kwargs: stack.enter_context(closing(TransferClient(**(CLIENT | kwargs))))
 
 
 class Peer:
@@ -46,7 +48,7 @@ class Peer:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=WAIT_S)
 
 
 @pytest.fixture

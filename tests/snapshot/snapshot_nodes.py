@@ -34,8 +34,11 @@ GEOMETRY = Geometry(record_capacity=10_000, unique_bytes=BIG_BYTES, replica_byte
 EXTENT = Extent(record_bytes=777, unique_bytes=BIG_BYTES - 13, replica_bytes=(9 << 20) - 1)
 SMALL_EXTENT = Extent(record_bytes=777, unique_bytes=0, replica_bytes=0)
 TRANSFER = b"t" * 16
-DEADLINE_S = 5.0
-WAIT_S = 30.0
+WAIT_S = 300.0
+DEADLINE_S = 60.0
+"""Of streams between peers that are well: no machine is so slow that they seem silent."""
+SILENCE_S = 2.0
+"""Of streams to a peer that falls silent: tests wait for it, and a handshake ends within it."""
 
 
 class Owner:

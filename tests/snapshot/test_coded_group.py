@@ -18,7 +18,7 @@ from deadpool.protocol.seal import REGIONS
 from deadpool.snapshot.erasure.coders import NumpyCoder
 from deadpool.snapshot.slot import read_seal, write_seal
 
-SILENCE_S = 3.0
+SILENCE_S = 5.0
 SHARDS = [
     shard(700, 9 * PIECE + 3, 2 * PIECE),
     shard(40, 20 * PIECE, PIECE - 1, record_capacity=3 * PIECE),
@@ -261,7 +261,7 @@ def test_source_that_falls_silent_in_the_middle_is_done_without(coded):
     def find(rank, version):
         looked.append(rank)
         if len(looked) > 2:
-            over.wait(10 * SILENCE_S)
+            over.wait(WAIT_S)
         return real.find(rank, version)
 
     group.nodes[3].server._callbacks = changed(real, find=find)

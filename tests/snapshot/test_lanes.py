@@ -9,6 +9,7 @@ import torch
 from device_twin import DeviceTwin
 from state_job import Job, Snapshot, adamw
 from test_state import Lazy, Odd
+from waiting import LIMIT_S
 
 from deadpool.snapshot.copy_stats import CopyStats
 from deadpool.snapshot.slot_copy import SlotCopy
@@ -173,7 +174,7 @@ def test_given_up_copy_issues_nothing_more_and_ends_with_what_is_in_flight(monke
     thread.join(0.1)
     assert thread.is_alive()  # the device still writes
     twin.copy()
-    thread.join(20.0)
+    thread.join(LIMIT_S)
     assert results == [False] and len(twin.issued) == issued
 
 
@@ -184,7 +185,7 @@ def test_both_threads_issue_and_every_batch_goes_once(monkeypatch):
     thread = threading.Thread(target=lambda: results.append(copy.advance(lambda: False)))
     thread.start()
     copy.commit()
-    thread.join(20.0)
+    thread.join(LIMIT_S)
     assert results == [True] and sum(twin.issued) == copy.nbytes
 
 

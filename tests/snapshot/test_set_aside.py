@@ -7,6 +7,7 @@ import threading
 import pytest
 from device_twin import DeviceTwin
 from state_job import Job, adamw
+from waiting import LIMIT_S
 
 from deadpool.snapshot.lanes import HostLane
 from deadpool.snapshot.slot_copy import SlotCopy
@@ -129,7 +130,7 @@ def test_given_up_among_the_clones_ends_with_what_is_in_flight(small_pieces):
     slot.copy.give_up()
     issued = len(slot.twin.issued)
     slot.twin.copy()
-    thread.join(20.0)
+    thread.join(LIMIT_S)
     assert results == [False] and len(slot.twin.issued) == issued
     assert slot.twin.aside_room() == PLENTY
 
@@ -162,7 +163,7 @@ def test_both_threads_at_once_copy_everything_once(small_pieces):
         thread.start()
         slot.copy.set_aside()
         slot.overwrite()
-        thread.join(20.0)
+        thread.join(LIMIT_S)
         assert results == [True] and sum(slot.twin.issued) == slot.copy.nbytes
         assert slot.restored() == slot.digest
 

@@ -7,12 +7,12 @@ import os
 import signal
 import socket
 import threading
-import time
 
 import pytest
 from snapshot_nodes import (
     GENERATION,
     GEOMETRY,
+    SILENCE_S,
     WAIT_S,
     Owner,
     accept_greeted,
@@ -59,30 +59,32 @@ def test_sender_killed_in_the_middle_of_a_push(make_owner, make_holder, make_cli
     assert holder.outcome()[0] == "stored"
 
 
-@pytest.mark.parametrize(("mode", "limit_s"), [("die-on-push", 5.0), ("hang-on-push", 5.0)])
-def test_receiver_dies_or_falls_silent(make_owner, make_client, make_peer, mode, limit_s):
-    owner, client, peer = make_owner(), make_client(deadline_s=0.5, streams=1), make_peer(mode)
+@pytest.mark.parametrize(
+    ("mode", "deadline_s", "reason"),
+    [("die-on-push", 3600.0, ""), ("hang-on-push", SILENCE_S, f"silent for {SILENCE_S:g} s")],
+)
+def test_receiver_dies_or_falls_silent(make_owner, make_client, make_peer, mode, deadline_s, reason):
+    """A death is noticed without a deadline: this one is longer than a test may take."""
+    owner, client, peer = make_owner(), make_client(deadline_s=deadline_s, streams=1), make_peer(mode)
     address = peer.read_line()
-    begin = time.monotonic()
-    with pytest.raises(TransferError, match=f"127.0.0.1:{address[1]}"):
+    with pytest.raises(TransferError, match=f"127.0.0.1:{address[1]}: {reason}"):
         push_to(client, address, owner)
-    assert time.monotonic() - begin < limit_s
 
 
 # --- silence
 
 
 def test_sender_falls_silent(make_owner, make_holder):
-    owner, holder = make_owner(), make_holder(deadline_s=0.2)
+    owner, holder = make_owner(), make_holder(deadline_s=SILENCE_S)
     stream = push_half(holder.address, owner)
     word, _, reason = holder.outcome()
     assert (word, holder.header()) == ("dropped", None)
-    assert "silent for 0.2 s" in reason
+    assert f"silent for {SILENCE_S:g} s" in reason
     stream.close()
 
 
 def test_sender_falls_silent_between_chunks(make_owner, make_holder):
-    owner, holder = make_owner(), make_holder(deadline_s=0.2)
+    owner, holder = make_owner(), make_holder(deadline_s=SILENCE_S)
     stream = greeted(holder.address)
     stream.send(Kind.PUSH, [b"t" * 16, pack_seal(owner.seal), [10_000, 20 << 20, 9 << 20]])
     stream.expect(Kind.ACCEPT)
@@ -121,11 +123,11 @@ def pull_from(client: TransferClient, address, owner: Owner, segment: Segment) -
 
 
 def test_source_falls_silent(make_owner, make_client, stack):
-    owner, client = make_owner(), make_client(deadline_s=0.3, streams=1)
+    owner, client = make_owner(), make_client(deadline_s=SILENCE_S, streams=1)
     segment = Segment.create("newcomer", GEOMETRY, 1)
     stack.callback(segment.close)
     address, _ = silent_source(stack, owner)
-    with pytest.raises(TransferError, match=rf"{address[1]}: silent for 0.3 s"):
+    with pytest.raises(TransferError, match=f"{address[1]}: silent for {SILENCE_S:g} s"):
         pull_from(client, address, owner, segment)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
-from snapshot_nodes import GENERATION, GEOMETRY, MEMBER, WAIT_S, Owner, greeted, pull_request, push_request
+from snapshot_nodes import GENERATION, GEOMETRY, MEMBER, SILENCE_S, WAIT_S, Owner, greeted, pull_request, push_request
 
 from deadpool.errors import TransferError
 from deadpool.snapshot.arena import Segment
@@ -69,14 +68,13 @@ def test_replayed_handshake_is_refused(make_owner, make_holder, make_client):
 
 
 def test_stranger_that_sends_byte_by_byte_is_cut(make_holder):
-    holder = make_holder(deadline_s=0.3)
+    """It is cut before its hello is complete, which would be answered."""
+    holder = make_holder(deadline_s=SILENCE_S)
     hello = Handshake(MEMBER.secret, "client", "data").opening()
-    with socket.create_connection(holder.address) as sock, dripping(sock, hello, 0.05):
+    with socket.create_connection(holder.address) as sock, dripping(sock, hello, SILENCE_S / 4):
         sock.settimeout(WAIT_S)
-        began = time.monotonic()
         with contextlib.suppress(ConnectionError):
             assert sock.recv(100) == b""
-        assert time.monotonic() - began < 0.05 * len(hello)
 
 
 def test_crowd_of_silent_strangers_keeps_no_member_out(make_owner, make_holder, make_client):
@@ -100,9 +98,9 @@ def test_truncated_frame_of_a_member_ends_its_connection_only(make_owner, make_h
 
 
 def test_member_that_sends_a_frame_byte_by_byte_is_given_up(make_owner, make_holder, make_client):
-    owner, holder, client = make_owner(), make_holder(deadline_s=0.3), make_client()
+    owner, holder, client = make_owner(), make_holder(deadline_s=SILENCE_S), make_client()
     stream = greeted(holder.address)
-    with dripping(stream._sock, pack_frame(Kind.PULL, GENERATION, [3, 1, 2, 7]), 0.05):
+    with dripping(stream._sock, pack_frame(Kind.PULL, GENERATION, [3, 1, 2, 7]), SILENCE_S / 4):
         with pytest.raises(TransferError, match=r"closed the connection|reset"):
             stream.receive()
         stream.close()
@@ -180,7 +178,7 @@ def eavesdropping(server) -> Iterator[tuple[tuple[str, int], bytearray]]:
 def test_members_that_do_not_agree_on_tls_do_not_talk(make_owner, make_holder, make_client, tls_members):
     owner = make_owner()
     for server, asking in ((tls_members[0], MEMBER), (MEMBER, tls_members[1])):
-        holder, client = make_holder(credentials=server), make_client(credentials=asking, deadline_s=2.0)
+        holder, client = make_holder(credentials=server), make_client(credentials=asking, deadline_s=SILENCE_S)
         with pytest.raises(TransferError):
             push_to(client, holder.address, owner)
         assert holder.opened.empty()

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from device_twin import DeviceTwin
+from waiting import LIMIT_S
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Captured, Missed, Settings, SlotRef
@@ -153,13 +154,13 @@ class Stage:
         self.job.capturer.close()
 
     def await_said(self, kind: type, count: int) -> list[Any]:
-        found = self.session.wait(lambda: len(self.session.of_kind(kind)) >= count or None, timeout_s=20.0)
+        found = self.session.wait(lambda: len(self.session.of_kind(kind)) >= count or None, timeout_s=LIMIT_S)
         assert found, f"{count} of {kind.__name__} expected: {self.session.said}"
         return self.session.of_kind(kind)
 
     def await_observed(self, number: int) -> None:
         core = self.session.core
-        assert self.session.wait(lambda: core.has_observed(Version(FIRST, number)) or None, timeout_s=20.0)
+        assert self.session.wait(lambda: core.has_observed(Version(FIRST, number)) or None, timeout_s=LIMIT_S)
 
     def captured(self) -> list[int]:
         return [message.version.number for message in self.session.of_kind(Captured)]

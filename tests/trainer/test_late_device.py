@@ -10,6 +10,7 @@ import pytest
 import torch
 from capture_stage import FIRST, Stage
 from device_twin import DeviceTwin
+from waiting import LIMIT_S
 
 from deadpool.errors import Unwind
 from deadpool.protocol.identity import Version
@@ -100,7 +101,7 @@ def test_control_who_looks_at_the_flag_first_takes_garbage_for_clean(make_stage,
     stage.await_said(Captured, 1)
     twin.computing = True
     stage.step()
-    assert stage.session.wait(lambda: stage.session.core.clean or None, timeout_s=20.0)
+    assert stage.session.wait(lambda: stage.session.core.clean or None, timeout_s=LIMIT_S)
     stage.session.halt()
     twin.catch_up()
     assert stage.session.core.rest().clean
@@ -111,7 +112,7 @@ def test_copy_that_outlives_its_generation_is_not_declared(make_stage, twin):
     stage.await_said(Captured, 1)
     twin.copying = False
     stage.step()
-    assert stage.session.wait(lambda: twin.issued[1:] or None, timeout_s=20.0)
+    assert stage.session.wait(lambda: twin.issued[1:] or None, timeout_s=LIMIT_S)
     stage.session.halt()
     twin.copy()
     stage.job.capturer.finish()
@@ -145,7 +146,7 @@ def test_capture_that_would_stall_is_given_up_in_the_middle(make_stage, twin, mo
     stage.step()
     twin.stats.note_copy(1, 1.0)  # a byte per second
     stage.job.budget = poor_budget()
-    stage.session.wait(lambda: len(twin.issued) or None, timeout_s=20.0)
+    stage.session.wait(lambda: len(twin.issued) or None, timeout_s=LIMIT_S)
     before = len(twin.issued)
     twin.copy(1)
     stage.job.capturer.settle()
@@ -178,7 +179,7 @@ def test_host_stays_one_step_ahead_of_the_device(make_stage, twin):
     ahead.join(0.2)
     assert ahead.is_alive() and stage.job.number == 1
     twin.catch_up()
-    ahead.join(20.0)
+    ahead.join(LIMIT_S)
     assert not ahead.is_alive() and stage.job.number == 2
 
 
@@ -191,7 +192,7 @@ def test_abort_ends_the_waiting_for_the_device(make_stage, twin):
     ahead.join(0.2)
     assert ahead.is_alive()
     stage.session.halt()
-    ahead.join(20.0)
+    ahead.join(LIMIT_S)
     assert not ahead.is_alive() and stage.job.number == 1
     with pytest.raises(Unwind):
         stage.optimizer.step()

@@ -10,6 +10,7 @@ import torch
 from capture_stage import FIRST, Stage
 from device_twin import DeviceTwin
 from test_late_device import in_thread, poor_budget
+from waiting import LIMIT_S
 
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Captured, Missed
@@ -112,7 +113,7 @@ def test_fence_in_the_middle_ends_the_copy_and_nothing_writes_any_more(make_stag
     cancelled.join(0.1)
     assert cancelled.is_alive()  # what is in flight still writes
     stage.twin.copy()
-    cancelled.join(20.0)
+    cancelled.join(LIMIT_S)
     assert not cancelled.is_alive()
     before, issued = [bytes(slot) for slot in stage.session.slots.values()], len(stage.twin.issued)
     stage.train_freely()
@@ -176,7 +177,7 @@ def test_end_of_the_job_waits_for_the_clones(make_stage):
     finished.join(0.1)
     assert finished.is_alive()
     stage.twin.copy()
-    finished.join(20.0)
+    finished.join(LIMIT_S)
     assert not finished.is_alive() and stage.captured() == [0, 1]
 
 
