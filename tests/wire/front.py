@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from waiting import LIMIT_S
+
 from deadpool.protocol.messages import Ask
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink
@@ -74,7 +76,7 @@ async def heard_by_stranger(address: Address, *words: bytes) -> bytes:
     try:
         for word in words:
             writer.write(word)
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(LIMIT_S):
             while data := await reader.read(1000):
                 heard += data
     except ConnectionError:

@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 from front import MEMBER, NONSENSE, STATUS, Front, listening
+from waiting import LIMIT_S
 
 from deadpool.errors import WireError
 from deadpool.protocol.messages import JoinRefused
@@ -18,7 +19,7 @@ def test_messages_pass_both_ways_and_end_with_the_peer():
     async def scenario() -> None:
         front = Front()
         async with listening(front) as address:
-            client = await connect(address, MEMBER, patience_s=5.0)
+            client = await connect(address, MEMBER, patience_s=LIMIT_S)
             server = await front.links.get()
             client.send(STATUS)
             assert await anext(server.messages()) == STATUS
@@ -35,7 +36,7 @@ def test_client_with_another_secret_is_refused():
         front = Front()
         async with listening(front) as address:
             with pytest.raises(WireError, match="takes us for a stranger"):
-                await connect(address, Credentials(b"another secret"), patience_s=5.0)
+                await connect(address, Credentials(b"another secret"), patience_s=LIMIT_S)
             assert "does not know the job's secret" in await front.refusals.get()
             assert front.links.empty()
 
@@ -47,7 +48,7 @@ def test_nonsense_from_a_member_is_the_end_of_its_link(nonsense, reason):
     async def scenario() -> None:
         front = Front()
         async with listening(front) as address:
-            client = await connect(address, MEMBER, patience_s=5.0)
+            client = await connect(address, MEMBER, patience_s=LIMIT_S)
             server = await front.links.get()
             client.send(STATUS)
             client._writer.write(nonsense)
@@ -62,7 +63,7 @@ def test_truncated_frame_and_the_end_is_no_message():
     async def scenario() -> None:
         front = Front()
         async with listening(front) as address:
-            client = await connect(address, MEMBER, patience_s=5.0)
+            client = await connect(address, MEMBER, patience_s=LIMIT_S)
             server = await front.links.get()
             client._writer.write((100).to_bytes(4, "big") + b"half")
             await client.close()
@@ -83,10 +84,10 @@ def test_member_that_sends_a_frame_byte_by_byte_is_given_up(monkeypatch):
     async def scenario() -> None:
         front = Front()
         async with listening(front) as address:
-            client = await connect(address, MEMBER, patience_s=5.0)
+            client = await connect(address, MEMBER, patience_s=LIMIT_S)
             server = await front.links.get()
             dripping = asyncio.create_task(drip(client))
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(LIMIT_S):
                 assert [message async for message in server.messages()] == []
             assert "not complete after 0.2 s" in server.lost_reason
             dripping.cancel()
@@ -101,7 +102,7 @@ def test_silence_between_frames_is_no_slowness(monkeypatch):
     async def scenario() -> None:
         front = Front()
         async with listening(front) as address:
-            client = await connect(address, MEMBER, patience_s=5.0)
+            client = await connect(address, MEMBER, patience_s=LIMIT_S)
             server = await front.links.get()
             hearing = asyncio.ensure_future(anext(server.messages()))
             await asyncio.wait([hearing], timeout=0.3)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 
 import pytest
 from front import MEMBER, STATUS, Front, heard_by_stranger, listening
+from waiting import LIMIT_S
 
 from deadpool.protocol.topology import Address
 from deadpool.wire import listener
@@ -18,7 +19,7 @@ HELLO = Handshake(MEMBER.secret, "client", "control").opening()
 
 
 async def is_let_in(front: Front, address: Address) -> bool:
-    link = await connect(address, MEMBER, patience_s=5.0)
+    link = await connect(address, MEMBER, patience_s=LIMIT_S)
     server = await front.links.get()
     link.send(STATUS)
     heard = await anext(server.messages())
@@ -80,10 +81,9 @@ def test_stranger_that_sends_byte_by_byte_is_thrown_out(monkeypatch):
         front = Front()
         async with listening(front) as address:
             reader, writer = await asyncio.open_connection(address.host, address.port)
-            began = time.monotonic()
             dripping = asyncio.create_task(drip(writer))
-            assert await reader.read() == b""
-            assert time.monotonic() - began < 2.0
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b"", "a hello that is complete would be answered"
             dripping.cancel()
             writer.transport.abort()
             assert "too slow" in await front.refusals.get()
@@ -113,9 +113,9 @@ def test_crowd_of_silent_strangers_keeps_no_member_out():
 def test_storm_of_members_is_let_in_completely():
     async def scenario() -> None:
         front = Front()
-        front.reception._unauthenticated = PreauthLimit(limit=4, grace_s=5.0)
+        front.reception._unauthenticated = PreauthLimit(limit=4, grace_s=LIMIT_S)
         async with listening(front) as address:
-            links = await asyncio.gather(*(connect(address, MEMBER, patience_s=30.0) for _ in range(60)))
+            links = await asyncio.gather(*(connect(address, MEMBER, patience_s=LIMIT_S) for _ in range(60)))
             for link in links:
                 link.abort()
             assert front.refusals.empty()
@@ -123,7 +123,9 @@ def test_storm_of_members_is_let_in_completely():
     asyncio.run(scenario())
 
 
-def test_stranger_who_knocks_all_day_does_not_fill_the_log():
+def test_stranger_who_knocks_all_day_does_not_fill_the_log(monkeypatch):
+    monkeypatch.setattr(listener, "_TELL_EVERY_S", 3600.0)
+
     async def scenario() -> None:
         front = Front()
         async with listening(front) as address:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 import pytest
 from front import MEMBER, NONSENSE, STATUS, PushFront, listening
+from waiting import LIMIT_S, wait_until_async
 
 from deadpool.protocol.messages import JoinRefused
 from deadpool.wire import served_link
 from deadpool.wire.control_link import ControlLink, connect, framed
-
-LIMIT_S = 5.0
 
 
 def play(scenario, *, listens: bool = True) -> None:
@@ -23,7 +21,7 @@ def play(scenario, *, listens: bool = True) -> None:
         front = PushFront()
         if listens:
             front.listens.set()
-        async with listening(front) as address, asyncio.timeout(4 * LIMIT_S):
+        async with listening(front) as address, asyncio.timeout(LIMIT_S):
             client = await connect(address, MEMBER, patience_s=LIMIT_S)
             await scenario(front, client)
             client.abort()
@@ -31,14 +29,8 @@ def play(scenario, *, listens: bool = True) -> None:
     asyncio.run(run())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def heard(front: PushFront, count: int) -> list[object]:
-    await until(lambda: len(front.heard) >= count)
+    await wait_until_async(lambda: len(front.heard) >= count, f"{count} messages")
     return front.heard
 
 
@@ -64,7 +56,7 @@ def test_what_came_with_the_end_of_the_handshake_is_heard():
         early = 3 * data + data[:7]
         client._writer.write(early)
         server = await front.served.get()
-        await until(lambda: len(server._reader._buffer) == len(early))
+        await wait_until_async(lambda: len(server._reader._buffer) == len(early), "what is early")
         front.listens.set()
         assert await heard(front, 3) == [STATUS, STATUS, STATUS]
         client._writer.write(data[7:])
@@ -77,7 +69,7 @@ def test_peer_that_left_before_anybody_listened_is_gone():
     async def scenario(front: PushFront, client: ControlLink) -> None:
         client.abort()
         server = await front.served.get()
-        await until(server._transport.is_closing)
+        await wait_until_async(server._transport.is_closing, "the end of the peer")
         front.listens.set()
         async with asyncio.timeout(LIMIT_S):
             await front.ended.get()
@@ -127,7 +119,7 @@ def test_frames_in_halves_and_silence_between_them_are_no_slowness(monkeypatch):
             await asyncio.sleep(0.15)
             client._writer.write(data[9:])
             await asyncio.sleep(0.15)
-        assert front.heard == 4 * [STATUS]
+        assert await heard(front, 4) == 4 * [STATUS]
         assert front.ended.empty()
 
     play(scenario)

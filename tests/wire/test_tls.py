@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from front import STATUS, Front, heard_by_stranger, listening
+from waiting import LIMIT_S
 
 from deadpool.errors import ConfigError, WireError
 from deadpool.protocol.topology import Address
@@ -133,10 +134,10 @@ def test_blocking_link_speaks_tls_too(ephemeral):
         front = Front(Credentials(SECRET, ephemeral))
         async with listening(front) as address:
             asking = Credentials(SECRET, load_tls("ephemeral", serving=False))
-            link = await asyncio.to_thread(BlockingLink, address, asking, "control", timeout_s=10.0)
+            link = await asyncio.to_thread(BlockingLink, address, asking, "control", timeout_s=LIMIT_S)
             server = await front.links.get()
             server.send(STATUS)
-            assert len(await asyncio.to_thread(link.receive, 10.0)) > 0
+            assert len(await asyncio.to_thread(link.receive, LIMIT_S)) > 0
             link.close()
 
     asyncio.run(scenario())

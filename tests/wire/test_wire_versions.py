@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from front import MEMBER, STATUS, Front, heard_by_stranger, listening
 from handshakes import client, server
+from waiting import LIMIT_S
 
 import deadpool
 from deadpool.errors import VersionMismatch, WireError
@@ -97,7 +98,7 @@ def test_control_link_and_listener_name_both_versions(monkeypatch):
         async with listening(front) as address:
             began = asyncio.get_running_loop().time()
             with pytest.raises(VersionMismatch, match=re.escape(sentence(f"DeadPool {OURS}", THEIRS))):
-                await connect(address, MEMBER, patience_s=5.0)
+                await connect(address, MEMBER, patience_s=LIMIT_S)
             assert asyncio.get_running_loop().time() - began < 1.0, "it does not ask again"
             refused = await front.refusals.get()
             assert "is refused: " + sentence(f"DeadPool {THEIRS}", OURS) in refused
@@ -117,7 +118,7 @@ def test_both_learn_it_through_tls(monkeypatch):
         async with listening(front) as address:
             asking = Credentials(MEMBER.secret, load_tls("ephemeral", serving=False))
             with pytest.raises(VersionMismatch, match=re.escape(sentence(f"DeadPool {OURS}", THEIRS))):
-                await connect(address, asking, patience_s=5.0)
+                await connect(address, asking, patience_s=LIMIT_S)
             assert THEIRS in await front.refusals.get()
 
     asyncio.run(scenario())
@@ -130,7 +131,7 @@ def test_blocking_link_names_both_versions(monkeypatch):
         front = Front()
         async with listening(front) as address:
             with pytest.raises(VersionMismatch, match=re.escape(sentence(f"DeadPool {OURS}", THEIRS))):
-                await asyncio.to_thread(BlockingLink, address, MEMBER, "control", timeout_s=5.0)
+                await asyncio.to_thread(BlockingLink, address, MEMBER, "control", timeout_s=LIMIT_S)
             assert THEIRS in await front.refusals.get()
 
     asyncio.run(scenario())
@@ -165,7 +166,7 @@ def test_old_server_is_named():
             with pytest.raises(
                 VersionMismatch, match=f"does not tell its version, and this process runs DeadPool {OURS}"
             ):
-                await connect(address, MEMBER, patience_s=5.0)
+                await connect(address, MEMBER, patience_s=LIMIT_S)
 
     asyncio.run(scenario())
 
@@ -180,7 +181,7 @@ def test_stranger_that_hangs_up_is_not_taken_for_an_old_version():
         async with serving:
             address = Address(host="127.0.0.1", port=serving.sockets[0].getsockname()[1])
             with pytest.raises(WireError, match="takes us for a stranger") as refusal:
-                await connect(address, MEMBER, patience_s=5.0)
+                await connect(address, MEMBER, patience_s=LIMIT_S)
             assert not isinstance(refusal.value, VersionMismatch)
 
     asyncio.run(scenario())
@@ -190,7 +191,7 @@ def test_equal_versions_are_let_in():
     async def scenario() -> None:
         front = Front()
         async with listening(front) as address:
-            link = await connect(address, MEMBER, patience_s=5.0)
+            link = await connect(address, MEMBER, patience_s=LIMIT_S)
             link.send(STATUS)
             assert await anext((await front.links.get()).messages()) == STATUS
             assert front.refusals.empty()
