@@ -17,5 +17,5 @@ def test_a_line_is_one_write(unbuffered):
     ours, childs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # what one write brings is one message
     with ours, childs:
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-        subprocess.run([sys.executable, "-c", SAYS], stdout=childs, env=environment, timeout=60, check=True)
+        subprocess.run([sys.executable, "-c", SAYS], stdout=childs, env=environment, timeout=300, check=True)
         assert [ours.recv(100), ours.recv(100)] == [b"first\n", b"second\n"]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 
+from waiting import wait_until_async
+
+from deadpool.control import core_driver
 from deadpool.control.core_driver import CoreDriver
 from deadpool.protocol.inputs import LinkLost, Stalled, Tick
 
@@ -28,14 +32,21 @@ class Listener:
         return self.due
 
 
-def told_after(stall_s: float):
+class Clock:
+    """The driver's, which a test puts forward. Timers of the event loop have their own."""
+
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr(core_driver, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+def told_after(stall_s: float, clock: Clock):
     core = Listener()
 
     async def live():
         driver = CoreDriver(core, perform=lambda effect: None, stall_s=0.1)
         driver.feed(Tick())
-        await asyncio.sleep(0)
-        time.sleep(stall_s)  # the whole process stands still
+        clock.now += stall_s  # the whole process stands still: no timer fires
         driver.feed(LOST)
         driver.stop()
 
@@ -43,23 +54,25 @@ def told_after(stall_s: float):
     return core.told[1:]
 
 
-def test_stall_is_told_before_what_came_in_during_it():
-    stalled, lost = told_after(1.0)
+def test_stall_is_told_before_what_came_in_during_it(monkeypatch):
+    stalled, lost = told_after(1.0, Clock(monkeypatch))
     assert lost == LOST
-    assert isinstance(stalled, Stalled) and 1.0 <= stalled.seconds < 2.0, "all of it, not only since a timer was due"
+    assert stalled == Stalled(seconds=1.0), "all of it, not only since a timer was due"
 
 
-def test_moment_without_news_is_no_stall():
-    assert told_after(0.05) == [LOST]
+def test_moment_without_news_is_no_stall(monkeypatch):
+    assert told_after(0.0625, Clock(monkeypatch)) == [LOST]
 
 
-def test_long_time_without_news_is_no_stall():
-    core = Listener()
+def test_long_time_without_news_is_no_stall(monkeypatch):
+    """It looks at the clock by itself, and less has passed each time than a stall."""
+    core, clock = Listener(), Clock(monkeypatch)
+    monkeypatch.setattr(core, "step", put_forward(clock, core.step))
 
     async def live():
-        driver = CoreDriver(core, perform=lambda effect: None, stall_s=1.0)  # a busy machine may keep it waiting, too
+        driver = CoreDriver(core, perform=lambda effect: None, stall_s=0.1)
         driver.feed(Tick())
-        await asyncio.sleep(2.0)
+        await wait_until_async(lambda: len(core.told) > 8, "looks at the clock")
         driver.feed(LOST)
         driver.stop()
 
@@ -67,14 +80,27 @@ def test_long_time_without_news_is_no_stall():
     assert core.told[-1] == LOST and not any(isinstance(each, Stalled) for each in core.told)
 
 
-def test_deadline_is_told_in_time():
+def put_forward(clock: Clock, step):
+    """Between two inputs, the driver's clock goes on by as much as between two of its looks."""
+
+    def step_and_go_on(input, *, now):
+        effects = step(input, now=now)
+        clock.now += core_driver._CHECK_S
+        return effects
+
+    return step_and_go_on
+
+
+def test_deadline_is_told_in_time(monkeypatch):
+    """By a timer of its own: the next look at the clock, which would tell it too, is an hour away."""
+    monkeypatch.setattr(core_driver, "_CHECK_S", 3600.0)
     core = Listener()
 
     async def live():
         core.due = time.monotonic() + 0.1
         driver = CoreDriver(core, perform=lambda effect: None, stall_s=5.0)
         driver.feed(LOST)
-        await asyncio.sleep(0.2)  # less than to the next look at the clock, which would tell it too
+        await wait_until_async(lambda: len(core.told) > 1, "the deadline")
         driver.stop()
 
     asyncio.run(live())

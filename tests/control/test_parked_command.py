@@ -10,11 +10,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S, wait_until, wait_until_async
 
 from deadpool.control import parked_command
 from deadpool.control.parked_command import ParkedCommand
@@ -32,7 +31,7 @@ COMMANDS = {
 }
 
 OBEDIENT = ("ends on SIGTERM", "has children", "daemonises")
-LONG_S = 10.0
+LONG_S = LIMIT_S
 """Enough for a niced process to end on SIGTERM, however busy the machine is."""
 
 
@@ -44,15 +43,11 @@ class Played:
         self.command = ParkedCommand(command, self.log, told, on_ended=self.ended.put_nowait)
 
     async def began(self) -> None:
-        while not self.log.exists() or "began" not in self.log.read_text():
-            await asyncio.sleep(0.01)
+        await wait_until_async(lambda: has_begun(self.log), "its first line")
 
 
-def wait_for(condition: Callable[[], bool], patience_s: float = 20) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def has_begun(log: Path) -> bool:
+    return log.exists() and "began" in log.read_text()
 
 
 def left(mark: str) -> list[str]:
@@ -76,10 +71,10 @@ def test_it_is_gone_when_it_is_stopped(kind: str, tmp_path: Path, monkeypatch: p
     async def play() -> ParkedWorkEnded:
         played = Played(COMMANDS[kind], tmp_path)
         played.command.start(1)
-        await asyncio.wait_for(played.began(), 20)
+        await played.began()
         monkeypatch.delenv("MARKED_AS")
         played.command.stop()
-        return await asyncio.wait_for(played.ended.get(), 20)
+        return await asyncio.wait_for(played.ended.get(), LIMIT_S)
 
     ended = asyncio.run(play())
     assert left(f"MARKED_AS={tmp_path}") == []
@@ -94,7 +89,7 @@ def test_a_keeper_that_gets_no_cpu_time_leaves_nobody_behind(tmp_path: Path, mon
     async def play() -> None:
         played = Played("(trap '' TERM; setsid sleep 62) & (sleep 62 & sleep 62) & echo began; wait", tmp_path)
         played.command.start(1)
-        await asyncio.wait_for(played.began(), 20)
+        await played.began()
         assert played.command._keeper is not None
         played.command._keeper.send_signal(signal.SIGSTOP)
         await played.command.close()
@@ -112,9 +107,9 @@ def test_it_is_stopped_where_the_kernel_lists_no_children(tmp_path: Path, monkey
     command = "setsid sh -c 'setsid sh -c \"echo began; exec sleep 61\" &' & sleep 60"
     words = [sys.executable, "-c", code, str(LONG_S), str(tmp_path / "log"), command]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as keeper:
-        wait_for(lambda: (tmp_path / "log").exists() and "began" in (tmp_path / "log").read_text())
+        wait_until(lambda: has_begun(tmp_path / "log"), "its first line")
         keeper.terminate()
-        output, _ = keeper.communicate(timeout=20)
+        output, _ = keeper.communicate(timeout=LIMIT_S)
     assert output.split()[1:] == ["0"]
     assert left(f"MARKED_AS={tmp_path}") == []
 
@@ -135,7 +130,7 @@ def test_one_that_cannot_be_started_has_ended(tmp_path: Path, monkeypatch: pytes
         played = Played("echo began", tmp_path)
         played.command.start(1)
         played.command.stop()
-        ended = await asyncio.wait_for(played.ended.get(), 20)
+        ended = await asyncio.wait_for(played.ended.get(), LIMIT_S)
         await played.command.close()
         return ended
 
@@ -146,7 +141,7 @@ def test_its_own_end_is_told_with_its_code(tmp_path: Path) -> None:
     async def play() -> ParkedWorkEnded:
         played = Played("exit 7", tmp_path)
         played.command.start(1)
-        return await asyncio.wait_for(played.ended.get(), 20)
+        return await asyncio.wait_for(played.ended.get(), LIMIT_S)
 
     assert asyncio.run(play()) == ParkedWorkEnded(code=7)
 
@@ -158,7 +153,7 @@ def test_it_is_niced_knows_where_it_is_and_has_no_secret(tmp_path: Path, monkeyp
     async def play() -> None:
         played = Played("nice; env | grep DEADPOOL | sort", tmp_path)
         played.command.start(3)
-        await asyncio.wait_for(played.ended.get(), 20)
+        await asyncio.wait_for(played.ended.get(), LIMIT_S)
 
     asyncio.run(play())
     told = [f"DEADPOOL_PARKED_LOGS={tmp_path}", "DEADPOOL_PARKED_NODE=n0", "DEADPOOL_PARKED_START=3"]
@@ -174,11 +169,11 @@ from deadpool.control.parked_command import ParkedCommand
 async def main():
     command = ParkedCommand("setsid sleep 63 & echo began; sleep 63", Path({str(tmp_path / "log")!r}), {{}}, print)
     command.start(1)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 asyncio.run(main())
 """
     variables = {**os.environ, "MARKED_AS": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", program], env=variables) as agent:
-        wait_for(lambda: (tmp_path / "log").exists() and "began" in (tmp_path / "log").read_text())
+        wait_until(lambda: has_begun(tmp_path / "log"), "its first line")
         agent.send_signal(signal.SIGKILL)
-    wait_for(lambda: not left(f"MARKED_AS={tmp_path}"))
+    wait_until(lambda: not left(f"MARKED_AS={tmp_path}"), "the end of all")

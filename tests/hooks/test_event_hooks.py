@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from http_receiver import Receiver
+from waiting import LIMIT_S, wait_until
 
 from deadpool.event_types import BY_NAME
 from deadpool.hook_rules import ON_EVENT, WEBHOOK, parse_rule
@@ -24,7 +25,8 @@ NO_SPARE = {"t": 5.0, "what": "no_spare", "cause": "fault-1", "generation": "1.2
 
 
 @contextlib.contextmanager
-def hooks(folder: Path, *texts: str, kind: str = ON_EVENT):
+def hooks(folder: Path, *texts: str, kind: str = ON_EVENT, last_s: float = LIMIT_S):
+    """At the end each has `last_s` for what it has not delivered yet."""
     told: list[dict] = []
     running = EventHooks(
         [parse_rule(kind, text) for text in texts], run_dir=folder, tell=lambda event: told.append(event.record())
@@ -33,7 +35,9 @@ def hooks(folder: Path, *texts: str, kind: str = ON_EVENT):
     try:
         yield running, told
     finally:
-        running.close()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(event_hooks, "LAST_S", last_s)
+            running.close()
 
 
 def test_command_gets_the_event_as_json_and_in_its_environment(tmp_path):
@@ -64,7 +68,7 @@ def test_command_that_fails_is_told_once_until_it_has_worked(tmp_path):
     with hooks(tmp_path, command) as (running, told):
         for _ in range(3):
             running.offer(NO_SPARE)
-        wait_until(lambda: running._hooks[0]._waiting.empty() and told)
+        wait_until(lambda: running._hooks[0]._waiting.empty() and told, "the failure")
         (tmp_path / "good").touch()
         running.offer(NO_SPARE)
     assert [(each["what"], each["reason"]) for each in told] == [
@@ -73,18 +77,23 @@ def test_command_that_fails_is_told_once_until_it_has_worked(tmp_path):
 
 
 def test_command_that_hangs_holds_up_nobody_and_ends_with_its_children(tmp_path, monkeypatch):
-    monkeypatch.setattr(event_hooks, "LAST_S", 0.5)
+    monkeypatch.setitem(Command.__init__.__kwdefaults__, "timeout_s", 3600.0)  # whoever waits for it waits too long
     slow = f"no_spare=sleep 1000 & echo $! > {tmp_path}/child; wait"
-    with hooks(tmp_path, slow, f"no_spare=touch {tmp_path}/other") as (running, _):
-        began = time.monotonic()
+    with hooks(tmp_path, slow, f"no_spare=touch {tmp_path}/other", last_s=0.5) as (running, _):
         for _ in range(500):  # more than can wait
             running.offer(NO_SPARE)
-        assert time.monotonic() - began < 1.0
-        wait_until((tmp_path / "other").exists)
-        wait_until((tmp_path / "child").exists)
-        wait_until(lambda: (tmp_path / "child").read_text().strip())
+        wait_until((tmp_path / "other").exists, "the other command")
+        wait_until((tmp_path / "child").exists, "the child")
+        wait_until(lambda: (tmp_path / "child").read_text().strip(), "the child's number")
         child = int((tmp_path / "child").read_text())
-    wait_until(lambda: not Path(f"/proc/{child}").exists() or " Z " in Path(f"/proc/{child}/stat").read_text())
+    wait_until(lambda: _has_ended(child), "the end of the child")
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return " Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
 
 
 def test_command_has_a_time_limit():
@@ -125,7 +134,7 @@ def test_webhook_host_that_is_dead_is_told_without_the_url(listens):
         hook.start()
         for _ in range(3):
             hook.offer({"what": "failed", "text": "x"}, now=0.0)
-        hook.close(time.monotonic() + 10.0)
+        hook.close(time.monotonic() + LIMIT_S)
     (event,) = told
     assert event.what == "hook_failed" and "SECRET" not in json.dumps(event.detail)
     assert event.detail["hook"] == "webhook 127.0.0.1"
@@ -148,13 +157,6 @@ def test_failure_of_a_hook_calls_no_hook(tmp_path):
     with hooks(tmp_path, f"hook_failed=touch {tmp_path}/called") as (running, _):
         running.offer({"t": 1.0, "what": "hook_failed", "hook": "command x", "reason": "y"})
     assert not (tmp_path / "called").exists()
-
-
-def wait_until(ready, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_descriptors_of_the_coordinator_are_not_inherited(tmp_path):
