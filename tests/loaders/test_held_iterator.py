@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
+from waiting import LIMIT_S
 
 from deadpool.errors import ConfigError
 from deadpool.snapshot.state import ProtectedState
@@ -216,7 +217,7 @@ def test_twice_and_after_a_restore_the_workers_are_still_looked_after():
     assert script.held is not None
     with pytest.raises(RuntimeError, match="killed by signal"):
         script.held._workers[0].kill()
-        threading.Event().wait(10)  # torch raises here, when it is told of the death
+        threading.Event().wait(LIMIT_S)  # torch raises here, when it is told of the death
 
 
 def test_control_the_loaders_own_load_state_dict_leaves_a_held_iterator_where_it_was():

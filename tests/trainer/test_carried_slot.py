@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import pairwise
 
 import numpy as np
+from waiting import wait_until
 
 from deadpool.protocol.seal import Geometry
 from deadpool.trainer.capture_tasks import CarriedSlot
@@ -38,20 +40,26 @@ def test_tensors_are_the_carriers_and_the_record_is_its_own():
 
 
 def test_another_thread_runs_while_a_large_slot_is_filled():
+    """It never pauses for as long as half of a fill, if the machine lets it run: one fill of several shows it."""
     place, source, geometry = filled(0, 256 * MIB)
-    times: list[float] = []
-    ended = threading.Event()
 
-    def run_on() -> None:
-        while not ended.is_set():
-            times.append(time.perf_counter())
-            time.sleep(0)
+    def longest_pause_share() -> float:
+        times: list[float] = []
+        ended = threading.Event()
 
-    thread = threading.Thread(target=run_on)
-    thread.start()
-    began = time.perf_counter()
-    place.fill(memoryview(source), geometry)
-    end = time.perf_counter()
-    ended.set()
-    thread.join()
-    assert sum(began < each < end for each in times) > 20
+        def run_on() -> None:
+            while not ended.is_set():
+                times.append(time.perf_counter())
+                time.sleep(0)
+
+        thread = threading.Thread(target=run_on)
+        thread.start()
+        began = time.perf_counter()
+        place.fill(memoryview(source), geometry)
+        end = time.perf_counter()
+        ended.set()
+        thread.join()
+        moments = [began, *(each for each in times if began < each < end), end]
+        return max(late - early for early, late in pairwise(moments)) / (end - began)
+
+    wait_until(lambda: longest_pause_share() < 0.5, "a fill beside which the other thread ran", limit_s=60.0)

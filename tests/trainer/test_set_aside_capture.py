@@ -10,7 +10,7 @@ import torch
 from capture_stage import FIRST, Stage
 from device_twin import DeviceTwin
 from test_late_device import in_thread, poor_budget
-from waiting import LIMIT_S
+from waiting import LIMIT_S, wait_until
 
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Captured, Missed
@@ -81,13 +81,9 @@ def test_training_goes_on_while_the_clones_are_copied(make_stage):
     for number in (3, 4):
         stage.train()
         ahead = in_thread(stage.end_step)
-        for _ in range(2000):
-            stage.twin.catch_up()
-            stage.twin.copy(1)  # the copy goes on, batch by batch
-            ahead.join(0.005)
-            if not ahead.is_alive():
-                break
-        assert not ahead.is_alive() and stage.job.number == number
+        stage.twin.copy(1)  # the copy goes on, by one of many batches
+        wait_until(lambda ahead=ahead: stage.twin.catch_up() or not ahead.is_alive(), "the boundary")
+        assert stage.job.number == number
     assert stage.captured() == [0]  # the copy was not over meanwhile
     stage.twin.computing = False
     stage.twin.catch_up()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from waiting import wait_until
 
 from deadpool.trainer.wait_meter import PERIOD_S, WaitMeter
 
@@ -16,21 +17,35 @@ LONG_S = 30 * PERIOD_S
 
 @pytest.fixture
 def meter() -> Iterator[WaitMeter]:
-    meter = WaitMeter()
+    meter, threads = WaitMeter(), torch.get_num_threads()
     yield meter
     meter.close()
+    torch.set_num_threads(threads)
 
 
-def wait_in_torch() -> None:
+def wait_in_torch(until: Callable[[], object]) -> None:
     """As for a collective: the lock of the interpreter is free, and somebody else will end it."""
     future: torch.futures.Future[None] = torch.futures.Future()
-    timer = threading.Timer(LONG_S, lambda: future.set_result(None))
-    timer.start()
+
+    def end() -> None:
+        try:
+            wait_until(until, "what ends the wait")
+        finally:
+            future.set_result(None)
+
+    other = threading.Thread(target=end)
+    other.start()
     future.wait()
-    timer.join()
+    other.join()
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    began = time.monotonic()
+    return lambda: time.monotonic() - began >= seconds
 
 
 def compute_in_torch() -> None:
+    torch.set_num_threads(1)  # else it waits for threads of its own, where others have the CPUs
     matrix = torch.randn(200, 200)
     deadline = time.monotonic() + LONG_S
     while time.monotonic() < deadline:
@@ -52,7 +67,8 @@ def waited_share(meter: WaitMeter, work: Callable[[], None]) -> float:
 
 
 def test_waiting_inside_torch_is_waiting(meter: WaitMeter) -> None:
-    assert waited_share(meter, wait_in_torch) > 0.7
+    """It lasts until so much of it is counted, and no more is counted than it lasts."""
+    assert waited_share(meter, lambda: wait_in_torch(lambda: meter._waited_s >= LONG_S)) <= 1.0
 
 
 @pytest.mark.parametrize("work", [compute_in_torch, compute_in_python, lambda: time.sleep(LONG_S)])
@@ -63,12 +79,17 @@ def test_work_of_its_own_is_none(meter: WaitMeter, work: Callable[[], None]) -> 
 def test_outside_of_steps_nothing_counts(meter: WaitMeter) -> None:
     meter.begin_step()
     meter.end_step()
-    wait_in_torch()
+    wait_in_torch(after(LONG_S))
     assert meter.take() == 0
 
 
 def test_waiting_that_is_known_is_not_counted_twice(meter: WaitMeter) -> None:
     meter.begin_step()
+    outside = time.monotonic()
     with meter.waiting():
-        wait_in_torch()
-    assert meter.take() == pytest.approx(LONG_S, rel=0.2)
+        inside = time.monotonic()
+        wait_in_torch(after(LONG_S))
+        least = time.monotonic() - inside
+    most = time.monotonic() - outside
+    waited = meter.take()
+    assert waited is not None and least <= waited <= most
