@@ -32,7 +32,8 @@ from deadpool.trainer.adapters import Adapter, adapters_for, fsdp2
 
 WIDTH = 16
 LAYERS = 6
-GROUP_TIMEOUT_S = 20.0
+GROUP_TIMEOUT_S = 3600.0
+"""Longer than any test may take: whatever ends a wait here, it was not its own time-out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +239,7 @@ class Child:
             try:
                 self._train(job)
             except Exception:
-                if self._recovered or not self._failed.wait(5):
+                if self._recovered or not self._failed.wait(GROUP_TIMEOUT_S):
                     raise
                 self._failed.clear()
                 job.reset()

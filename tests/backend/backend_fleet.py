@@ -18,6 +18,7 @@ from typing import Any
 import backend_child
 import torch.distributed as dist
 from backend_child import Scenario
+from waiting import LIMIT_S
 
 _context = multiprocessing.get_context("forkserver")
 
@@ -106,7 +107,9 @@ def _receive(pipe: Any) -> tuple[Any, ...]:
         return ("dead",)
 
 
-def run_job(scenario: Scenario, *, rehearse: bool = True, deadline_s: float = 30.0, redo_s: float = 30.0) -> Outcome:
+def run_job(
+    scenario: Scenario, *, rehearse: bool = True, deadline_s: float = LIMIT_S, redo_s: float = LIMIT_S
+) -> Outcome:
     """Runs the job to its end; if the scenario has a victim, a stand-in that was built beside takes its rank."""
     deadline = time.monotonic() + deadline_s
     outcome = Outcome()
@@ -129,7 +132,7 @@ def run_job(scenario: Scenario, *, rehearse: bool = True, deadline_s: float = 30
     return outcome
 
 
-def run_in_children(function: Callable[..., Any], ranks: int = 1, deadline_s: float = 30.0) -> list[Any]:
+def run_in_children(function: Callable[..., Any], ranks: int = 1, deadline_s: float = LIMIT_S) -> list[Any]:
     """What function(rank, port of a store) returns in that many processes."""
     server = _server()
     started = [Child(backend_child.call, function, (rank, server.port)) for rank in range(ranks)]
@@ -138,7 +141,7 @@ def run_in_children(function: Callable[..., Any], ranks: int = 1, deadline_s: fl
 
 
 def _server() -> dist.TCPStore:
-    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=LIMIT_S))
 
 
 def _replace_the_victim(scenario: Scenario, fleet: list[Child], port: int, outcome: Outcome, deadline: float) -> None:

@@ -23,7 +23,7 @@ if rank == 0:
     os.write(there, str(store.port).encode())
 else:
     store = dist.TCPStore("127.0.0.1", int(os.read(here, 10)), is_master=False)
-groups = Groups(timeout_s=20)
+groups = Groups(timeout_s=3600)
 groups.install()
 groups.init(backend="gloo", store=store, rank=rank, world_size=2, detached=False)
 dist.barrier()

@@ -21,7 +21,7 @@ from deadpool.trainer.adapters import adapters_for
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
 
 MICROBATCHES = 4
-BOOK_WAIT_S = 20.0
+BOOK_WAIT_S = 300.0
 
 
 class PipelineJob(Job):

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from backend_child import connect
 from backend_fleet import run_in_children
 from test_group_abort import joined_groups, meet
+from waiting import LIMIT_S, wait_until
 
 from deadpool.backend.groups import Groups
 from deadpool.backend.supervisor import Supervisor
@@ -23,15 +25,13 @@ pytestmark = pytest.mark.e2e
 
 
 def soon(groups: Groups) -> bool:
-    """A death is seen as soon as the system has cleaned up after it."""
-    deadline = time.monotonic() + 5
-    while not groups.has_lost_a_peer() and time.monotonic() < deadline:
-        time.sleep(0.005)
+    """A death is seen as soon as the system has cleaned up after it, and stays seen."""
+    wait_until(groups.has_lost_a_peer, "the loss of a peer")
     return groups.has_lost_a_peer()
 
 
 def die_when_told(store: dist.Store) -> None:
-    store.wait(["die"], timedelta(seconds=20))
+    store.wait(["die"], timedelta(seconds=LIMIT_S))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -92,10 +92,7 @@ def test_cause_of_an_exception_is_seen_when_it_comes() -> None:
 
 def await_closed_connection(groups: Groups) -> None:
     """Until a connection to a peer has closed, for whatever reason."""
-    deadline = time.monotonic() + 30
-    while not groups._supervisor.missing_connections():
-        assert time.monotonic() < deadline, "no connection has closed"
-        time.sleep(0.01)
+    wait_until(groups._supervisor.missing_connections, "a connection that has closed")
 
 
 def destroy_here_and_there(rank: int, port: int) -> list[bool]:
@@ -223,25 +220,33 @@ def test_rebuilt_groups_are_whole() -> None:
     assert run_in_children(rebuilt, ranks=2) == [[False], [False]]
 
 
-def test_checking_a_thousand_connections_costs_milliseconds() -> None:
+def test_checking_many_connections_costs_as_much_for_each_as_checking_few() -> None:
+    few_s, many_s = (cost_of_checking(count) for count in (100, 1000))
+    assert many_s < 40 * few_s  # 10 times as many connections; 100 times if each were compared with all
+
+
+def cost_of_checking(count: int) -> float:
+    """The CPU time of one check, the least of several; the loss of one connection of so many is seen."""
     supervisor = Supervisor()
     with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
         ends: list[socket.socket] = []
 
         def meet_many() -> None:
-            for _ in range(1000):
+            for _ in range(count):
                 ends.extend((socket.create_connection(server.getsockname()), server.accept()[0]))
 
-        supervisor.run("making a large group", meet_many, connections=1000)
+        supervisor.run("making a large group", meet_many, connections=count)
         supervisor.name_last_made("0")
         assert supervisor.missing_connections() == {}
-        began = time.process_time()
-        for _ in range(10):
-            supervisor.missing_connections()
-        each_s = (time.process_time() - began) / 10
-        print(f"{len(supervisor._peers.claimed)} connections: {1e3 * each_s:.2f} ms")
+        least_s = min(_cpu_s(supervisor.missing_connections) for _ in range(10))
         ends[1].close()
         assert supervisor.missing_connections() == {("0",): 1}
         for end in ends:
             end.close()
-    assert each_s < 0.02
+    return least_s
+
+
+def _cpu_s(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from backend_child import connect
+from backend_child import GROUP_TIMEOUT_S, connect
 from backend_fleet import run_in_children
 from test_group_abort import joined_groups, meet
 from torch import nn
@@ -42,7 +42,7 @@ def summed(group: Any, rank: int) -> float:
 
 
 def detached(rank: int, world_size: int) -> Groups:
-    groups = Groups(timeout_s=20.0)
+    groups = Groups(timeout_s=GROUP_TIMEOUT_S)
     groups.install()
     groups.init(backend="gloo", store=dist.HashStore(), rank=rank, world_size=world_size, detached=True)
     return groups
@@ -75,7 +75,7 @@ class StoreInPython(ReleasableStore):
 
 
 def split_at_once(rank: int, port: int) -> float:
-    groups, store = Groups(timeout_s=20.0), connect(port)
+    groups, store = Groups(timeout_s=GROUP_TIMEOUT_S), connect(port)
     groups.install()
     groups.init(backend="gloo", store=StoreInPython(connect(port)), rank=rank, world_size=2, detached=False)
     pair = dist.group.WORLD.split_group([0, 1])
@@ -244,7 +244,7 @@ def test_a_backend_that_cannot_be_rebuilt_is_refused() -> None:
 def accepted(rank: int, port: int) -> dict[str, str]:
     found = {}
     for backend in ("gloo", "cpu:gloo", "cpu:gloo,cuda:gloo", "cuda:nccl,cpu:gloo", "cpu:nccl", "gloo,gloo", "mpi", ""):
-        groups = Groups(timeout_s=20.0)
+        groups = Groups(timeout_s=GROUP_TIMEOUT_S)
         groups.install()
         try:
             groups.init(backend=backend, store=dist.HashStore(), rank=0, world_size=1, detached=True)
@@ -294,7 +294,7 @@ def _entries(directory: str) -> int:
 
 @pytest.mark.thorough
 def test_300_rebuilds_leave_nothing_behind() -> None:
-    for counts in run_in_children(rebuild_often, ranks=2, deadline_s=100.0):
+    for counts in run_in_children(rebuild_often, ranks=2):
         descriptors, threads = zip(*counts, strict=True)
         # Replaced backends go in threads of their own, a bit later: now and then some are counted that are about to go.
         assert min(descriptors[-20:]) <= max(descriptors[:10])

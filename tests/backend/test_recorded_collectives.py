@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from backend_child import connect
+from backend_child import GROUP_TIMEOUT_S, connect
 from backend_fleet import run_in_children
 
 from deadpool.backend.collective_replay import CollectiveReplay
@@ -106,7 +106,7 @@ def _neighbours(rank: int) -> list[Any]:
 
 
 def converse(rank: int, port: int) -> tuple[list[Any], bytes, bool]:
-    groups, replay, originals = Groups(timeout_s=20), CollectiveReplay(), dict(vars(dist.ProcessGroup))
+    groups, replay, originals = Groups(timeout_s=GROUP_TIMEOUT_S), CollectiveReplay(), dict(vars(dist.ProcessGroup))
     groups.install()
     replay.record()
     groups.init(backend="gloo", store=connect(port), rank=rank, world_size=2, detached=False)
@@ -121,7 +121,7 @@ def converse(rank: int, port: int) -> tuple[list[Any], bytes, bool]:
 
 
 def rehearse(rank: int, port: int, played: int, book: bytes) -> list[Any]:
-    groups, replay = Groups(timeout_s=20), CollectiveReplay()
+    groups, replay = Groups(timeout_s=GROUP_TIMEOUT_S), CollectiveReplay()
     groups.install()
     replay.replay(RecordedCollectives.unpack(book).get)
     groups.init(backend="gloo", store=dist.HashStore(), rank=played, world_size=2, detached=True)
@@ -146,7 +146,7 @@ def test_rehearsal_hears_what_the_live_rank_heard() -> None:
 
 
 def rehearse_without_a_book(rank: int, port: int) -> list[Any]:
-    groups, replay = Groups(timeout_s=20), CollectiveReplay()
+    groups, replay = Groups(timeout_s=GROUP_TIMEOUT_S), CollectiveReplay()
     groups.install()
     replay.replay(lambda key: None)
     groups.init(backend="gloo", store=dist.HashStore(), rank=1, world_size=2, detached=True)
@@ -163,7 +163,7 @@ def test_without_an_entry_a_receive_gives_zeros_and_the_rest_is_left_alone() -> 
 
 def record_twice(rank: int, port: int) -> list[list[float]]:
     """The first step is cut off and done again; then another process goes on from the lost one's book."""
-    groups, replay = Groups(timeout_s=20), CollectiveReplay()
+    groups, replay = Groups(timeout_s=GROUP_TIMEOUT_S), CollectiveReplay()
     groups.install()
     replay.record()
     groups.init(backend="gloo", store=dist.HashStore(), rank=0, world_size=1, detached=False)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from backend_child import Model, connect
-from backend_fleet import run_in_children as run_in_children_soon
+from backend_child import GROUP_TIMEOUT_S, Model, connect
+from backend_fleet import run_in_children
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.e2e
 
 WORLD, STEPS, MICRO = 4, 3, 2
 CARRIED = {2: 0, 3: 1}
-run_in_children = functools.partial(run_in_children_soon, deadline_s=90.0)  # four processes start on few cores
 LAYOUTS = ("ddp", "ddp-view", "ddp-unused", "ddp-hook", "hsdp", "hsdp-root-only", "hsdp-parts", "hsdp-sums")
 
 _alive: list[nn.Module] = []
@@ -68,7 +67,7 @@ def switch(model: nn.Module, wanted: bool) -> None:
 @contextmanager
 def joined(rank: int, port: int, carried: dict[int, int], layout: str) -> Iterator[tuple[nn.Module, GradientSync]]:
     """The model as a process has it that took its place in a job in which some ranks have no process."""
-    groups = Groups(timeout_s=10)
+    groups = Groups(timeout_s=GROUP_TIMEOUT_S)
     groups.install()
     groups.init(backend="gloo", store=dist.HashStore(), rank=rank, world_size=WORLD, detached=True)
     model = make_model(layout)
@@ -218,7 +217,7 @@ def _flags(model: nn.Module) -> list[bool]:
 
 
 def in_detached_groups(function: Any, rank: int, port: int) -> Any:
-    groups = Groups(timeout_s=10)
+    groups = Groups(timeout_s=GROUP_TIMEOUT_S)
     groups.install()
     groups.init(backend="gloo", store=dist.HashStore(), rank=rank, world_size=WORLD, detached=True)
     try:
