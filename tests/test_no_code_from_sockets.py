@@ -60,9 +60,9 @@ def _called(node: ast.AST) -> set[str]:
             return set()
 
 
-@pytest.mark.parametrize("module", modules())
-def test_no_module_reads_a_format_that_carries_code(module):
-    assert findings(source_of(module).read_text(encoding="utf-8")) == ALLOWED.get(module, set())
+def test_no_module_reads_a_format_that_carries_code():
+    found = {module: findings(source_of(module).read_text(encoding="utf-8")) for module in modules()}
+    assert {module: names for module, names in found.items() if names} == ALLOWED
 
 
 @pytest.mark.parametrize(
