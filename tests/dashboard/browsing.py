@@ -7,10 +7,11 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from waiting import LIMIT_S, wait_until
 
 COMMAND = [sys.executable, "-m", "deadpool.cli.main"]
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
@@ -32,12 +33,12 @@ def served(folder: Path) -> Iterator[str]:
             yield found.group()
         finally:
             server.terminate()
-            server.wait(20)
+            server.wait(LIMIT_S)
 
 
 def token_of(folder: Path) -> str:
     words = [*COMMAND, "dashboard", "--token", "--run-dir", str(folder)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout.strip()
 
 
 class Requests:
@@ -55,18 +56,16 @@ class Requests:
 
 
 def log_in(page: Any, address: str, token: str) -> None:
+    page.set_default_timeout(1000 * LIMIT_S)
     page.goto(address)
     page.fill("#token", token)
     page.click("#login button")
     page.wait_for_selector("#figure-step")
 
 
-def wait(page: Any, condition: str, timeout_s: float = 90.0) -> None:
+def wait(page: Any, condition: str) -> None:
     """Playwright's own wait_for_function evaluates its text inside the page, which the page's policy forbids."""
-    deadline = time.monotonic() + timeout_s
-    while not page.evaluate(condition):
-        assert time.monotonic() < deadline, f"{condition} did not come true within {timeout_s:g} s"
-        page.wait_for_timeout(50)
+    wait_until(lambda: page.evaluate(condition), condition)
 
 
 def text_of(page: Any, selector: str) -> str:

@@ -14,6 +14,7 @@ import sys
 
 import pytest
 from dashboard_records import SEATS_OF_SMALL_RUN, T0, small_run, status
+from waiting import LIMIT_S
 
 from deadpool.dashboard.access_token import access_token
 from deadpool.dashboard.feed import Feed
@@ -34,7 +35,7 @@ def serving(folder, check, ask=None):
         server = DashboardServer(Feed(RunFiles(folder), ask), TOKEN)
         address = await server.start("127.0.0.1", 0)
         try:
-            async with asyncio.timeout(30), aiohttp.ClientSession() as session:
+            async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as session:
                 return await check(session, address)
         finally:
             await server.close()
@@ -176,7 +177,7 @@ def test_report_holds_everything_and_runs_nothing_from_nodes(tmp_path):
     log.write_text(json.dumps({"t": T0, "what": "joined", "node": evil, "spare": True}) + "\n" + log.read_text())
     out = tmp_path / "out" / "report.html"
     done = subprocess.run(
-        [*COMMAND, "report", str(folder), "--out", str(out)], capture_output=True, text=True, timeout=60
+        [*COMMAND, "report", str(folder), "--out", str(out)], capture_output=True, text=True, timeout=LIMIT_S
     )
     assert done.returncode == 0, done.stderr
     text = out.read_text()
@@ -187,7 +188,7 @@ def test_report_holds_everything_and_runs_nothing_from_nodes(tmp_path):
 
 
 def test_report_of_no_job_is_refused(tmp_path):
-    done = subprocess.run([*COMMAND, "report", str(tmp_path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*COMMAND, "report", str(tmp_path)], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 2 and "give the run folder of a job" in done.stderr
 
 
@@ -202,14 +203,14 @@ def test_command_keeps_the_token_out_of_its_output(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DEADPOOL_")}
     words = [*COMMAND, "dashboard", "--run-dir", str(folder)]
     token = subprocess.run(
-        [*words, "--token"], capture_output=True, text=True, timeout=60, env=environment
+        [*words, "--token"], capture_output=True, text=True, timeout=LIMIT_S, env=environment
     ).stdout.strip()
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
         lines = [server.stdout.readline(), server.stdout.readline()]
         host, port = re.search(r"http://([\d.]+):(\d+)/", lines[0]).groups()
-        socket.create_connection((host, int(port)), timeout=10).close()
+        socket.create_connection((host, int(port)), timeout=LIMIT_S).close()
         server.send_signal(signal.SIGTERM)
-        assert server.wait(10) == 0
+        assert server.wait(LIMIT_S) == 0
     assert host == "127.0.0.1" and len(token) == 64 and token not in "".join(lines)
 
 

@@ -246,16 +246,21 @@ def test_thousand_nodes_are_read_and_shown_in_time(tmp_path):
         *fault(1, T0 + 60, seats, position=7, spare=node_name(1024), per_node=8, step=99),
     ]
     folder = write_run(tmp_path / "run", records, nodes=1024, per_node=8)
-    began = time.perf_counter()
-    for line in (folder / "events.jsonl").read_text().splitlines():
-        json.loads(line)
-    parsed = time.perf_counter() - began
     files, told = RunFiles(folder), status(seats, [node_name(1024 + i) for i in range(8)], 8, 100)
     files.refresh()
-    began = time.perf_counter()
     parts = view(files.history, files.losses, files.job(), told, now=T0 + 100)
-    built = time.perf_counter() - began
-    print(f"parsing {len(records)} records {parsed:.2f} s, a view {built:.2f} s")
     assert sum(map(len, parts["cells"]["states"])) == 8 * (1024 + 8)  # the lost node's spare is among the told ones
     assert len(files.fault("fault-1")["rows"]) == 64
+    parsed = least_cpu_s(lambda: [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()])
+    built = least_cpu_s(lambda: view(files.history, files.losses, files.job(), told, now=T0 + 100))
     assert built < parsed
+
+
+def least_cpu_s(work) -> float:
+    """Of several attempts: what else the machine does only adds to it."""
+    took = []
+    for _ in range(5):
+        began = time.process_time()
+        work()
+        took.append(time.process_time() - began)
+    return min(took)
