@@ -6,15 +6,13 @@ import contextlib
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-_START_S = 60.0
+from waiting import LIMIT_S, wait_until
 
 
 @contextlib.contextmanager
@@ -34,7 +32,7 @@ def serving_s3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         for name, value in (("ENDPOINT_URL", address), ("ACCESS_KEY_ID", "none"), ("SECRET_ACCESS_KEY", "none")):
             monkeypatch.setenv(f"AWS_{name}", value)
         request = urllib.request.Request(f"{address}/bucket", method="PUT")
-        urllib.request.urlopen(request, timeout=30.0).close()  # s3fs would keep threads in this process
+        urllib.request.urlopen(request, timeout=LIMIT_S).close()  # s3fs would keep threads in this process
         yield "bucket"
     finally:
         server.kill()
@@ -42,11 +40,11 @@ def serving_s3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def _await(address: str) -> None:
-    deadline = time.monotonic() + _START_S
-    while True:
+    def answers() -> bool:
         try:
-            urllib.request.urlopen(address, timeout=5.0).close()
-            return
+            urllib.request.urlopen(address, timeout=LIMIT_S).close()
         except (urllib.error.URLError, OSError):
-            assert time.monotonic() < deadline, "moto's server did not start"
-            time.sleep(0.2)
+            return False
+        return True
+
+    wait_until(answers, "moto's server")

@@ -1,4 +1,4 @@
-"""The `deadpool` command as a process of its own, and waiting for what it does."""
+"""The `deadpool` command as a process of its own."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+from waiting import LIMIT_S
 
 WAITING_SCRIPT = Path(__file__).with_name("waiting_script.py")
 COMMAND = [sys.executable, "-m", "deadpool.cli.main"]
 
 
-def deadpool(*arguments: object, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+def deadpool(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs to its end."""
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=timeout_s,
+        timeout=LIMIT_S,
     )
 
 
@@ -38,15 +38,6 @@ def started(*arguments: object, output: Path) -> Iterator[subprocess.Popen[bytes
     finally:
         process.kill()
         process.wait()
-
-
-def await_true(ready: Callable[[], object], what: str, timeout_s: float = 60.0) -> float:
-    """How long it took."""
-    began = time.monotonic()
-    while not ready():
-        assert time.monotonic() < began + timeout_s, f"{what} did not come within {timeout_s:g} s"
-        time.sleep(0.02)
-    return time.monotonic() - began
 
 
 def alive() -> list[str]:

@@ -7,7 +7,8 @@ import json
 import socket
 
 import pytest
-from command import WAITING_SCRIPT, await_true, deadpool, started
+from command import WAITING_SCRIPT, deadpool, started
+from waiting import wait_until
 
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 
@@ -23,7 +24,7 @@ def test_coordinator_serves_with_the_credentials_of_its_environment(tmp_path, mo
     monkeypatch.setenv(SECRET_FILE_VARIABLE, str(secret))
     monkeypatch.setenv(TLS_VARIABLE, tls)
     with started("coordinator", "--nodes", 1, "--run-dir", folder, output=tmp_path / "out"):
-        await_true((folder / "job.json").exists, "the coordinator")
+        wait_until((folder / "job.json").exists, "the coordinator")
         assert json.loads((folder / "job.json").read_text())["tls"] == tls
         assert not (folder / "secret").exists(), "the job has one already"
         assert "phase" in json.loads(deadpool("status", "--run-dir", folder, "--json").stdout)
@@ -49,11 +50,11 @@ def test_coordinators_that_share_nothing_but_the_secret(tmp_path, monkeypatch):
         ]
         for name in ("n0", "n1", "n2"):
             running.enter_context(agent(name, places, tmp_path))
-        await_true(lambda: len(nodes_of(folders[0])) == 3, "all nodes at the first")
-        await_true(lambda: len(list(tmp_path.glob("rank*"))) == 3, "all ranks")
+        wait_until(lambda: len(nodes_of(folders[0])) == 3, "all nodes at the first")
+        wait_until(lambda: len(list(tmp_path.glob("rank*"))) == 3, "all ranks")
         assert not (folders[1] / "job.json").exists()
         coordinators[0].kill()
-        await_true(lambda: len(nodes_of(folders[1])) == 3, "all nodes at the second")
+        wait_until(lambda: len(nodes_of(folders[1])) == 3, "all nodes at the second")
 
 
 def coordinator(place, places, folder):

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-import pytest
+from waiting import LIMIT_S
 
 from deadpool.journal import Entry, Jsonl, Run
 from deadpool.journal.reading import JournalReader, newest_runs
@@ -21,7 +21,7 @@ def write(folder, run: Run, *steps: int, begin: float = 0.0) -> None:
 
 def printed(*arguments: object) -> list[dict]:
     command = [sys.executable, "-m", "deadpool.cli.main", "journal", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -49,7 +49,7 @@ def test_the_run_folder_and_its_newest_job(tmp_path):
 
 def test_folder_that_is_not_there(tmp_path):
     command = [sys.executable, "-m", "deadpool.cli.main", "journal", str(tmp_path / "none")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 2 and "does not exist" in done.stderr
 
 
@@ -66,7 +66,6 @@ def test_what_comes_later_is_read_once_and_torn_lines_wait(tmp_path):
     assert newest_runs([]) == []
 
 
-@pytest.mark.timeout(60)
 def test_follow(tmp_path):
     write(tmp_path, Run("a", 0), 0)
     command = [sys.executable, "-m", "deadpool.cli.main", "journal", str(tmp_path), "--follow"]

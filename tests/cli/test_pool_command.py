@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command import await_true, started
+from command import started
 from typer.testing import CliRunner
+from waiting import wait_until
 
 from deadpool.cli.main import app
 
@@ -67,11 +68,11 @@ def test_memory_of_a_machine_has_one_default() -> None:
 def test_a_port_that_is_taken_and_a_folder_that_is_in_use(tmp_path: Path, refused: Run) -> None:
     pool, output = tmp_path / "pool", tmp_path / "output"
     with started("pool", "serve", "--pool", pool, output=output):
-        await_true(lambda: "the pool listens" in output.read_text(), "the pool")
+        wait_until(lambda: "the pool listens" in output.read_text(), "the pool")
         assert "cannot be used: process" in refused("serve", "--pool", pool)
         machine = ["join", "--pool", pool, "--name", "s0", "--folder", tmp_path / "s0"]
         with started("pool", *machine, output=tmp_path / "s0.log"):
-            await_true(lambda: "machine s0 joined" in output.read_text(), "the machine")
+            wait_until(lambda: "machine s0 joined" in output.read_text(), "the machine")
             assert "s0' cannot be used: process" in refused(*machine)
     ended = refused("status", "--pool", pool)
     assert ended.startswith("no pool answers at 127.0.0.1:")

@@ -8,7 +8,8 @@ import stat
 
 import psutil
 import pytest
-from command import WAITING_SCRIPT, await_true, deadpool, started
+from command import WAITING_SCRIPT, deadpool, started
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def test_job_is_private(tmp_path, careless, tls):
     ranks.mkdir()
     job = ["run", "--run-dir", run_dir, "--nodes", 2, "--interface", "lo", "--tls", tls, WAITING_SCRIPT, ranks]
     with started(*job, output=tmp_path / "out") as process:
-        await_true(lambda: len(list(ranks.iterdir())) == 2, "both ranks")
+        wait_until(lambda: len(list(ranks.iterdir())) == 2, "both ranks")
         assert json.loads(deadpool("status", "--run-dir", run_dir, "--json").stdout)["phase"] == "running"
         secret = (run_dir / "secret").read_text()
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]

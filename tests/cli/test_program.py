@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import COMMAND, deadpool
+from waiting import LIMIT_S
 
 TELL = """
 import json, os, pickle, sys
@@ -40,7 +41,7 @@ if __name__ == "__main__":
     print("LOADED", [int(each) for each in loader], flush=True)
     queue = multiprocessing.get_context("spawn").Queue()
     torch.multiprocessing.spawn(work, args=(queue,), nprocs=1)
-    print("SPAWNED", queue.get(timeout=30), flush=True)
+    print("SPAWNED", queue.get(timeout=300), flush=True)
 """
 
 
@@ -67,7 +68,7 @@ def said(printed: str, word: str) -> str:
 
 
 def under_python(*words: str) -> dict[str, object]:
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     return dict(json.loads(said(done.stdout, "FOUND")))
 
 
@@ -104,7 +105,7 @@ def test_runs_as_python_does(project, ours, pythons):
 )
 def test_spawned_processes_find_the_main_module(project, words):
     """Workers of a loader and of torch.multiprocessing import it anew, and unpickle what it defines."""
-    done = deadpool("run", "--run-dir", project / "run", *words, timeout_s=120.0)
+    done = deadpool("run", "--run-dir", project / "run", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert said(done.stdout, "LOADED") == "[0, 1, 4, 9]"
     assert said(done.stdout, "SPAWNED") == "('spawned', 0, '__mp_main__')"
@@ -152,7 +153,7 @@ def test_agent_that_cannot_preload_says_so(project, tmp_path):
             next(line for line in coordinator.stdout if "listens on" in line).partition("listens on ")[2].split(",")[0]
         )
         agent = [*COMMAND, "agent", "--join", place, "--preload", "nowhere_to_be_found", "pack/deep/script.py"]
-        done = subprocess.run(agent, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(agent, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     finally:
         coordinator.kill()
         coordinator.communicate()

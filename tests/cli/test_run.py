@@ -6,9 +6,8 @@ import json
 import signal
 
 import pytest
-from command import WAITING_SCRIPT, alive, await_true, deadpool, started
-
-ENDING_S = 5.0  # on a busy machine; about one otherwise
+from command import WAITING_SCRIPT, alive, deadpool, started
+from waiting import LIMIT_S, wait_until
 
 
 def write_script(folder, text):
@@ -59,10 +58,15 @@ def test_ended_from_outside(tmp_path, sig, code):
     ranks = tmp_path / "ranks"
     ranks.mkdir()
     with started("run", "--run-dir", tmp_path / "run", WAITING_SCRIPT, ranks, output=tmp_path / "out") as process:
-        await_true(lambda: any(ranks.iterdir()), "the script")
+        wait_until(lambda: any(ranks.iterdir()), "the script")
         process.send_signal(sig)
-        assert process.wait(2 * ENDING_S) == code
-        await_true(lambda: not alive(), "the end of every process", ENDING_S)
+        assert process.wait(LIMIT_S) == code
+        wait_until(lambda: not alive(), "the end of every process")
+
+
+def running_status(run_dir):
+    status = json.loads(deadpool("status", *run_dir, "--json").stdout)
+    return status if status["phase"] == "running" else None
 
 
 def test_status_kill_and_interrupt(tmp_path):
@@ -71,15 +75,15 @@ def test_status_kill_and_interrupt(tmp_path):
     ranks.mkdir()
     job = ["run", *run_dir, "--nodes", 2, WAITING_SCRIPT, ranks]
     with started(*job, output=tmp_path / "out") as process:
-        await_true(lambda: len(list(ranks.iterdir())) == 2, "both ranks")
-        status = json.loads(deadpool("status", *run_dir, "--json").stdout)
-        assert status["phase"] == "running" and [node["ranks"] for node in status["nodes"]] in ([[0], [1]], [[1], [0]])
+        wait_until(lambda: len(list(ranks.iterdir())) == 2, "both ranks")
+        status = wait_until(lambda: running_status(run_dir), "a job that runs")
+        assert [node["ranks"] for node in status["nodes"]] in ([[0], [1]], [[1], [0]])
         assert "running" in deadpool("status", *run_dir).stdout
 
         hit = deadpool("kill", *run_dir, "--rank", 1, "--json")
         assert json.loads(hit.stdout) == {"node": "n1", "rank": 1}
-        await_true(lambda: len(list(ranks.iterdir())) == 4, "a new start of both ranks")
-        (recovery,) = json.loads(deadpool("story", *run_dir, "--json").stdout)
+        wait_until(lambda: len(list(ranks.iterdir())) == 4, "a new start of both ranks")
+        (recovery,) = wait_until(lambda: json.loads(deadpool("story", *run_dir, "--json").stdout), "the story")
         assert recovery["cause"] == "fault-1" and "killed by SIGKILL" in recovery["reason"]
         assert "fault-1" in deadpool("story", *run_dir).stdout
 
@@ -98,7 +102,7 @@ def test_status_kill_and_interrupt(tmp_path):
         assert waiting == {"node": "n0", "rank": None, "at": "backward", "step": 7}
 
         process.send_signal(signal.SIGINT)
-        assert process.wait(2 * ENDING_S) == 130
-        await_true(lambda: not alive(), "the end of every process", ENDING_S)
+        assert process.wait(LIMIT_S) == 130
+        wait_until(lambda: not alive(), "the end of every process")
     gone = deadpool("status", *run_dir)
     assert gone.returncode == 2 and "has ended, or its machine cannot be reached" in gone.stderr

@@ -11,7 +11,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from command import COMMAND, WAITING_SCRIPT, await_true, started
+from command import COMMAND, WAITING_SCRIPT, started
+from waiting import LIMIT_S, wait_until
 
 import deadpool
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
@@ -27,7 +28,7 @@ from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.greeting import authenticate
 from deadpool.wire.credentials import Credentials
 sock = socket.create_connection(("127.0.0.1", {port}))
-connection = Connection(sock, "the holder", 5.0)
+connection = Connection(sock, "the holder", 300.0)
 try:
     authenticate(connection, Credentials(b"{secret}"), "client")
 finally:
@@ -62,7 +63,7 @@ def with_other(command: list[object], tree: Path) -> subprocess.CompletedProcess
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=LIMIT_S,
     )
 
 
@@ -71,10 +72,14 @@ def events(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def refusals(folder: Path) -> list[str]:
+    return [str(each["reason"]) for each in events(folder) if each["what"] == "connection_refused"]
+
+
 def test_agent_and_command_of_another_version_are_refused(tmp_path, other_tree, secret):
     folder = tmp_path / "run"
     with started("coordinator", "--nodes", 1, "--run-dir", folder, output=tmp_path / "out"):
-        await_true((folder / "job.json").exists, "the coordinator")
+        wait_until((folder / "job.json").exists, "the coordinator")
         job = json.loads((folder / "job.json").read_text())
         place = f"{job['host']}:{job['port']}"
         agent = ["agent", "--join", place, "--logs", tmp_path / "logs", WAITING_SCRIPT, tmp_path]
@@ -85,9 +90,9 @@ def test_agent_and_command_of_another_version_are_refused(tmp_path, other_tree, 
                 f"the process at {place} is refused: it runs DeadPool {OURS}, and this process runs" in refused.stderr
             )
             assert f"DeadPool {OTHER}: install the same version on every node" in refused.stderr
-        reasons = [str(each["reason"]) for each in events(folder) if each["what"] == "connection_refused"]
+        reasons = wait_until(lambda: refusals(folder), "the refusal in the log")
         assert f"it runs DeadPool {OTHER}, and this process runs DeadPool {OURS}" in reasons[0]
-        assert "REFUSED 1 connections" in (tmp_path / "out").read_text()
+        wait_until(lambda: "REFUSED 1 connections" in (tmp_path / "out").read_text(), "the refusal on the console")
         assert not list(tmp_path.glob("rank*")), "the script has not begun"
 
 
@@ -98,11 +103,11 @@ def test_agent_ends_at_a_coordinator_of_another_version(tmp_path, other_tree, se
         coordinator = started("coordinator", "--nodes", 1, "--run-dir", folder, output=tmp_path / "out")
         coordinator.__enter__()
     try:
-        await_true((folder / "job.json").exists, "the coordinator")
+        wait_until((folder / "job.json").exists, "the coordinator")
         job = json.loads((folder / "job.json").read_text())
         place = f"{job['host']}:{job['port']}"
         agent = [*COMMAND, "agent", "--join", place, "--logs", tmp_path / "logs", WAITING_SCRIPT, tmp_path]
-        refused = subprocess.run([str(word) for word in agent], capture_output=True, text=True, timeout=50)
+        refused = subprocess.run([str(word) for word in agent], capture_output=True, text=True, timeout=LIMIT_S)
         assert refused.returncode == 2
         assert f"it runs DeadPool {OTHER}, and this process runs DeadPool {OURS}" in refused.stderr
     finally:
@@ -138,7 +143,7 @@ def test_same_tree_in_another_place_is_the_same_version(tmp_path, secret):
     shutil.copytree(Path(deadpool.__file__).parent, tree, ignore=shutil.ignore_patterns("__pycache__"))
     folder = tmp_path / "run"
     with started("coordinator", "--nodes", 1, "--run-dir", folder, output=tmp_path / "out"):
-        await_true((folder / "job.json").exists, "the coordinator")
+        wait_until((folder / "job.json").exists, "the coordinator")
         done = with_other(["-m", "deadpool.cli.main", "status", "--run-dir", folder, "--json"], tree.parent)
         assert done.returncode == 0, done.stderr
-        assert not [each for each in events(folder) if each["what"] == "connection_refused"]
+        assert not refusals(folder)

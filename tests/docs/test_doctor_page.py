@@ -22,7 +22,7 @@ def test_commands_for_one_machine_do_what_the_page_says(tmp_path: Path) -> None:
     variables["PATH"] = f"{command.parent}:{variables['PATH']}"
     done = [
         subprocess.run(
-            ["bash", "-e", "-c", text], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=90
+            ["bash", "-e", "-c", text], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300
         )
         for text in commands
     ]

@@ -15,5 +15,5 @@ def test_checkpoints_in_s3(tmp_path, monkeypatch):
 
     with serving_s3(tmp_path, monkeypatch) as bucket:
         command = [sys.executable, "-W", "ignore", str(PROGRAM), f"s3://{bucket}/check points"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr

@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S, wait_until
 
 from deadpool.chaos.health_files import CORRECTABLE_ERRORS, LINK_FAILURES, UNCORRECTABLE_ERRORS, XID, HealthFiles
 from deadpool.control import health_watch
@@ -22,13 +22,6 @@ from deadpool.protocol import health
 from deadpool.protocol.health import HealthSample
 
 STAND_IN = Path(__file__).parent.parent / "clusters" / "doctor" / "fake_nvml.c"
-
-
-def await_true(ready, what, patience_s=20.0):
-    deadline = time.monotonic() + patience_s
-    while not ready():
-        assert time.monotonic() < deadline, f"{what} did not come"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -143,7 +136,7 @@ def test_watch_reports_from_a_thread_and_ends(files):
 
     watch = HealthWatch(files.folder / "n0", report, print, look_every_s=0.01)
     watch.start()
-    assert grown.wait(10)
+    assert grown.wait(LIMIT_S)
     watch.close()
     assert threading.current_thread() is threading.main_thread() and len(seen) >= 2
 
@@ -172,9 +165,9 @@ def test_look_that_fails_is_told_once_and_makes_no_gpu_silent(files, monkeypatch
     monkeypatch.setattr(health_watch, "SILENT_S", 0.0)
     watch = HealthWatch(files.folder / "n0", told.append, lambda *it: failed.append(it), look_every_s=0.01)
     watch.start()
-    await_true(lambda: len(looks) > 3, "further looks")
+    wait_until(lambda: len(looks) > 3, "further looks")
     known = len(told)
-    await_true(lambda: len(told) > known + 1, "a look after them")
+    wait_until(lambda: len(told) > known + 1, "a look after them")
     watch.close()
     assert looks[-1] == "closed" and failed == [
         ("GPUs", "AttributeError: no such figure in this version of the package")
@@ -188,9 +181,9 @@ def test_files_that_cannot_be_understood_end_no_watch(files):
     (files.folder / "n0/proc/pressure/memory").write_text("full avg60\n")
     watch = HealthWatch(files.folder / "n0", told.append, lambda *it: failed.append(it), look_every_s=0.01)
     watch.start()
-    await_true(lambda: failed, "the failure")
+    wait_until(lambda: failed, "the failure")
     files.set_pressure("n0", 33.0)
-    await_true(lambda: told, "a look")
+    wait_until(lambda: told, "a look")
     watch.close()
     assert [source for source, _ in failed] == ["files"]
 
@@ -232,7 +225,7 @@ def library(tmp_path_factory):
         pytest.skip("there is no C compiler for the stand-in of NVML")
     folder = tmp_path_factory.mktemp("nvml")
     words = ["cc", "-shared", "-fPIC", "-w", "-o", str(folder / "libnvidia-ml.so.1"), str(STAND_IN)]
-    subprocess.run(words, check=True, timeout=60)
+    subprocess.run(words, check=True, timeout=LIMIT_S)
     return folder
 
 
@@ -257,7 +250,7 @@ else:
 def look(library, state, **variables):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
     environment |= {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": state, **variables}
-    ran = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 

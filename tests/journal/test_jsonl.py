@@ -7,10 +7,10 @@ import json
 import multiprocessing
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S, wait_until
 
 from deadpool.journal import Entry, Jsonl, Run, locking
 
@@ -174,9 +174,7 @@ def test_writers_killed_again_and_again(path):
         process = context.Process(target=_write_for_ever, args=(str(path), max(0, _lines(path) - 5)))
         process.start()
         target = _lines(path) + 3
-        deadline = time.monotonic() + 20.0
-        while _lines(path) < target and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda target=target: _lines(path) >= target, "new lines")
         process.kill()
         process.join()
         process.close()
@@ -192,12 +190,6 @@ def steps_of_whole_lines(path: Path) -> list[int]:
     return [json.loads(line)["step"] for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
-def _await(path: Path) -> None:
-    deadline = time.monotonic() + 20.0
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.001)
-
-
 def test_zombie_that_was_stopped_before_it_wrote(path):
     """A stopped process wakes up after another process has written what it was about to write."""
     context = multiprocessing.get_context("fork")
@@ -208,19 +200,19 @@ def test_zombie_that_was_stopped_before_it_wrote(path):
         sink.open(RUN)
         sink.write(entries(0, 1))
         ready.touch()
-        _await(go)
+        wait_until(go.exists, "the word to go")
         sink.write(entries(2, 3))
 
     process = context.Process(target=zombie)
     process.start()
-    _await(ready)
+    wait_until(ready.exists, "the process")
     os.kill(process.pid, signal.SIGSTOP)
     successor = Jsonl(path)
     successor.open(RUN)
     successor.write(entries(1, 2, 3, 4))
     go.touch()
     os.kill(process.pid, signal.SIGCONT)
-    process.join(20)
+    process.join(LIMIT_S)
     assert process.exitcode == 0
     process.close()
     successor.write(entries(4, 5))

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("wandb", reason="needs the package wandb")
+from waiting import LIMIT_S
+
 from deadpool.errors import ConfigError
 from deadpool.journal import Run, WandB
 from deadpool.journal.wandb_file import HistoryFile
@@ -32,7 +34,7 @@ for service in services:
     service.kill()
 if how == "die":
     os.kill(os.getpid(), 9)
-deadline = time.monotonic() + 20
+deadline = time.monotonic() + 240
 while how == "wait" and sink.write(entries) < last and time.monotonic() < deadline:
     time.sleep(0.05)
 print(sink.write(entries), flush=True)
@@ -44,7 +46,7 @@ sink.close()
 
 def write(folder: Path, first: int, last: int, how: str = "end") -> str:
     command = [sys.executable, "-c", WRITE, str(folder), str(first), str(last), how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode in (0, -9), done.stderr
     return done.stdout
 

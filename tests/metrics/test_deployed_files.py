@@ -25,7 +25,7 @@ needs_promtool = pytest.mark.skipif(
 
 
 def promtool(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["promtool", *words], cwd=PROMETHEUS, capture_output=True, text=True, timeout=60)
+    return subprocess.run(["promtool", *words], cwd=PROMETHEUS, capture_output=True, text=True, timeout=300)
 
 
 @needs_promtool

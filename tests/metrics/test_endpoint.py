@@ -35,7 +35,7 @@ def scraped(collector) -> dict[str, float]:
     endpoint = Endpoint("127.0.0.1", port)
     assert endpoint.start(collector) is None
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=300) as answer:
             text = answer.read().decode()
     finally:
         endpoint.close()

@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from test_deployed_files import PROMETHEUS, expressions
+from waiting import LIMIT_S, wait_until
 
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
@@ -27,7 +27,7 @@ from deadpool.workload.harness import SCRIPT
 pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is missing: scripts/packages gets it"),
     pytest.mark.thorough,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(900),
 ]
 SMALL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
 ALL = 4  # the coordinator and three agents
@@ -53,7 +53,7 @@ class Prometheus:
         jobs = [("deadpool-coordinator", targets[:1]), ("deadpool-agent", targets[1:])]
         folder.mkdir()
         config = {
-            "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "500ms"},
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "500ms"},
             "rule_files": [str(PROMETHEUS / "deadpool-alerts.yml")],
             "scrape_configs": [{"job_name": n, "static_configs": [{"targets": t}]} for n, t in jobs],
         }
@@ -72,11 +72,11 @@ class Prometheus:
             yield
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(LIMIT_S)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         url = f"http://127.0.0.1:{self.port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
             return list(json.load(answer)["data"]["result"])
 
     def value(self, expression: str) -> float | None:
@@ -87,18 +87,18 @@ class Prometheus:
             return None
         return float(found[0]["value"][1]) if found else None
 
-    def await_value(self, expression: str, good: Callable[[float], bool], timeout_s: float = 60.0) -> float:
-        deadline = time.monotonic() + timeout_s
-        while (value := self.value(expression)) is None or not good(value):
-            assert time.monotonic() < deadline, f"{expression} is {value} after {timeout_s:g} s"
-            time.sleep(0.1)
-        return value
+    def await_value(self, expression: str, good: Callable[[float], bool]) -> None:
+        def is_good() -> bool:
+            value = self.value(expression)
+            return value is not None and good(value)
+
+        wait_until(is_good, lambda: f"another value of {expression} than {self.value(expression)}")
 
 
 def test_prometheus_sees_a_kill_and_a_coordinator_that_dies(tmp_path):
     port = free_ports(ALL)
     prometheus = Prometheus(tmp_path / "prometheus", port)
-    config = JobConfig(nodes=2, spares=1, node_timeout_s=1.0, metrics_port=port).checked()
+    config = JobConfig(nodes=2, spares=1, node_timeout_s=60.0, metrics_port=port).checked()
     script = [str(SCRIPT), "--out", str(tmp_path / "out"), "--layout", "fsdp2", "--steps", "1000000", *SMALL]
     job = LocalJob(config, RunDir.create(tmp_path / "run"), script, quiet=True)
     with prometheus.running(), running(job):
@@ -145,9 +145,12 @@ def test_prometheus_sees_a_kill_and_a_coordinator_that_dies(tmp_path):
 def kill_coordinator(job: LocalJob) -> None:
     """It is started again by whoever polls the job."""
     assert job.coordinator is not None
-    dead, deadline = job.coordinator, time.monotonic() + 30.0
+    dead = job.coordinator
     os.kill(dead.pid, signal.SIGKILL)
-    dead.wait(10)
-    while job.coordinator is dead:
-        assert job.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    dead.wait(LIMIT_S)
+
+    def is_started_again() -> bool:
+        assert job.poll() is None
+        return job.coordinator is not dead
+
+    wait_until(is_started_again, "another coordinator")

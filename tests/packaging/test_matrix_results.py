@@ -56,7 +56,7 @@ def test_what_has_passed_is_not_run_again(tmp_path, jobs):
             name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
         }  # not a worker of ours
         environment = {**own, "MATRIX_RESULTS": str(path), "PYTHONPATH": str(SCRIPTS)}
-        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=60)
+        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=300)
         return results, list(results.follow())
 
     results, lines = run()

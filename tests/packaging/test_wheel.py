@@ -17,10 +17,10 @@ import deadpool
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
-def run(*command: object, folder: Path, timeout_s: float = 300.0) -> str:
+def run(*command: object, folder: Path, timeout_s: float = 600.0) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         [str(part) for part in command], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s

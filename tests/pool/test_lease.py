@@ -16,7 +16,7 @@ from pathlib import Path
 from deadpool.control.machine_lease import MachineLease
 lease = MachineLease(Path(sys.argv[1]), "job other")
 print(lease.take(), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

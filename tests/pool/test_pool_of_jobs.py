@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "pool.py"
-BUSY_S = 20.0
+BUSY_S = 600.0
 """That a command is gone within a second is measured by the benchmark: it is niced, and waits where others compute."""
 
 
 @pytest.mark.thorough
 @pytest.mark.e2e
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(1500)
 def test_faults_over_two_jobs(tmp_path: Path) -> None:
     words = ["--faults", "4", "--preempted-within-s", str(BUSY_S)]
     words += ["--folder", str(tmp_path / "site"), "--json", str(tmp_path / "result.json")]
-    done = subprocess.run([sys.executable, str(BENCHMARK), *words], capture_output=True, text=True, timeout=650)
+    done = subprocess.run([sys.executable, str(BENCHMARK), *words], capture_output=True, text=True, timeout=1400)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["faults"] >= 4 and result["shared"] == []

@@ -11,7 +11,7 @@ from deadpool.chaos.strangers.generate import Script, generate
 from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
 from deadpool.cli.job_client import ask
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 SEED = 3
 COVERING = (478, 350, 23, 308)

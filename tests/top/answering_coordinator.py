@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from waiting import LIMIT_S
+
 from deadpool.control.run_dir import RunDir
 from deadpool.control.status import describe
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
@@ -47,7 +49,7 @@ class AnsweringCoordinator:
         thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         thread.start()
         try:
-            assert self._started.wait(10)
+            assert self._started.wait(LIMIT_S)
             yield self
         finally:
             self._loop.call_soon_threadsafe(self._stop.set)

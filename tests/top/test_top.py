@@ -11,6 +11,7 @@ import sys
 import pytest
 from answering_coordinator import AnsweringCoordinator, status_of
 from tmux_screen import Screen, needs_tmux
+from waiting import LIMIT_S
 
 from deadpool.top.keyboard import keys_in
 from deadpool.top.model import Model
@@ -86,7 +87,9 @@ def test_terminal_that_is_too_small_is_told_so(tmp_path):
 
 
 def test_without_a_terminal_it_says_what_to_use(tmp_path):
-    done = subprocess.run([*TOP, str(tmp_path)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    done = subprocess.run(
+        [*TOP, str(tmp_path)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S
+    )
     assert done.returncode == 2 and "deadpool status --json" in done.stderr
 
 

@@ -8,10 +8,10 @@ import secrets
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from waiting import LIMIT_S, wait_until
 
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing: scripts/packages installs it")
 
@@ -40,14 +40,17 @@ class Screen:
     def resize(self, columns: int, rows: int) -> None:
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
-    def await_text(self, good: Callable[[str], bool], timeout_s: float = 30.0) -> str:
-        deadline = time.monotonic() + timeout_s
-        while not good(text := self.text()):
-            assert time.monotonic() < deadline, f"not seen within {timeout_s:g} s; the screen is:\n{text}"
-            time.sleep(0.05)
-        return text
+    def await_text(self, good: Callable[[str], bool]) -> str:
+        """Returns the first text that is good."""
+        seen = [""]
+
+        def is_seen() -> str:
+            seen[0] = self.text()
+            return seen[0] if good(seen[0]) else ""
+
+        return wait_until(is_seen, lambda: f"another screen than\n{seen[0]}\n")
 
     def _tmux(self, *words: str) -> str:
-        done = subprocess.run(["tmux", "-L", self._socket, *words], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(["tmux", "-L", self._socket, *words], capture_output=True, text=True, timeout=LIMIT_S)
         assert done.returncode == 0, done.stderr
         return done.stdout
