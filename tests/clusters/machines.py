@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from waiting import LIMIT_S
 
 from deadpool.child_processes import end_with_parent
 
@@ -43,7 +44,7 @@ def missing() -> str:
         return f"needs {', '.join(absent)} (Debian: openssh-server, openssh-client, iproute2, util-linux)"
     try:
         subprocess.run(
-            ["unshare", "--net", "--pid", "--fork", "--mount", "true"], check=True, capture_output=True, timeout=10
+            ["unshare", "--net", "--pid", "--fork", "--mount", "true"], check=True, capture_output=True, timeout=LIMIT_S
         )
     except (OSError, subprocess.SubprocessError):
         return "this system does not allow new namespaces"
@@ -60,7 +61,7 @@ class Machine:
     def kill(self) -> None:
         """As a power failure: all processes and the network at once, and no packet says so."""
         self.first.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(LIMIT_S)
 
     def path(self, path: str) -> Path:
         """A path of this machine, as seen from outside."""
@@ -173,7 +174,7 @@ class Site:
         )  # type: ignore[call-overload,no-any-return]
 
     def run(
-        self, words: Sequence[str], *, timeout_s: float = 60.0, cwd: str = f"/home/{USER}"
+        self, words: Sequence[str], *, timeout_s: float = LIMIT_S, cwd: str = f"/home/{USER}"
     ) -> subprocess.CompletedProcess[str]:
         process = self.popen(words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
@@ -186,9 +187,9 @@ class Site:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._first, signal.SIGKILL)
-            self._process.wait(10)
+            self._process.wait(LIMIT_S)
         for machine in self.machines.values():
-            machine.process.wait(10)
+            machine.process.wait(LIMIT_S)
 
     # --- making it ---------------------------------------------------------------------------------------------------
 
@@ -229,13 +230,15 @@ class Site:
             input="\n".join(commands) + "\n",
             text=True,
             check=True,
-            timeout=10,
+            timeout=LIMIT_S,
         )
 
     def _has_port(self, number: int) -> bool:
         """The kernel takes it away some time after the machine's last process."""
         listed = ["nsenter", "-t", str(self._first), "--net", "ip", "-br", "link"]
-        return f"v{number}@" in subprocess.run(listed, text=True, capture_output=True, check=True, timeout=10).stdout
+        return (
+            f"v{number}@" in subprocess.run(listed, text=True, capture_output=True, check=True, timeout=LIMIT_S).stdout
+        )
 
     def _port(self, name: str) -> str:
         return f"v{self.machines[name].address.rpartition('.')[2]}"
@@ -243,10 +246,10 @@ class Site:
     def _answers(self, machine: Machine) -> bool:
         """Within a second: a connection tried before the machine is up is tried again by the kernel only much later."""
         probe = f"exec 3<>/dev/tcp/{machine.address}/{PORT} && read -t 1 line <&3"
-        return self.run(["timeout", "1", "bash", "-c", probe], timeout_s=10).returncode == 0
+        return self.run(["timeout", "1", "bash", "-c", probe], timeout_s=LIMIT_S).returncode == 0
 
     def _await(self, ready: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LIMIT_S
         while not ready():
             assert time.monotonic() < deadline, f"{what} did not come up"
             time.sleep(0.02)
@@ -259,7 +262,7 @@ def end(process: subprocess.Popen[str]) -> None:
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-    process.wait(10)
+    process.wait(LIMIT_S)
 
 
 def environment() -> dict[str, str]:
@@ -303,7 +306,7 @@ def _in_namespaces(prefix: list[str], script: str) -> tuple[subprocess.Popen[byt
         start_new_session=True,
     )
     depth = 1 + bool(prefix)  # nsenter forks, to be in the process namespace
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_S
     while True:
         below = [psutil.Process(process.pid)]
         with contextlib.suppress(psutil.NoSuchProcess):

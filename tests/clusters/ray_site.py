@@ -39,7 +39,7 @@ def start_ray(site: Site, machine: str) -> None:
     if machine != HEAD:
         where = (f"--address={site.machines[HEAD].address}:6379", "--num-cpus=1")
     own = (f"--node-ip-address={site.machines[machine].address}", "--object-store-memory=100000000")
-    done = site.run(on(machine, "ray", "start", "--disable-usage-stats", *where, *own), timeout_s=240)
+    done = site.run(on(machine, "ray", "start", "--disable-usage-stats", *where, *own), timeout_s=600)
     assert done.returncode == 0, done.stdout
 
 

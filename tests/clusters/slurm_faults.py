@@ -46,7 +46,7 @@ class Faults:
 
     def await_new_spare(self, what: str) -> None:
         began = time.monotonic()
-        self.job.await_protected(spares=self.spares, timeout_s=180.0)
+        self.job.await_protected(spares=self.spares, timeout_s=600.0)
         self.job.times.append((f"{what}: {self.spares} spares are ready again", time.monotonic() - began))
         assert not self.gone & set(self.job.nodes("spare"))
         waiting = [state for state, node in self.job.spare_jobs().values() if state == "PENDING"]

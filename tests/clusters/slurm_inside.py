@@ -208,7 +208,7 @@ def start_node(name: str) -> None:
     _await(lambda: children.read_text().split() and Path(f"/proc/{process.pid}/comm").read_text() == "unshare\n", name)
     (init,) = children.read_text().split()
     (folder / "init.pid").write_text(init)
-    subprocess.run(["ip", "link", "del", f"to-{name}"], stderr=subprocess.DEVNULL, timeout=10)
+    subprocess.run(["ip", "link", "del", f"to-{name}"], stderr=subprocess.DEVNULL, timeout=120)
     _run("ip", "link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", init)
     _run("ip", "link", "set", f"to-{name}", "master", _BRIDGE, "up")
 
@@ -231,7 +231,7 @@ def _await(ready: object, what: str) -> None:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, timeout=30)
+    subprocess.run(command, check=True, timeout=120)
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ class SlurmJob:
 
     # --- waiting, always bounded --------------------------------------------------------------------------------------
 
-    def until(self, ready: Callable[[], Any], what: str, timeout_s: float = 120.0) -> Any:
+    def until(self, ready: Callable[[], Any], what: str, timeout_s: float = 600.0) -> Any:
         deadline = time.monotonic() + timeout_s
         while not (found := ready()):
             if time.monotonic() > deadline:
@@ -137,10 +137,10 @@ class SlurmJob:
             time.sleep(_POLL_S)
         return found
 
-    def await_step(self, step: int, timeout_s: float = 120.0) -> None:
+    def await_step(self, step: int, timeout_s: float = 600.0) -> None:
         self.until(lambda: self.out.exists() and self.results().newest_step() >= step, f"step {step}", timeout_s)
 
-    def await_protected(self, *, spares: int, timeout_s: float = 120.0) -> None:
+    def await_protected(self, *, spares: int, timeout_s: float = 600.0) -> None:
         """Until training runs, with every copy in place and so many spares that have rehearsed."""
 
         def is_protected() -> bool:
@@ -154,7 +154,7 @@ class SlurmJob:
 
         self.until(is_protected, f"protection with {spares} spares", timeout_s)
 
-    def survive(self, what: str, happen: Callable[[], Any], ready: Callable[[], Any], timeout_s: float = 90.0) -> None:
+    def survive(self, what: str, happen: Callable[[], Any], ready: Callable[[], Any], timeout_s: float = 600.0) -> None:
         """Makes something happen, and notes how long it takes until `ready`, and until every rank trains again."""
         began = time.monotonic()
         happen()
@@ -175,7 +175,7 @@ class SlurmJob:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def finish(self, *, state: str = "COMPLETED", timeout_s: float = 120.0) -> None:
+    def finish(self, *, state: str = "COMPLETED", timeout_s: float = 600.0) -> None:
         """Lets the script end some steps from now, and waits for Slurm to know it."""
         draft = self.stop_file.with_suffix(".new")
         draft.write_text(str(self.results().newest_step() + 40))
@@ -187,7 +187,7 @@ class SlurmJob:
         last = max(step.ended for steps in self.results().steps.values() for step in steps)
         self.times.append((f"from the last step to {state}", time.time() - last))
 
-    def await_state(self, state: str, timeout_s: float = 120.0) -> None:
+    def await_state(self, state: str, timeout_s: float = 600.0) -> None:
         self.until(lambda: self.slurm_state() == state, f"state {state}", timeout_s)
 
     def assert_bit_identical(self, world_size: int) -> None:

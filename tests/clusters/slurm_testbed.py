@@ -134,12 +134,12 @@ class SlurmTestbed:
         self._inside("on", node, command)
 
     def _inside(self, *words: str) -> None:
-        subprocess.run([*self._enter(), sys.executable, str(INSIDE), *words], check=True, timeout=60)
+        subprocess.run([*self._enter(), sys.executable, str(INSIDE), *words], check=True, timeout=300)
 
     # --- commands on the login node -----------------------------------------------------------------------------------
 
     def run(
-        self, command: str, *, user: str = "root", folder: str = "/", check: bool = True, timeout_s: float = 60.0
+        self, command: str, *, user: str = "root", folder: str = "/", check: bool = True, timeout_s: float = 300.0
     ) -> str:
         """What it prints. It runs as a login shell of that user would."""
         done = subprocess.run(

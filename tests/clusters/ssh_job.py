@@ -6,27 +6,20 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 from machines import ROOT, Site, end
+from waiting import LIMIT_S, wait_until
 
 WORKLOAD = str(ROOT / "src/deadpool/workload/train.py")
 SMALL = ("--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256", "--dropout", "0.1")
 FOLDER = "/srv/shared"
 CONFIG = "/srv/ssh/config"
 COMMAND = [sys.executable, "-m", "deadpool.cli.main"]
-
-
-def await_true(ready: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not ready():
-        assert time.monotonic() < deadline, f"{what} did not come within {timeout_s:g} s"
-        time.sleep(0.05)
 
 
 def is_idle(site: Site, *names: str) -> bool:
@@ -42,12 +35,12 @@ class SshRun:
     def printed(self) -> str:
         return self.console.read_text(errors="replace")
 
-    def await_text(self, text: str, timeout_s: float = 60.0) -> None:
+    def await_text(self, text: str) -> None:
         def is_there() -> bool:
             assert text in self.printed() or self.process.poll() is None, self.printed()
             return text in self.printed()
 
-        await_true(is_there, f"{text!r} in\n{self.printed()}", timeout_s)
+        wait_until(is_there, lambda: f"{text!r} in\n{self.printed()}")
 
     def await_step(self, step: int) -> None:
         results = self.site.path(f"{FOLDER}/out/rank0.jsonl")
@@ -56,10 +49,10 @@ class SshRun:
             assert self.process.poll() is None, self.printed()
             return results.exists() and len(results.read_text().splitlines()) >= step
 
-        await_true(is_done, f"step {step}")
+        wait_until(is_done, f"step {step}")
 
-    def wait(self, timeout_s: float = 90.0) -> int:
-        return self.process.wait(timeout_s)
+    def wait(self) -> int:
+        return self.process.wait(LIMIT_S)
 
     def run_folder(self) -> Path:
         """On the launcher's side."""

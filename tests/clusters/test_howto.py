@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from machines import ROOT, USER_ID, Site, end, missing
 from ray_site import on, start_cluster
-from ssh_job import CONFIG, FOLDER, await_true
+from ssh_job import CONFIG, FOLDER
+from waiting import LIMIT_S, wait_until
 
 HOME = "/home/alice"
 STEPS = 1500
@@ -20,7 +21,7 @@ WITHOUT_RAY = "" if importlib.util.find_spec("ray") else "needs Ray: pip install
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.thorough,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 
@@ -59,7 +60,7 @@ def end_states(text: str) -> list[str]:
 
 def torchrun(site: Site, ranks: int, folder: str) -> list[str]:
     command = ["python", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "train.py"]
-    done = site.run(command, timeout_s=240, cwd=folder)
+    done = site.run(command, timeout_s=LIMIT_S, cwd=folder)
     assert done.returncode == 0, done.stdout
     return end_states(done.stdout)
 
@@ -78,16 +79,16 @@ def test_first_job_over_ssh(site, tmp_path):
     (hosts,) = blocks("howto/ssh.md", "text")
     write(site, f"{HOME}/job/hosts.txt", hosts)
     copy, check, job, look = blocks("howto/ssh.md", "")
-    done = site.run(["bash", "-ec", f"{copy}\n{check}"], timeout_s=120)
+    done = site.run(["bash", "-ec", f"{copy}\n{check}"], timeout_s=LIMIT_S)
     assert done.returncode == 0 and done.stdout.count("alice@node-") == 4, done.stdout
     console = tmp_path / "console"
     process = started(site, ["bash", "-ec", f"cd job\n{job}"], console, HOME)
     try:
-        await_true(lambda: "has rehearsed" in console.read_text() or process.poll() is not None, "the job", 120)
+        wait_until(lambda: "has rehearsed" in console.read_text() or process.poll() is not None, "the job")
         assert process.poll() is None, console.read_text()
         site.cut("node-b")
         site.machines["node-b"].kill()
-        assert process.wait(240) == 0, console.read_text()
+        assert process.wait(LIMIT_S) == 0, console.read_text()
     finally:
         end(process)
     assert "FAULT" in console.read_text()
@@ -110,10 +111,10 @@ def test_first_job_on_ray(site, tmp_path):
     console = tmp_path / "console"
     process = started(site, on("a", *command.split()), console, HOME)
     try:
-        await_true(lambda: "has rehearsed" in console.read_text() or process.poll() is not None, "the job", 180)
+        wait_until(lambda: "has rehearsed" in console.read_text() or process.poll() is not None, "the job")
         assert process.poll() is None, console.read_text()
         site.machines[re.findall(r"plan: nodes \['(\w)-", console.read_text())[0]].kill()
-        assert process.wait(240) == 0, console.read_text()
+        assert process.wait(LIMIT_S) == 0, console.read_text()
     finally:
         end(process)
     assert "FAULT" in console.read_text()

@@ -16,7 +16,8 @@ import psutil
 import pytest
 from machines import Site, missing
 from ray_site import HEAD, driver, of_the_job, start_cluster, start_ray
-from ssh_job import FOLDER, SMALL, WORKLOAD, await_true
+from ssh_job import FOLDER, SMALL, WORKLOAD
+from waiting import LIMIT_S, wait_until
 
 from deadpool.workload.results import Results, differences
 
@@ -24,14 +25,14 @@ WITHOUT_RAY = "" if importlib.util.find_spec("ray") else "needs Ray: pip install
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.thorough,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(bool(missing() or WITHOUT_RAY), reason=missing() or WITHOUT_RAY),
 ]
 
 DRIVER = """
 import deadpool.ray
 
-folder = deadpool.ray.run({words}, nodes=2, spares=1, node_timeout_s=3, overhead_budget=0.0)
+folder = deadpool.ray.run({words}, nodes=2, spares=1, node_timeout_s=10, overhead_budget=0.0)
 print("run folder", folder)
 """
 
@@ -77,7 +78,7 @@ def test_node_dies_and_a_new_one_becomes_a_spare(site, tmp_path):
     with driver(site, DRIVER.format(words=JOB), console) as process:
 
         def comes(ready, what):
-            await_true(lambda: ready() or process.poll() is not None, what, 120)
+            wait_until(lambda: ready() or process.poll() is not None, what)
             assert ready(), console.read_text()
 
         comes(lambda: steps_done(site) > 5 and events(site, "rehearsed"), "a rehearsed spare")
@@ -100,21 +101,21 @@ def test_node_dies_and_a_new_one_becomes_a_spare(site, tmp_path):
         comes(lambda: len(events(site, "go")) == 3, "the second recovery")
         assert events(site, "planned")[-1]["seats"][0].startswith("e-")
         stop_soon(site)
-        assert process.wait(180) == 0, console.read_text()
+        assert process.wait(LIMIT_S) == 0, console.read_text()
     alive = [name for name in site.machines if name not in (lost.name, second.partition("-")[0])]
-    await_true(lambda: not of_the_job(site, *alive), "the end of all processes", 20)
+    wait_until(lambda: not of_the_job(site, *alive), "the end of all processes")
     out = f"{FOLDER}/reference"
     words = [out if word == f"{FOLDER}/out" else word for word in JOB]  # it stops at the same step, by the same file
-    done = site.run(["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", *words], timeout_s=240)
+    done = site.run(["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", *words], timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout
     assert differences(Results.read(site.path(out)), Results.read(site.path(f"{FOLDER}/out"))) == []
 
 
 def test_nothing_is_left_when_the_driver_is_killed(site, tmp_path):
     with driver(site, DRIVER.format(words=JOB), tmp_path / "console"):
-        await_true(lambda: steps_done(site) > 3, "the job", 120)
+        wait_until(lambda: steps_done(site) > 3, "the job")
         assert len(of_the_job(site, *"abcd")) > 8
         drivers = [p for p in site.machines[HEAD].first.children(recursive=True) if p.cmdline()[-1:] == ["driver.py"]]
         (process,) = [p for p in drivers if psutil.Process(p.pid).name().startswith("python")]
         process.send_signal(signal.SIGKILL)
-        await_true(lambda: not of_the_job(site, *"abcd"), "the end of all processes", 30)
+        wait_until(lambda: not of_the_job(site, *"abcd"), "the end of all processes")

@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1800)
 def test_a_node_dies_and_a_new_spare_joins_by_itself(tmp_path: Path) -> None:
     with slurm_testbed(tmp_path, ClusterShape(nodes=6)) as testbed:
         job = SlurmJob(testbed, name="my first run")

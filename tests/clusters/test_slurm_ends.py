@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.thorough,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
 ]
 
 
@@ -130,7 +130,7 @@ def test_a_site_without_sbatch_on_nodes(tmp_path: Path) -> None:
     with slurm_testbed(tmp_path, ClusterShape(nodes=5, submit_only_from_login=True)) as testbed:
         job = SlurmJob(testbed)
         job.submit("--nodes 3 --spares 1 --overhead-budget 0")
-        job.await_protected(spares=1, timeout_s=200.0)
+        job.await_protected(spares=1, timeout_s=600.0)
         testbed.kill("n2")
         log = job.run_folder / "slurm.out"
         job.until(lambda: "sbatch was refused" in log.read_text(), "the reason", 90.0)

@@ -27,7 +27,7 @@ def test_every_loss_is_survived(tmp_path: Path) -> None:
         job = SlurmJob(testbed)
         began = time.monotonic()
         job.submit("--nodes 6 --spares 2 --time 60 --overhead-budget 0")
-        job.await_protected(spares=2, timeout_s=240.0)
+        job.await_protected(spares=2, timeout_s=600.0)
         job.times.append(
             ("from submit to protected training with 2 spares that have rehearsed", time.monotonic() - began)
         )

@@ -23,7 +23,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(BLOCK.format(language), text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_the_how_to_is_followed(tmp_path: Path) -> None:
     submit, look, kill, after, own = blocks("howto/slurm.md", "bash")
     with slurm_testbed(tmp_path, ClusterShape(nodes=6)) as testbed:
@@ -31,7 +31,7 @@ def test_the_how_to_is_followed(tmp_path: Path) -> None:
         job = SlurmJob(testbed, name="runs/first")
         assert "Submitted batch job" in job.alice(submit)
         job.note_id()
-        job.await_protected(spares=1, timeout_s=200.0)
+        job.await_protected(spares=1, timeout_s=600.0)
         assert "running" in job.alice(look)
         assert "n2" in job.nodes("active")  # the node that the how-to names
         job.alice(kill)

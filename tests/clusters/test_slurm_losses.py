@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.thorough,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
 ]
 WITHOUT_LIBRARY = """\
 import ctypes
@@ -48,7 +48,7 @@ def test_the_last_one_out_has_only_scancel(tmp_path: Path) -> None:
         submit = f"deadpool slurm submit --run-dir {job.name} --nodes 3 --spares 1 --overhead-budget 0"
         job.alice(f"{path} {submit} {job.workload()}")
         job.note_id()
-        job.await_protected(spares=1, timeout_s=240.0)
+        job.await_protected(spares=1, timeout_s=600.0)
         batch_host = job.alice(f"squeue -h -j {job.job_id} -o %B").strip()
         faults = Faults(testbed, job, 0)
         job.survive("kill of the batch host", lambda: testbed.kill(batch_host), faults.recovered(), 120.0)
@@ -65,7 +65,7 @@ def test_a_spare_that_is_not_needed_any_more_is_cancelled(tmp_path: Path) -> Non
         testbed.run("sbatch -w n5 -J other -o /dev/null --wrap 'sleep 900'", user="bob", folder="/home/bob")
         job = SlurmJob(testbed)
         job.submit("--nodes 3 --spares 1 --overhead-budget 0")
-        job.await_protected(spares=1, timeout_s=240.0)
+        job.await_protected(spares=1, timeout_s=600.0)
         faults = Faults(testbed, job, 1)
         node = faults.victim()
         job.survive("a node cut off", lambda: testbed.cut(node), faults.recovered(), 120.0)
@@ -84,7 +84,7 @@ def test_both_coordinators_are_lost(tmp_path: Path) -> None:
     with slurm_testbed(tmp_path, ClusterShape(nodes=5)) as testbed:
         job = SlurmJob(testbed)
         job.submit("--nodes 4 --spares 1 --overhead-budget 0 --isolation-timeout-s 15")
-        job.await_protected(spares=1, timeout_s=240.0)
+        job.await_protected(spares=1, timeout_s=600.0)
         lost = sorted(Faults(testbed, job, 1).coordinators())
         assert len(lost) == 2
         for node in lost:

@@ -12,7 +12,7 @@ from slurm_testbed import why_not
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(1800)
 def test_a_job_runs_on_two_nodes(tmp_path: Path) -> None:
     with slurm_testbed(tmp_path, ClusterShape(nodes=2)) as testbed:
         job = SlurmJob(testbed)

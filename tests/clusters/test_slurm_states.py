@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.thorough,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
 ]
 
 
@@ -29,7 +29,7 @@ def test_state_fail_and_state_down(tmp_path: Path) -> None:
     with slurm_testbed(tmp_path, ClusterShape(nodes=8)) as testbed:
         job = SlurmJob(testbed)
         job.submit("--nodes 3 --spares 2 --overhead-budget 0")
-        job.await_protected(spares=2, timeout_s=240.0)
+        job.await_protected(spares=2, timeout_s=600.0)
         faults = Faults(testbed, job, 2)
         fails = faults.victim()
         set_fail = f"scontrol update nodename={fails} state=fail reason=memory"
@@ -92,7 +92,7 @@ def test_a_health_check_drains_a_node(tmp_path: Path) -> None:
     with slurm_testbed(tmp_path / "cluster", ClusterShape(nodes=4, health_program=str(program))) as testbed:
         job = SlurmJob(testbed)
         job.submit("--nodes 2 --spares 1 --overhead-budget 0")
-        job.await_protected(spares=1, timeout_s=240.0)
+        job.await_protected(spares=1, timeout_s=600.0)
         assert "drain" not in job.root("sinfo -h -N -o %T"), "nothing is wrong so far"
         faults = Faults(testbed, job, 1)
         node = faults.victim()

@@ -157,7 +157,7 @@ def test_odd_characters_reach_the_script() -> None:
     )
     text = made.text()
     replaced = text.replace("exec ", "printf '%s\\n' ", 1)
-    printed = subprocess.run(["bash", "-c", replaced], capture_output=True, text=True, check=True, timeout=10).stdout
+    printed = subprocess.run(["bash", "-c", replaced], capture_output=True, text=True, check=True, timeout=300).stdout
     assert printed.splitlines()[-len(program) :] == program
     assert "--run-dir=/home/a b/run" in printed.splitlines()
     directives = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("#SBATCH")]

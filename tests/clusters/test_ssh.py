@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 from machines import ROOT, Site, missing
-from ssh_job import FOLDER, SMALL, WORKLOAD, await_true, is_idle, ssh_job
+from ssh_job import FOLDER, SMALL, WORKLOAD, is_idle, ssh_job
+from waiting import LIMIT_S, wait_until
 
 from deadpool.workload.results import Results, differences
 
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(missing()), reason=missin
 
 FOUR = "a\nb rack=r1\nc\nd  # the spare\n"
 TWO = "a\nb\n"
-QUICK = ("--node-timeout-s", "3", "--overhead-budget", "0")
+QUICK = ("--node-timeout-s", "10", "--overhead-budget", "0")
 UNTIL_STOPPED = (WORKLOAD, "--out", f"{FOLDER}/out", "--steps", "100000", "--stop", f"{FOLDER}/stop", *SMALL)
 WAITING = str(ROOT / "tests/cli/waiting_script.py")
 
@@ -46,7 +47,7 @@ def reference(site: Site, ranks: int) -> Results:
     out = f"{FOLDER}/reference"
     words = [out if word == f"{FOLDER}/out" else word for word in UNTIL_STOPPED]
     command = ["python", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *words]
-    done = site.run(command, timeout_s=120)
+    done = site.run(command, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout
     return Results.read(site.path(out))
 
@@ -73,14 +74,14 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(900)
 def test_machine_dies(site):
     """The quick one: two machines and a spare, one coordinator."""
     up(site, "a", "b", "c")
     with ssh_job(site, "a\nb\nc\n", "--spares", "1", *QUICK, *UNTIL_STOPPED) as job:
         job.await_text("has rehearsed")
         site.machines["b"].kill()
-        await_true(lambda: len(job.events("go")) == 2, "the recovery")
+        wait_until(lambda: len(job.events("go")) == 2, "the recovery")
         stop_soon(site)
         assert job.wait() == 0, job.printed()
     assert "FAULT" in job.printed()
@@ -89,7 +90,7 @@ def test_machine_dies(site):
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_what_died_is_started_again_as_a_spare(site):
     """First an agent, then a whole machine, which comes back with an empty disk; then the ranks go to it."""
     up(site, "a", "b", "c")
@@ -97,15 +98,15 @@ def test_what_died_is_started_again_as_a_spare(site):
         job.await_text("has rehearsed")
         (agent,) = site.machines["c"].agents()
         agent.kill()
-        await_true(lambda: len(job.events("rehearsed")) == 2, "the agent as a spare again")
+        wait_until(lambda: len(job.events("rehearsed")) == 2, "the agent as a spare again")
         site.machines["b"].kill()
-        await_true(lambda: len(job.events("go")) == 2, "the recovery")
+        wait_until(lambda: len(job.events("go")) == 2, "the recovery")
         site.add("b")
-        job.await_text("node b was started again, as a spare", 90)
-        await_true(lambda: len(job.events("rehearsed")) == 3, "the machine as a spare", 90)
+        job.await_text("node b was started again, as a spare")
+        wait_until(lambda: len(job.events("rehearsed")) == 3, "the machine as a spare")
         (agent,) = site.machines["c"].agents()
         agent.kill()
-        await_true(lambda: len(job.events("go")) == 3, "the second recovery")
+        wait_until(lambda: len(job.events("go")) == 3, "the second recovery")
         assert job.events("planned")[-1]["seats"] == ["a", "b"]
         stop_soon(site)
         assert job.wait() == 0, job.printed()
@@ -113,7 +114,7 @@ def test_what_died_is_started_again_as_a_spare(site):
     assert is_idle(site, "a", "b", "c")
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(900)
 def test_machines_that_do_not_fit_are_refused_before_anything_starts(site):
     """One has another torch, one cannot be reached, one has no script; the last has a shell that greets."""
     up(site, *"abcd")
@@ -132,9 +133,9 @@ def test_machines_that_do_not_fit_are_refused_before_anything_starts(site):
         "/srv/METADATA",
         str(path),
     ]
-    subprocess.run(mount, check=True, timeout=10)
+    subprocess.run(mount, check=True, timeout=LIMIT_S)
     hide = ["nsenter", "-t", str(site.machines["c"].first.pid), "--mount", "mount", "-t", "tmpfs", "tmpfs", FOLDER]
-    subprocess.run(hide, check=True, timeout=10)
+    subprocess.run(hide, check=True, timeout=LIMIT_S)
     site.machines["d"].path("/home/alice/.bashrc").write_text("echo 'welcome to d'; printf 'have fun '\n")
     hosts = "a\nb\nc\nd\nd name=e address=10.87.1.14\nnowhere\n"
     with ssh_job(site, hosts, "train.py") as job:
@@ -150,7 +151,7 @@ def test_machines_that_do_not_fit_are_refused_before_anything_starts(site):
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(900)
 def test_machine_with_coordinator_and_rank_0_dies(site):
     """The power failure of the first machine: nothing says so. The standby takes the job over, the spare the rank."""
     up(site, *"abcd")
@@ -164,7 +165,7 @@ def test_machine_with_coordinator_and_rank_0_dies(site):
             assert secret not in " ".join(process.cmdline()) + json.dumps(process.environ()), process
         site.cut("a")
         site.machines["a"].kill()
-        await_true(lambda: len(job.events("go")) == 2, "the recovery")
+        wait_until(lambda: len(job.events("go")) == 2, "the recovery")
         stop_soon(site)
         assert job.wait() == 0, job.printed()
     assert differences(reference(site, 3), results(site)) == []
@@ -176,25 +177,25 @@ def test_machine_with_coordinator_and_rank_0_dies(site):
     assert secrets == ["a"], "the machine that died could not remove it"
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.thorough)])
 def test_everything_ends_with_the_launcher(site, how):
     up(site, "a", "b")
     site.path(f"{FOLDER}/ranks").mkdir()
     os.chown(site.path(f"{FOLDER}/ranks"), 4711, 4711)
     with ssh_job(site, TWO, WAITING, f"{FOLDER}/ranks") as job:
-        await_true(lambda: len(list(site.path(f"{FOLDER}/ranks").iterdir())) == 2, "both ranks")
+        wait_until(lambda: len(list(site.path(f"{FOLDER}/ranks").iterdir())) == 2, "both ranks")
         launcher = job.launcher()
         clients = launcher.children()
         assert len(clients) == 2
         launcher.send_signal(getattr(signal, how))
-        await_true(lambda: is_idle(site, "a", "b"), "the end of everything", 20)
-        await_true(lambda: all(map(has_ended, clients)), "the end of the ssh clients", 20)
+        wait_until(lambda: is_idle(site, "a", "b"), "the end of everything")
+        wait_until(lambda: all(map(has_ended, clients)), "the end of the ssh clients")
         assert how == "SIGKILL" or job.wait() == 130
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 def test_launcher_loses_its_connections_for_a_while(site):
     up(site, "a", "b")
     steps = 120
@@ -207,10 +208,10 @@ def test_launcher_loses_its_connections_for_a_while(site):
         job.await_text("the connection to node a is lost")
         job.await_text("the connection to node b is lost")
         done = len(results(site).losses[0])
-        await_true(lambda: len(results(site).losses[0]) > done, "a step without the launcher")
+        wait_until(lambda: len(results(site).losses[0]) > done, "a step without the launcher")
         site.mend_launcher()
-        job.await_text("node a is connected again", 90)
-        job.await_text("node b is connected again", 90)
+        job.await_text("node a is connected again")
+        job.await_text("node b is connected again")
         assert job.wait() == 0, job.printed()
     assert job.events("fault") == []
     assert len(results(site).losses[1]) == steps
@@ -218,15 +219,15 @@ def test_launcher_loses_its_connections_for_a_while(site):
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(900)
 def test_machines_end_their_part_when_the_lease_is_over(site):
     up(site, "a", "b")
     site.path(f"{FOLDER}/ranks").mkdir()
     os.chown(site.path(f"{FOLDER}/ranks"), 4711, 4711)
     impatient = ("--ssh-option", "ServerAliveInterval=1", "--lease-s", "4")
     with ssh_job(site, TWO, *impatient, WAITING, f"{FOLDER}/ranks") as job:
-        await_true(lambda: len(list(site.path(f"{FOLDER}/ranks").iterdir())) == 2, "both ranks")
+        wait_until(lambda: len(list(site.path(f"{FOLDER}/ranks").iterdir())) == 2, "both ranks")
         site.cut_launcher()
-        await_true(lambda: is_idle(site, "a", "b"), "the end of the job", 30)
+        wait_until(lambda: is_idle(site, "a", "b"), "the end of the job")
         assert job.wait() == 1, job.printed()
         assert "no machine with a coordinator is left" in job.printed()

@@ -18,8 +18,8 @@ from patient import COMMAND, Examined
 from deadpool.child_processes import end_with_parent
 
 PORT = 29871
-_LIFE_S = 110
-_COMMAND_S = 20.0
+_LIFE_S = 300
+_COMMAND_S = 120.0
 
 
 class Node:

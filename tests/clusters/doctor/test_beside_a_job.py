@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 from patient import examine, needs, needs_faketime, needs_root, shifted
 from street import Node, street
+from waiting import LIMIT_S, wait_until
 
 import deadpool
 from deadpool.child_processes import end_with_parent
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 DEADPOOL = [sys.executable, "-m", "deadpool.cli.main"]
 SCRIPT = "import threading; threading.Event().wait()"
@@ -51,13 +52,13 @@ class Job:
         self._spawn([*(before or []), *DEADPOOL, "agent", *words], more)
 
     def await_nodes(self, count: int, before: list[str] | None = None) -> None:
-        deadline = time.monotonic() + 90
         command = [*(before or []), *DEADPOOL, "status", "--run-dir", self.folder / "run", "--json"]
-        while time.monotonic() < deadline:
-            done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=60)
-            if done.returncode == 0 and len(json.loads(done.stdout)["nodes"]) == count:
-                return
-        raise AssertionError((self.folder / "log").read_text())
+
+        def are_there() -> bool:
+            done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=LIMIT_S)
+            return done.returncode == 0 and len(json.loads(done.stdout)["nodes"]) == count
+
+        wait_until(are_there, lambda: f"{count} nodes in\n{(self.folder / 'log').read_text()}\n")
 
     def _spawn(self, command: list[object], more: dict[str, str] | None = None) -> None:
         with (self.folder / "log").open("ab") as log:
@@ -145,7 +146,7 @@ def test_newcomer_of_another_version(job, tmp_path):
 
 def test_folder_without_a_job_could_not_be_looked_at(tmp_path):
     command = [*DEADPOOL, "doctor", "--agents", "--run-dir", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 2 and "is not the run folder of a job" in done.stderr
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from patient import ORDINARY, examine, mounted, needs, needs_root
+from waiting import LIMIT_S, wait_until
 
 import deadpool
 
@@ -35,7 +36,9 @@ def test_nothing_is_found_on_a_sound_node(tmp_path):
 
 def test_table_tells_it_in_words(tmp_path):
     command = [sys.executable, "-m", "deadpool.cli.main", "doctor", "--arena", "900TB"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "200"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, env={**os.environ, "COLUMNS": "200"}
+    )
     assert done.returncode == 1
     assert "arenas need" in done.stdout and "fewer --slots" in done.stdout
     assert "correct what was found" in done.stdout
@@ -44,7 +47,7 @@ def test_table_tells_it_in_words(tmp_path):
 def test_torch_is_not_imported_unless_asked():
     lines = "import sys; sys.modules['torch'] = None; sys.argv = ['deadpool', 'doctor', '--json']"
     command = [sys.executable, "-c", f"{lines}; from deadpool.cli.main import main; main()"]
-    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run(command, capture_output=True, timeout=LIMIT_S).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def test_torch_is_not_imported_unless_asked():
 )
 def test_wrong_word_is_no_finding(words):
     command = [sys.executable, "-m", "deadpool.cli.main", "doctor", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 2 and "deadpool: " in done.stderr
 
 
@@ -89,9 +92,7 @@ def small_cgroup():
             folder.rmdir()
         pytest.skip(f"no cgroup can be made in {parent}: {error}")
     yield folder
-    deadline = time.monotonic() + 10
-    while (folder / "cgroup.procs").read_text() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not (folder / "cgroup.procs").read_text(), "the end of its processes")
     folder.rmdir()
 
 
@@ -224,7 +225,7 @@ def test_torch_that_is_missing_or_broken(tmp_path):
     seen = os.pathsep.join([str(Path(deadpool.__file__).parents[1]), *(path for path in sys.path if path)])
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.99: cannot open it')")
-    broken = examine("--import-torch", "--timeout-s", "20", more={"PYTHONPATH": f"{tmp_path}{os.pathsep}{seen}"}).only
+    broken = examine("--import-torch", "--timeout-s", "200", more={"PYTHONPATH": f"{tmp_path}{os.pathsep}{seen}"}).only
     assert broken["check"] == "versions" and "libcudart.so.99" in broken["what"]
 
 
@@ -241,7 +242,5 @@ def test_folder_that_does_not_answer_is_given_up(tmp_path):
     place.mkdir()
     options = "fd=5,rootmode=40000,user_id=0,group_id=0"
     before = mounted(f"exec 5<>/dev/fuse\nmount -i -t fuse -o {options} nobody '{place}'")
-    began = time.monotonic()
-    hung = examine("--run-dir", place, "--timeout-s", "1", before=before)
-    assert time.monotonic() - began < 20
-    assert hung.only["check"] == "run folder" and "did not end within 1 s" in hung.only["what"]
+    hung = examine("--run-dir", place, "--timeout-s", "10", before=before)
+    assert hung.only["check"] == "run folder" and "did not end within 10 s" in hung.only["what"]
