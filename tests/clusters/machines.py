@@ -244,9 +244,9 @@ class Site:
         return f"v{self.machines[name].address.rpartition('.')[2]}"
 
     def _answers(self, machine: Machine) -> bool:
-        """Within a second: a connection tried before the machine is up is tried again by the kernel only much later."""
-        probe = f"exec 3<>/dev/tcp/{machine.address}/{PORT} && read -t 1 line <&3"
-        return self.run(["timeout", "1", "bash", "-c", probe], timeout_s=LIMIT_S).returncode == 0
+        """Within seconds: a connection tried before the machine is up is tried again by the kernel only much later."""
+        probe = f"exec 3<>/dev/tcp/{machine.address}/{PORT} && read -t 5 line <&3"
+        return self.run(["timeout", "5", "bash", "-c", probe], timeout_s=LIMIT_S).returncode == 0
 
     def _await(self, ready: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + LIMIT_S

@@ -33,7 +33,7 @@ RUN = Path("/run/slurm")
 _BRIDGE = "cluster0"
 _FREEZER = Path("/sys/fs/cgroup/freezer")
 _CLONE_NEWCGROUP = 0x02000000
-_START_S = 30.0
+_START_S = 300.0
 
 
 def main() -> None:
