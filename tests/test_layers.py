@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
@@ -137,9 +138,14 @@ def source_of(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def imports(module: str) -> Iterator[str]:
+@functools.cache
+def imports(module: str) -> frozenset[str]:
     """Every import, wherever it stands: inside functions and for type checkers too."""
-    for node in ast.walk(ast.parse(source_of(module).read_text(encoding="utf-8"))):
+    return frozenset(_imports(ast.parse(source_of(module).read_text(encoding="utf-8")), module))
+
+
+def _imports(tree: ast.Module, module: str) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -163,14 +169,14 @@ def room_of(module: str) -> str:
     return module.split(".")[0]
 
 
-def imports_by_module(is_meant: Callable[[str], bool]) -> Iterator[tuple[str, set[str]]]:
+def imports_by_module(is_meant: Callable[[str], bool]) -> Iterator[tuple[str, frozenset[str]]]:
     """What each module that is meant imports. It is an error if none is meant: then nothing would be looked at."""
     meant = [module for module in modules() if is_meant(module)]
     assert meant
-    return ((module, set(imports(module))) for module in meant)
+    return ((module, imports(module)) for module in meant)
 
 
-def ours(imported: set[str]) -> list[str]:
+def ours(imported: frozenset[str]) -> list[str]:
     """Of what is imported, what is ours, as dotted names below `deadpool`."""
     names = {name.removeprefix("deadpool").removeprefix(".") for name in imported if room_of(name) == "deadpool"}
     return sorted(names)
