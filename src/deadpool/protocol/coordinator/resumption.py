@@ -212,9 +212,15 @@ class Resumption:
         barriers.exit_codes[rank] = code
         if not barriers.ended.arrive((rank,)):
             return
-        codes = {rank: code for rank, code in barriers.exit_codes.items() if code}
-        reason = f"ranks ended with codes {codes}" if codes else "all ranks ended"
-        self._ending.end_after_writing(reason, failed=bool(codes))
+        failed = {rank: code for rank, code in sorted(barriers.exit_codes.items()) if code}
+        reason = _told(failed, loop_is_over=self._job.released) if failed else "all ranks ended"
+        self._ending.end_after_writing(reason, failed=bool(failed))
+
+
+def _told(failed: dict[int, int], *, loop_is_over: bool) -> str:
+    """`failed` are exit codes by rank. A loop that is over tells the reader that no step has to be done again."""
+    codes = ", ".join(f"rank {rank} ended with code {code}" for rank, code in failed.items())
+    return f"{codes} after its loop was over (all steps are done)" if loop_is_over else codes
 
 
 def _carried_ranks(job: JobState) -> tuple[tuple[int, int], ...]:
