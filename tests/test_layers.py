@@ -117,7 +117,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Rooms, or single modules in them. Every room may import itself; cli may import anything, only cli sim and chaos."""
 
 TORCH_IN_WORKLOAD = {
-    f"workload.{module}" for module in ("average", "device", "gpt", "layouts", "loader", "master_weights", "train")
+    f"workload.{module}"
+    for module in ("average", "device", "gpt", "layouts", "loader", "master_weights", "plain_torch", "train")
 }
 TORCH_IN_DURABLE = {f"durable.{module}" for module in ("export", "metadata", "part_file", "writer")}
 TORCH_ALLOWED = {"snapshot", "backend", "trainer", "integrations", "chaos.strangers.torchrun"}

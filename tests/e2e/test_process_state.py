@@ -37,7 +37,7 @@ OTHER_VALUES = {
 @pytest.fixture(scope="module")
 def under_torchrun(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], dict[str, Any]]:
     folder = tmp_path_factory.mktemp("torchrun")
-    torchrun(2, folder, str(SCRIPT), str(folder / "out"))
+    torchrun(2, folder, str(SCRIPT), str(folder / "out"), as_is=True)
     return {key: state for key, _, state in states(folder / "out")}
 
 

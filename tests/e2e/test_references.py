@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from stage import run_unprotected, workload
+from unprotected import run_ranks
 
 from deadpool.workload.harness import SCRIPT
 from deadpool.workload.results import Results, differences
@@ -27,3 +28,11 @@ def test_forked_ranks_and_torchrun_agree(tmp_path):
     assert done.returncode == 0, done.stdout.decode()
     forked = run_unprotected("fsdp2", 2, tmp_path / "forked")
     assert differences(Results.read(tmp_path / "torchrun"), forked) == []
+
+
+def test_rank_that_does_not_end_is_named(tmp_path):
+    script = tmp_path / "waits.py"
+    script.write_text("import os, threading\nif os.environ['RANK'] == '1':\n    threading.Event().wait()\n")
+    with pytest.raises(AssertionError, match=r"ranks \[1\] had not ended") as told:
+        run_ranks(script, [], 2, tmp_path / "console.log", deadline_s=20.0)
+    assert "waits.py" in str(told.value), "its stacks"

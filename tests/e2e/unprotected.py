@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import runpy
+import signal
 import socket
-import sys
+import time
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
-PRELOAD = ["torch", "torch.distributed.fsdp", "torch.distributed.pipelining", "torch.distributed.optim"]
+PRELOAD = [
+    "deadpool.workload.plain_torch",
+    "torch",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.optim",
+]
 _DEADLINE_S = 90.0
+_STACKS_S = 10.0
 _context = multiprocessing.get_context("forkserver")
 
 
@@ -26,9 +33,14 @@ def start_forkserver() -> None:
 
 
 def run_ranks(
-    script: Path, arguments: list[str], world_size: int, console: Path, variables: dict[str, str] | None = None
+    script: Path,
+    arguments: list[str],
+    world_size: int,
+    console: Path,
+    variables: dict[str, str] | None = None,
+    deadline_s: float = _DEADLINE_S,
 ) -> None:
-    """To the end of all ranks; AssertionError with what they said if one fails."""
+    """To the end of all ranks; AssertionError with what they said if one fails, or does not end in time."""
     port = _free_port()
     ranks = [
         _context.Process(
@@ -38,14 +50,29 @@ def run_ranks(
     ]
     for process in ranks:
         process.start()
+    ends_at = time.monotonic() + deadline_s
     for process in ranks:
-        process.join(_DEADLINE_S)
+        process.join(max(0.0, ends_at - time.monotonic()))
     codes = [process.exitcode for process in ranks]
+    _end(ranks)
+    late = [rank for rank, code in enumerate(codes) if code is None]
+    told = (
+        f"ranks {late} had not ended after {deadline_s:g} s and were killed, their stacks are below; " if late else ""
+    )
+    assert codes == [0] * world_size, f"{told}exit codes {codes}:\n{console.read_text()}"
+
+
+def _end(ranks: list[multiprocessing.context.ForkServerProcess]) -> None:
+    late = [process for process in ranks if process.is_alive()]
+    for process in late:
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGABRT)  # faulthandler prints its stacks
+    for process in late:
+        process.join(_STACKS_S)
     for process in ranks:
         process.kill()
         process.join()
         process.close()
-    assert codes == [0] * world_size, f"exit codes {codes}:\n{console.read_text()}"
 
 
 def _be_rank(
@@ -72,10 +99,10 @@ def _be_rank(
     )
     import torch
 
+    from deadpool.workload.plain_torch import run_to_end
+
     torch.set_num_threads(1)
-    sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).parent)
-    runpy.run_path(script, run_name="__main__")
+    run_to_end(script, arguments)
 
 
 def _free_port() -> int:

@@ -75,6 +75,7 @@ class ReferenceRuns:
 def run_torchrun(script: Path, arguments: list[str], world_size: int, console: Path, timeout_s: float) -> int | None:
     """The real command, with all its imports."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
+    command += ["-m", "deadpool.workload.plain_torch"]
     with console.open("ab") as output, interrupts_held():
         process = subprocess.Popen(
             [*command, str(script), *arguments],

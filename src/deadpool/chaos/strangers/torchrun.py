@@ -27,6 +27,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from deadpool.fork_loop import ForkLoop
+from deadpool.workload.plain_torch import keep_groups
 
 _MONITOR_S = 0.05
 
@@ -99,6 +100,7 @@ def _launch(request: dict[str, Any]) -> None:
 
 def run_rank(script: str, arguments: list[str]) -> None:
     faulthandler.enable()
+    keep_groups()
     torch.set_num_threads(1)
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).parent)
