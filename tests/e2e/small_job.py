@@ -69,6 +69,7 @@ def train(
     *,
     reduce: Reduce | None,
     following: NextInputs,
+    at_end: Callable[[], None] = lambda: None,
     **protected: object,
 ) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -89,4 +90,5 @@ def train(
                 if not step.dry:
                     note_step(file, step.number, loss)
         print(json.dumps({"digest": job.digest()}), file=file)
+    at_end()
     dist.destroy_process_group()

@@ -1,0 +1,24 @@
+"""A script that ends right after it has destroyed its groups, in a state in which plain torch hangs for certain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stage import EVERY_STEP, Stage, run_script_unprotected
+
+from deadpool.config import JobConfig
+from deadpool.workload.results import differences
+
+DESTROY = Path(__file__).with_name("destroy_script.py")
+
+
+def test_groups_destroyed_at_the_end_of_main(tmp_path, fork_server):
+    """In a job, and in a run that jobs are compared with."""
+    reference = run_script_unprotected(DESTROY, [], 2, tmp_path / "reference")
+    config = JobConfig(nodes=2, spares=0, **EVERY_STEP).checked()
+    stage = Stage(config, "", "", tmp_path / "job", fork_server, script=DESTROY, arguments=[])
+    assert differences(reference, stage.trial.run()) == []
+    for rank in range(2):
+        assert f"rank {rank} has destroyed its groups" in stage.trial.console()
+    assert [event["reason"] for event in stage.events("completed")] == ["all ranks ended"]
+    assert not stage.events("fault")
