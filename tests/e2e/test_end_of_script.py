@@ -10,6 +10,7 @@ from deadpool.config import JobConfig
 from deadpool.workload.results import differences
 
 DESTROY = Path(__file__).with_name("destroy_script.py")
+DEAF_END = Path(__file__).with_name("deaf_end_script.py")
 
 
 def test_groups_destroyed_at_the_end_of_main(tmp_path, fork_server):
@@ -20,5 +21,17 @@ def test_groups_destroyed_at_the_end_of_main(tmp_path, fork_server):
     assert differences(reference, stage.trial.run()) == []
     for rank in range(2):
         assert f"rank {rank} has destroyed its groups" in stage.trial.console()
+    assert [event["reason"] for event in stage.events("completed")] == ["all ranks ended"]
+    assert not stage.events("fault")
+
+
+def test_rank_that_stands_still_with_pythons_lock_held(tmp_path, fork_server):
+    """Nothing in the process can run, so its agent ends it. The script had destroyed its groups: it has not failed."""
+    config = JobConfig(nodes=2, spares=0, node_timeout_s=1.0, **EVERY_STEP).checked()
+    stage = Stage(config, "", "", tmp_path / "job", fork_server, script=DEAF_END, arguments=[])
+    stage.trial.run()
+    (stuck,) = stage.events("stuck_at_end")
+    assert (stuck["rank"], stuck["node"], stuck["code"]) == (0, "n0", 0)
+    assert "rank 0 on node n0 hung at the end of its script" in stage.trial.console()
     assert [event["reason"] for event in stage.events("completed")] == ["all ranks ended"]
     assert not stage.events("fault")

@@ -595,6 +595,10 @@ class AgentBench(Bench):
                 return _missed(now_in, trainer.rank or 0, int(number), named)
             case ["paused", *reason]:
                 return msg.Paused(reason=" ".join(reason) or None)
+            case ["groups-destroyed"]:
+                return msg.GroupsDestroyed()
+            case ["pong"]:
+                return msg.Pong()
             case ["hung", *found]:
                 return msg.Hung(found=" ".join(found))
             case ["durable", number, path]:

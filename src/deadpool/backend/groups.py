@@ -34,7 +34,7 @@ class Groups:
     """Makes, aborts, rebuilds and forgets the process groups of this process.
 
     `on_torn_down` gets the seconds that the clean-up after an abort took, if there was any; `on_hang` is called if that
-    clean-up will never end.
+    clean-up will never end; `on_all_destroyed` is called when the script destroys all groups.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Groups:
         timeout_s: float,
         on_torn_down: Callable[[float], None] = lambda _: None,
         on_hang: Callable[[], None] = lambda: None,
+        on_all_destroyed: Callable[[], None] = lambda: None,
     ) -> None:
         self._timeout_s = timeout_s
         self._gloo = GlooFactory(hostname)
@@ -53,6 +54,9 @@ class Groups:
         self._communicators = NcclCommunicators(self._supervisor, on_torn_down, on_hang)
         self._factory = BackendFactory(self._gloo, self._communicators, self._supervisor)
         self._patch = ConstructorPatch(self._hooks())
+        self._on_all_destroyed = on_all_destroyed
+        self._keeps_destroyed = False
+        self._destroyed: list[Any] = []
         self._swap_count = 0
         self._marked: dict[str, str] = {}  # the names of the groups in the last mark -> their ranks
 
@@ -62,7 +66,7 @@ class Groups:
             constructors={"ProcessGroupGloo": factory.make_gloo, "ProcessGroupNCCL": factory.make_nccl},
             on_made=self._on_made,
             split=GroupSplitter(self._gloo, factory, self._communicators, self._supervisor).split,
-            on_destroy=lambda name: self._peer_loss.announce(self.names if name is None else (name,)),
+            on_destroy=self._on_destroy,
         )
 
     @property
@@ -99,6 +103,11 @@ class Groups:
         """From here on plain calls such as new_group make gloo and NCCL groups that can be aborted and rebuilt."""
         self._patch.install()
         self._supervisor.claim_ports(self._gloo.open_device)
+
+    def keep_destroyed(self) -> None:
+        """From here on a group that the script destroys is not freed. The loop is over, so it happens once, and freeing
+        the group from C++ could hang the process for ever (docs/design-notes.md)."""
+        self._keeps_destroyed = True
 
     def uninstall(self) -> None:
         """Puts torch's own functions back: for tests that make several Groups in one process."""
@@ -195,6 +204,14 @@ class Groups:
         finally:
             _release(replaced)
         self._factory.detached = False
+
+    def _on_destroy(self, name: str | None) -> None:
+        """None: all groups."""
+        if self._keeps_destroyed:
+            self._destroyed += [each.process_group for each in world.joined_groups() if name in (None, each.name)]
+        self._peer_loss.announce(self.names if name is None else (name,))
+        if name is None:
+            self._on_all_destroyed()
 
     def _on_made(self, process_group: Any) -> None:
         group = world.joined(process_group)

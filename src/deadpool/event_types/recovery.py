@@ -26,6 +26,21 @@ EVENTS = (
         console="HUNG: rank {rank} on node {node} {found}; a fresh process takes its place",
     ),
     EventType(
+        name="stuck_at_end",
+        meaning="A rank whose loop was over stood still with Python's lock held, so that nothing of its script could "
+        "run any more. Its process was ended, and the job ends.",
+        action="Nothing if its script was done: with code 0 it had destroyed its process groups. Whatever it was to do "
+        "after that in this rank was not done. Otherwise read the end of its log.",
+        fields={
+            "node": "its node",
+            "rank": "the rank",
+            "trainer": "its process",
+            "seconds": "for how long it did not answer",
+            "code": "what counts as its exit code; none: how it was ended",
+        },
+        console="rank {rank} on node {node} hung at the end of its script for {seconds:.0f} s: its process is ended",
+    ),
+    EventType(
         name="no_rank_hung",
         meaning="No step was completed in time, but every rank came to rest: a collective was stuck.",
         action="Look at the network if this happens again.",

@@ -233,6 +233,7 @@ class Job:
             session.expect(Release, session.core.generation)
         except Superseded:
             return False
+        session.groups.keep_destroyed()
         final = self._count_last_step()
         for journal in self._journals:
             journal.finish(final)

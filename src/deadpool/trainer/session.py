@@ -29,10 +29,13 @@ from deadpool.protocol.messages import (
     End,
     Final,
     Grant,
+    GroupsDestroyed,
     Halt,
     Hung,
     Injection,
     Missed,
+    Ping,
+    Pong,
     Proceed,
     Recording,
     Rehearse,
@@ -72,7 +75,11 @@ class Session:
         self.core = TrainerCore()
         self.walk = RecoveryWalk(self.core)
         self.groups = Groups(
-            hostname=host, timeout_s=GROUP_TIMEOUT_S, on_torn_down=self._torn_down, on_hang=self._abort_hangs
+            hostname=host,
+            timeout_s=GROUP_TIMEOUT_S,
+            on_torn_down=self._torn_down,
+            on_hang=self._abort_hangs,
+            on_all_destroyed=lambda: self.send(GroupsDestroyed()),
         )
         self.recording_schedule = RecordingSchedule(self)
         self.changed = threading.Condition()  # guards everything below, and the core
@@ -157,6 +164,8 @@ class Session:
                     self.pending_injections.add(message)
                 case Recording(rank=rank):
                     self.recordings[rank] = message
+                case Ping():
+                    self.send(Pong())
                 case End():
                     os._exit(0)
                 case _:

@@ -21,6 +21,7 @@ from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.copies import Copies
 from deadpool.protocol.agent.data_news import DataNews
+from deadpool.protocol.agent.end_watch import EndWatch
 from deadpool.protocol.agent.health import HealthMonitor
 from deadpool.protocol.agent.heartbeat import Heartbeats
 from deadpool.protocol.agent.idle_time import IdleTime
@@ -109,8 +110,14 @@ class Agent:
             standby=standby,
             spare=spare,
         )
+        self._end_watch = EndWatch(state)
         self._trainer_news = TrainerNews(
-            state, unwinding=unwinding, seating=seating, heartbeats=heartbeats, recordings=recordings
+            state,
+            unwinding=unwinding,
+            seating=seating,
+            heartbeats=heartbeats,
+            recordings=recordings,
+            end_watch=self._end_watch,
         )
         self._protection = ProtectionWatch(state)
         self._activity = ActivityWatch(state, unwinding)
@@ -133,6 +140,7 @@ class Agent:
         if self.phase is Phase.ENDING:
             return None
         trainers = earliest(self._unwinding.next_check(), self._activity.deadline())
+        trainers = earliest(trainers, self._end_watch.deadline())
         trainers = earliest(trainers, self._idle_time.work.deadline())
         return earliest(trainers, earliest(self._heartbeats.due, self._guard.liveness.deadline()))
 
@@ -222,6 +230,7 @@ class Agent:
             case Stalled(seconds=seconds):
                 liveness.extend(seconds)
                 self._activity.discount_stall(seconds)
+                self._end_watch.discount_stall(seconds)
                 self._check_timeouts(now)  # a heartbeat that is due is sent all the same: the coordinator waits for it
             case StopAsked(reason=reason):
                 self._state.end(reason, failed=True)
@@ -232,6 +241,7 @@ class Agent:
 
     def _check_timeouts(self, now: float) -> None:
         self._activity.check(now)
+        self._end_watch.check(now)
         self._unwinding.check_timeouts(now)
         if self._heartbeats.send_if_due(now):
             self._seating.readiness.tell_so_far()

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from deadpool.protocol.agent.end_watch import EndWatch
 from deadpool.protocol.agent.heartbeat import Heartbeats
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.seating import Seating
@@ -21,11 +22,13 @@ from deadpool.protocol.messages import (
     Ended,
     Failed,
     Finished,
+    GroupsDestroyed,
     Halted,
     Hung,
     Missed,
     Parked,
     Paused,
+    Pong,
     Prepared,
     Recording,
     Rehearse,
@@ -51,8 +54,9 @@ class TrainerNews:
         seating: Seating,
         heartbeats: Heartbeats,
         recordings: NodeRecordings,
+        end_watch: EndWatch,
     ) -> None:
-        self._state, self._unwinding, self._seating = state, unwinding, seating
+        self._state, self._unwinding, self._seating, self._end_watch = state, unwinding, seating, end_watch
         self._heartbeats, self._recordings = heartbeats, recordings
         self._current, self._trainers, self._copies = state.current, state.trainers, state.copies
 
@@ -142,6 +146,11 @@ class TrainerNews:
                 self._seating.readiness.on_connected(message, trainer.carries)
             case Standing() | Finished() if unfenced:
                 self._tell_of_all(trainer, message)
+            # the end of the script
+            case GroupsDestroyed():
+                trainer.groups_destroyed = trainer.released
+            case Pong():
+                self._end_watch.on_pong(trainer, now)
 
     def _tell_of_all(self, trainer: Trainer, message: Any) -> None:
         """Rule 30, carried ranks: they are where their carrier is."""
@@ -170,6 +179,7 @@ class TrainerNews:
         fenced = self._current.is_fenced
         self._free_grants(trainer, rank)
         if trainer.released or (code == 0 and not fenced):
+            code = code if trainer.exit_code is None else trainer.exit_code
             self._tell_of_all(trainer, Ended(generation=self._current.generation, rank=rank, code=code))
             return
         self._trainers.start()

@@ -43,6 +43,10 @@ class Trainer:
     halting: bool = False
     killed: bool = False  # its process is about to end
     released: bool = False
+    groups_destroyed: bool = False  # by its script, after it was released
+    pinged_at: float | None = None  # the question that it has not answered yet
+    answered_at: float = 0.0
+    exit_code: int | None = None  # that counts instead of its own
     exit_reason: str | None = None  # announced before it ends: the script failed, or the device
     paused: str | None = None  # why no step is to be expected of it
     step: int = 0

@@ -10,9 +10,9 @@ anything else is done with it if that generation is over. There are three conver
                             Release Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint
                             Shutdown (each in an Order, which names the term), Injection
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
-                            Connect Go Final Reschedule Stand Proceed Release End Injection
+                            Connect Go Final Reschedule Stand Proceed Release Ping End Injection
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits Standing
-                            Finished Report Failed DeviceLost Hung Injected UsesShares
+                            Finished GroupsDestroyed Pong Report Failed DeviceLost Hung Injected UsesShares
 
 Each file holds what both sides say about one subject, with the values inside those messages:
 
@@ -66,7 +66,17 @@ from deadpool.protocol.messages.copies import (
     Stored,
 )
 from deadpool.protocol.messages.drains import Leave, Proceed, Stand, Standing
-from deadpool.protocol.messages.ending import Ended, Finished, Release, Salvage, Salvaged, Shutdown
+from deadpool.protocol.messages.ending import (
+    Ended,
+    Finished,
+    GroupsDestroyed,
+    Ping,
+    Pong,
+    Release,
+    Salvage,
+    Salvaged,
+    Shutdown,
+)
 from deadpool.protocol.messages.fences import Fence, FenceAck, Halt, Halted
 from deadpool.protocol.messages.health import Health, Sign
 from deadpool.protocol.messages.joining import Disconnecting, Join, JoinRefused, Settings, TakeoverReport, Welcome
@@ -116,11 +126,12 @@ from deadpool.protocol.structs import Message
 ALL: tuple[type[Message], ...] = (
     AbandonCheckpoint, Alive, Answer, Arriving, Ask, Assignment, Attach, Captured, CheckpointDone, CheckpointPart,
     Connect, Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, Encoded, End, Ended, Examine, Examined,
-    Facts, Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, Halt, Halted, Health, Heartbeat,
-    HostState, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Needed, NodeConnected, NodePrepared, Order,
-    Parked, Paused, Permit, Plan, PoolNotice, Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report,
-    Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored,
-    TakeoverReport, TrainerHello, TrainerLost, Trainers, Unavailable, UsesShares, Waits, Welcome, WriteCheckpoint,
+    Facts, Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, GroupsDestroyed, Halt, Halted, Health,
+    Heartbeat, HostState, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Needed, NodeConnected,
+    NodePrepared, Order, Parked, Paused, Permit, Ping, Plan, Pong, PoolNotice, Prepared, Probe, Probed, Proceed,
+    Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown,
+    Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Unavailable,
+    UsesShares, Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
@@ -129,11 +140,12 @@ __all__ = [
     "Attach", "Block", "CaptureCostReport", "Captured", "CheckpointDone", "CheckpointPart", "Connect", "Connected",
     "Copies", "Copy", "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "Encoded", "End", "Ended",
     "Examine", "Examined", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished",
-    "Go", "Grant", "Halt", "Halted", "Health", "Heartbeat", "Holder", "HostState", "Hung", "Injected", "Injection",
-    "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives", "Missed", "Needed", "NodeConnected", "NodePrepared",
-    "Order", "Overhead", "Parity", "Parked", "Paused", "Peer", "Permit", "Plan", "PoolJob", "PoolNotice", "Prepared",
-    "Probe", "Probed", "Proceed", "RankOrder", "Rebuild", "Recording", "Rehearse", "Release", "Report", "Reschedule",
-    "Restore", "Salvage", "Salvaged", "Sealed", "Seat", "Settings", "Shares", "Shutdown", "Sign", "SlotRef", "Source",
-    "Spoilt", "Stand", "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost",
-    "Trainers", "Unavailable", "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+    "Go", "Grant", "GroupsDestroyed", "Halt", "Halted", "Health", "Heartbeat", "Holder", "HostState", "Hung",
+    "Injected", "Injection", "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives", "Missed", "Needed",
+    "NodeConnected", "NodePrepared", "Order", "Overhead", "Parity", "Parked", "Paused", "Peer", "Permit", "Ping",
+    "Plan", "Pong", "PoolJob", "PoolNotice", "Prepared", "Probe", "Probed", "Proceed", "RankOrder", "Rebuild",
+    "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore", "Salvage", "Salvaged", "Sealed", "Seat",
+    "Settings", "Shares", "Shutdown", "Sign", "SlotRef", "Source", "Spoilt", "Stand", "Standing", "Stepped", "Stored",
+    "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers", "Unavailable", "UsesShares", "Waits",
+    "Welcome", "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip

@@ -19,6 +19,18 @@ class Release(Message, frozen=True, kw_only=True):
     generation: Generation
 
 
+class GroupsDestroyed(Message, frozen=True, kw_only=True):
+    """The script has destroyed all its process groups: if its loop is over, what is left of it needs no other rank."""
+
+
+class Ping(Message, frozen=True, kw_only=True):
+    """Asks a trainer that was released and is idle whether Python still runs in it."""
+
+
+class Pong(Message, frozen=True, kw_only=True):
+    """The answer to Ping, by the monitor thread."""
+
+
 class Ended(Message, frozen=True, kw_only=True):
     """The rank's process has ended as it should: it had been released, or its script never asked for protection."""
 
