@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S, wait_until
 
 COMMAND = [sys.executable, "-m", "deadpool.cli.main", "chaos"]
 FEW = "kill_node,damage_home"
@@ -22,13 +22,12 @@ def chaos(*arguments: object) -> list[str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kinds", [FEW, MORE])
 def test_some_faults_and_nothing_was_lost(tmp_path, kinds):
     """One of each kind."""
     figures_at, count = tmp_path / "figures.json", len(kinds.split(","))
     command = chaos("--faults", count, "--seed", 5, "--layout", "fsdp2", "--kinds", kinds, "--json", figures_at)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * LIMIT_S)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     figures = json.loads(figures_at.read_text())
     assert figures["bit_identical"] and figures["hung"] == 0 and figures["left_behind"] == []
@@ -37,20 +36,14 @@ def test_some_faults_and_nothing_was_lost(tmp_path, kinds):
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGKILL])
 def test_cut_short_while_a_node_stands_still(tmp_path, sig):
     """What was started is found by the checks around every test, if it is still there."""
     command = chaos("--faults", 5, "--seed", 1, "--layout", "fsdp2", "--kinds", "stop_node")
     with (tmp_path / "out").open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-    deadline = time.monotonic() + 90.0
-    while b"#1 " not in (tmp_path / "out").read_bytes():
-        assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "out").read_text()
-        time.sleep(0.05)
+    said = tmp_path / "out"
+    wait_until(lambda: process.poll() is not None or b"#1 " in said.read_bytes(), said.read_text)
     process.send_signal(sig)
-    assert process.wait(20.0) == (-sig if sig is signal.SIGKILL else 130)
-    deadline = time.monotonic() + 10.0
-    while left := list(Path(os.environ["TMPDIR"]).glob("deadpool-chaos-*")):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    assert process.wait(LIMIT_S) == (-sig if sig is signal.SIGKILL else 130)
+    wait_until(lambda: not list(Path(os.environ["TMPDIR"]).glob("deadpool-chaos-*")), "the end of its folder")
