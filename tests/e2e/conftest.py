@@ -12,11 +12,16 @@ from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.results import Results, differences
 
+TIMEOUT_S = 1200
+"""It bounds only a test that fails, and comes after the limits of what it waits for: those say what did not come."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.e2e)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gates
 import small_job
 import torch
 import torch.distributed as dist
@@ -23,7 +23,6 @@ from scene import act
 import deadpool
 from deadpool.journal import Entry, Jsonl, Run, TensorBoard, WandB
 from deadpool.journal.jsonl import default_sink
-from deadpool.workload.jitter import pause
 
 
 class GatedSink(Jsonl):
@@ -40,14 +39,7 @@ class GatedSink(Jsonl):
     def _pass_gate(self, word: str, entries: Sequence[Entry]) -> None:
         when, step, rank = os.environ["E2E_SINK"].replace("@", ":").split(":")
         if (word, self._rank) == (when, int(rank)) and entries[-1].step >= int(step):
-            folder = Path(os.environ["E2E_GATES"])
-            draft = folder / f"draft-sink-{os.getpid()}"
-            draft.write_text(str(os.getpid()))
-            pause("before gate sink")
-            draft.rename(folder / "reached-sink")
-            while not (folder / "open-sink").exists():
-                time.sleep(0.005)
-            pause("after gate sink")
+            gates.wait_at("sink")
 
 
 class FullDisk(Jsonl):

@@ -1,30 +1,32 @@
 """The workload with things happening in it: a script for jobs under test.
 
-E2E_SCENE holds words of the form WHAT@STEP:RANK. `wait` stops the rank in that step, says so by a file that holds its
-process id, and goes on when the test has opened the gate: the other ranks meanwhile stand in a collective. `raise` is
-a bug in the user's code. Step -1 is before the first line of the workload. Only the first time that the step is done:
-`stop` is a process that the system has stopped, `loop` one that computes for ever, `late` one
-that computes for long, `pause` one that waits for long and said so, `break` one whose device breaks; it
-breaks each time in `broken`. `die` ends the process each time, `durable` tells of a checkpoint, `say` prints a line.
+E2E_SCENE holds words of the form WHAT@STEP:RANK. `wait` stops the rank at a gate in that step (gates.py), before the
+optimizer: the other ranks meanwhile stand in a collective. `asked` stops it until it was asked to stop at a boundary:
+without it a rank may have passed the boundary that a test counts on before the order comes. `raise` is a bug in the
+user's code. Step -1 is before the first line of the workload, step LOADING is where a newcomer loads its state.
+
+Only the first time that the step is done: `stop` is a process that the system has stopped, `loop` one that computes for
+ever, `late` one that computes until it is told to come to rest, `pause` one that waits at a gate and said so, `break`
+one whose device breaks; it breaks each time in `broken`. `die` ends the process each time, `durable` tells of a
+checkpoint, `say` prints a line.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
+import gates
 import torch
 
 from deadpool.trainer import current
 from deadpool.workload import gpt, train
-from deadpool.workload.jitter import pause
 
 _ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_SCENE", "").split()]
 _RANK = int(os.environ["RANK"])
-LATE_S = 8.0
+LOADING = 1000
 DEVICE_ERROR = "CUDA error: device-side assert triggered"
 
 
@@ -33,28 +35,16 @@ def act(step: int) -> None:
         if (int(at), int(rank)) == (step, _RANK):
             if what not in ONCE:
                 ALWAYS[what](step)
-            elif _is_first_time(what):
+            elif gates.is_first_time(what):
                 ONCE[what](step)
 
 
-def _is_first_time(what: str) -> bool:
-    """Only where a test has made the folder for it."""
-    folder = os.environ.get("E2E_GATES")
-    if folder is None or (Path(folder) / what).exists():
-        return False
-    (Path(folder) / what).touch()
-    return True
-
-
-def _wait_at_gate(step: int) -> None:
-    folder = Path(os.environ["E2E_GATES"])
-    draft = folder / f"draft-{os.getpid()}"
-    draft.write_text(str(os.getpid()))
-    pause(f"before gate {step}")
-    draft.rename(folder / f"reached-{step}")
-    while not (folder / f"open-{step}").exists():
-        time.sleep(0.005)
-    pause(f"after gate {step}")
+def _wait_until_asked(step: int) -> None:
+    """A fault ends the wait too: the order would not come any more."""
+    assert current.job is not None
+    core = current.job.session.core
+    if gates.folder() is not None:
+        gates.wait_for(lambda: core._stop is not None or core.is_aborted)
 
 
 def _raise(step: int) -> None:
@@ -71,15 +61,16 @@ def _loop(step: int) -> None:
 
 
 def _late(step: int) -> None:
-    end = time.monotonic() + LATE_S
-    while time.monotonic() < end:
+    """Busy all the time, so that nobody takes it for idle."""
+    assert current.job is not None
+    while not current.job.session.core.is_aborted:
         pass
 
 
 def _pause(step: int) -> None:
     assert current.job is not None
     with current.job.pause("evaluation"):
-        time.sleep(LATE_S)
+        gates.wait_at("pause")
 
 
 class _PoisonedStream:
@@ -110,7 +101,8 @@ def _say(step: int) -> None:
 
 ALWAYS = {
     "say": _say,
-    "wait": _wait_at_gate,
+    "wait": gates.wait_at,
+    "asked": _wait_until_asked,
     "raise": _raise,
     "broken": _break_device,
     "die": _die,
@@ -121,8 +113,13 @@ ONCE = {"stop": _stop, "loop": _loop, "late": _late, "pause": _pause, "break": _
 
 class Batches(gpt.Batches):
     def __next__(self) -> Any:
-        act(self.state_dict()["position"])
+        if current.job is None or not current.job.rehearses:
+            act(self.state_dict()["position"])
         return super().__next__()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        act(LOADING)
+        super().load_state_dict(state)
 
 
 if __name__ == "__main__":

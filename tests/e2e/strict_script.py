@@ -17,7 +17,7 @@ warnings.simplefilter("error")
 def over_a_new_group(model: nn.Module, step: int) -> None:
     """A survivor that has it when it goes back to the beginning of the step is told that it is forgotten."""
     group = dist.new_group(list(range(dist.get_world_size())))
-    act(100 + step)
+    act(100 * (1 + pool.rank) + step)
     reduce_over(group, model)
     dist.destroy_process_group(group)
 

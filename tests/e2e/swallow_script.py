@@ -110,7 +110,7 @@ with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
             loss = model(inputs_of(step.number, pool.rank)).square().mean()
             loss.backward()
             if not step.dry:
-                act(step.number)
+                act(step.number if pool.rank == 0 else 100 + step.number)
             WAYS[args.way]()
             optimizer.zero_grad()
             if not step.dry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from stage import LOADING
 from test_damage import damage_copies
 from test_drain_rpc import drain
 
@@ -24,10 +25,9 @@ def test_any_node_of_a_group_killed(make_stage, play, layout, victim):
     def during():
         stage.await_gate(4)
         stage.trial.await_event("rehearsed")
-        stage.await_committed(3)
         stage.kill_node_at_gate(f"n{victim}", 4)
         stage.await_gate(7)
-        stage.trial.await_true(lambda: stage.status()["protected"], "parities made anew", 60.0)
+        stage.trial.await_true(lambda: stage.status()["protected"], "parities made anew")
         stage.open_gate(7)
 
     results = play(stage, during)
@@ -44,8 +44,7 @@ def test_any_two_nodes_of_a_group_killed_at_once(make_stage, play, victims):
     def during():
         stage.await_gate(4)
         stage.await_committed(4)
-        for victim in victims:
-            stage.trial.job.kill_node(f"n{victim}")
+        stage.kill_nodes_at_once(f"n{victim}" for victim in victims)
         stage.open_gate(4)
 
     results = play(stage, during)
@@ -55,14 +54,13 @@ def test_any_two_nodes_of_a_group_killed_at_once(make_stage, play, victims):
 
 @pytest.mark.thorough
 def test_newcomer_killed_while_it_rebuilds(make_stage, play):
-    stage = make_stage(scene="wait@4:1", nodes=3, spares=2, protect="rs(2,1)")
+    stage = make_stage(scene=f"wait@4:1 wait@{LOADING}:1", nodes=3, spares=2, protect="rs(2,1)")
 
     def during():
-        stage.await_gate(4)
-        stage.await_committed(4)
         stage.kill_node_at_gate("n1", 4)
-        stage.trial.await_event("planned", count=2)
+        stage.await_gate(LOADING)
         stage.trial.job.kill_node(stage.seats()[1])
+        stage.open_gate(LOADING)
 
     play(stage, during)
     assert len(stage.events("fault")) == 2
@@ -85,7 +83,7 @@ def test_damaged_snapshot_of_another_member_the_second_parity_makes_up_for_it(ma
 
 @pytest.mark.thorough
 def test_node_is_drained(make_stage, play):
-    stage = make_stage(scene="wait@4:1", nodes=3, protect="rs(2,1)")
+    stage = make_stage(scene="wait@4:1 asked@4:0 asked@4:1 asked@4:2 wait@7:0", nodes=3, protect="rs(2,1)")
 
     def during():
         stage.await_gate(4)
@@ -93,6 +91,7 @@ def test_node_is_drained(make_stage, play):
         drain(stage, "n1")
         stage.open_gate(4)
         stage.trial.await_event("left")
+        stage.open_gate(7)
 
     results = play(stage, during)
     assert stage.seats()[1] == "n3" and results.steps_done_again() == 0
@@ -101,7 +100,7 @@ def test_node_is_drained(make_stage, play):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("before", "after"), [("copies=1", "rs(2,1)"), ("rs(2,1)", "copies=1")])
 def test_scheme_is_changed_while_the_job_runs(make_stage, play, before, after):
-    stage = make_stage(scene="wait@2:1 wait@5:1", nodes=3, protect=before)
+    stage = make_stage(scene="wait@2:1 asked@2:0 asked@2:1 asked@2:2 wait@5:1", nodes=3, protect=before)
 
     def during():
         stage.await_gate(2)
@@ -109,7 +108,6 @@ def test_scheme_is_changed_while_the_job_runs(make_stage, play, before, after):
         assert ask(stage.trial.job.run_dir, "protect", scheme=after)["scheme"] == after
         stage.open_gate(2)
         stage.trial.await_event("go", count=2)
-        stage.await_committed(4)
         stage.kill_node_at_gate("n1", 5)
 
     results = play(stage, during)

@@ -7,11 +7,10 @@ import signal
 from typing import Any
 
 import pytest
+from stage import LOADING
 
 
 def lose_node_at_gate(stage: Any, node: str, gate: int = 4) -> None:
-    stage.await_gate(gate)
-    stage.await_committed(gate)
     stage.kill_node_at_gate(node, gate)
 
 
@@ -50,12 +49,14 @@ def test_replicas_of_shards(make_stage, play, victim):
 @pytest.mark.thorough
 def test_source_falls_silent_while_a_rank_is_rebuilt(make_stage, play):
     """No connection ends: the newcomer waits for its blocks until the node counts as lost."""
-    stage = make_stage(scene="wait@4:1", nodes=4, spares=2, protect="rs(2,2)", node_timeout_s=2.0)
+    stage = make_stage(scene=f"wait@4:1 wait@{LOADING}:1", nodes=4, spares=2, protect="rs(2,2)")
 
     def during():
         lose_node_at_gate(stage, "n1")
         stage.trial.await_event("planned", count=2)
         os.killpg(stage.trial.job.nodes["n2"].pid, signal.SIGSTOP)
+        stage.trial.await_event("fault", count=2)
+        stage.open_gate(LOADING)
 
     play(stage, during)
     assert {event["node"] for event in stage.events("fault")} == {"n1", "n2"}
@@ -83,13 +84,14 @@ def test_coordinator_killed_while_parities_are_made_then_a_node(make_stage, play
 
 @pytest.mark.thorough
 def test_coordinator_killed_while_a_rank_is_rebuilt(make_stage, play):
-    stage = make_stage(scene="wait@4:1", nodes=3, protect="rs(2,1)")
+    stage = make_stage(scene=f"wait@4:1 wait@{LOADING}:1", nodes=3, protect="rs(2,1)")
 
     def during():
         lose_node_at_gate(stage, "n1")
-        stage.trial.await_event("planned", count=2)
+        stage.await_gate(LOADING)
         os.kill(stage.trial.job.coordinator.pid, signal.SIGKILL)
         stage.trial.await_event("took_over")
+        stage.open_gate(LOADING)
 
     play(stage, during)
     assert stage.seats()[1] == "n3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stage import Stage, run_script_unprotected
+from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
 from deadpool.workload.results import differences
@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("compile_script.py")
 @pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
 def test_node_killed_in_mid_step(tmp_path, fork_server, layout, backend):
     arguments = ["--layout", layout, "--backend", backend]
-    settings = JobConfig(nodes=2, spares=1, prepare_timeout_s=60.0, overhead_budget=0.0).checked()
+    settings = JobConfig(nodes=2, spares=1, **EVERY_STEP).checked()
     stage = Stage(settings, layout, "wait@4:1", tmp_path / "job", fork_server, SCRIPT, arguments)
 
     def during(_):

@@ -60,9 +60,17 @@ def test_forward_pass_that_will_be_done_again_is_cut_off(tmp_path, fork_server):
     script = SCRIPT.with_name("long_forward_script.py")
     settings = JobConfig(nodes=2, spares=0, **EVERY_STEP).checked()
     stage = Stage(settings, "ddp", "wait@5:1", tmp_path / "job", fork_server, script, [])
-    results = stage.trial.run(lambda _: stage.kill_trainer_at_gate(5))
+    calls = stage.trial.out / "calls-of-rank0"
+
+    def during(_):
+        stage.await_gate(5)
+        stage.trial.await_true(lambda: "5" in calls.read_text().split(), "the block that waits for the abort")
+        stage.kill_trainer_at_gate(5)
+
+    results = stage.trial.run(during)
     reference = run_script_unprotected(script, [], 2, tmp_path / "reference")
     assert differences(reference, results) == []
     assert stage.trainers()[0] == "n0.0", "the survivor kept its process"
-    calls = (stage.trial.out / "calls-of-rank0").read_text().split().count("5")
-    assert calls == 1 + 8, "the block in which the abort came, and all of them when the step was redone"
+    assert calls.read_text().split().count("5") == 1 + 8, (
+        "the block in which the abort came, and all of them when the step was redone"
+    )

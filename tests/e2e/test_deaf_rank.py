@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stage import Stage, run_script_unprotected
+from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
 from deadpool.workload.results import differences
@@ -13,12 +13,12 @@ SCRIPT = Path(__file__).with_name("deaf_script.py")
 
 
 def test_survivor_waits_for_something_that_never_comes(tmp_path, fork_server):
-    config = JobConfig(nodes=2, spares=1, unwind_timeout_s=600.0, overhead_budget=0.0).checked()
+    config = JobConfig(nodes=2, spares=1, unwind_timeout_s=600.0, **EVERY_STEP).checked()
     stage = Stage(config, "", "", tmp_path / "job", fork_server, SCRIPT, [])
 
     def during(_):
         deaf = stage.folder / "gates" / "deaf"
-        stage.trial.await_true(deaf.exists, "the rank to be deaf", 60.0)
+        stage.trial.await_true(deaf.exists, "the rank to be deaf")
         stage.await_committed(4)
         stage.trial.job.kill_node("n1")
 

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from deadpool.workload.harness import LIMIT_S
+
 SCRIPT = Path(__file__).with_name("claim.py")
 
 
 @pytest.mark.parametrize("claim", [pytest.param("true", marks=pytest.mark.thorough), "false"])
 def test_claim(tmp_path, claim):
     command = [sys.executable, "-m", "deadpool.cli.main", "run", "--nodes", "2", "--run-dir", str(tmp_path / "run")]
-    done = subprocess.run([*command, str(SCRIPT), claim], stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
+    command += ["--overhead-budget", "0"]
+    done = subprocess.run(
+        [*command, str(SCRIPT), claim], stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S
+    )
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     differ = [event["ranks"] for event in events if event["what"] == "replicas_differ"]
     if claim == "true":

@@ -73,10 +73,8 @@ def test_what_a_dry_step_registers_never_runs_and_what_a_dead_rank_had_is_told(m
     stage = make_job("wait@4:1", "--final", rehearsals=2)
 
     def during():
-        stage.await_gate(4)
         stage.trial.await_event("rehearsed", count=2)
-        stage.await_committed(4)  # else step 3 is done again, and its action runs
-        stage.kill_node_at_gate("n1", 4)
+        stage.kill_node_at_gate("n1", 4)  # when version 4 is committed: else step 3 is done again, and its action runs
 
     run(stage, during)
     assert [note for rank in range(2) for note in finals(stage, rank) if note["dry"]] == []
@@ -116,12 +114,12 @@ def test_trainer_killed_and_a_fresh_process_takes_the_rank(make_job):
 @pytest.mark.parametrize("in_place", ["always", "never"])
 def test_ranks_roll_back_several_steps(make_job, in_place):
     """Only version 3 can be come back to: steps 3 to 5 are done again by everybody, and are logged once."""
-    stage = make_job("wait@5:1", capture_every=3, in_place=in_place)
+    stage = make_job("wait@3:1 wait@5:1", capture_every=3, in_place=in_place)
 
     def during():
+        stage.open_committed_gate(3)
         stage.await_gate(5)
-        stage.await_committed(3)
-        stage.kill_node_at_gate("n1", 5)
+        stage.kill_node_at_gate("n1", 5, committed=False)  # version 5 is none that is captured
 
     run(stage, during)
     assert stage.trial.results().steps_done_again() >= 2
@@ -145,14 +143,12 @@ def test_rank_killed_between_finality_its_line_and_its_memory_of_it(make_job, mo
 
 
 def await_sink(stage: Stage) -> int:
-    reached = stage.folder / "gates" / "reached-sink"
-    stage.trial.await_true(reached.exists, "the sink", 60.0)
-    return int(reached.read_text())
+    return stage.await_gate("sink")
 
 
 @pytest.mark.thorough
 def test_node_stopped_while_it_writes_wakes_up_when_another_has_its_rank(make_job):
-    stage = make_job("wait@5:0 wait@7:0", "--sink", "gated", gate="before@3:1", node_timeout_s=2.0)
+    stage = make_job("wait@5:0 wait@7:0", "--sink", "gated", gate="before@3:1")
 
     def during():
         await_sink(stage)
@@ -161,9 +157,9 @@ def test_node_stopped_while_it_writes_wakes_up_when_another_has_its_rank(make_jo
         stage.open_gate("sink")
         stage.open_gate(5)
         stage.await_gate(7)
-        stage.trial.await_true(lambda: len(journal(stage, 1)) >= 5, "the newcomer's lines", 60.0)
+        stage.trial.await_true(lambda: len(journal(stage, 1)) >= 5, "the newcomer's lines")
         os.killpg(node, signal.SIGCONT)
-        stage.trial.await_true(lambda: stage.trial.job.nodes["n1"].poll() is not None or returned(stage), "n1", 60.0)
+        stage.trial.await_true(lambda: stage.trial.job.nodes["n1"].poll() is not None or returned(stage), "n1")
         stage.open_gate(7)
 
     run(stage, during)
@@ -177,12 +173,12 @@ def returned(stage: Stage) -> bool:
 
 @pytest.mark.thorough
 def test_node_drained(make_job):
-    stage = make_job("wait@3:1 wait@6:0")
+    stage = make_job("wait@3:1 asked@3:0 asked@3:1 wait@6:0")
 
     def during():
         stage.await_gate(3)
         ask(stage.trial.job.run_dir, "drain", node="n1")
-        stage.trial.await_true(lambda: (stage.status()["drain"] or {}).get("stage") == "stopping", "a spare", 60.0)
+        stage.await_drain()
         stage.open_gate(3)
         stage.await_gate(6)
         stage.trial.await_event("left")
@@ -203,8 +199,6 @@ def test_coordinator_killed_and_then_a_node(make_job):
         os.kill(stage.trial.job.coordinator.pid, signal.SIGKILL)
         stage.open_gate(3)
         stage.trial.await_event("took_over")
-        stage.await_gate(6)
-        stage.await_committed(3)
         stage.kill_node_at_gate("n1", 6)
 
     run(stage, during)
@@ -234,9 +228,7 @@ def test_script_fails_and_what_is_final_is_there(make_job):
     stage = make_job("wait@4:0 raise@5:1", spares=0)
 
     def during(_):
-        stage.await_gate(4)
-        stage.await_committed(4)
-        stage.open_gate(4)
+        stage.open_committed_gate(4)
 
     with pytest.raises(JobFailed, match="code 1"):
         stage.trial.run(during)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ AFTER_LOOP, IN_EVALUATION = 100, 50  # see left_loop_script.py
 @pytest.fixture
 def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
     def make(way: str, scene: str, **config: object) -> Stage:
-        settings = JobConfig(**{"nodes": 2, "spares": 1, "node_timeout_s": 2.0, **EVERY_STEP, **config}).checked()
+        settings = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP, **config}).checked()
         return Stage(settings, "", scene, tmp_path / "job", fork_server, script=SCRIPT, arguments=["--way", way])
 
     return make
@@ -45,12 +46,15 @@ def assert_ends_as_undisturbed(stage: Stage, way: str, folder: Path, during: Cal
 )
 def test_trainer_dies_after_the_loop_was_left(make_stage, tmp_path, way):
     stage = make_stage(way, f"wait@{AFTER_LOOP + 1}:1", spares=0)
-    assert_ends_as_undisturbed(stage, way, tmp_path, lambda: stage.kill_trainer_at_gate(AFTER_LOOP + 1))
+    assert_ends_as_undisturbed(
+        stage, way, tmp_path, partial(stage.kill_trainer_at_gate, AFTER_LOOP + 1, committed=False)
+    )
 
 
 def test_node_dies_after_the_loop_was_left(make_stage, tmp_path):
     stage = make_stage("break", f"wait@{AFTER_LOOP + 1}:1")
-    assert_ends_as_undisturbed(stage, "break", tmp_path, lambda: stage.kill_node_at_gate("n1", AFTER_LOOP + 1))
+    during = partial(stage.kill_node_at_gate, "n1", AFTER_LOOP + 1, committed=False)
+    assert_ends_as_undisturbed(stage, "break", tmp_path, during)
 
 
 @pytest.mark.thorough
@@ -71,14 +75,16 @@ def test_all_trainers_die_after_the_loop_was_left(make_stage, tmp_path):
 def test_trainer_dies_in_the_evaluation_that_ends_the_loop(make_stage, tmp_path):
     at = IN_EVALUATION + LAST
     stage = make_stage("evaluation", f"wait@{at}:1", spares=0)
-    assert_ends_as_undisturbed(stage, "evaluation", tmp_path, lambda: stage.kill_trainer_at_gate(at))
+    during = partial(stage.kill_trainer_at_gate, at, committed=False)
+    assert_ends_as_undisturbed(stage, "evaluation", tmp_path, during)
 
 
 @pytest.mark.thorough
 def test_node_dies_in_an_evaluation_that_draws_random_numbers(make_stage, tmp_path):
     at = IN_EVALUATION + LAST - 2
     stage = make_stage("evaluation", f"wait@{at}:1")
-    assert_ends_as_undisturbed(stage, "evaluation", tmp_path, lambda: stage.kill_node_at_gate("n1", at))
+    during = partial(stage.kill_node_at_gate, "n1", at, committed=False)
+    assert_ends_as_undisturbed(stage, "evaluation", tmp_path, during)
 
 
 def test_rehearsal_that_leaves_its_loop_does_nothing_after_it(make_stage):

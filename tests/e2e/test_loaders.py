@@ -60,8 +60,7 @@ def test_trainer_killed_in_step_0_in_which_the_other_has_begun_to_read(play, kin
     """The survivor keeps its process, and the generator in it that is in the midst of its first epoch."""
 
     def during(stage: Stage) -> None:
-        stage.await_committed(0)
-        stage.trial.await_true((stage.trial.out / "taken-0-0").exists, "the survivor's first batch", 30.0)
+        stage.trial.await_true((stage.trial.out / "taken-0-0").exists, "the survivor's first batch")
         stage.kill_trainer_at_gate(0)
         stage.trial.await_event("restored", count=2)
         assert stage.events("trainer_restarts") == []
@@ -74,7 +73,6 @@ def test_generator_that_the_exception_has_ended(play):
     """The survivor cannot ask it for the batch again: a fresh process takes its place, with one of its own."""
 
     def during(stage: Stage) -> None:
-        stage.await_committed(5)
         stage.kill_trainer_at_gate(5)
         stage.trial.await_event("trainer_restarts")
         (told,) = stage.events("trainer_restarts")

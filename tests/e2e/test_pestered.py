@@ -22,10 +22,10 @@ def test_node_lost_among_strangers(make_stage, play, tls):
         pest = Pest(job, job.run_dir.secret_file.read_bytes())
         pest.start()
         try:
-            stage.trial.await_true(lambda: set(pest.done) >= (ACTS if tls == "off" else {"garbage"}), "pestering", 60.0)
+            stage.trial.await_true(lambda: set(pest.done) >= (ACTS if tls == "off" else {"garbage"}), "pestering")
             stage.open_gate(2)
             stage.kill_node_at_gate("n1", 5)
-            stage.trial.await_event("protected", timeout_s=60.0)
+            stage.trial.await_event("protected")
             stage.trial.job.wait(stage.trial.deadline_s)
         finally:
             pest.stop()

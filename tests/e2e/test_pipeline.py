@@ -49,18 +49,11 @@ def perform(
 
 def kill_node(victim: int, step: int = 4, *, warm: bool = True) -> Callable[[Stage], None]:
     def during(stage: Stage) -> None:
-        stage.await_gate(step)
-        await_protection(stage)
         if warm:
             stage.trial.await_event("rehearsed")
         stage.kill_node_at_gate(f"n{victim}", step)
 
     return during
-
-
-def await_protection(stage: Stage) -> None:
-    """A loss before that would start the job anew."""
-    stage.trial.await_true(lambda: stage.status()["watermark"] is not None, "a first version", 30.0)
 
 
 @pytest.mark.thorough
@@ -124,8 +117,8 @@ def test_spare_forgets_what_an_earlier_start_told_it(perform):
 
     def during(stage: Stage) -> None:
         stage.await_gate(-1)
-        stage.trial.await_true(lambda: len(list(stage.trial.out.glob("told-0-*"))) == 2, "a spare told as rank 0", 60.0)
-        stage.kill_node_at_gate("n1", -1)
+        stage.trial.await_true(lambda: len(list(stage.trial.out.glob("told-0-*"))) == 2, "a spare told as rank 0")
+        stage.kill_node_at_gate("n1", -1, committed=False)
         kill_node(0)(stage)
 
     stage = perform(TELLING, "", "wait@-1:1 wait@4:0", during, spares=2)

@@ -114,7 +114,6 @@ def test_survivor_and_newcomer(under_torchrun, under_deadpool):
     def during(stage: Stage) -> None:
         died.append(stage.await_gate(3))
         stage.trial.await_event("rehearsed")
-        stage.await_committed(2)
         stage.kill_node_at_gate("n1", 3)
 
     folder = under_deadpool(during)

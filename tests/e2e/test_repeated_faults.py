@@ -10,17 +10,17 @@ from deadpool.snapshot.salvage_reader import read_folder
 
 
 def test_node_whose_trainer_dies_again_is_quarantined(make_stage, play):
-    stage = make_stage("plain", scene="wait@3:1 wait@5:1", quarantine_after=2)
+    stage = make_stage("plain", scene="wait@3:1 wait@5:1 wait@7:0", quarantine_after=2)
 
     def during():
         stage.kill_trainer_at_gate(3)
         stage.await_gate(5)
         stage.trial.await_event("rehearsed")
-        stage.await_committed(4)
         stage.kill_trainer_at_gate(5)
-        stage.trial.await_event("quarantined")
+        stage.await_gate(7)
         bad = next(node for node in stage.status()["nodes"] if node["node"] == "n1")
         assert (bad["role"], bad["quarantined"]) == ("spare", stage.events("quarantined")[0]["reason"])
+        stage.open_gate(7)
 
     play(stage, during)
     assert stage.seats() == ["n0", "n2"]
@@ -34,8 +34,8 @@ def test_two_neighbours_killed_at_once_with_two_holders(make_stage, play):
     def during():
         stage.await_gate(4)
         stage.await_committed(4)
-        stage.trial.job.kill_node("n0")
-        stage.kill_node_at_gate("n1", 4)
+        stage.kill_nodes_at_once(["n0", "n1"])
+        stage.open_gate(4)
 
     play(stage, during)
     assert sorted(stage.seats()) == ["n2", "n3", "n4"]
@@ -47,9 +47,9 @@ def test_node_and_its_holder_killed_at_once_what_is_left_is_kept(make_stage):
     def during(trial):
         stage.await_gate(4)
         stage.await_committed(4)
-        trial.await_true(lambda: stage.status()["durable"] is not None, "the durable checkpoint", 30.0)
-        stage.trial.job.kill_node("n0")
-        stage.kill_node_at_gate("n1", 4)
+        trial.await_true(lambda: stage.status()["durable"] is not None, "the durable checkpoint")
+        stage.kill_nodes_at_once(["n0", "n1"])
+        stage.open_gate(4)
 
     with pytest.raises(JobFailed) as failure:
         stage.trial.run(during)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from deadpool.workload.harness import LIMIT_S
+
 
 def restarted(stage):
     return sorted(event["rank"] for event in stage.events("trainer_restarts"))
@@ -17,13 +19,7 @@ def restarted(stage):
 @pytest.mark.parametrize(("layout", "nodes"), [("ddp", 3), pytest.param("fsdp2", 2, marks=pytest.mark.thorough)])
 def test_node_killed_and_every_survivor_restarts(make_stage, play, layout, nodes):
     stage = make_stage(layout, scene="wait@4:1", nodes=nodes, in_place="never")
-
-    def during():
-        stage.await_gate(4)
-        stage.await_committed(3)
-        stage.kill_node_at_gate("n1", 4)
-
-    play(stage, during)
+    play(stage, lambda: stage.kill_node_at_gate("n1", 4))
     survivors = [rank for rank in range(nodes) if rank != 1]
     assert restarted(stage) == survivors
     assert len(stage.events("fault")) == 1, "their ends are part of the recovery, not further faults"
@@ -46,7 +42,7 @@ def test_one_trainer_killed_after_the_other(make_stage, play):
 def test_unknown_torch_is_warned_of_once_per_job(tmp_path):
     command = [sys.executable, "-m", "deadpool.cli.main", "run", "--nproc-per-node", "2", "--run-dir", str(tmp_path)]
     script = Path(__file__).with_name("unknown_torch.py")
-    done = subprocess.run([*command, str(script)], stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
+    done = subprocess.run([*command, str(script)], stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stdout.decode()
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     (told,) = (event for event in events if event["what"] == "unknown_torch")

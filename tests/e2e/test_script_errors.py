@@ -16,7 +16,7 @@ def test_script_raises_before_its_first_step(make_stage):
 
 
 def test_script_raises_in_mid_training_each_time(make_stage):
-    stage = make_stage("plain", scene="raise@4:1", spares=0, node_timeout_s=2.0)
+    stage = make_stage("plain", scene="raise@4:1", spares=0)
     with pytest.raises(JobFailed, match="code 1"):
         stage.trial.run()
     reason = stage.events("failed")[0]["reason"]

@@ -57,9 +57,7 @@ def test_spare_is_seated_at_another_rank_than_it_rehearsed(tmp_path, installed, 
     stage.trial.job.preload = preload
 
     def during(_):
-        stage.await_gate(4)
         stage.trial.await_event("rehearsed")
-        stage.await_committed(3)
         stage.kill_node_at_gate("n1", 4)
 
     results = stage.trial.run(during)
@@ -74,13 +72,16 @@ def test_spare_is_seated_at_another_rank_than_it_rehearsed(tmp_path, installed, 
 
 def test_script_to_which_every_warning_is_an_error(tmp_path, fork_server):
     undisturbed = run_script_unprotected(STRICT, [], 2, tmp_path / "undisturbed")
-    stage = make_stage(tmp_path, STRICT, "wait@104:1", fork_server)
+    stage = make_stage(tmp_path, STRICT, "wait@104:0 wait@204:1", fork_server)
 
     def during(_):
-        stage.await_gate(104)
+        """Both ranks have the group of step 4."""
         stage.trial.await_event("rehearsed")
-        stage.await_committed(3)
-        stage.kill_node_at_gate("n1", 104)
+        stage.await_gate(104)
+        stage.await_gate(204)
+        stage.await_committed(4)
+        stage.kill_node_at_gate("n1", 204, committed=False)
+        stage.open_gate(104)
 
     results = stage.trial.run(during)
     assert differences(undisturbed, results) == []

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
@@ -22,17 +21,11 @@ GATE = 4
 @pytest.fixture
 def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[[str], Stage]:
     def make(way: str) -> Stage:
-        # Steps are so short that a busy machine has no slot free for the version that is waited for.
-        config = JobConfig(**{"nodes": 2, "spares": 1, "slots": 8, **EVERY_STEP}).checked()
-        return Stage(config, "plain", f"wait@{GATE}:0", tmp_path / "job", fork_server, SCRIPT, ["--way", way])
+        config = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP}).checked()
+        scene = f"wait@{GATE}:0 wait@{100 + GATE}:1"
+        return Stage(config, "plain", scene, tmp_path / "job", fork_server, SCRIPT, ["--way", way])
 
     return make
-
-
-def coordinator_of(stage: Stage) -> psutil.Process:
-    process = stage.trial.job.coordinator
-    assert process is not None
-    return psutil.Process(process.pid)
 
 
 def has_ended_block(stage: Stage) -> bool:
@@ -66,20 +59,19 @@ def test_peer_that_has_completed_the_step_dies_and_the_survivor_leaves_it_out(ma
 
     def during(_):
         stage.await_gate(GATE)
+        rank_1 = stage.await_gate(100 + GATE)
+        stage.await_committed(GATE)
+        stage.open_gate(100 + GATE)  # rank 1 completes the step, and stands in the next one
         stage.trial.await_true(
-            lambda: (stage.status()["ranks"][1].get("pushed_version") or 0) > GATE, "rank 1 stored elsewhere", 30.0
+            lambda: (stage.status()["ranks"][1].get("pushed_version") or 0) > GATE, "rank 1 stored elsewhere"
         )
-        coordinator = coordinator_of(stage)
-        coordinator.suspend()
-        try:
-            os.kill(int((stage.trial.out / "pid-1").read_text()), signal.SIGKILL)
+        with stage.coordinator_suspended():
+            os.kill(rank_1, signal.SIGKILL)
             stage.open_gate(GATE)
-            stage.trial.await_true((stage.trial.out / "swallowed-0").exists, "the survivor's own way", 30.0)
-            stage.trial.await_true(lambda: has_ended_block(stage), "the end of the survivor's block", 30.0)
+            stage.trial.await_true((stage.trial.out / "swallowed-0").exists, "the survivor's own way")
+            stage.trial.await_true(lambda: has_ended_block(stage), "the end of the survivor's block")
             survivor = MainThread(int((stage.trial.out / "pid-0").read_text()))
-            stage.trial.await_true(survivor.is_idle, "the survivor to wait for the fence", 30.0)
-        finally:
-            coordinator.resume()
+            stage.trial.await_true(survivor.is_idle, "the survivor to wait for the fence")
 
     results = stage.trial.run(during)
     reference = run_script_unprotected(SCRIPT, ["--way", way], 2, tmp_path / "reference")

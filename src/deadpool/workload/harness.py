@@ -19,6 +19,8 @@ from deadpool.workload.jitter import pause
 from deadpool.workload.results import Results
 
 _POLL_S = 0.1  # shorter polling would take CPU time from the job
+LIMIT_S = 300.0
+"""A limit bounds only a run that fails: it is far longer than a slow and busy machine needs."""
 SCRIPT = Path(__file__).with_name("train.py")
 
 
@@ -29,7 +31,7 @@ class WorkloadTrial:
     config: JobConfig
     script_arguments: list[str]
     folder: Path
-    deadline_s: float = 300.0
+    deadline_s: float = 2 * LIMIT_S
     script: Path = SCRIPT
     environment: dict[str, str] = field(default_factory=dict)
     fork_server: SharedForkServer | None = None
@@ -77,14 +79,14 @@ class WorkloadTrial:
 
     # --- waiting, always bounded -------------------------------------------------------------------------------------
 
-    def await_step(self, step: int, timeout_s: float = 120.0) -> None:
+    def await_step(self, step: int, timeout_s: float = LIMIT_S) -> None:
         """Waits until every rank has completed `step`."""
         self.await_true(lambda: self.results().newest_step() >= step, f"step {step}", timeout_s)
 
-    def await_event(self, what: str, count: int = 1, timeout_s: float = 120.0) -> None:
+    def await_event(self, what: str, count: int = 1, timeout_s: float = LIMIT_S) -> None:
         self.await_true(lambda: sum(e["what"] == what for e in self.events()) >= count, f"event {what}", timeout_s)
 
-    def await_true(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
+    def await_true(self, ready: Callable[[], bool], what: str, timeout_s: float = LIMIT_S) -> None:
         deadline = time.monotonic() + timeout_s
         while not ready():
             if self.job.poll() is not None:
