@@ -1,7 +1,8 @@
 """One job that is hit again and again, at another moment each time, and the undisturbed run it is compared with.
 
 Each injection kills a whole node by SIGKILL. Between two injections the job stands at a gate until everything is
-committed and a new spare node is warm; then the next injection is ordered and the gate is opened.
+committed and a new spare node is warm; then the next injection is ordered and the gate is opened. While a version is
+awaited, to be hit when it is captured or sent, the job stands in that version's step: it cannot pass the moment.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import sizes
+from stage import EVERY_STEP
 from unprotected import run_ranks
 
 from deadpool.chaos import gated
@@ -24,7 +26,7 @@ from deadpool.workload.results import Results
 
 SCRIPT = Path(gated.__file__)
 SMALL = sizes.TOUR
-_WAIT_S = 100.0  # longer than it takes until a job that hangs is fenced: then its trainers say where they stand
+_OF_VERSIONS = ("capture", "wire")  # moments that no rank waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Tour:
             nodes=plan.nodes,
             nproc_per_node=plan.per_node,
             spares=1,
-            overhead_budget=0.0,  # every version has to be there
+            **EVERY_STEP,  # every version has to be there, and nobody hangs at a gate
             faults=tuple(f"at=backward step=0 node=n{injection.position}" for injection in first),
         )
         self._nodes = plan.nodes + 1
@@ -82,7 +84,6 @@ class Tour:
             config.checked(),
             plan.arguments,
             self.folder,
-            deadline_s=240.0,
             script=SCRIPT,
             environment={"WORKLOAD_GATES": str(gates)},
             fork_server=self.fork_server,
@@ -134,8 +135,11 @@ class Tour:
         else:
             self._await_readiness(gate)
             self._arm(self._node_at(injection.position), injection.moment, self._waiting_step(index))
+            if injection.moment in _OF_VERSIONS:
+                (self.folder / "gates" / f"gate-{gate + 1}").touch()
             self._open_gate(gate)
-        self.trial.await_true(lambda: self.hit[-1] in self._lost(), f"the injection at {injection.moment}", _WAIT_S)
+        self.trial.await_true(lambda: self.hit[-1] in self._lost(), f"the injection at {injection.moment}")
+        self._open_gate(gate + 1)
         self._add_spare()
 
     def _inject_after_recovery(self, gate: int, position: int) -> None:
@@ -162,7 +166,7 @@ class Tour:
         self.hit.append(node)
         ask(self.trial.job.run_dir, "kill", node=node, at=moment, step=step)
         if node not in {spare["node"] for spare in self._spares()}:  # whose trainers are told when they are seated
-            self.trial.await_true(lambda: self._know(node, moment), f"{node} to know of {moment}", _WAIT_S)
+            self.trial.await_true(lambda: self._know(node, moment), f"{node} to know of {moment}")
 
     def _know(self, node: str, moment: str) -> bool:
         """Every trainer of the node; `wire` is hit by its agent."""
@@ -176,7 +180,7 @@ class Tour:
 
     def _await_gate(self, step: int) -> None:
         reached = self.folder / "gates" / f"reached-{step}"
-        self.trial.await_true(reached.exists, f"the gate of step {step}", _WAIT_S)
+        self.trial.await_true(reached.exists, f"the gate of step {step}")
 
     def _open_gate(self, step: int) -> None:
         pause(f"opening gate {step}")
@@ -187,9 +191,10 @@ class Tour:
 
         def ready() -> bool:
             status, warm = self._status(), [spare for spare in self._spares() if _is_warm(spare)]
-            return (status["watermark"] or 0) >= version and status["protected"] and len(warm) >= spares
+            committed = status["watermark"] is not None and status["watermark"] >= version
+            return committed and status["protected"] and len(warm) >= spares
 
-        self.trial.await_true(ready, f"version {version} and {spares} warm spares", _WAIT_S)
+        self.trial.await_true(ready, f"version {version} and {spares} warm spares")
 
     def _node_at(self, position: int) -> str:
         return next(str(node["node"]) for node in self._status()["nodes"] if node["position"] == position)

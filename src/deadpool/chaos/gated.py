@@ -1,7 +1,8 @@
 """The workload with gates: rank 0 stops before the batch of every gate step until the next injection is prepared.
 
 WORKLOAD_GATES names the folder of the gates. A gate is `reached-STEP` when the rank stands there and `open-STEP` when
-it may go on; the other ranks meanwhile stand in a collective. A fault lets it go on too: it will come back.
+it may go on; the other ranks meanwhile stand in a collective. A fault lets it go on too: it will come back. A step
+between has a gate if there is a file `gate-STEP`: of the version at which ranks stand, a capture is taken for certain.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class GatedBatches:
 
 def _wait_at_gate(step: int, core: TrainerCore) -> None:
     folder = Path(os.environ["WORKLOAD_GATES"])
-    if step == 0 or step % GATE_EVERY or not folder.exists():
+    is_gate = step % GATE_EVERY == 0 or (folder / f"gate-{step}").exists()
+    if step == 0 or not is_gate or not folder.exists():
         return
     pause(f"before gate {step}")
     (folder / f"reached-{step}").touch()
