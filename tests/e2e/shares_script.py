@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +93,6 @@ parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--without-shares", action="store_true")
 parser.add_argument("--plain-sgd", action="store_true")
 parser.add_argument("--micro", type=int, default=1)
-parser.add_argument("--slow-from", type=int, default=1000, help="steps from this one on take a while")
 args = parser.parse_args()
 pool = deadpool.join(backend="gloo")
 torch.manual_seed(0)
@@ -148,7 +146,6 @@ for step in job.steps(args.steps):
     with step:
         if not step.dry:
             act(step.number)
-            time.sleep(0.3 if step.number >= args.slow_from else 0.0)
         if own is not None:
             work(pool.rank, own, step)
         else:

@@ -12,30 +12,32 @@ from stage import EVERY_STEP, Stage, run_script_unprotected
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.errors import ConfigError
+from deadpool.workload.harness import LIMIT_S
 from deadpool.workload.results import differences
 
 SLOW_SCRIPT = Path(__file__).with_name("slow_script.py")
-LEAVE_S = 20.0
+ASKED = "asked@3:0 asked@3:1"
 
 
 def drain(stage: Stage, node: str) -> None:
     """Until the spare is ready for it: these jobs are too short to wait for that while they train."""
     ask(stage.trial.job.run_dir, "drain", node=node)
-    stage.trial.await_true(lambda: (stage.status()["drain"] or {}).get("stage") == "stopping", "a warm spare", 60.0)
+    stage.await_drain()
 
 
 def assert_left_well(stage: Stage, node: str) -> None:
     stage.trial.await_event("left")
     assert [event["node"] for event in stage.events("left")] == [node]
-    assert stage.trial.job.nodes[node].wait(LEAVE_S) == 0
+    assert stage.trial.job.nodes[node].wait(LIMIT_S) == 0
 
 
 @pytest.mark.parametrize("layout", ["fsdp2", pytest.param("ddp", marks=pytest.mark.thorough)])
 def test_node_drained_in_mid_training(make_stage, play, layout):
-    stage = make_stage(layout, scene="wait@3:1 wait@6:0")
+    stage = make_stage(layout, scene=f"wait@3:1 {ASKED} wait@6:0")
 
     def during():
         stage.await_gate(3)
+        stage.trial.await_event("rehearsed")
         drain(stage, "n1")
         stage.open_gate(3)
         stage.await_gate(6)
@@ -55,7 +57,7 @@ def test_node_drained_in_mid_training(make_stage, play, layout):
 @pytest.mark.thorough
 def test_another_node_killed_while_one_is_drained(make_stage, play):
     """The killed one held the copies of the one that leaves, and the one that leaves holds those of the killed one."""
-    stage = make_stage(scene="wait@3:1 wait@7:0", spares=2)
+    stage = make_stage(scene=f"wait@3:1 {ASKED} wait@7:0", spares=2)
 
     def during():
         stage.await_gate(3)
@@ -75,7 +77,7 @@ def test_another_node_killed_while_one_is_drained(make_stage, play):
 
 @pytest.mark.thorough
 def test_last_spare_told_to_end_then_another_joins_and_takes_the_ranks(make_stage, play):
-    stage = make_stage("plain", scene="wait@3:1 wait@6:0")
+    stage = make_stage("plain", scene=f"wait@3:1 {ASKED} wait@6:0")
 
     def during():
         stage.await_gate(3)
@@ -87,7 +89,7 @@ def test_last_spare_told_to_end_then_another_joins_and_takes_the_ranks(make_stag
         with pytest.raises(ConfigError, match="no node 'n7': known are n0, n1"):
             drain(stage, "n7")
         stage.trial.job.add_node("n9", spare=True)
-        stage.trial.await_true(lambda: stage.status()["spares"] == 1, "the spare", 60.0)
+        stage.trial.await_true(lambda: stage.status()["spares"] == 1, "the spare")
         drain(stage, "n1")
         stage.open_gate(3)
         stage.await_gate(6)
@@ -100,12 +102,12 @@ def test_last_spare_told_to_end_then_another_joins_and_takes_the_ranks(make_stag
 
 
 def test_agent_told_to_end_hands_over_its_ranks(make_stage, play):
-    stage = make_stage("plain", scene="wait@3:1 wait@6:0")
+    stage = make_stage("plain", scene=f"wait@3:1 {ASKED} wait@6:0")
 
     def during():
         stage.await_gate(3)
         stage.trial.job.nodes["n1"].terminate()
-        stage.trial.await_true(lambda: (stage.status()["drain"] or {}).get("stage") == "stopping", "its drain", 60.0)
+        stage.await_drain()
         stage.open_gate(3)
         stage.await_gate(6)
         assert_left_well(stage, "n1")
@@ -126,7 +128,7 @@ def test_slow_node_is_named_and_replaced(tmp_path, fork_server):
         assert told["node"] == "n1" and told["factor"] > 2 and told["own_s"] > 0.1 > told["usual_s"]
         run_dir = stage.trial.job.run_dir.path
         command = [sys.executable, "-m", "deadpool.cli.main", "replace", "--straggler", "--run-dir", str(run_dir)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
         assert done.returncode == 0 and done.stdout.startswith("node n1 worked"), done
         assert_left_well(stage, "n1")
 

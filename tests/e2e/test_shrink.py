@@ -66,6 +66,11 @@ def exact_steps(stage: Stage) -> int:
     return step
 
 
+def asked(step: int, ranks: tuple[int, ...]) -> str:
+    """Ranks that have processes stand in this step until the order to stop at a boundary has come."""
+    return " ".join(f"asked@{step}:{rank}" for rank in ranks)
+
+
 def by(found: dict[int, list[dict[str, Any]]], step: int) -> list[int]:
     """Which rank's process did each rank's share of this step."""
     return [found[rank][step]["by"] for rank in sorted(found)]
@@ -73,14 +78,14 @@ def by(found: dict[int, list[dict[str, Any]]], step: int) -> list[int]:
 
 def test_two_nodes_lost_without_a_spare_and_one_returns(make_job, tmp_path):
     sgd = ("--plain-sgd", "--micro", "2")  # AdamW and clipping would hide gradients that are wrong by a factor
-    stage = make_job("wait@4:2 wait@8:0 wait@12:1", "--slow-from", "12", *sgd)
+    stage = make_job(f"wait@4:2 wait@8:0 wait@12:1 {asked(12, (1, 3))}", *sgd)
 
     def during(trial):
         stage.kill_node_at_gate("n2", 4)
         stage.kill_node_at_gate("n0", 8)
         stage.await_gate(12)
         trial.job.add_node("s0", spare=True)
-        await_parked(stage, {0})
+        stage.await_drain()  # it grows at the next boundary
         stage.open_gate(12)
 
     stage.trial.run(during)
@@ -98,16 +103,6 @@ def test_two_nodes_lost_without_a_spare_and_one_returns(make_job, tmp_path):
     assert journalled(stage) == {rank: [line["seen"] for line in lines] for rank, lines in found.items()}
 
 
-def await_parked(stage: Stage, ranks: set[int]) -> None:
-    """Until spares have rehearsed these ranks: the job then grows at the next boundary that it comes to."""
-
-    def parked() -> set[int]:
-        trainers = [trainer for node in stage.status()["nodes"] for trainer in node["trainers"]]
-        return {trainer["rank"] for trainer in trainers if trainer["state"] == "parked"}
-
-    stage.trial.await_true(lambda: ranks <= parked(), f"spares for ranks {sorted(ranks)}", 60.0)
-
-
 def journalled(stage: Stage) -> dict[int, list[list[int]]]:
     """By rank, what was logged: each step once and in order, whichever process did it."""
     found = {}
@@ -123,13 +118,13 @@ def journalled(stage: Stage) -> dict[int, list[list[int]]]:
 @pytest.mark.parametrize("how", [("--plain-sgd",), ("--plain-sgd", "--micro", "2"), ()], ids=" ".join)
 def test_half_of_a_replica_lost_its_other_node_becomes_a_spare(make_job, tmp_path, how):
     """HSDP, two replicas of two nodes: rank 2 cannot work without rank 3, so both are carried by the other replica."""
-    stage = make_job("wait@4:3 wait@12:1", "--layout", "hsdp", "--slow-from", "12", *how)
+    stage = make_job(f"wait@4:3 wait@12:1 {asked(12, (0, 1))}", "--layout", "hsdp", *how)
 
     def during(trial):
         stage.kill_node_at_gate("n3", 4)
         stage.await_gate(12)
         trial.job.add_node("s0", spare=True)
-        await_parked(stage, {2, 3})
+        stage.await_drain()  # it grows at the next boundary
         stage.open_gate(12)
 
     stage.trial.run(during)
