@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from stage import EVERY_STEP
 from torch.distributed.checkpoint import FileSystemReader
 
+from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
 from deadpool.durable.manifest import Manifest, complete_ones
@@ -37,20 +38,32 @@ class DurableJob:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        settings = {"nodes": 2, "overhead_budget": 0.0, "durable_every": "1h", "durable": self.where}
+        settings = {"nodes": 2, **EVERY_STEP, "durable_every": "1h", "durable": self.where}
         settings |= {"durable_nice": 0, **self.config}  # a busy machine would hardly run it otherwise
         words = ["--layout", self.layout, "--steps", str(self.steps), "--step-s", str(self.step_s)]
         self.trial = WorkloadTrial(
             JobConfig(**settings).checked(),
             words,
             self.folder,
-            deadline_s=240.0,
             script=SCRIPT,
             fork_server=self.fork_server,
         )
 
     def run(self) -> None:
-        self.trial.run()
+        """To its end. If it writes checkpoints, it stands in its last step until that version is committed, so that the
+        one at the end is of this version, or of the next."""
+        if not self.where:
+            self.trial.run()
+            return
+        gates, last = self.folder / "gates", self.steps - 1
+        gates.mkdir()
+        self.trial.job.environment |= {"E2E_GATES": str(gates), "E2E_SCENE": f"wait@{last}:0"}
+        self.trial.run(lambda trial: self._pass_last_gate(trial, gates, last))
+
+    def _pass_last_gate(self, trial: WorkloadTrial, gates: Path, last: int) -> None:
+        trial.await_true((gates / f"reached-{last}").exists, "the last step")
+        trial.await_true(lambda: (ask(trial.job.run_dir, "status")["watermark"] or 0) >= last, f"version {last}")
+        (gates / f"open-{last}").touch()
 
     def kill_everything(self) -> None:
         """Coordinator, agents, trainers and writers at once."""
@@ -101,11 +114,4 @@ def differing(loaded: dict[str, torch.Tensor], expected: dict[str, Any]) -> list
 
 
 def await_some_checkpoint(job: DurableJob, count: int = 1) -> None:
-    job.trial.await_event("checkpoint_written", count, 100.0)
-
-
-def await_true(ready: Any, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    job.trial.await_event("checkpoint_written", count)

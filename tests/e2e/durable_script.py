@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from scene import act
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 
@@ -73,6 +74,7 @@ def train(args: argparse.Namespace) -> None:
         with step:
             if not step.dry:
                 save(built, args.out, step.number)
+                act(step.number)
             tokens, targets = next(batches)
             built.optimizer.zero_grad()
             loss = built.train_step(tokens, targets)

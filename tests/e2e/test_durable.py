@@ -40,7 +40,6 @@ def require_exported_equal(job: DurableJob, where: str, out: Path) -> None:
         assert params and differing(exported, params) == []
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "layout", ["ddp", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fsdp2", "tp", "fsdp2-tp", "3d"))]
 )
@@ -64,7 +63,6 @@ def _load_into_half_as_many_ranks(job: DurableJob, where: str, folder: Path) -> 
     run_ranks(SCRIPT, [*arguments, "--expect", str(expected)], WORLD[job.layout] // 2, folder / "console.log")
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["ddp", "fsdp2", "tp", "3d"])
 def test_job_begins_from_the_newest_one_bit_for_bit(layout, tmp_path, fork_server):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from deadpool.cli.main import app
 from deadpool.control.launcher import running
+from deadpool.workload.harness import LIMIT_S
 
 SMALL = {"nodes": 1, "holders": 0}
 
@@ -22,7 +23,7 @@ SMALL = {"nodes": 1, "holders": 0}
 def durable(*words: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, as people call it."""
     command = [sys.executable, "-m", "deadpool.cli.main", "durable", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def inside(*words: str) -> tuple[int, str]:
@@ -35,9 +36,8 @@ def run_folder(job: DurableJob) -> list[str]:
     return ["--run-dir", str(job.trial.job.run_dir.path)]
 
 
-@pytest.mark.timeout(300)
 def test_job_without_a_store_refuses(tmp_path, fork_server):
-    job = DurableJob(tmp_path, fork_server, steps=1000, step_s=0.2, config=SMALL)
+    job = DurableJob(tmp_path, fork_server, steps=10**6, step_s=0.2, config=SMALL)
     with running(job.trial.job):
         job.trial.await_event("planned")
         refused = durable("now", *run_folder(job))
@@ -49,10 +49,9 @@ def test_job_without_a_store_refuses(tmp_path, fork_server):
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
 def test_checkpoints_are_asked_for_listed_and_verified(tmp_path, fork_server):
     where = tmp_path / "check points"
-    job = DurableJob(tmp_path / "job", fork_server, steps=1000, step_s=0.2, where=str(where), config=SMALL)
+    job = DurableJob(tmp_path / "job", fork_server, steps=10**6, step_s=0.2, where=str(where), config=SMALL)
     with running(job.trial.job):
         first = asks_and_waits(job)
         signals_the_coordinator(job)

@@ -12,6 +12,8 @@ import pytest
 from durable_job import DurableJob
 from s3_server import serving_s3
 
+from deadpool.workload.harness import LIMIT_S
+
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
@@ -22,11 +24,10 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def deadpool(*words: str) -> str:
     """In a process of its own: s3fs keeps threads."""
     command = [sys.executable, "-m", "deadpool.cli.main", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=LIMIT_S).stdout
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(400)
 def test_job_writes_to_s3_and_another_begins_from_it(bucket, tmp_path, fork_server):
     shape = {"nodes": 1, "nproc_per_node": 2, "holders": 0}
     whole = DurableJob(tmp_path / "whole", fork_server, steps=8, config=shape)
