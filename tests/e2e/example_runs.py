@@ -13,6 +13,7 @@ from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
 from deadpool.events import read_events
+from deadpool.workload.harness import LIMIT_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EVERY_STEP: dict[str, Any] = {"nodes": 2, "spares": 1, "overhead_budget": 0.0}
@@ -39,7 +40,7 @@ class ExampleJob:
         logs = sorted(path for path in self.job.run_dir.logs.iterdir() if path.is_file())
         return "\n".join(path.read_text(errors="replace") for path in logs)
 
-    def run(self, during: Callable[[], None] | None = None, timeout_s: float = 90) -> dict[str, str]:
+    def run(self, during: Callable[[], None] | None = None, timeout_s: float = LIMIT_S) -> dict[str, str]:
         """To its end; `during` acts on the running job. Returns what `said` reads of all that was printed."""
         with running(self.job):
             if during is not None:

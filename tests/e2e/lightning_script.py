@@ -21,6 +21,7 @@ import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import ModelParallelStrategy
+from scene import act
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
@@ -65,6 +66,7 @@ class Net(L.LightningModule):
             fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        act(self.trainer.global_step)
         x, y = batch
         logits = self.net(x)
         loss = nn.functional.cross_entropy(logits, y)

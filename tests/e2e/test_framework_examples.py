@@ -17,6 +17,7 @@ import torch
 from torchrun import torchrun
 
 from deadpool.events import read_events
+from deadpool.workload.harness import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 _STEP = re.compile(r"step:? +(\d+):? +loss:? +([\d.]+)")
@@ -56,14 +57,13 @@ def is_installed(module: str) -> bool:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("framework", EXAMPLES)
 def test_trains_what_torchrun_trains(tmp_path, framework):
     small, module, outcome = EXAMPLES[framework]
     if not is_installed(module):
         pytest.skip(f"{module} is not installed")
     script, *arguments = script_of(framework, small, tmp_path / "plain")
-    undisturbed = outcome(tmp_path / "plain", torchrun(2, tmp_path, script, *arguments, timeout_s=120))
+    undisturbed = outcome(tmp_path / "plain", torchrun(2, tmp_path, script, *arguments, timeout_s=LIMIT_S))
     printed = run_with_a_fault(framework, small, tmp_path / "job", "at=backward step=5 node=n1")
     assert undisturbed, "nothing was trained"
     assert outcome(tmp_path / "job", printed) == undisturbed
@@ -102,7 +102,7 @@ def deadpool_run(*arguments: str) -> str:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=150,
+        timeout=LIMIT_S,
     )
     printed = done.stdout.decode(errors="replace")
     assert done.returncode == 0, printed

@@ -11,11 +11,12 @@ from torchrun import torchrun
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
 from deadpool.errors import JobFailed
+from deadpool.workload.harness import LIMIT_S
 from deadpool.workload.results import Results, differences
 
 for package in ("trl", "peft", "datasets"):
     pytest.importorskip(package)
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.thorough
 SCRIPT = Path(__file__).with_name("trl_script.py")
 
 LASTING = ["--iterations", "2", "--steps-per-generation", "4"]
@@ -56,7 +57,7 @@ def undisturbed(tmp_path_factory):
     def get(arguments):
         if tuple(arguments) not in known:
             folder = tmp_path_factory.mktemp("plain")
-            torchrun(2, folder, str(SCRIPT), "--out", str(folder), *arguments, timeout_s=200)
+            torchrun(2, folder, str(SCRIPT), "--out", str(folder), *arguments, timeout_s=LIMIT_S)
             known[tuple(arguments)] = Results.read(folder)
         return known[tuple(arguments)]
 

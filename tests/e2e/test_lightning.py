@@ -16,6 +16,8 @@ pytest.importorskip("lightning")
 SCRIPT = Path(__file__).with_name("lightning_script.py")
 PER_EPOCH, STEPS = 6, 18
 """44 rows on 2 ranks, 2 per batch, 2 batches per step: the last step of an epoch has one batch only."""
+SENT = 9
+WHILE_SENT = f"at=wire step={SENT} node=n1"
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +25,19 @@ def undisturbed(tmp_path_factory):
     return run_script_unprotected(SCRIPT, [], 2, tmp_path_factory.mktemp("unprotected") / "run")
 
 
-def run(folder, fork_server, *faults, arguments=(), **settings):
+def run(folder, fork_server, *faults, arguments=(), gate=None, **settings):
+    """`gate`: a step in which rank 1 stands until its version is committed."""
     config = JobConfig(nodes=2, spares=1, faults=faults, **{**EVERY_STEP, **settings}).checked()
-    stage = Stage(config, "plain", "", folder / "job", fork_server, SCRIPT, list(arguments))
-    return stage, stage.trial.run()
+    scene = f"wait@{gate}:1" if gate is not None else f"wait@{SENT}:1" if faults == (WHILE_SENT,) else ""
+    stage = Stage(config, "plain", scene, folder / "job", fork_server, SCRIPT, list(arguments))
+
+    def during(_):
+        if gate is not None:
+            stage.open_committed_gate(gate)
+        elif scene:
+            stage.open_gate_after_fault(SENT)
+
+    return stage, stage.trial.run(during)
 
 
 CASES = {
@@ -35,7 +46,7 @@ CASES = {
     "first step of an epoch": [f"at=optimizer step={PER_EPOCH} node=n1"],
     "last step of an epoch": [f"at=backward step={2 * PER_EPOCH - 1} node=n0"],
     "after a validation": ["at=forward step=3 rank=1"],
-    "while a version is sent": ["at=wire step=9 node=n1"],
+    "while a version is sent": [WHILE_SENT],
     "last step of all": [f"at=optimizer step={STEPS - 1} rank=0"],
 }
 
@@ -58,7 +69,8 @@ def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbe
 @pytest.mark.thorough
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
     """Although forward and backward run inside of the optimizer's step."""
-    stage, disturbed = run(tmp_path, fork_server, f"at=backward step={2 * PER_EPOCH - 1} node=n1")
+    step = 2 * PER_EPOCH - 1
+    stage, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n1", gate=step)
     assert differences(undisturbed, disturbed) == []
     assert stage.trainers()[0] == "n0.0"
     assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]

@@ -12,6 +12,7 @@ from torchrun import torchrun
 
 from deadpool.config import JobConfig
 from deadpool.errors import JobFailed
+from deadpool.workload.harness import LIMIT_S
 from deadpool.workload.results import Results, differences
 
 pytest.importorskip("accelerate")
@@ -19,6 +20,8 @@ SCRIPT = Path(__file__).with_name("trainer_script.py")
 SHARDS = ("--fsdp",)
 PER_EPOCH, UPDATES = 6, 18
 """44 rows on 2 ranks, 2 per batch, 2 batches per update: the last update of an epoch has one batch only."""
+SENT = 9
+WHILE_SENT = f"at=wire step={SENT} node=n1"
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +29,19 @@ def undisturbed(tmp_path_factory):
     return run_script_unprotected(SCRIPT, [], 2, tmp_path_factory.mktemp("unprotected") / "run")
 
 
-def run(folder, fork_server, *faults, arguments=(), **settings):
+def run(folder, fork_server, *faults, arguments=(), gate=None, **settings):
+    """`gate`: a step in which rank 1 stands until its version is committed."""
     config = JobConfig(nodes=2, spares=1, faults=faults, **{**EVERY_STEP, **settings}).checked()
-    stage = Stage(config, "plain", "", folder / "job", fork_server, SCRIPT, list(arguments))
-    return stage, stage.trial.run()
+    scene = f"wait@{gate}:1" if gate is not None else f"wait@{SENT}:1" if faults == (WHILE_SENT,) else ""
+    stage = Stage(config, "plain", scene, folder / "job", fork_server, SCRIPT, list(arguments))
+
+    def during(_):
+        if gate is not None:
+            stage.open_committed_gate(gate)
+        elif scene:
+            stage.open_gate_after_fault(SENT)
+
+    return stage, stage.trial.run(during)
 
 
 CASES = {
@@ -38,7 +50,7 @@ CASES = {
     "first update of an epoch": [f"at=optimizer step={PER_EPOCH} node=n1"],
     "last update of an epoch": [f"at=backward step={2 * PER_EPOCH - 1} node=n0"],
     "after an evaluation": ["at=forward step=5 rank=1"],
-    "while a version is sent": ["at=wire step=9 node=n1"],
+    "while a version is sent": [WHILE_SENT],
     "last update of all": [f"at=optimizer step={UPDATES - 1} rank=0"],
 }
 
@@ -59,7 +71,8 @@ def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbe
 
 
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
-    stage, disturbed = run(tmp_path, fork_server, f"at=backward step={2 * PER_EPOCH - 1} node=n1")
+    step = 2 * PER_EPOCH - 1
+    stage, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n1", gate=step)
     assert differences(undisturbed, disturbed) == []
     assert stage.trainers()[0] == "n0.0"
     assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]
@@ -118,20 +131,19 @@ def test_training_that_goes_on_from_a_checkpoint(tmp_path, fork_server, step):
 def test_loaders_with_workers_and_other_accumulations(tmp_path, fork_server, arguments):
     out = tmp_path / "unprotected"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT), "--out", str(out)]
-    subprocess.run([*command, *arguments], check=True, timeout=120, capture_output=True)
+    subprocess.run([*command, *arguments], check=True, timeout=LIMIT_S, capture_output=True)
     _, disturbed = run(tmp_path, fork_server, "at=backward step=7 node=n0", arguments=arguments)
     assert differences(Results.read(out), disturbed) == []
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
 def test_compiled_model(tmp_path, fork_server):
     """All ranks still compile when one is lost; a process that takes its rank compiles anew."""
     arguments = ["--compile", "aot_eager"]
-    torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "plain"), *arguments, timeout_s=150)
+    torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "plain"), *arguments, timeout_s=LIMIT_S)
     undisturbed = Results.read(tmp_path / "plain")
     fault = "at=forward step=0 rank=0"
-    stage, disturbed = run(tmp_path, fork_server, fault, arguments=arguments, prepare_timeout_s=120.0)
+    stage, disturbed = run(tmp_path, fork_server, fault, arguments=arguments)
     assert differences(undisturbed, disturbed) == []
     assert len(stage.events("fault")) == 1
 

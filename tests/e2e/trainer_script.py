@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import DistributedType, PartialState
+from scene import act
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
@@ -47,6 +48,7 @@ class Noting(Trainer):
     noted: list[str]
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        act(self.state.global_step)
         loss = super().training_step(*args, **kwargs)
         self.losses_seen += 1
         self.noted.append(loss.item().hex())
