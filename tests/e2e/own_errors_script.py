@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -58,10 +56,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 torch.manual_seed(1 + pool.rank)
 job = pool.protect(model=model, optimizer=optimizer)
 batches = iter(range(WHERE))
-took = Path(args.out / f"took-{pool.rank}")
 with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
     for step in job.steps(STEPS):
-        began = time.monotonic()
         try:
             with step:
                 if args.what == "stop" and not step.dry:
@@ -73,7 +69,6 @@ with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
                     note = {"step": step.number, "loss": loss.item().hex(), "ended": 0.0, "cpu_s": 0.0}
                     print(json.dumps(note), file=file, flush=True)
         except StopIteration:
-            took.write_text(str(time.monotonic() - began))
             batches = iter(range(STEPS))
     print(json.dumps({"digest": job.digest()}), file=file)
 dist.destroy_process_group()

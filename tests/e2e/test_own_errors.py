@@ -10,10 +10,10 @@ from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
+from deadpool.workload.harness import LIMIT_S
 from deadpool.workload.results import differences
 
 SCRIPT = Path(__file__).with_name("own_errors_script.py")
-NODE_TIMEOUT_S = 5.0
 
 
 @pytest.fixture
@@ -27,26 +27,18 @@ def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., S
 
 @pytest.mark.thorough
 def test_end_of_an_epoch_is_the_scripts_own_at_once(make_stage, tmp_path):
-    """Ten heartbeats would be ten seconds here."""
-    stage = make_stage("stop", node_timeout_s=NODE_TIMEOUT_S)
+    """No fence is waited for: that would take ten heartbeats, which are far longer here than the test may last."""
+    stage = make_stage("stop", node_timeout_s=LIMIT_S)
     results = stage.trial.run()
     reference = run_script_unprotected(SCRIPT, ["--what", "nothing"], 2, tmp_path / "reference")
     assert differences(reference, results) == []
-    took_s = [float((stage.trial.out / f"took-{rank}").read_text()) for rank in range(2)]
-    assert max(took_s) < 1.0
     assert stage.events("fault") == []
 
 
 def test_connections_cut_between_processes_that_live(make_stage, tmp_path):
     """Both ranks swallow what comes of it. Nobody is lost, so no fence comes: whoever waited for one ends."""
-    stage = make_stage("cut", scene="wait@4:1", node_timeout_s=1.0)
-
-    def during(_):
-        stage.await_gate(4)
-        stage.await_committed(4)
-        stage.open_gate(4)
-
-    results = stage.trial.run(during)
+    stage = make_stage("cut", scene="wait@4:1")
+    results = stage.trial.run(lambda _: stage.open_committed_gate(4))
     reference = run_script_unprotected(SCRIPT, ["--what", "nothing"], 2, tmp_path / "reference")
     assert differences(reference, results) == []
     (told,) = {event["reason"] for event in stage.events("peer_lost")}

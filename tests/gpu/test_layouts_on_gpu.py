@@ -30,6 +30,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     MATRIX.parametrize(metafunc)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_survives_bit_for_bit_with_nccl(cell, request, tmp_path_factory, fork_server):
     MATRIX.check(cell, extent_of(request.config), tmp_path_factory.mktemp, fork_server)

@@ -9,7 +9,6 @@ import pytest
 from stage import EVERY_STEP, Stage
 
 from deadpool.config import JobConfig
-from deadpool.protocol.coordinator.hang import HANG_AT_LEAST_S
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,7 +23,7 @@ SCRIPT = Path(__file__).with_name("waits_script.py")
 @pytest.fixture
 def run(tmp_path, fork_server):
     def run(doing: str, steps: int) -> Stage:
-        settings = JobConfig(nodes=3, spares=0, node_timeout_s=2.0, **EVERY_STEP).checked()
+        settings = JobConfig(nodes=3, spares=0, node_timeout_s=2.0, **{**EVERY_STEP, "hang_timeout_s": 0.0}).checked()
         arguments = ["--doing", doing, "--steps", str(steps)]
         stage = Stage(settings, "", "", tmp_path / "job", fork_server, SCRIPT, arguments)
         stage.trial.run(lambda _: None)
@@ -37,7 +36,6 @@ def test_rank_that_waits_for_ever_is_found_although_the_others_spin(run):
     stage = run("wait", 40)
     (fault,) = stage.events("fault")
     assert fault["ranks"] == [] and "and no rank does anything; behind: ranks 1" in fault["reason"]
-    assert float(fault["reason"].split()[3]) < HANG_AT_LEAST_S / 3, "found long before a busy rank would be"
     ((rank, found),) = [(event["rank"], event["found"]) for event in stage.events("hung")]
     assert rank == 1 and found.startswith("was idle for")
     trainers = stage.trainers()
