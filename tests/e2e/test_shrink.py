@@ -44,7 +44,8 @@ def seen(out: Path, world_size: int = 4) -> dict[int, list[dict[str, Any]]]:
 def undisturbed(folder: Path, *arguments: str, world_size: int = 4) -> dict[int, list[dict[str, Any]]]:
     folder.mkdir()
     words = ["--out", str(folder / "out"), "--steps", str(STEPS), *arguments]
-    run_ranks(SCRIPT, words, world_size, folder / "console.log")
+    variables = {"DEADPOOL_JOURNAL": str(folder / "journal")}
+    run_ranks(SCRIPT, words, world_size, folder / "console.log", variables)
     return seen(folder / "out", world_size)
 
 
