@@ -68,6 +68,6 @@ class EndWatch:
         """A script that has destroyed its groups after its loop was done with its work, so it has not failed."""
         if trainer.groups_destroyed:
             trainer.exit_code = 0
-        detail = {"trainer": trainer.name, "seconds": seconds, "code": trainer.exit_code}
-        self._state.emit("stuck_at_end", rank=trainer.rank, **detail)
+        rank, name, code = trainer.rank, trainer.name, trainer.exit_code
+        self._state.emit("stuck_at_end", rank=rank, trainer=name, seconds=seconds, code=code)
         self._state.trainers.kill(trainer, "it hung at the end of its script")
