@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from deadpool.backend import nccl, world
+from deadpool.backend.torch_versions import NCCL_NAMES
 from deadpool.errors import ConfigError
 
+_ACCEPTED = ", ".join(repr(name) for name in ("gloo", *NCCL_NAMES))
 _WITHOUT_PEERS = frozenset({world.FAKE})  # backends that communicate with no peer: nothing to abort or to connect
 
 
@@ -14,10 +16,10 @@ def check_backend(backend: str) -> None:
     """Accepts one name, or one for each device, such as "cpu:gloo,cuda:nccl", in any order."""
     parts = [part.rpartition(":") for part in backend.lower().split(",")]
     known = all(name in world.ABORTABLE and device in ("", "cpu", "cuda") for device, _, name in parts)
-    nccl_on_cpu = any((device, name) == ("cpu", "nccl") for device, _, name in parts)
+    nccl_on_cpu = any(device == "cpu" and name in NCCL_NAMES for device, _, name in parts)
     if not known or nccl_on_cpu or (len(parts) > 1 and len({device for device, _, _ in parts} - {""}) < len(parts)):
         raise ConfigError(
-            f"backend={backend!r} cannot be used: 'gloo', 'nccl' or one for each device, as in 'cpu:gloo,cuda:nccl', "
+            f"backend={backend!r} cannot be used: {_ACCEPTED} or one for each device, as in 'cpu:gloo,cuda:nccl', "
             "would be accepted"
         )
     if "nccl" in backend.lower():

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from deadpool.backend import nccl, world
+from deadpool.backend import nccl, torch_versions, world
 from deadpool.backend.gloo import GlooFactory
 from deadpool.backend.nccl_communicators import NcclCommunicators
 from deadpool.backend.present_members import present_members
 from deadpool.backend.supervisor import Supervisor
-from deadpool.errors import GroupError
+from deadpool.errors import ConfigError, GroupError
 
 _DEFAULT_TIMEOUT: timedelta = dist.distributed_c10d.default_pg_timeout
 
@@ -30,17 +31,34 @@ class BackendFactory:
 
     # --- in place of torch's constructors, with their arguments ------------------------------------------------------
 
-    def make_gloo(self, store: dist.Store, rank: int, size: int, timeout: timedelta = _DEFAULT_TIMEOUT) -> Any:
+    def make_gloo(
+        self, store: dist.Store, rank: int, size: int, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any
+    ) -> Any:
+        _refuse_unknown(more)
         if self.detached:
-            return self._supervisor.run("making a fake group", lambda: self._gloo.make_single(timeout), connections=0)
+            return self._supervisor.run(
+                "making a fake group", lambda: self._gloo.make_unconnected(rank, size, timeout), connections=0
+            )
         return self._supervisor.run(
             "making a group", lambda: self._gloo.connect(store, rank, size, timeout), connections=size - 1
         )
 
-    def make_nccl(self, store: dist.Store, rank: int, size: int, options: Any) -> Any:
+    def make_nccl(
+        self,
+        kind: Any,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        options: Any,
+        device: torch.device | None = None,
+        **more: Any,
+    ) -> Any:
+        """`kind` is one of torch's classes; only the newer one is given a device."""
+        _refuse_unknown({"enable_reconfigure": getattr(options, "enable_reconfigure", False), **more})
+        recipe = nccl.Recipe.of(kind, options, device)
         if self.detached:
-            return nccl.make_single(options)
-        return self._communicators.make("making a group", store, rank, size, options)
+            return self._communicators.make_unconnected(recipe, rank, size)
+        return self._communicators.make("making a group", recipe, store, rank, size)
 
     def cover_with_fake(self, group: world.JoinedGroup) -> None:
         """In a rehearsal, no collective of a new group may reach the real backend beneath."""
@@ -55,16 +73,16 @@ class BackendFactory:
         """New connected backends for the group, by transport."""
         members = present_members(group.global_ranks, carried)
         if members is None:
-            return {transport: self._gloo.make_refusing() for transport in group.transports}
+            return {transport: self._gloo.make_refusing(group.rank, group.size) for transport in group.transports}
         return {transport: self._remake(transport, group, store, wait_s, members) for transport in group.transports}
 
     def _remake(
         self, transport: str, group: world.JoinedGroup, store: dist.Store, wait_s: float, members: list[int]
     ) -> Any:
-        if transport == "nccl":
+        if transport in torch_versions.NCCL_NAMES:
             if len(members) < group.size:
                 raise GroupError(f"group {group.name} has ranks without a process, and NCCL was not tried with that")
-            return self._communicators.remake(group, store)
+            return self._communicators.remake(group, store, wait_s)
         rank, size, timeout = members.index(group.global_ranks[group.rank]), len(members), group.timeout
         backend = self._supervisor.run(
             f"rebuilding group {group.name}",
@@ -72,5 +90,17 @@ class BackendFactory:
             connections=size - 1,
             wait_s=wait_s,
         )
-        backend._set_sequence_number_for_group()
+        if torch_versions.members_agree_on_sequence_numbers():
+            backend._set_sequence_number_for_group()
         return backend
+
+
+def _refuse_unknown(keywords: Mapping[str, Any]) -> None:
+    """A newer torch may pass more than the constructors took when this was written. What is switched off does no harm;
+    the rest would be ignored, and the group would be another one than the script asked for."""
+    for name, value in keywords.items():
+        if value is not None and value is not False:
+            raise ConfigError(
+                f"a process group with {name}={value!r} cannot be used: DeadPool would not know how to make it anew; "
+                "leave the argument out"
+            )

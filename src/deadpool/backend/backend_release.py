@@ -20,7 +20,8 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-_TESTED_TORCH = ("2.11.", "2.12.", "2.13.")  # with any other a wrong guess could crash the process
+from deadpool.backend import torch_versions
+
 _RELEASE = "_ZN4c10d12ProcessGroup17release_resourcesEv"  # c10d::ProcessGroup::release_resources()
 _VTABLE = "_ZTVN4c10d12ProcessGroupE"
 _VTABLE_HEADER_BYTES = 16  # an object's vtable pointer points behind it
@@ -34,7 +35,7 @@ _FakeProcessGroup: Any = _distributed_c10d.FakeProcessGroup
 @functools.cache
 def is_possible() -> bool:
     """Whether groups can be emptied in this process."""
-    if not torch.__version__.startswith(_TESTED_TORCH):
+    if not torch_versions.is_tested():  # a wrong guess could crash the process
         return False
     try:
         return _works()

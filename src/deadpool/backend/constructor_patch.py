@@ -2,8 +2,8 @@
 
 init_process_group, new_group, DeviceMesh and all that is built on them go through
 `distributed_c10d._new_process_group_helper`, which calls `ProcessGroupGloo(store, rank, size, timeout=...)` or
-`ProcessGroupNCCL(store, rank, size, options)` and checks the type of the result. These names are replaced there; user
-code and backend names stay the same as in plain torch.
+`ProcessGroupNCCL(store, rank, size, options)` (since torch 2.15 also `ProcessGroupNCCL2`, with a device) and checks the
+type of the result. These names are replaced there; user code and backend names stay the same as in plain torch.
 
 Further replacements: `ProcessGroup.split_group` makes its backends in C++, so the method itself is replaced.
 `ProcessGroup.monitored_barrier` is the one operation of gloo that fake backends refuse; a rehearsal skips it. Every
@@ -48,6 +48,7 @@ class GroupHooks:
     on_made: Callable[[Any], None]  # gets each new group that this rank is in, before it is used
     split: Callable[[SplitCall], Any]  # gives the result of split_group()
     on_destroy: Callable[[str | None], None]  # gets the name of a group that is destroyed, or None for all groups
+    choose_device: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]  # wraps torch's choice of NCCL2's device
 
 
 _c10d: Any = dist.distributed_c10d
@@ -59,9 +60,7 @@ class ConstructorPatch:
 
     def __init__(self, hooks: GroupHooks) -> None:
         self._hooks = hooks
-        self._constructors = {
-            name: make for name, make in hooks.constructors.items() if hasattr(_distributed_c10d, name)
-        }
+        self._constructors = hooks.constructors
         self._original_functions: dict[str, Any] = {}
         self._original_methods: dict[str, Any] = {}
         self.is_installed = False
@@ -75,6 +74,8 @@ class ConstructorPatch:
         self._replace_function("_new_process_group_helper", self._new_group)
         self._replace_function("_unregister_process_group", self._unregister)
         self._replace_function("_update_default_pg", self._update_default)
+        if hasattr(_c10d, "_nccl2_device"):
+            self._replace_function("_nccl2_device", self._hooks.choose_device(_c10d._nccl2_device))
         self._replace_method("split_group", lambda original: _replaced_split_group(original, self._hooks.split))
         self._replace_method("monitored_barrier", _replaced_monitored_barrier)
         self.is_installed = True

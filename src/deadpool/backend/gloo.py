@@ -12,6 +12,8 @@ from typing import Any
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
+from deadpool.backend import torch_versions
+
 # Untyped: torch's own stubs lack the members that are used here.
 FakeProcessGroup: Any = _distributed_c10d.FakeProcessGroup
 ProcessGroupGloo: Any = _distributed_c10d.ProcessGroupGloo
@@ -36,15 +38,26 @@ class GlooFactory:
 
     def connect(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
         """Returns a backend that is connected to all peers; blocks until they have come."""
+        return ProcessGroupGloo(store, rank, size, self._options(timeout))
+
+    def make_unconnected(self, rank: int, size: int, timeout: timedelta) -> Any:
+        """Returns a real backend without peers, for a rehearsal: it lies beneath a fake one and is never used.
+
+        Where a group takes its rank and size from its backend, this one has them. Elsewhere it is the only member of
+        its own.
+        """
+        options = self._options(timeout)
+        if not torch_versions.gloo_can_stay_unconnected():
+            return ProcessGroupGloo(dist.HashStore(), 0, 1, options)
+        options.enable_reconfigure = True
+        return ProcessGroupGloo(dist.HashStore(), rank, size, options)
+
+    def _options(self, timeout: timedelta) -> Any:
         options = ProcessGroupGloo._Options()
         options._devices = [self._device]
         options._threads = THREADS
         options._timeout = timeout
-        return ProcessGroupGloo(store, rank, size, options)
-
-    def make_single(self, timeout: timedelta) -> Any:
-        """Returns a real backend without peers."""
-        return self.connect(dist.HashStore(), 0, 1, timeout)
+        return options
 
     def make_fake(self, rank: int, size: int, timeout: timedelta) -> Any:
         """Returns a backend that communicates with no peer: every collective completes at once."""
@@ -52,8 +65,8 @@ class GlooFactory:
         options._timeout = timeout
         return FakeProcessGroup._create_internal(rank=rank, world_size=size, options=options)
 
-    def make_refusing(self) -> Any:
+    def make_refusing(self, rank: int = 0, size: int = 1) -> Any:
         """Returns a backend for a forgotten group: every collective raises, where a fake one would pass silently."""
         options = FakeProcessGroup.Options()
         options.error_on_collective = True
-        return FakeProcessGroup._create_internal(rank=0, world_size=1, options=options)
+        return FakeProcessGroup._create_internal(rank=rank, world_size=size, options=options)

@@ -13,11 +13,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from deadpool.backend import backend_release, nccl, world
+from deadpool.backend import backend_release, nccl, torch_versions, world
 from deadpool.backend.backend_check import check_backend, check_transports
 from deadpool.backend.backend_factory import BackendFactory
 from deadpool.backend.constructor_patch import ConstructorPatch, GroupHooks
@@ -53,6 +55,7 @@ class Groups:
         self._peer_loss = PeerLoss(self._supervisor, self._connection)
         self._communicators = NcclCommunicators(self._supervisor, on_torn_down, on_hang)
         self._factory = BackendFactory(self._gloo, self._communicators, self._supervisor)
+        self._device_choice = nccl.DeviceChoice()
         self._patch = ConstructorPatch(self._hooks())
         self._on_all_destroyed = on_all_destroyed
         self._keeps_destroyed = False
@@ -63,10 +66,14 @@ class Groups:
     def _hooks(self) -> GroupHooks:
         factory = self._factory
         return GroupHooks(
-            constructors={"ProcessGroupGloo": factory.make_gloo, "ProcessGroupNCCL": factory.make_nccl},
+            constructors={
+                "ProcessGroupGloo": factory.make_gloo,
+                **{each.__name__: partial(factory.make_nccl, each) for each in torch_versions.nccl_classes()},
+            },
             on_made=self._on_made,
             split=GroupSplitter(self._gloo, factory, self._communicators, self._supervisor).split,
             on_destroy=self._on_destroy,
+            choose_device=self._device_choice.without_binding,
         )
 
     @property
@@ -124,10 +131,13 @@ class Groups:
         timeout = timedelta(seconds=self._timeout_s)
         dist.init_process_group(backend, store=own_store, rank=rank, world_size=world_size, timeout=timeout)
 
+    def use_device(self, device: torch.device) -> None:
+        """The script has named the device of its groups."""
+        self._device_choice.named = device
+
     def warm_up(self) -> None:
         """Does in a rehearsal what a first connection would have to do, once the script has chosen its device."""
-        if self._communicators.exist:
-            nccl.warm_up()
+        self._communicators.warm_up()
 
     def abort(self) -> int:
         """Ends every collective and every making of a group; returns how many sockets were shut down. Any thread.
@@ -233,8 +243,9 @@ def _swaps_needed(groups: list[world.JoinedGroup]) -> int:
 
 def _end_batches(groups: list[world.JoinedGroup]) -> None:
     if world.end_batches():
-        for group in [each for each in groups if "nccl" in each.transports][:1]:  # all share one state of NCCL
-            nccl.close_group_call(group.backend("nccl"))
+        over_nccl = [(each, each.nccl) for each in groups if each.nccl is not None]
+        for group, transport in over_nccl[:1]:  # all share one state of NCCL
+            nccl.close_group_call(group.backend(transport))
 
 
 def _release(backends: list[Any]) -> None:

@@ -1,8 +1,9 @@
 """Makes NCCL backends, connects them after a recovery, and aborts them in parallel.
 
-NCCL connects when a group is first used, and this module leaves it at that, except after a recovery: groups that were
-in use are connected again before training goes on, in a thread that can be given up, because a communicator that waits
-for a peer that never comes cannot be aborted.
+torch has two classes. The older one connects when a group is first used, and this module leaves it at that, except
+after a recovery: groups that were in use are connected again before training goes on. The newer one (NCCL2, which is
+"nccl" since torch 2.15) connects in its constructor, and so it does after a recovery. Both happen in a thread that can
+be given up, because a communicator that waits for a peer that never comes cannot be aborted.
 
 An abort leaves no error behind: kernels that were cut off end as if they were done, and their results are garbage. This
 module cannot tell garbage from a result, so the abort flag is checked wherever garbage could pass for one.
@@ -15,15 +16,15 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d
 
+from deadpool.backend.torch_versions import NCCL2_WANTED, ProcessGroupNCCL, ProcessGroupNCCL2, groups_ask_backends
 from deadpool.errors import ConfigError
-
-ProcessGroupNCCL: Any = getattr(_distributed_c10d, "ProcessGroupNCCL", None)  # None: this torch was built without NCCL
 
 ABORT_S = 20.0
 """Limit for all communicators of a process to be aborted. An abort that succeeds takes between 0.1 s and 1 s."""
@@ -44,6 +45,11 @@ def prepare_environment() -> None:
     if ProcessGroupNCCL is None or not torch.cuda.is_available():
         missing = "has no NCCL" if ProcessGroupNCCL is None else "finds no GPU"
         raise ConfigError(f"backend='nccl' cannot be used: torch {torch.__version__} {missing} here; 'gloo' would work")
+    variable, value = NCCL2_WANTED
+    if ProcessGroupNCCL2 is None and os.environ.get(variable) == value:
+        raise ConfigError(
+            f"{variable}={value!r} cannot be used with torch {torch.__version__}: unset would be accepted"
+        )
     os.environ.setdefault(*_TIMING)
     for name, needed in _ENVIRONMENT.items():
         given = os.environ.setdefault(name, needed)
@@ -54,33 +60,81 @@ def prepare_environment() -> None:
             )
 
 
-def make(store: dist.Store, rank: int, size: int, options: Any) -> Any:
-    """Returns a backend that is not connected yet."""
-    return ProcessGroupNCCL(store, rank, size, options)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How the backend of a group is made, at first and after each recovery."""
+
+    kind: Any  # ProcessGroupNCCL or ProcessGroupNCCL2
+    options: Any
+    device: torch.device | None  # of NCCL2, which is bound to one from the start
+    is_lazy: bool  # the script has asked NCCL2 to connect at the first use
+
+    @classmethod
+    def of(cls, kind: Any, options: Any, device: torch.device | None) -> Recipe:
+        return cls(kind=kind, options=options, device=device, is_lazy=bool(getattr(options, "lazy_init", False)))
+
+    def make(self, store: dist.Store, rank: int, size: int) -> Any:
+        """Returns a backend. One of NCCL2 is connected: this blocks until all peers have come."""
+        if self.kind is not ProcessGroupNCCL2:
+            return self.kind(store, rank, size, _without_split(self.options))
+        self.options.lazy_init = self.is_lazy
+        return self.kind(store, rank, size, _without_split(self.options), self.device)
+
+    def make_unconnected(self, rank: int, size: int) -> Any:
+        """Returns a backend without peers, for a rehearsal: it lies beneath a fake one and is never connected."""
+        if self.kind is ProcessGroupNCCL2:
+            self.options.lazy_init = True
+            return self.kind(dist.HashStore(), rank, size, self.options, self.device)
+        if not groups_ask_backends():
+            rank, size = 0, 1
+        return self.kind(dist.HashStore(), rank, size, self.options)
 
 
-def without_split(options: Any) -> Any:
+def _without_split(options: Any) -> Any:
     """After a recovery the communicator that a group was split off is gone, so the group is made without it."""
     if getattr(options, "split_from", None) is not None:
         options.split_from = None
     return options
 
 
-def make_single(options: Any) -> Any:
-    """Returns a backend without peers, for a rehearsal: it lies beneath a fake one and is never connected."""
-    return ProcessGroupNCCL(dist.HashStore(), 0, 1, options)
+class DeviceChoice:
+    """Takes the place of the function of torch that chooses NCCL2's device and binds the group to it.
+
+    A group that is made after one that is bound is split off it, and all members of that one have to take part, also
+    those that are not in the new group. A recovery makes each group by itself, and a rehearsal has no peers. So groups
+    are made as if no device was bound.
+    """
+
+    def __init__(self) -> None:
+        self.named: torch.device | None = None  # by the script, for its default group
+
+    def without_binding(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`original` chooses by LOCAL_RANK."""
+
+        def choose(options: Any) -> Any:
+            named = getattr(options.process_group, "bound_device_id", None) or self.named
+            asked = ("enable_reconfigure", "global_ranks_in_group", "group_rank")
+            unbound = SimpleNamespace(process_group=None, **{name: getattr(options, name) for name in asked})
+            return named or original(unbound)
+
+        return choose
 
 
-def warm_up() -> None:
+def warm_up(kind: Any) -> None:
     """Runs NCCL's set-up of a process, which takes most of a second, so that a spare does not need it when seated."""
-    single = make_single(ProcessGroupNCCL.Options())
-    connect([single], torch.cuda.current_device())
+    device = torch.device("cuda", torch.cuda.current_device())
+    single = Recipe.of(kind, ProcessGroupNCCL.Options(), device).make(dist.HashStore(), 0, 1)
+    connect([single], device.index)
     single.abort()
+
+
+def connects_at_first_use(backend: Any) -> bool:
+    return isinstance(backend, ProcessGroupNCCL)
 
 
 def was_used(backend: Any) -> bool:
     """Whether a collective was enqueued. All members get the same answer, because they enqueue the same collectives."""
-    return isinstance(backend, ProcessGroupNCCL) and backend._get_sequence_number_for_group() > 0
+    return connects_at_first_use(backend) and backend._get_sequence_number_for_group() > 0
 
 
 def connect(backends: Sequence[Any], device: int) -> None:
@@ -96,7 +150,8 @@ def connect(backends: Sequence[Any], device: int) -> None:
 
 
 def close_group_call(backend: Any) -> None:
-    """Ends NCCL's batch on this thread, which an exception between its start and its end leaves open for ever."""
+    """Ends NCCL's batch on this thread, which an exception between its start and its end leaves open for ever. NCCL2
+    keeps its batch in the backend, and it is gone with that."""
     if isinstance(backend, ProcessGroupNCCL):
         with contextlib.suppress(RuntimeError):  # the operations in it were for communicators that are gone
             backend._group_end()

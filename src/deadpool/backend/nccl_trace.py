@@ -4,6 +4,9 @@ It tells whether a collective has started only if collectives are timed (nccl.pr
 it asks the device about events, which would spoil a CUDA graph that another thread captures meanwhile: so a thread that
 reads has to relax its capture mode first. Entries of communicators that were aborted stay in it for a while, and may
 look as if they ran: so only those that were enqueued since a given time are read.
+
+NCCL2 (since torch 2.15) has a recorder of its own, which never says that a collective has started: with it a device
+that waits in one is not seen, and past ones have durations.
 """
 
 from __future__ import annotations
@@ -15,7 +18,11 @@ from typing import Any
 
 from torch._C import _distributed_c10d
 
+from deadpool.backend.torch_versions import ProcessGroupNCCL2
+
 _dump = getattr(_distributed_c10d, "_dump_nccl_trace_json", None)  # None: this torch was built without NCCL
+_dump_any = getattr(_distributed_c10d, "_dump_fr_trace_json", None)
+_NCCL2 = "nccl2"  # the name under which NCCL2's collectives are recorded, whatever the backend was called
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,11 @@ def ended(since_ns: int) -> list[Collective]:
 
 def _read(since_ns: int, *, only_active: bool) -> list[Collective]:
     assert _dump is not None
-    entries: list[dict[str, Any]] = json.loads(_dump(includeCollectives=True, onlyActive=only_active)).get(
-        "entries", []
-    )
+    wanted: dict[str, bool] = {"includeCollectives": True, "onlyActive": only_active}
+    dumps = [_dump(**wanted)]
+    if ProcessGroupNCCL2 is not None and _dump_any is not None:
+        dumps.append(_dump_any(**wanted, backend=_NCCL2))
+    entries: list[dict[str, Any]] = [entry for dump in dumps for entry in json.loads(dump).get("entries", [])]
     return [_collective(each) for each in entries if int(each["time_created_ns"]) >= since_ns]
 
 

@@ -5,16 +5,18 @@ The only file that touches `distributed_c10d._world`. Main thread only.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch._C import _distributed_c10d
 from torch._C._distributed_c10d import FakeProcessGroup
 
-from deadpool.backend import backend_release, meshes
+from deadpool.backend import backend_release, meshes, torch_versions
 
 _c10d: Any = dist.distributed_c10d
 
@@ -23,7 +25,8 @@ _BACKEND_TYPE: Any = dist.ProcessGroup.BackendType
 # If a group can be emptied (backend_release.py), a new backend takes the type of the old one. If not, torch would keep
 # the old one, so each swap uses a type number of its own, above those that torch has names for. A type is one byte, so
 # the numbers run out. The first is for the fake backend of a rehearsal, the last for that of a forgotten group.
-_TYPES = {"gloo": _BACKEND_TYPE.GLOO, "nccl": _BACKEND_TYPE.NCCL}
+_TYPES = {"gloo": _BACKEND_TYPE.GLOO, **dict.fromkeys(torch_versions.NCCL_NAMES, _BACKEND_TYPE.CUSTOM)}
+_TYPES["nccl"] = _BACKEND_TYPE.NCCL
 _FAKE_TYPE = max(int(each) for each in _BACKEND_TYPE.__members__.values()) + 1
 _FORGOTTEN_TYPE = 255
 SWAP_LIMIT = _FORGOTTEN_TYPE - 1 - _FAKE_TYPE
@@ -33,7 +36,10 @@ ABORTABLE = frozenset(_TYPES)
 """The backends that can be aborted and made anew."""
 
 _RANKS_SHOWN = 16
-_REGISTRIES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "pg_coalesce_state")
+_REGISTRIES = (
+    *("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "pg_coalesce_state"),
+    torch_versions.FLIGHT_RECORDER_HOOKS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,11 @@ class JoinedGroup:
             if names[device.type] in ABORTABLE:
                 found.setdefault(names[device.type], []).append(device)
         return found
+
+    @property
+    def nccl(self) -> str | None:
+        """The transport that is one of NCCL's, if there is any: a group has at most one."""
+        return next((name for name in self.transports if name in torch_versions.NCCL_NAMES), None)
 
     @property
     def backend_names(self) -> set[str]:
@@ -163,14 +174,39 @@ def swap(group: JoinedGroup, backends: dict[str, Any], store: dist.Store, swap_n
         kind = _TYPES[transport] if can_empty else _BACKEND_TYPE(_FAKE_TYPE + swap_number + index)
         placed.update(dict.fromkeys(devices, (backends[transport], kind)))
     _set_options(group, backends.values(), group.global_ranks)
-    if can_empty:
-        backend_release.empty(process_group, store)
-    _register_backends(group, placed)
+    with _recorded_again(group):
+        if can_empty:
+            backend_release.empty(process_group, store)
+        _register_backends(group, placed)
+    if can_empty and set(group.transports) == {"gloo"}:
+        _keep_size(group, backends["gloo"].size())
     # Groups that are made later meet in the store of the default group: the old store may have died with its node.
     if group.parent is None:
         backend_name, _ = _c10d._world.pg_map[process_group]
         _c10d._world.pg_map[process_group] = (backend_name, store)
     return [old for device, old in before.items() if placed[device][0] is not old]
+
+
+def _keep_size(group: JoinedGroup, connected: int) -> None:
+    """A group keeps its size while some of its ranks have no process (present_members.py). Where a group would take its
+    size from its default backend, it has none meanwhile, and then its size is the one that it was made with."""
+    if torch_versions.groups_ask_backends() and group.parent is None:  # a group that was split off never has one
+        is_whole = connected == len(group.global_ranks)
+        group.process_group._set_default_backend(_TYPES["gloo"] if is_whole else _BACKEND_TYPE.UNDEFINED)
+
+
+@contextlib.contextmanager
+def _recorded_again(group: JoinedGroup) -> Iterator[None]:
+    """The hook that records the collectives of a group is told by the backend when one has ended: so it is taken off
+    the old backend and put on the new one."""
+    hooks = getattr(_c10d._world, torch_versions.FLIGHT_RECORDER_HOOKS, {})
+    hook, ranks = hooks.pop(group.process_group, None), group.global_ranks
+    if hook is not None:
+        hook.remove()
+    yield
+    if hook is not None:
+        recorder: Any = _distributed_c10d.FlightRecorderHook  # type: ignore[attr-defined]
+        hooks[group.process_group] = recorder.attach(group.process_group, ranks)
 
 
 def fill_in_ranks(group: JoinedGroup) -> None:
@@ -217,7 +253,7 @@ def forget(groups: list[JoinedGroup], make_refusing: Callable[[], FakeProcessGro
 def _unregister(group: JoinedGroup) -> None:
     world = _c10d._world
     for registry in _REGISTRIES:
-        getattr(world, registry).pop(group.process_group, None)
+        getattr(world, registry, {}).pop(group.process_group, None)
     _split_off.pop(group.process_group, None)
     for tagged in world.tags_to_pg.values():
         if group.process_group in tagged:

@@ -45,11 +45,13 @@ def drain() -> None:
             torch.cuda.synchronize()
 
 
-def use_device(given: torch.device | int) -> None:
-    """Makes it the current device of this thread, if it is a CUDA device with an index."""
+def use_device(given: torch.device | int) -> torch.device | None:
+    """Makes it the current device of this thread and returns it, if it is a CUDA device with an index."""
     device = torch.device("cuda", given) if isinstance(given, int) else torch.device(given)
     if device.type == "cuda" and device.index is not None and torch.cuda.is_available():
         torch.cuda.set_device(device.index)
+        return device
+    return None
 
 
 def require_current_device(devices: Iterable[torch.device]) -> None:

@@ -73,8 +73,8 @@ class DefaultGroup:
             self._original(backend, **{**given, **self._options})
             return
         self._check_place(rank, world_size)
-        if device_id is not None:
-            use_device(device_id)
+        if device_id is not None and (device := use_device(device_id)) is not None:
+            self._session.groups.use_device(device)
         if self._joined is not None and dist.is_initialized():
             _check_joined(self._joined, backend, timeout, pg_options)
             self._joined = None

@@ -34,7 +34,7 @@ def find_shares(job: Job) -> Shares:
 
 def _refusal(job: Job) -> str:
     state, rank = job.state, job.session.rank
-    if any("nccl" in group.transports for group in world.joined_groups()):
+    if any(group.nccl is not None for group in world.joined_groups()):
         return "the job uses NCCL, and shrinking was tried with gloo only"
     if any(module.static_graph for module in ddp_modules(state.modules)):
         return "DDP with static_graph expects the same number of backwards in every step"

@@ -1,9 +1,9 @@
 """fully_shard (FSDP2, and HSDP on a mesh of two dimensions): clears what a step that was cut off leaves behind.
 
 It leaves three things. All-gathers in flight: they have to end before their memory is freed, and waiting for one raises
-after an abort. Trackers of the training state: reset_iter_state() clears them since torch 2.12, this file before that.
-Gradients of unsharded parameters: torch's own reset leaves them, and the next backward would add to them, so that
-training would go on with wrong numbers and no error.
+after an abort. Trackers of the training state: torch's reset_iter_state() clears them, and this file where torch has no
+such function. Gradients of unsharded parameters: before torch 2.15 its reset leaves them, and the next backward would
+add to them, so that training would go on with wrong numbers and no error.
 
 A forward pass without a backward one, such as an evaluation, leaves the outermost module with whole parameters in place
 of its shards, and the next forward pass uses them as they are. So parameters are looked up, and state is loaded, only
@@ -19,6 +19,7 @@ from typing import Any
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from deadpool.backend import torch_versions
 from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.dtensor import replicas_of
 
@@ -34,6 +35,8 @@ class Fsdp2Adapter(Adapter):
     def reset(self) -> None:
         for group in self._param_groups():
             _drop_all_gather(group)
+        for module in self._sharded:
+            _drop_reduction(_state(module))
         for module in self._sharded:
             if _state(module)._is_root:  # None before the first forward, when there is nothing to reset
                 _reset_iteration(module)
@@ -86,16 +89,24 @@ def _drop_all_gather(group: Any) -> None:
             work.wait()
 
 
+def _drop_reduction(state: Any) -> None:
+    """A reduction that was started for one root keeps every other root with the same streams from being reset. It was
+    aborted. (Only since torch 2.15.)"""
+    if getattr(getattr(state, "_comm_ctx", None), "active_gradient_reduction", None) is not None:
+        state._comm_ctx.active_gradient_reduction = None
+
+
 def _drop_gradients(group: Any) -> None:
     for parameter in group.fsdp_params:
         unsharded = getattr(parameter, "_unsharded_param", None)
         if unsharded is not None:
             unsharded.grad = None
-        parameter.unsharded_accumulated_grad = None
+        if torch_versions.fsdp2_accumulates_apart():
+            parameter.unsharded_accumulated_grad = None
 
 
 def _reset_iteration(root: Any) -> None:
-    if hasattr(root, "reset_iter_state"):
+    if torch_versions.fsdp2_resets_itself():
         root.reset_iter_state()
     else:
         reset_iteration_by_hand(_state(root))

@@ -25,13 +25,15 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
+from deadpool.backend import torch_versions
 from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.pipeline_schedules import infers_shapes, schedules, stages_of
 
-# Since torch 2.9 there is a pair for each kind of schedule, before that a single flag.
+# Since torch 2.9 there is a pair for each kind of schedule, before that a single flag; since 2.15 one more for the
+# connections between stages.
 _FLAGS = (
     *("_stage_forward_initialized", "_stage_backward_initialized", "_stage_initialized"),
-    *("_stages_forward_initialized", "_stages_backward_initialized", "_stages_initialized"),
+    *("_stages_forward_initialized", "_stages_backward_initialized", "_stages_initialized", "_p2p_initialized"),
 )
 # State of one step that clear_runtime_states() does not clear: in a schedule, and in a stage.
 _SCHEDULE_LEFTOVERS = (
@@ -104,6 +106,8 @@ def _flags(schedule: Any) -> Iterator[str]:
 
 
 def _reset_stage(stage: Any) -> None:
+    if torch_versions.receives_own_their_buffers():
+        _drop_aborted(stage)
     stage.clear_runtime_states()
     _clear(stage, _STAGE_LEFTOVERS)
     for leftover in (name for name in _INFERENCE_LEFTOVERS if hasattr(stage, name)):
@@ -112,11 +116,22 @@ def _reset_stage(stage: Any) -> None:
         _expect_last_backward(stage.submod)
 
 
-def _expect_last_backward(module: FSDPModule) -> None:
+def _drop_aborted(stage: Any) -> None:
+    """Drops what torch would wait for or refuse to replace: a reduction of gradients that was started, and the buffers
+    of receives that were posted. All of it was aborted, so nothing writes into this memory any more."""
+    stage._gradient_reduction_handle = None
+    for infos in (stage.args_recv_info, stage.grad_recv_info):
+        for receive in (each for of_microbatch in infos.values() for each in of_microbatch):
+            receive.buffer = None
+
+
+def _expect_last_backward(module: Any) -> None:
     """Sets the flags as between two steps: while microbatches run, the schedule keeps FSDP from reducing."""
     module.set_is_last_backward(True)
     module.set_reshard_after_backward(True)
     module.set_requires_gradient_sync(True)
+    if hasattr(module, "set_manual_backward_finalization"):  # since torch 2.15
+        module.set_manual_backward_finalization(False)
 
 
 def _clear(owner: Any, names: tuple[str, ...]) -> None:

@@ -1,0 +1,143 @@
+"""What differs between versions of torch: rank and size of groups, constructors, NCCL2. Each test is of all of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from backend_child import connect
+from backend_fleet import run_in_children
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from deadpool.backend import nccl, torch_versions, world
+from deadpool.backend.groups import Groups
+from deadpool.errors import ConfigError
+
+WORLD, RANK = 4, 2
+
+
+@contextmanager
+def rehearsal(backend: str = "gloo", device: torch.device | None = None) -> Iterator[Groups]:
+    groups = Groups(timeout_s=5)
+    groups.install()
+    if device is not None:
+        groups.use_device(device)
+    groups.init(backend=backend, store=dist.HashStore(), rank=RANK, world_size=WORLD, detached=True)
+    try:
+        yield groups
+    finally:
+        dist.destroy_process_group()
+        groups.uninstall()
+
+
+# --- the layout of a rehearsal ----------------------------------------------------------------------------------------
+
+
+def layout_of_rehearsal(rank: int, port: int) -> list[Any]:
+    with rehearsal():
+        half = dist.new_group([1, 2])
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+        split: Any = dist.group.WORLD.split_group([0, 2, 3])
+        groups = [dist.group.WORLD, half, mesh.get_group("a"), mesh.get_group("b"), split]
+        shards = fully_shard(nn.Linear(8, 8)).parameters()
+        return [*((each.rank(), each.size()) for each in groups), *(tuple(each.to_local().shape) for each in shards)]
+
+
+@pytest.mark.e2e
+def test_rehearsal_has_the_layout_of_the_job():
+    """A group that says it is alone would shard over one rank, and nothing would fail before a snapshot is loaded."""
+    (found,) = run_in_children(layout_of_rehearsal, deadline_s=90.0)
+    *groups, weight, bias = found
+    assert groups == [(RANK, WORLD), (1, 2), (1, 2), (0, 2), (1, 3)]
+    assert (weight, bias) == ((2, 8), (2,))
+
+
+def size_with_carried_ranks(carried: dict[int, int], rank: int, port: int) -> tuple[int, int, float]:
+    groups = Groups(timeout_s=10)
+    groups.install()
+    groups.init(backend="gloo", store=dist.HashStore(), rank=rank, world_size=WORLD, detached=True)
+    groups.rebuild(connect(port), "groups", after_abort=groups.abort_count, carried=carried)
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    return dist.get_rank(), dist.get_world_size(), ones.item()
+
+
+@pytest.mark.e2e
+def test_size_of_a_group_stays_while_some_of_its_ranks_have_no_process():
+    found = run_in_children(functools.partial(size_with_carried_ranks, {2: 0, 3: 1}), 2, deadline_s=90.0)
+    assert found == [(rank, WORLD, 2.0) for rank in range(2)]
+
+
+def test_backend_that_would_have_to_be_reconfigured_is_refused():
+    if not torch_versions.gloo_can_stay_unconnected():
+        pytest.skip("this torch has no such argument")
+    groups = Groups(timeout_s=5)
+    groups.install()
+    with pytest.raises(ConfigError, match="enable_reconfigure=True cannot be used"):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, enable_reconfigure=True)
+    groups.uninstall()
+
+
+# --- NCCL2, without a GPU: a stand-in is made in its place ------------------------------------------------------------
+
+
+class StandIn(type):
+    """A class of backends that communicate with no peer, and a list of how they were made."""
+
+    made: list[tuple[int, int, bool, Any]]
+
+    def __call__(cls, store: Any, rank: int, size: int, options: Any, device: Any = None) -> Any:
+        cls.made.append((rank, size, options.lazy_init, device))
+        fake: Any = torch._C._distributed_c10d.FakeProcessGroup
+        return fake._create_internal(rank, size, fake.Options())
+
+
+@pytest.fixture
+def nccl2(monkeypatch):
+    if torch_versions.ProcessGroupNCCL2 is None:
+        pytest.skip("this torch has no NCCL2 that can be rehearsed")
+    kind = StandIn("ProcessGroupNCCL2", (), {"made": []})
+    monkeypatch.setattr(torch_versions, "ProcessGroupNCCL2", kind)
+    monkeypatch.setattr(nccl, "ProcessGroupNCCL2", kind)
+    monkeypatch.setattr(nccl, "prepare_environment", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    return kind
+
+
+def test_nccl2_of_a_rehearsal_does_not_connect_and_later_groups_are_not_split_off(nccl2):
+    with rehearsal("nccl"):
+        half = dist.new_group([1, 2])
+        assert nccl2.made == [(RANK, WORLD, True, torch.device("cuda", 3)), (1, 2, True, torch.device("cuda", 3))]
+        assert dist.group.WORLD.bound_device_id is None and half.bound_device_id is None
+        assert (dist.get_rank(), dist.get_world_size(), half.size()) == (RANK, WORLD, 2)
+        del half
+
+
+def test_nccl2_is_made_anew_on_its_device_and_connects_then(nccl2):
+    server = dist.TCPStore("localhost", 0, is_master=True, timeout=timedelta(seconds=5))
+    hooks = dist.distributed_c10d._world.pg_flight_recorder_hooks
+    with rehearsal("nccl", torch.device("cuda", 5)) as groups:
+        fake, recorder = world.joined_groups()[0].backend("nccl"), hooks[dist.group.WORLD]
+        groups.rebuild(server, "again")
+        assert nccl2.made == [(RANK, WORLD, lazy, torch.device("cuda", 5)) for lazy in (True, False)]
+        assert world.joined_groups()[0].backend("nccl") is not fake
+        assert list(hooks) == [dist.group.WORLD] and hooks[dist.group.WORLD] is not recorder
+
+
+def test_both_names_of_nccl_are_accepted_where_torch_has_both(monkeypatch, nccl2):
+    from deadpool.backend.backend_check import check_backend
+
+    for name in ("nccl", "nccl-legacy", "nccl2", "cpu:gloo,cuda:nccl-legacy"):
+        check_backend(name)
+    for name in ("nccl-lazy", "cpu:nccl-legacy"):
+        with pytest.raises(ConfigError, match="cannot be used"):
+            check_backend(name)
