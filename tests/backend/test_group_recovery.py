@@ -10,6 +10,8 @@ import pytest
 from backend_child import Scenario
 from backend_fleet import JobFailed, Outcome, RedoFailed, run_job
 
+from deadpool.backend.torch_versions import fsdp2_accumulates_apart
+
 pytestmark = pytest.mark.e2e
 
 PIPELINES = ["pp-gpipe", "pp-1f1b", "pp-interleaved"]
@@ -73,7 +75,10 @@ def test_stand_in_that_has_not_rehearsed_is_refused_later_on(tmp_path: Path) -> 
         ("ddp", "ddp", 2),
         ("ddp", "ddp.seated", 0),
         ("fsdp2", "fsdp2", 2),
-        ("fsdp2", "fsdp2.gradients", 2),
+        pytest.param(
+            *("fsdp2", "fsdp2.gradients", 2),
+            marks=pytest.mark.skipif(not fsdp2_accumulates_apart(), reason="torch's own reset drops gradients"),
+        ),
         ("pp-gpipe", "pipeline", 2),
         ("pp-1f1b", "pipeline", 2),
         ("pp-interleaved", "pipeline", 2),

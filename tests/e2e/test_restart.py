@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from stage import EVERY_STEP, Stage
+
+from deadpool.config import JobConfig
+from deadpool.control.fork_client import SharedForkServer
 
 from deadpool.workload.harness import LIMIT_S
 
@@ -36,6 +41,40 @@ def test_one_trainer_killed_after_the_other(make_stage, play):
     play(stage, lambda: [stage.kill_trainer_at_gate(step) for step in (2, 4, 6)])
     assert len(stage.events("fault")) == 3
     assert restarted(stage) == [0, 0, 1]
+
+
+@pytest.fixture
+def strange_fork_server(monkeypatch):
+    """Of a torch that lacks something (tests/strange_torch.py)."""
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    )
+    monkeypatch.setenv("STRANGE_TORCH", "lack_an_attribute")
+    shared = SharedForkServer(("strange_torch",))
+    yield shared
+    shared.close()
+
+
+@pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp2", marks=pytest.mark.thorough)])
+def test_torch_in_which_groups_cannot_be_rebuilt(tmp_path, strange_fork_server, play, layout):
+    """Every rank is a fresh process after each of two faults, and the losses are those of an undisturbed run: nothing
+    private of torch is needed for that."""
+    config = JobConfig(nodes=2, spares=1, **EVERY_STEP).checked()
+    stage = Stage(config, layout, "wait@4:1 wait@6:0", tmp_path, strange_fork_server)
+
+    def during():
+        stage.await_gate(4)
+        stage.await_committed(3)
+        stage.kill_node_at_gate("n1", 4)
+        stage.kill_trainer_at_gate(6)
+
+    play(stage, during)
+    assert restarted(stage) == [0, 1]
+    restored = stage.events("restored")
+    assert sorted(event["rank"] for event in restored) == [0, 0, 1, 1] and not any(event["kept"] for event in restored)
+    (told,) = stage.events("unknown_torch")
+    assert "FakeProcessGroup has no _create_internal" in told["reason"]
+    assert not stage.events("rehearsed")
 
 
 @pytest.mark.thorough

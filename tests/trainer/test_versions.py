@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from deadpool.backend.torch_versions import TESTED, is_tested, tested_range
+from deadpool.backend import torch_versions
+from deadpool.backend.torch_versions import TESTED, is_tested
 from deadpool.trainer.adapters.versions import recovers_in_place, warning
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,12 @@ def test_tested_versions_recover_in_place(version):
 def test_other_versions_restart_and_are_warned_of(version):
     assert not recovers_in_place("auto", version)
     text = warning("auto", version)
-    assert text is not None and version in text and tested_range() in text and "restart their processes" in text
+    assert (
+        text is not None
+        and version in text
+        and torch_versions.tested_range() in text
+        and "restart their processes" in text
+    )
 
 
 def test_the_setting_decides_where_it_is_given():
@@ -48,8 +54,8 @@ def test_there_is_no_gap_between_the_tested_versions():
     [
         ("pyproject.toml", rf'"torch>={re.escape(TESTED[0])}"'),
         ("README.md", rf"torch {re.escape(TESTED[0])} or later"),
-        ("README.md", rf"rests on adapters for torch {tested_range()}\."),
-        ("docs/howto/layouts.md", rf"insides of torch {tested_range()}\."),
+        ("README.md", rf"rests on adapters for torch {torch_versions.tested_range()}\."),
+        ("docs/howto/layouts.md", rf"insides of torch {torch_versions.tested_range()}\."),
     ],
 )
 def test_pages_name_the_tested_versions(page, sentence):

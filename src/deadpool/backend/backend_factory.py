@@ -19,7 +19,7 @@ from deadpool.backend.present_members import present_members
 from deadpool.backend.supervisor import Supervisor
 from deadpool.errors import ConfigError, GroupError
 
-_DEFAULT_TIMEOUT: timedelta = dist.distributed_c10d.default_pg_timeout
+_DEFAULT_TIMEOUT: timedelta = getattr(dist.distributed_c10d, "default_pg_timeout", timedelta(minutes=30))
 
 
 class BackendFactory:

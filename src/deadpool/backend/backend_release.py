@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d
 
 from deadpool.backend import torch_versions
+from deadpool.backend.torch_versions import FakeProcessGroup
 
 _RELEASE = "_ZN4c10d12ProcessGroup17release_resourcesEv"  # c10d::ProcessGroup::release_resources()
 _VTABLE = "_ZTVN4c10d12ProcessGroupE"
@@ -29,7 +29,6 @@ _WORD_BYTES = 8
 _WORDS_SEARCHED = 8
 
 _ProcessGroup: Any = dist.ProcessGroup
-_FakeProcessGroup: Any = _distributed_c10d.FakeProcessGroup
 
 
 @functools.cache
@@ -72,7 +71,7 @@ def _works() -> bool:
 
 
 def _fake() -> Any:
-    return _FakeProcessGroup._create_internal(rank=0, world_size=1, options=_FakeProcessGroup.Options())
+    return FakeProcessGroup._create_internal(rank=0, world_size=1, options=FakeProcessGroup.Options())
 
 
 @functools.cache

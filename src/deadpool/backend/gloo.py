@@ -13,10 +13,9 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 from deadpool.backend import torch_versions
+from deadpool.backend.torch_versions import FakeProcessGroup
 
-# Untyped: torch's own stubs lack the members that are used here.
-FakeProcessGroup: Any = _distributed_c10d.FakeProcessGroup
-ProcessGroupGloo: Any = _distributed_c10d.ProcessGroupGloo
+ProcessGroupGloo: Any = _distributed_c10d.ProcessGroupGloo  # untyped: torch's own stubs lack members that are used here
 
 
 THREADS = 2

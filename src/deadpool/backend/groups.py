@@ -82,6 +82,11 @@ class Groups:
         return tuple(group.name for group in world.joined_groups())
 
     @property
+    def default_timeout(self) -> timedelta:
+        """Of the default group."""
+        return world.joined_groups()[0].timeout
+
+    @property
     def detached(self) -> bool:
         """True while every group is fake: this process rehearses and no other process waits for it."""
         return self._factory.detached

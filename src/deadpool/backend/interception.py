@@ -26,7 +26,7 @@ METHODS_WITH_RESULTS = (
 )
 
 _GROUP: Any = dist.ProcessGroup
-_name_of: Callable[[Any], str] = dist.distributed_c10d._get_process_group_name
+_name_of: Callable[[Any], str] = getattr(dist.distributed_c10d, "_get_process_group_name", str)
 
 
 class Listener(Protocol):

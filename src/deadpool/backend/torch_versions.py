@@ -29,6 +29,12 @@ def tested_range() -> str:
     return f"{TESTED[0]} to {TESTED[-1]}"
 
 
+# Names that a torch may lack are looked up so that importing this package never fails: trainer/torch_check.py says in
+# words what is missing.
+
+FakeProcessGroup: Any = getattr(_distributed_c10d, "FakeProcessGroup", None)
+
+
 # --- process groups --------------------------------------------------------------------------------------------------
 
 
@@ -38,9 +44,9 @@ def groups_ask_backends() -> bool:
     made with. No attribute tells, so a group is asked whose backend differs from it."""
     group: Any = dist.ProcessGroup(dist.HashStore(), 0, 2)
     kind: Any = dist.ProcessGroup.BackendType.GLOO
-    fake: Any = _distributed_c10d.FakeProcessGroup
+    fake = FakeProcessGroup._create_internal(rank=0, world_size=1, options=FakeProcessGroup.Options())
     group._set_default_backend(kind)
-    group._register_backend(torch.device("cpu"), kind, fake._create_internal(0, 1, fake.Options()))
+    group._register_backend(torch.device("cpu"), kind, fake)
     return bool(group.size() == 1)
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d
-from torch._C._distributed_c10d import FakeProcessGroup
 
 from deadpool.backend import backend_release, meshes, torch_versions
+from deadpool.backend.torch_versions import FakeProcessGroup
 
 _c10d: Any = dist.distributed_c10d
 
@@ -143,7 +143,7 @@ def is_faked(process_group: Any) -> bool:
     return isinstance(process_group._get_backend(process_group._device_types[0]), FakeProcessGroup)
 
 
-def put_fake(process_group: Any, backend: FakeProcessGroup) -> None:
+def put_fake(process_group: Any, backend: Any) -> None:
     """Puts a fake backend over the real one of a new group.
 
     The real one stays beneath it as the group's default backend, because the logger of DDP casts that to
@@ -239,7 +239,7 @@ def end_batches() -> bool:
     return cut_off
 
 
-def forget(groups: list[JoinedGroup], make_refusing: Callable[[], FakeProcessGroup]) -> None:
+def forget(groups: list[JoinedGroup], make_refusing: Callable[[], Any]) -> None:
     """Removes the groups as if they had never been made: their names are free, and a use of one raises at once."""
     for each in groups:
         refusing = make_refusing()

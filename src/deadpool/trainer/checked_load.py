@@ -31,6 +31,13 @@ def load_checked(state: ProtectedState, slot: memoryview, geometry: Geometry, se
         return bulk.result()
 
 
+def find_corrupt(slot: memoryview, geometry: Geometry, seal: Seal) -> Region | None:
+    """The region that differs from its seal, if any; nothing is loaded."""
+    if not _is_as_sealed(slot, geometry, seal, "record", None):
+        return "record"
+    return _find_corrupt(slot, geometry, seal, None)
+
+
 def is_record_as_sealed(slot: memoryview, geometry: Geometry, seal: Seal) -> bool:
     return _is_as_sealed(slot, geometry, seal, "record", None)
 

@@ -36,6 +36,7 @@ import torch
 from deadpool.child_processes import be_called, join_network
 from deadpool.fork_loop import ForkLoop
 from deadpool.trainer import main as trainer
+from deadpool.trainer import torch_check
 
 PACKET_BYTES = 1 << 20
 
@@ -135,6 +136,8 @@ def _run_fork_server(
 def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
     reason = _preload(sys.argv[2:])
+    if reason is None:
+        torch_check.examine_once()  # trainers inherit the answer
     with contextlib.suppress(OSError):  # the other end is closed: serve() will notice
         link.send(msgpack.packb(["ready"] if reason is None else ["failed", reason]))
     if reason is None:

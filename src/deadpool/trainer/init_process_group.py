@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deadpool.backend import world
 from deadpool.errors import ConfigError
 from deadpool.protocol.messages import Connect, Seat
+from deadpool.trainer import torch_check
 from deadpool.trainer.device import use_device
 from deadpool.trainer.session import Session
 
@@ -76,7 +76,7 @@ class DefaultGroup:
         if device_id is not None and (device := use_device(device_id)) is not None:
             self._session.groups.use_device(device)
         if self._joined is not None and dist.is_initialized():
-            _check_joined(self._joined, backend, timeout, pg_options)
+            _check_joined(self._joined, self._session.groups.default_timeout, backend, timeout, pg_options)
             self._joined = None
             return
         if dist.is_initialized():
@@ -115,7 +115,7 @@ class DefaultGroup:
         """Whether a default group that is made now has peers. The first one of a rehearsal is fake; a later one is fake
         only while this process is still detached."""
         playing = self._session.playing
-        begins_live = isinstance(playing, Seat) and playing.resume is None
+        begins_live = isinstance(playing, Seat) and (playing.resume is None or torch_check.is_plain())
         return begins_live or (self.made_count > 0 and not self._session.groups.detached)
 
     def _store(self) -> dist.Store:
@@ -133,9 +133,8 @@ def _replace(old: Any, new: Any) -> None:
             setattr(module, _NAME, new)
 
 
-def _check_joined(joined: str, backend: str | None, timeout: timedelta | None, options: Any) -> None:
+def _check_joined(joined: str, actual: timedelta, backend: str | None, timeout: timedelta | None, options: Any) -> None:
     """ConfigError: init_process_group asks for another group than the one that join() has made."""
-    actual = world.joined_groups()[0].timeout
     differs = {
         f"backend={backend!r}": backend is not None and _normalized(backend) != joined,
         f"timeout={timeout}": timeout not in (None, actual),

@@ -19,7 +19,7 @@ from deadpool.protocol.messages import Durable, Finished, Paused, Release, Stepp
 from deadpool.protocol.trainer_core import SWITCHED_OFF, Capture, SlotAwaited
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import boundary_stop, closures, job_facts, lost_peer, recovery, rehearsal, slot_room
+from deadpool.trainer import boundary_stop, closures, job_facts, lost_peer, plain_start, recovery, rehearsal, slot_room
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.kept_gradients import KeptGradients
@@ -120,6 +120,8 @@ class Job:
     def _loop(self, count: int | Callable[[], int]) -> Generator[Step, None, None]:
         if self.session.groups.detached:
             yield from rehearsal.run(self)
+        elif self.session.to_load is not None:
+            yield from plain_start.run(self, self.session.to_load)
         else:
             self._begin()
         self._is_in_loop = True

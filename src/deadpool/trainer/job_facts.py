@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from deadpool.notes import note
 from deadpool.snapshot.state import ProtectedState
+from deadpool.trainer import torch_check
 from deadpool.trainer.adapters import versions
 from deadpool.trainer.adapters.dtensor import whole_mesh
 from deadpool.trainer.session import Session
@@ -17,7 +18,7 @@ def tell(session: Session, state: ProtectedState) -> None:
 
 def _warn_of_torch(session: Session) -> None:
     assert session.settings is not None
-    if text := versions.warning(session.settings.in_place):
+    if text := torch_check.verdict().reason or versions.warning(session.settings.in_place):
         note(text)
         session.emit("unknown_torch", reason=text)
 

@@ -27,7 +27,7 @@ import torch.distributed.tensor
 from deadpool.notes import note
 from deadpool.protocol.messages import Connect, Connected, Failed, Rehearse, Seat
 from deadpool.protocol.topology import Address
-from deadpool.trainer import current
+from deadpool.trainer import current, plain_start, torch_check
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
 from deadpool.trainer.adapters.wrappers import watch_wrappers
 from deadpool.trainer.child_cleanup import end_children_with_this_process
@@ -41,11 +41,13 @@ from deadpool.trainer.session import Session
 
 def main() -> None:
     command = sys.argv[1:]
+    torch_check.examine_once()
     session = Session.from_environment()
     assert session is not None, "trainers are started by an agent"
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     end_children_with_this_process()
-    watch_schedules()
+    if not torch_check.is_plain():
+        watch_schedules()
     watch_wrappers()
     session.start()
     current.session, current.default_group = session, DefaultGroup(session)
@@ -62,22 +64,34 @@ def _take_role(session: Session) -> Address:
     while True:
         session.wait(lambda: _role_to_play(session))
         role = session.playing = session.role
-        if not isinstance(role, Seat) or role.resume is not None:
+        if not isinstance(role, Seat) or (role.resume is not None and not torch_check.is_plain()):
             return session.store_address
         try:
-            connect = session.expect(Connect, role.generation)
+            return _begin_live(session, role).store
         except Superseded:
             continue
+
+
+def _begin_live(session: Session, role: Seat) -> Connect:
+    """Waits until all ranks may begin the script together."""
+    if role.resume is not None:
+        connect = plain_start.take_seat(session, role)
+    else:
+        connect = session.expect(Connect, role.generation)
         with session.changed:
             session.core.take_seat(role.generation, role.rank, role.schedule)
         session.send(Connected(generation=role.generation, rank=role.rank))
-        return connect.store
+    session.ends_at_halt = torch_check.is_plain()
+    session.end_if_halted()
+    return connect
 
 
 def _role_to_play(session: Session) -> Seat | Rehearse | None:
     """None: not yet. The agent applies the same rule to know which trainers have begun the script
     (protocol/agent/recorded_collectives.py)."""
     role = session.role
+    if isinstance(role, Rehearse) and torch_check.is_plain():
+        return None  # a rehearsal would need groups that communicate with no peer
     if isinstance(role, Rehearse):
         recordings = session.recordings.get(role.rank)
         return role if recordings is not None and not recordings.is_void else None
@@ -85,7 +99,13 @@ def _role_to_play(session: Session) -> Seat | Rehearse | None:
 
 
 def _run(session: Session, command: list[str]) -> int:
-    session.recording_schedule.begin()
+    level, reason = torch_check.verdict()
+    if level is torch_check.Level.REFUSED:
+        print(reason, file=sys.stderr)
+        session.send(Failed(error=reason))
+        return 1
+    if level is torch_check.Level.WHOLE:
+        session.recording_schedule.begin()
     try:
         code = _run_to_exit(session, command)
         if code == 0:

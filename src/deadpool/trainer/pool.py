@@ -12,7 +12,7 @@ from deadpool.errors import ConfigError
 from deadpool.notes import note
 from deadpool.snapshot.copying import make_lane
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import current
+from deadpool.trainer import current, torch_check
 from deadpool.trainer.adapters import Adapter, adapters_for
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.ddp_state import ddp_states
@@ -75,7 +75,7 @@ class Pool:
         require_current_device(param.device for module in modules for param in module.parameters())
         require_wrappers(modules)
         shard_again(modules)
-        adapters = [*adapters_for(modules), *adapters]
+        adapters = [*adapters_for(modules, plain=torch_check.is_plain()), *adapters]
         derived = {key: ranks for adapter in adapters for key, ranks in adapter.replicas().items()}
         journal = JobJournal(self._session)
         assert current.default_group is not None and self._session.settings is not None

@@ -110,7 +110,7 @@ def walk(job: Job, generation: Generation) -> None:
             case Rebuild(connect=connect):
                 _rebuild(job, connect)
             case Resume(restore=restore):
-                _resume(job, restore)
+                resume(job, restore)
                 return
 
 
@@ -119,7 +119,7 @@ def walk(job: Job, generation: Generation) -> None:
 
 def _restore(job: Job, restore: Restore, early: EarlyLoad | None) -> None:
     session = job.session
-    early_bytes = _stand_at(job, restore, early)
+    early_bytes = stand_at(job, restore, early)
     _carry(job, restore)
     agreement = " ".join(each.agreement() for each in negotiators(job.adapters))
     with session.changed:
@@ -146,8 +146,8 @@ def _carry(job: Job, restore: Restore) -> None:
     job.carried_records = records
 
 
-def _stand_at(job: Job, restore: Restore, early: EarlyLoad | None) -> int:
-    """Returns how many bytes were loaded before the snapshot was complete."""
+def stand_at(job: Job, restore: Restore, early: EarlyLoad | None = None) -> int:
+    """Loads or keeps the state of the version. Returns how many bytes were loaded before the snapshot was complete."""
     early_bytes = 0
     try:
         if restore.slot is None:
@@ -245,7 +245,7 @@ def _rebuild_groups(job: Job, connect: Connect) -> None:
 # --- resume ----------------------------------------------------------------------------------------------------------
 
 
-def _resume(job: Job, restore: Restore) -> None:
+def resume(job: Job, restore: Restore) -> None:
     session, number = job.session, restore.version.number
     session.pending_injections.recovered()
     session.recording_schedule.attached(number)

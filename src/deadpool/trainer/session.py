@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from deadpool.backend.groups import Groups
 from deadpool.backend.nccl import ABORT_S
+from deadpool.backend.plain_groups import PlainGroups
 from deadpool.child_processes import be_observed_by
 from deadpool.environment import AGENT_VARIABLE, HOST_VARIABLE, RENDEZVOUS_VARIABLE, TRAINER_VARIABLE
 from deadpool.events import Event
@@ -41,6 +42,7 @@ from deadpool.protocol.messages import (
     Rehearse,
     Report,
     Reschedule,
+    Restore,
     Seat,
     Settings,
     SlotRef,
@@ -52,7 +54,7 @@ from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.arena import Segment
-from deadpool.trainer import device
+from deadpool.trainer import device, torch_check
 from deadpool.trainer.collective_recording import RecordingSchedule
 from deadpool.trainer.control_flow import CODE_RESTART, Superseded
 from deadpool.trainer.forward_stop import ForwardStop
@@ -74,19 +76,15 @@ class Session:
         self.store_address = store  # of this node's rendezvous store: a plan chooses which node's store is used
         self.core = TrainerCore()
         self.walk = RecoveryWalk(self.core)
-        self.groups = Groups(
-            hostname=host,
-            timeout_s=GROUP_TIMEOUT_S,
-            on_torn_down=self._torn_down,
-            on_hang=self._abort_hangs,
-            on_all_destroyed=lambda: self.send(GroupsDestroyed()),
-        )
+        self.groups: Groups | PlainGroups = self._make_groups(host)
         self.recording_schedule = RecordingSchedule(self)
         self.changed = threading.Condition()  # guards everything below, and the core
         self.role: Seat | Rehearse | None = None  # the newest order
         self.playing: Seat | Rehearse | None = None  # the order that the script began under
         self.settings: Settings | None = None
         self.recordings: dict[int, Recording] = {}  # by rank, the newest of each
+        self.to_load: Restore | None = None  # where a script that began again goes on (plain_start.py)
+        self.ends_at_halt = False  # the script runs, and this process cannot come back to a step boundary
         self.segments: dict[int, Segment] = {}
         self._released: list[int] = []  # segments that the agent has given up and that are still mapped
         self.final_number = 0
@@ -96,6 +94,17 @@ class Session:
         self.forward_stop = ForwardStop(lambda: self.core.is_aborted)
         self.pending_injections = InjectionTriggers(self)
         self.registrar = Registrar(self.emit)
+
+    def _make_groups(self, host: str) -> Groups | PlainGroups:
+        if torch_check.verdict().level is not torch_check.Level.WHOLE:
+            return PlainGroups(timeout_s=GROUP_TIMEOUT_S)
+        return Groups(
+            hostname=host,
+            timeout_s=GROUP_TIMEOUT_S,
+            on_torn_down=self._torn_down,
+            on_hang=self._abort_hangs,
+            on_all_destroyed=lambda: self.send(GroupsDestroyed()),
+        )
 
     @classmethod
     def from_environment(cls) -> Session | None:
@@ -174,10 +183,19 @@ class Session:
         for missed in overlooked:
             self.send(missed)
         if isinstance(message, Halt):
+            self.end_if_halted()
             self.unwind_watch.dump_stacks_if_step_is_long()
             shut = self.groups.abort()
             self.emit("aborted", sockets=shut)
             self.unwind_watch.begin(message.generation)
+
+    def end_if_halted(self) -> None:
+        """Where groups can be neither aborted nor rebuilt, only the end of the process ends a collective."""
+        if self.ends_at_halt and self.core.is_aborted:
+            self.emit("trainer_restarts", reason="its groups can be neither aborted nor rebuilt in this torch")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(CODE_RESTART)
 
     def _torn_down(self, seconds: float) -> None:
         self.emit("torn_down", seconds=seconds)

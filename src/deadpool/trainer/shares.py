@@ -20,6 +20,7 @@ from deadpool.snapshot.layout import join_record, split_record
 from deadpool.snapshot.objects import sort_objects
 from deadpool.snapshot.record import decode, encode
 from deadpool.snapshot.rng import capture_rng, restore_rng
+from deadpool.trainer import torch_check
 from deadpool.trainer.gradient_sync import GradientSync
 from deadpool.trainer.job_journal import END_S, JobJournal
 from deadpool.trainer.share_layout import find_shares
@@ -165,7 +166,7 @@ class StepShares:
         """At a boundary: what the job may count on if a node is lost and no spare is left. Once per generation, because
         all parameters are looked at."""
         generation = self._job.session.core.generation
-        if not self._was_used or generation == self._reported:
+        if not self._was_used or generation == self._reported or torch_check.is_plain():
             return
         self._reported = generation
         self.sync.first_step_seen()

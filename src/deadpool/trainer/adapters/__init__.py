@@ -28,9 +28,12 @@ def negotiators(adapters: Iterable[Adapter]) -> Iterator[Negotiator]:
     return (adapter for adapter in adapters if isinstance(adapter, Negotiator))
 
 
-def adapters_for(modules: Iterable[nn.Module]) -> list[Adapter]:
-    """One adapter for each framework and wrapper found in the modules, to be applied in this order."""
+def adapters_for(modules: Iterable[nn.Module], *, plain: bool = False) -> list[Adapter]:
+    """One adapter for each framework and wrapper found in the modules, to be applied in this order. `plain`: none that
+    knows the inside of torch."""
     modules = list(modules)
+    if plain:
+        return [PlainAdapter(modules)]
     adapters: list[Adapter] = [DdpAdapter(module) for module in ddp_modules(modules)]
     if has_fsdp2(modules):
         adapters.append(Fsdp2Adapter(modules))

@@ -63,4 +63,5 @@ class KeptGradients:
 
 def _averages_in_two_ways(module: Any) -> bool:
     ranks = dist.get_world_size(module.process_group)
-    return module.gradient_as_bucket_view and ranks & (ranks - 1) != 0 and not module._comm_hooks
+    hooks = getattr(module, "_comm_hooks", ())
+    return module.gradient_as_bucket_view and ranks & (ranks - 1) != 0 and not hooks

@@ -15,7 +15,7 @@ from typing import Any
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
 
-_Base: Any = torch_schedules._PipelineSchedule
+_Base: Any = getattr(torch_schedules, "_PipelineSchedule", None)  # None: trainer/torch_check.py has found that out
 _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 _inferring: weakref.WeakSet[Any] = weakref.WeakSet()  # stages to which the script gave no shapes

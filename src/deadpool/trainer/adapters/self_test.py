@@ -1,0 +1,70 @@
+"""Tries what the adapters rely on in torch's own frameworks, on a model of a few numbers and on groups without peers.
+
+Called inside backend/self_test.py's rehearsing_groups().
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.nn.parallel import DistributedDataParallel
+
+from deadpool.backend.self_test import RANK, SIZE, require
+from deadpool.trainer.adapters.adapter import Adapter
+from deadpool.trainer.adapters.ddp import DdpAdapter
+from deadpool.trainer.adapters.fsdp2 import Fsdp2Adapter, param_groups
+from deadpool.trainer.adapters.pipeline import PipelineAdapter
+from deadpool.trainer.adapters.pipeline_schedules import schedules, watch_schedules
+
+_WIDTH = 2 * SIZE
+
+
+def check_ddp() -> None:
+    module = DistributedDataParallel(nn.Linear(_WIDTH, _WIDTH))
+    adapter = DdpAdapter(module)
+    _rehearse([adapter], module)
+    adapter.seated(0)
+    _rehearse([adapter], module)
+    require(len(adapter.replicas()) == 2, "DistributedDataParallel does not say which ranks have the same parameters")
+
+
+def check_fsdp2() -> None:
+    module = fully_shard(nn.Linear(_WIDTH, _WIDTH))
+    rows = [each.to_local().shape[0] for each in module.parameters()]  # type: ignore[attr-defined]
+    require(rows == [2, 2], f"fully_shard gives a rank {rows} rows in a rehearsal, and [2, 2] in a job of {SIZE} ranks")
+    adapter = Fsdp2Adapter([module])
+    for _ in range(2):
+        module(torch.ones(1, _WIDTH)).sum()  # cut off before its backward
+        adapter.reset()
+    _rehearse([adapter], module)
+    adapter.seated(1)
+    kept = [each for group in param_groups(module._get_fsdp_state()) for each in group.fsdp_params]
+    require(len(kept) == 2, "fully_shard keeps its parameters elsewhere")
+    gradients = [getattr(getattr(each, "_unsharded_param", None), "grad", None) for each in kept]
+    require(gradients == [None, None], "fully_shard keeps gradients of a step that was cut off")
+
+
+def check_pipeline() -> None:
+    watch_schedules()
+    sample = torch.ones(1, _WIDTH)
+    stage = PipelineStage(nn.Linear(_WIDTH, _WIDTH), RANK, SIZE, torch.device("cpu"), sample, sample)
+    schedule = Schedule1F1B(stage, SIZE)
+    adapter = PipelineAdapter()
+    require(schedule in schedules(), "a pipeline schedule is made without a call of its base class")
+    adapter.reset()
+    adapter.renegotiate()
+    require(len(adapter.agreement()) >= 2, "a pipeline schedule has no flags that say how far it is initialised")
+
+
+def _rehearse(adapters: Sequence[Adapter], module: nn.Module) -> None:
+    with contextlib.ExitStack() as stack:
+        for adapter in adapters:
+            stack.enter_context(adapter.rehearsing())
+        module(torch.ones(1, _WIDTH)).sum().backward()
+    for adapter in adapters:
+        adapter.reset()

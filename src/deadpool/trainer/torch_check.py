@@ -1,0 +1,133 @@
+"""Decides, before the first process group is made, what can be relied on in this torch.
+
+    whole     everything works that adapters and groups rely on. Whether survivors keep their processes is decided by
+              the version all the same (adapters/versions.py): not every difference shows in a test
+    plain     something does not. Nothing private is used: after a fault every rank is a fresh process, and they begin
+              the script together over torch's own groups (plain_start.py)
+    refused   not even that works, and the job ends with a sentence that says why
+
+The test is run in a process of its own: it makes groups, which leave threads behind, and an assumption that does not
+hold may crash. The fork server asks once per node, and its trainers inherit the answer.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from deadpool.backend.store import ReleasableStore
+
+_LIMIT_S = 60.0
+"""The test takes a tenth of a second. On a machine that is too busy for this, plain is the careful answer."""
+
+
+class Level(Enum):
+    WHOLE = "whole"
+    PLAIN = "plain"
+    REFUSED = "refused"
+
+
+class Verdict(NamedTuple):
+    level: Level
+    reason: str  # empty where everything works
+
+
+_known: Verdict | None = None
+
+
+def examine_once() -> None:
+    """Called before threads are started and before CUDA is used, since a process is forked."""
+    global _known
+    if _known is None:
+        _known = examine()
+
+
+def verdict() -> Verdict:
+    return _known or Verdict(Level.WHOLE, "")
+
+
+def is_plain() -> bool:
+    return verdict().level is Level.PLAIN
+
+
+def examine() -> Verdict:
+    missing = _problem_in_child(_use_everything)
+    if missing is None:
+        return Verdict(Level.WHOLE, "")
+    fatal = _problem_in_child(_use_plain_groups)
+    name = f"torch {torch.__version__}"
+    if fatal is not None:
+        return Verdict(Level.REFUSED, f"DeadPool cannot work with {name}: {fatal}. Another version of torch is needed")
+    return Verdict(
+        Level.PLAIN,
+        f"DeadPool relies on something that {name} does not have: {missing}. After a fault every process of the job is "
+        "replaced, and the script begins again before its state is loaded from memory: slower, as exact",
+    )
+
+
+def _use_everything() -> None:
+    from deadpool.backend import self_test
+    from deadpool.trainer.adapters import self_test as of_adapters
+
+    self_test.check_names()
+    with self_test.rehearsing_groups():
+        self_test.check_rehearsal()
+        of_adapters.check_ddp()
+        of_adapters.check_fsdp2()
+        of_adapters.check_pipeline()
+        self_test.check_swap()
+
+
+def _use_plain_groups() -> None:
+    """Public names only, but for the store: ranks meet in one that is written in Python."""
+    dist.init_process_group("gloo", store=ReleasableStore(dist.HashStore()), rank=0, world_size=1)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    if (dist.get_rank(), dist.get_world_size(), tensor.item()) != (0, 1, 1.0):
+        raise RuntimeError("a group of one rank does not add up")
+
+
+def _problem_in_child(test: Callable[[], None]) -> str | None:
+    """What the test raised, in one line; None if it ended well."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _run_and_exit(test, writing)
+    os.close(writing)
+    try:
+        return _read(reading, child, time.monotonic() + _LIMIT_S)
+    finally:
+        os.close(reading)
+        os.waitpid(child, 0)
+
+
+def _run_and_exit(test: Callable[[], None], writing: int) -> None:
+    """Nothing is freed, since that may hang or crash, and exit handlers are the parent's."""
+    found = "."
+    try:
+        test()
+    except BaseException as error:
+        traceback.print_exc()
+        text = str(error).strip().partition("\n")[0].rstrip(".:")
+        found = text if type(error).__name__ == "Unsuitable" else f"{type(error).__name__}: {text}"
+    finally:
+        sys.stderr.flush()
+        os.write(writing, found.encode()[:2000])
+        os._exit(0)
+
+
+def _read(reading: int, child: int, deadline: float) -> str | None:
+    if not select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        os.kill(child, 9)
+        return f"its self-test did not end within {_LIMIT_S:g} s"
+    answer = os.read(reading, 4096).decode()
+    return None if answer == "." else answer or "its self-test crashed"
