@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,8 +35,8 @@ def check_ddp() -> None:
 
 
 def check_fsdp2() -> None:
-    module = fully_shard(nn.Linear(_WIDTH, _WIDTH))
-    rows = [each.to_local().shape[0] for each in module.parameters()]  # type: ignore[attr-defined]
+    module: Any = fully_shard(nn.Linear(_WIDTH, _WIDTH))
+    rows = [each.to_local().shape[0] for each in module.parameters()]
     require(rows == [2, 2], f"fully_shard gives a rank {rows} rows in a rehearsal, and [2, 2] in a job of {SIZE} ranks")
     adapter = Fsdp2Adapter([module])
     for _ in range(2):
