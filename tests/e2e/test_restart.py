@@ -13,7 +13,6 @@ from stage import EVERY_STEP, Stage
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-
 from deadpool.workload.harness import LIMIT_S
 
 
