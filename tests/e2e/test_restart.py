@@ -77,6 +77,32 @@ def test_torch_in_which_groups_cannot_be_rebuilt(tmp_path, strange_fork_server, 
 
 
 @pytest.mark.thorough
+def test_torch_that_cannot_be_used_ends_the_job_with_a_sentence(tmp_path):
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "STRANGE_TORCH": "refuse_stores"}
+    command = [
+        sys.executable,
+        "-m",
+        "deadpool.cli.main",
+        "run",
+        "--preload",
+        "strange_torch",
+        "--run-dir",
+        str(tmp_path),
+    ]
+    script = Path(__file__).with_name("unknown_torch.py")
+    done = subprocess.run(
+        [*command, str(script)], stdin=subprocess.DEVNULL, capture_output=True, timeout=100, env=environment
+    )
+    assert done.returncode != 0
+    told = done.stdout.decode() + done.stderr.decode()
+    assert (
+        "DeadPool cannot work with torch 2.99.0: TypeError: " in told and "Another version of torch is needed" in told
+    )
+    assert "Traceback" not in told
+
+
+@pytest.mark.thorough
 def test_unknown_torch_is_warned_of_once_per_job(tmp_path):
     command = [sys.executable, "-m", "deadpool.cli.main", "run", "--nproc-per-node", "2", "--run-dir", str(tmp_path)]
     script = Path(__file__).with_name("unknown_torch.py")

@@ -46,8 +46,7 @@ def come_back(job: Job) -> None:
     session.leave_if_device_broke()  # before a plan counts on anything that lies on the device
     _restart_if_it_cannot_go_on(job)
     session.recording_schedule.unwound()
-    for adapter in job.adapters:
-        adapter.reset()
+    _reset_or_restart(job)
     job.state.drain()  # nothing of the step that was cut off may still write when the state is put back
     _mark_dirty_if_touched(job)
     while True:
@@ -70,6 +69,15 @@ def _restart_if_it_cannot_go_on(job: Job) -> None:
         restart(job, job.cannot_redo)
     if any(a.dry_steps_change_numerics and 0 < job.number < a.dry_steps for a in job.adapters):
         restart(job, f"step {job.number} can be redone only by a process that has run no other")
+
+
+def _reset_or_restart(job: Job) -> None:
+    """Where a library keeps something else than its adapter knows, only a process that was not cut off is certain."""
+    try:
+        for adapter in job.adapters:
+            adapter.reset()
+    except (AttributeError, TypeError) as error:
+        restart(job, f"what a step left behind cannot be reset: {type(error).__name__}: {error}")
 
 
 def restart(job: Job, reason: str) -> NoReturn:

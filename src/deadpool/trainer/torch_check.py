@@ -16,7 +16,6 @@ import os
 import select
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
@@ -116,7 +115,6 @@ def _run_and_exit(test: Callable[[], None], writing: int) -> None:
     try:
         test()
     except BaseException as error:
-        traceback.print_exc()
         text = str(error).strip().partition("\n")[0].rstrip(".:")
         found = text if type(error).__name__ == "Unsuitable" else f"{type(error).__name__}: {text}"
     finally:
