@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ def warm() -> None:
         weight = torch.ones(64, 64, device="cuda", requires_grad=True)
         (weight @ weight).sum().backward()
         torch.cuda.synchronize()
+        with contextlib.suppress(torch.OutOfMemoryError):  # the message of such an error opens the device once more
+            torch.empty(1 << 50, device="cuda")
 
 
 @pytest.fixture(scope="session")
