@@ -59,8 +59,8 @@ def compute_in_python() -> None:
 
 
 def waited_share(meter: WaitMeter, work: Callable[[], None]) -> float:
+    began = time.monotonic()  # a sample counts for the time since the one before, which may be older than the work
     meter.begin_step()
-    began = time.monotonic()
     work()
     meter.end_step()
     return meter.take() / (time.monotonic() - began)

@@ -32,7 +32,6 @@ EVENTS = (
         action="Nothing if its script was done: with code 0 it had destroyed its process groups. Whatever it was to do "
         "after that in this rank was not done. Otherwise read the end of its log.",
         fields={
-            "node": "its node",
             "rank": "the rank",
             "trainer": "its process",
             "seconds": "for how long it did not answer",
