@@ -597,6 +597,8 @@ class AgentBench(Bench):
                 return msg.Paused(reason=" ".join(reason) or None)
             case ["groups-destroyed"]:
                 return msg.GroupsDestroyed()
+            case ["exits", code]:
+                return msg.Exits(code=int(code))
             case ["pong"]:
                 return msg.Pong()
             case ["hung", *found]:

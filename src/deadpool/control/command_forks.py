@@ -6,6 +6,7 @@ than the job.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -44,7 +45,8 @@ class ForkedProcess:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)

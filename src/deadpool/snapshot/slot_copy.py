@@ -69,11 +69,14 @@ class SlotCopy:
 
     # --- the copying thread ------------------------------------------------------------------------------------------
 
-    def advance(self, cancelled: Callable[[], bool], reached_at: float | None = None) -> bool:
+    def began_at(self, reached_at: float) -> None:
+        """The device had reached the boundary then, long before advance() is called."""
+        self._began = reached_at
+
+    def advance(self, cancelled: Callable[[], bool]) -> bool:
         """Copies until everything is in the slot, or the copy was given up and nothing writes into the slot any more.
-        Returns whether everything is in the slot. `cancelled` is asked before each batch. `reached_at` is when the
-        device had reached the boundary; None: just now."""
-        self._began = time.monotonic() if reached_at is None else reached_at
+        Returns whether everything is in the slot. `cancelled` is asked before each batch."""
+        self._began = time.monotonic() if self._began is None else self._began
         for share in self._shares:
             self._advance(share, cancelled)
         for share in self._shares:

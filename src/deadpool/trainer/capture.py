@@ -18,9 +18,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
+import torch
+
 from deadpool.protocol.identity import Version
 from deadpool.protocol.trainer_core import NO_SLOT, Capture
 from deadpool.snapshot.copying import Boundary
+from deadpool.snapshot.cuda import runtime
 from deadpool.snapshot.slot import clear_seal
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer.capture_tasks import CaptureTarget, Cost, LateCapture, Observation, OngoingCapture
@@ -93,15 +96,19 @@ class Capturer:
         self._open, self._late = None, late
         self._enqueue(late)
 
-    def _opened(self, target: CaptureTarget) -> OngoingCapture | None:
+    def _opened(self, target: CaptureTarget, reached_at: float | None = None) -> OngoingCapture | None:
+        """`reached_at` is when the device had reached the version, where its slot came later."""
         try:
             for slot in target.slots:
                 clear_seal(slot)
-            return OngoingCapture(target, self._state.open_copy(target.slot, target.geometry))
+            copy = self._state.open_copy(target.slot, target.geometry)
         except Exception as error:
             traceback.print_exc()
             self._on_given_up(target.capture, f"{type(error).__name__}: {error}", None)
             return None
+        if reached_at is not None:
+            copy.began_at(reached_at)
+        return OngoingCapture(target, copy, reached_at is not None)
 
     def _end_waiting(self) -> None:
         """From here on no capture begins: one that waited for its slot is open by now, or never will be. Waits only for
@@ -143,7 +150,8 @@ class Capturer:
         """Waits until every capture that has begun is declared."""
         self._end_waiting()
         if self._open is not None and not self._open.settled:
-            self._commit(self._open)
+            finish = self._commit if self._state.is_untouched else self._give_up_torn
+            finish(self._open)
         for task in self._pending():
             if isinstance(task, OngoingCapture):  # what was set aside and is not copied yet
                 self._commit(task)
@@ -188,7 +196,7 @@ class Capturer:
     def _give_up_slow(self, ongoing: OngoingCapture, stall_s: float, allowed_s: float) -> None:
         """What a copy would have cost that could not begin in time says nothing about the cost of captures."""
         ongoing.settled = ongoing.given_up = True
-        if ongoing.reached_at is not None:
+        if ongoing.is_late:
             ongoing.reason = NO_SLOT
         else:
             ongoing.stall_s = stall_s
@@ -239,12 +247,19 @@ class Capturer:
             self._tasks.append(task)
             self._changed.notify_all()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="deadpool-capture", daemon=True)
+            device = torch.cuda.current_device() if self._state.is_on_device else None
+            self._thread = threading.Thread(target=self._run, args=(device,), name="deadpool-capture", daemon=True)
             self._thread.start()
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, device: int | None) -> None:
+        """`device` is the main thread's: this thread would use device 0 otherwise. It may allocate memory while the
+        script captures a graph, which would spoil the graph in the usual mode."""
+        if device is not None:
+            torch.cuda.set_device(device)
+            if (found := runtime()) is not None:
+                found.relax_capture_mode()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._tasks))
@@ -298,12 +313,11 @@ class Capturer:
         ongoing = None
         try:
             if (target := late.wait()) is not None:
-                ongoing = self._opened(target)
+                ongoing = self._opened(target, late.reached_at)
         except Exception as error:
             traceback.print_exc()
             self._on_error(error)  # the main thread raises it
         if ongoing is not None:
-            ongoing.reached_at = late.reached_at
             self._open = ongoing
             with self._changed:
                 self._tasks[0] = ongoing
@@ -317,7 +331,7 @@ class Capturer:
         cancelled = self._pending_injections.capturing(number, self._observe_meanwhile)
         try:
             target.write_record()
-            complete = ongoing.copy.advance(cancelled, ongoing.reached_at) and self._is_consistent(ongoing)
+            complete = ongoing.copy.advance(cancelled) and self._is_consistent(ongoing)
             for place in target.carried if complete else ():
                 place.fill(target.slot, target.geometry)
         except Exception as error:

@@ -76,7 +76,7 @@ class OngoingCapture:
 
     target: CaptureTarget
     copy: SlotCopy
-    reached_at: float | None = None  # when the device had reached the version, if the slot came later than that
+    is_late: bool = False  # its slot was granted after the boundary
     settled: bool = False  # the copy was fully issued or given up: there is nothing left to decide
     given_up: bool = False  # by settle(), because the optimizer would have had to wait
     torn: bool = False  # the script wrote to the state while it was copied

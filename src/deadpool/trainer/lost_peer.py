@@ -34,13 +34,13 @@ def was_caused_by_fault(job: Job, error: Exception) -> bool:
     """Whether the abort flag is up. If the loss of a peer may have caused the error, the flag is waited for."""
     session = job.session
     suspected = _may_be_a_peers_doing(job, error)
-    return session.core.is_aborted or (suspected and _await_fence(job))
+    return session.core.is_aborted or (suspected and await_fence(job))
 
 
 def await_fence_if_peer_lost(job: Job) -> None:
     """Called after a step's block and before the step counts: the cause of a swallowed exception shows by then."""
     session = job.session
-    if session.groups.has_lost_a_peer() and not session.core.is_aborted and not _await_fence(job):
+    if session.groups.has_lost_a_peer() and not session.core.is_aborted and not await_fence(job):
         _end_process(job)
 
 
@@ -51,7 +51,7 @@ def _may_be_a_peers_doing(job: Job, error: Exception) -> bool:
     return not groups.shows_losses and not isinstance(error, StopIteration)  # no collective raises StopIteration
 
 
-def _await_fence(job: Job) -> bool:
+def await_fence(job: Job) -> bool:
     session = job.session
     assert session.settings is not None
     with job.waits.waiting():

@@ -25,7 +25,7 @@ import torch.distributed.pipelining
 import torch.distributed.tensor
 
 from deadpool.notes import note
-from deadpool.protocol.messages import Connect, Connected, Failed, Rehearse, Seat
+from deadpool.protocol.messages import Connect, Connected, Exits, Failed, Rehearse, Seat
 from deadpool.protocol.topology import Address
 from deadpool.trainer import current, plain_start, torch_check
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
@@ -148,6 +148,8 @@ def _fail_job() -> None:
 
 def _exit_code(session: Session, stop: SystemExit) -> int:
     if stop.code is None or isinstance(stop.code, int):
+        if stop.code:
+            session.send(Exits(code=stop.code))
         return stop.code or 0
     print(stop.code, file=sys.stderr)
     session.send(Failed(error=str(stop.code)))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from deadpool.protocol.messages import Connect, Paused, Restore, Seat
 from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
 from deadpool.snapshot.slot import read_seal
-from deadpool.trainer import recovery
+from deadpool.trainer import lost_peer, recovery
 from deadpool.trainer.checked_load import find_corrupt
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.step import DryStep
@@ -92,6 +92,7 @@ def _settle(job: Job, count: int) -> Iterator[DryStep]:
         step = DryStep(job, number)
         yield step
         if step.error is not None:
+            lost_peer.await_fence(job)  # if a lost peer was the cause, the fence ends this process here
             raise RuntimeError(f"step {number} failed when the job was begun again: {step.error}")
     for adapter in job.adapters:
         adapter.reset()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import select
-import sys
+import signal
 import time
 from collections.abc import Callable
 from enum import Enum
@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from deadpool.backend import torch_versions
 from deadpool.backend.store import ReleasableStore
+from deadpool.child_processes import end_with_parent
 
 _LIMIT_S = 600.0
 """The test takes a tenth of a second. One that takes so long hangs; in a tested version that is the machine's fault."""
@@ -41,7 +42,14 @@ class Verdict(NamedTuple):
     reason: str  # empty where everything works
 
 
-HANGS = f"its self-test did not end within {_LIMIT_S:g} s"
+class Problem(NamedTuple):
+    """What a test has found. Not of torch: the machine may be too busy, or have no memory or ports left."""
+
+    text: str
+    is_of_torch: bool
+
+
+_OF_TORCH = (AttributeError, ImportError, NameError, NotImplementedError, TypeError)
 _known: Verdict | None = None
 
 
@@ -62,16 +70,17 @@ def is_plain() -> bool:
 
 def examine() -> Verdict:
     missing = _problem_in_child(_use_everything)
-    if missing is None or (missing is HANGS and torch_versions.is_tested()):
+    if missing is None or (torch_versions.is_tested() and not missing.is_of_torch):
         return Verdict(Level.WHOLE, "")
     fatal = _problem_in_child(_use_plain_groups)
     name = f"torch {torch.__version__}"
     if fatal is not None:
-        return Verdict(Level.REFUSED, f"DeadPool cannot work with {name}: {fatal}. Another version of torch is needed")
+        sentence = f"DeadPool cannot work with {name}: {fatal.text}. Another version of torch is needed"
+        return Verdict(Level.REFUSED, sentence)
     return Verdict(
         Level.PLAIN,
-        f"DeadPool relies on something that {name} does not have: {missing}. After a fault every process of the job is "
-        "replaced, and the script begins again before its state is loaded from memory: slower, as exact",
+        f"DeadPool relies on something that {name} does not have: {missing.text}. After a fault every process of the "
+        "job is replaced, and the script begins again before its state is loaded from memory: slower, as exact",
     )
 
 
@@ -97,12 +106,13 @@ def _use_plain_groups() -> None:
         raise RuntimeError("a group of one rank does not add up")
 
 
-def _problem_in_child(test: Callable[[], None]) -> str | None:
+def _problem_in_child(test: Callable[[], None]) -> Problem | None:
     """What the test raised, in one line; None if it ended well."""
+    tie_to_parent = end_with_parent()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        _run_and_exit(test, writing)
+        _run_and_exit(test, writing, tie_to_parent)
     os.close(writing)
     try:
         return _read(reading, child, time.monotonic() + _LIMIT_S)
@@ -111,23 +121,32 @@ def _problem_in_child(test: Callable[[], None]) -> str | None:
         os.waitpid(child, 0)
 
 
-def _run_and_exit(test: Callable[[], None], writing: int) -> None:
+def _run_and_exit(test: Callable[[], None], writing: int, tie_to_parent: Callable[[], None]) -> None:
     """Nothing is freed, since that may hang or crash, and exit handlers are the parent's."""
-    found = "."
     try:
-        test()
-    except BaseException as error:
-        text = str(error).strip().partition("\n")[0].rstrip(".:")
-        found = text if type(error).__name__ == "Unsuitable" else f"{type(error).__name__}: {text}"
+        tie_to_parent()
+        os.write(writing, _found(test).encode()[:2000])
     finally:
-        sys.stderr.flush()
-        os.write(writing, found.encode()[:2000])
         os._exit(0)
 
 
-def _read(reading: int, child: int, deadline: float) -> str | None:
+def _found(test: Callable[[], None]) -> str:
+    """Whose fault it is, and in the next line what it is; "." if there is nothing."""
+    try:
+        test()
+        return "."
+    except BaseException as error:
+        text = str(error).strip().partition("\n")[0].rstrip(".:")
+        is_told = type(error).__name__ == "Unsuitable"
+        whose = "torch" if is_told or isinstance(error, _OF_TORCH) else "machine"
+        return f"{whose}\n{text if is_told else f'{type(error).__name__}: {text}'}"
+
+
+def _read(reading: int, child: int, deadline: float) -> Problem | None:
     if not select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        os.kill(child, 9)
-        return HANGS
-    answer = os.read(reading, 4096).decode()
-    return None if answer == "." else answer or "its self-test crashed"
+        os.kill(child, signal.SIGKILL)
+        return Problem(f"its self-test did not end within {_LIMIT_S:g} s", is_of_torch=False)
+    whose, _, text = os.read(reading, 4096).decode().partition("\n")
+    if whose == ".":
+        return None
+    return Problem(text or "its self-test crashed", is_of_torch=whose == "torch")

@@ -65,8 +65,11 @@ class EndWatch:
         return SILENT_HEARTBEATS * settings.heartbeat_s
 
     def _end(self, trainer: Trainer, seconds: float) -> None:
-        """A script that has destroyed its groups after its loop was done with its work, so it has not failed."""
-        if trainer.groups_destroyed:
+        """A script that has destroyed its groups after its loop was done with its work: it has not failed, unless it
+        said so."""
+        if trainer.asked_code is not None:
+            trainer.exit_code = trainer.asked_code
+        elif trainer.groups_destroyed and trainer.exit_reason is None:
             trainer.exit_code = 0
         rank, name, code = trainer.rank, trainer.name, trainer.exit_code
         self._state.emit("stuck_at_end", rank=rank, trainer=name, seconds=seconds, code=code)

@@ -20,6 +20,7 @@ from deadpool.protocol.messages import (
     DeviceLost,
     Durable,
     Ended,
+    Exits,
     Failed,
     Finished,
     GroupsDestroyed,
@@ -147,6 +148,8 @@ class TrainerNews:
             case Standing() | Finished() if unfenced:
                 self._tell_of_all(trainer, message)
             # the end of the script
+            case Exits(code=code):
+                trainer.asked_code = code
             case GroupsDestroyed():
                 trainer.groups_destroyed = trainer.released
             case Pong():

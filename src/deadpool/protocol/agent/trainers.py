@@ -44,6 +44,7 @@ class Trainer:
     killed: bool = False  # its process is about to end
     released: bool = False
     groups_destroyed: bool = False  # by its script, after it was released
+    asked_code: int | None = None  # with which its script asked to end, if not with 0
     pinged_at: float | None = None  # the question that it has not answered yet
     answered_at: float = 0.0
     exit_code: int | None = None  # that counts instead of its own

@@ -12,7 +12,7 @@ anything else is done with it if that generation is over. There are three conver
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
                             Connect Go Final Reschedule Stand Proceed Release Ping End Injection
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits Standing
-                            Finished GroupsDestroyed Pong Report Failed DeviceLost Hung Injected UsesShares
+                            Finished GroupsDestroyed Exits Pong Report Failed DeviceLost Hung Injected UsesShares
 
 Each file holds what both sides say about one subject, with the values inside those messages:
 
@@ -68,6 +68,7 @@ from deadpool.protocol.messages.copies import (
 from deadpool.protocol.messages.drains import Leave, Proceed, Stand, Standing
 from deadpool.protocol.messages.ending import (
     Ended,
+    Exits,
     Finished,
     GroupsDestroyed,
     Ping,
@@ -126,8 +127,8 @@ from deadpool.protocol.structs import Message
 ALL: tuple[type[Message], ...] = (
     AbandonCheckpoint, Alive, Answer, Arriving, Ask, Assignment, Attach, Captured, CheckpointDone, CheckpointPart,
     Connect, Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, Encoded, End, Ended, Examine, Examined,
-    Facts, Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, GroupsDestroyed, Halt, Halted, Health,
-    Heartbeat, HostState, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Needed, NodeConnected,
+    Exits, Facts, Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, GroupsDestroyed, Halt, Halted,
+    Health, Heartbeat, HostState, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Needed, NodeConnected,
     NodePrepared, Order, Parked, Paused, Permit, Ping, Plan, Pong, PoolNotice, Prepared, Probe, Probed, Proceed,
     Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown,
     Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Unavailable,
@@ -139,9 +140,9 @@ __all__ = [
     "ALL", "WAITS_FOR_DATA", "WAITS_FOR_PEERS", "AbandonCheckpoint", "Alive", "Answer", "Arriving", "Ask", "Assignment",
     "Attach", "Block", "CaptureCostReport", "Captured", "CheckpointDone", "CheckpointPart", "Connect", "Connected",
     "Copies", "Copy", "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "Encoded", "End", "Ended",
-    "Examine", "Examined", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint", "Finished",
-    "Go", "Grant", "GroupsDestroyed", "Halt", "Halted", "Health", "Heartbeat", "Holder", "HostState", "Hung",
-    "Injected", "Injection", "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives", "Missed", "Needed",
+    "Examine", "Examined", "Exits", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint",
+    "Finished", "Go", "Grant", "GroupsDestroyed", "Halt", "Halted", "Health", "Heartbeat", "Holder", "HostState",
+    "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives", "Missed", "Needed",
     "NodeConnected", "NodePrepared", "Order", "Overhead", "Parity", "Parked", "Paused", "Peer", "Permit", "Ping",
     "Plan", "Pong", "PoolJob", "PoolNotice", "Prepared", "Probe", "Probed", "Proceed", "RankOrder", "Rebuild",
     "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore", "Salvage", "Salvaged", "Sealed", "Seat",

@@ -23,6 +23,12 @@ class GroupsDestroyed(Message, frozen=True, kw_only=True):
     """The script has destroyed all its process groups: if its loop is over, what is left of it needs no other rank."""
 
 
+class Exits(Message, frozen=True, kw_only=True):
+    """The script has asked to end with this code, and not with 0. Sent before anything of it is freed."""
+
+    code: int
+
+
 class Ping(Message, frozen=True, kw_only=True):
     """Asks a trainer that was released and is idle whether Python still runs in it."""
 
