@@ -83,3 +83,7 @@ class JobFailed(DeadPoolError):
 
 class Unwind(BaseException):
     """Takes a trainer's main thread back to its step boundary, or a spare back to the top of its script."""
+
+
+class Unsuitable(DeadPoolError):
+    """Something of torch that is relied on is missing or behaves differently; the text says what."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from framework_run import WHILE_SENT, run_framework
+from stage import run_script_unprotected
 from torchrun import torchrun
 
-from deadpool.config import JobConfig
 from deadpool.errors import JobFailed
 from deadpool.workload.results import Results, differences
 
@@ -16,8 +16,6 @@ pytest.importorskip("lightning")
 SCRIPT = Path(__file__).with_name("lightning_script.py")
 PER_EPOCH, STEPS = 6, 18
 """44 rows on 2 ranks, 2 per batch, 2 batches per step: the last step of an epoch has one batch only."""
-SENT = 9
-WHILE_SENT = f"at=wire step={SENT} node=n1"
 
 
 @pytest.fixture(scope="module")
@@ -26,18 +24,7 @@ def undisturbed(tmp_path_factory):
 
 
 def run(folder, fork_server, *faults, arguments=(), gate=None, **settings):
-    """`gate`: a step in which rank 1 stands until its version is committed."""
-    config = JobConfig(nodes=2, spares=1, faults=faults, **{**EVERY_STEP, **settings}).checked()
-    scene = f"wait@{gate}:1" if gate is not None else f"wait@{SENT}:1" if faults == (WHILE_SENT,) else ""
-    stage = Stage(config, "plain", scene, folder / "job", fork_server, SCRIPT, list(arguments))
-
-    def during(_):
-        if gate is not None:
-            stage.open_committed_gate(gate)
-        elif scene:
-            stage.open_gate_after_fault(SENT)
-
-    return stage, stage.trial.run(during)
+    return run_framework(SCRIPT, folder, fork_server, faults, list(arguments), gate, settings)
 
 
 CASES = {

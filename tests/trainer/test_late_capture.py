@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,24 +15,15 @@ from deadpool.protocol.trainer_core import NO_SLOT
 
 
 @pytest.fixture
-def twin() -> DeviceTwin:
-    return DeviceTwin()
-
-
-@pytest.fixture
-def make_stage() -> Iterator[Callable[..., Stage]]:
-    stages: list[Stage] = []
-
-    def make(*arguments: Any, **options: Any) -> Stage:
+def make_stage(make_stage: Callable[..., Stage]) -> Callable[..., Stage]:
+    def make(twin: DeviceTwin) -> Stage:
         """Version 0 is captured, version 1 is reached, and no slot is left for it."""
-        stages.append(Stage(*arguments, granted=1, **options))
-        stages[-1].await_said(Captured, 1)
-        stages[-1].step()
-        return stages[-1]
+        stage = make_stage(twin, granted=1)
+        stage.await_said(Captured, 1)
+        stage.step()
+        return stage
 
-    yield make
-    for stage in stages:
-        stage.close()
+    return make
 
 
 def test_slot_that_comes_in_the_middle_of_the_step_is_filled_with_the_state_of_the_boundary(make_stage, twin):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,24 +18,6 @@ from deadpool.snapshot.slot import read_seal
 from deadpool.trainer.budget import WARM_UP_STEPS, Budget
 from deadpool.trainer.capture import Capturer
 from deadpool.trainer.capture_tasks import Observation
-
-
-@pytest.fixture
-def twin() -> DeviceTwin:
-    return DeviceTwin()
-
-
-@pytest.fixture
-def make_stage() -> Iterator[Callable[..., Stage]]:
-    stages: list[Stage] = []
-
-    def make(*arguments: Any, **options: Any) -> Stage:
-        stages.append(Stage(*arguments, **options))
-        return stages[-1]
-
-    yield make
-    for stage in stages:
-        stage.close()
 
 
 def poor_budget() -> Budget:

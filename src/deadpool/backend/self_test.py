@@ -19,6 +19,7 @@ from torch._C import _distributed_c10d
 from deadpool.backend import torch_versions, world
 from deadpool.backend.gloo import GlooFactory
 from deadpool.backend.groups import Groups
+from deadpool.errors import Unsuitable
 
 RANK, SIZE = 2, 4
 
@@ -49,10 +50,6 @@ _RELIED_ON: dict[str, tuple[Any, tuple[str, ...]]] = {
     "torch._C._distributed_c10d": (_distributed_c10d, ("FakeProcessGroup",)),
     "FakeProcessGroup": (torch_versions.FakeProcessGroup, ("_create_internal", "Options")),
 }
-
-
-class Unsuitable(Exception):
-    """Something that is relied on is missing or behaves differently. The text completes "in this torch ..."."""
 
 
 def require(holds: bool, otherwise: str) -> None:

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from deadpool.backend import torch_versions
 from deadpool.backend.store import ReleasableStore
 from deadpool.child_processes import end_with_parent
+from deadpool.errors import Unsuitable
 
 _LIMIT_S = 600.0
 """The test takes a tenth of a second. One that takes so long hangs; in a tested version that is the machine's fault."""
@@ -49,7 +50,7 @@ class Problem(NamedTuple):
     is_of_torch: bool
 
 
-_OF_TORCH = (AttributeError, ImportError, NameError, NotImplementedError, TypeError)
+_OF_TORCH = (Unsuitable, AttributeError, ImportError, NameError, NotImplementedError, TypeError)
 _known: Verdict | None = None
 
 
@@ -137,9 +138,8 @@ def _found(test: Callable[[], None]) -> str:
         return "."
     except BaseException as error:
         text = str(error).strip().partition("\n")[0].rstrip(".:")
-        is_told = type(error).__name__ == "Unsuitable"
-        whose = "torch" if is_told or isinstance(error, _OF_TORCH) else "machine"
-        return f"{whose}\n{text if is_told else f'{type(error).__name__}: {text}'}"
+        whose = "torch" if isinstance(error, _OF_TORCH) else "machine"
+        return f"{whose}\n{text if isinstance(error, Unsuitable) else f'{type(error).__name__}: {text}'}"
 
 
 def _read(reading: int, child: int, deadline: float) -> Problem | None:
