@@ -56,6 +56,17 @@ def fork_server() -> Iterator[SharedForkServer]:
 
 
 @pytest.fixture
+def strange_fork_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedForkServer]:
+    """Of a torch that lacks something (tests/strange_torch.py)."""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("STRANGE_TORCH", "lack_an_attribute")
+    shared = SharedForkServer(("strange_torch",))
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
 def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
     def make(layout: str = "fsdp2", scene: str = "", **config: object) -> Stage:
         settings = {"nodes": 2, "spares": 1, **EVERY_STEP, **config}

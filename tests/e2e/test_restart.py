@@ -12,7 +12,6 @@ import pytest
 from stage import EVERY_STEP, Stage
 
 from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.harness import LIMIT_S
 
 
@@ -40,18 +39,6 @@ def test_one_trainer_killed_after_the_other(make_stage, play):
     play(stage, lambda: [stage.kill_trainer_at_gate(step) for step in (2, 4, 6)])
     assert len(stage.events("fault")) == 3
     assert restarted(stage) == [0, 0, 1]
-
-
-@pytest.fixture
-def strange_fork_server(monkeypatch):
-    """Of a torch that lacks something (tests/strange_torch.py)."""
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    )
-    monkeypatch.setenv("STRANGE_TORCH", "lack_an_attribute")
-    shared = SharedForkServer(("strange_torch",))
-    yield shared
-    shared.close()
 
 
 @pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp2", marks=pytest.mark.thorough)])

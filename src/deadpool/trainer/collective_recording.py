@@ -5,6 +5,8 @@
     newcomer   rehearses with the recording of the live rank, once there is one (main.py); waits for results that the
                live rank has not recorded yet; if it is seated at step 0, goes on recording where the lost rank stopped
 
+Where torch lacks what recording needs, an empty one is sent, which names that torch: newcomers must have the same.
+
 The recording is sent before the version that it belongs to is captured, so it exists wherever that version is resumed.
 """
 
@@ -16,6 +18,7 @@ from deadpool.backend.collective_replay import CollectiveReplay
 from deadpool.backend.recorded_collectives import Key, RecordedCollectives
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Recording, Rehearse, Seat
+from deadpool.trainer import same_torch, torch_check
 
 if TYPE_CHECKING:
     from deadpool.trainer.session import Session
@@ -26,7 +29,7 @@ class RecordingSchedule:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._replay = CollectiveReplay()
+        self._replay = CollectiveReplay(same_torch.name())
         self._start: Generation | None = None  # the generation in which the recording began that is made or replayed
         self._unpacked: tuple[Recording, RecordedCollectives] | None = None  # the message read last, and its content
         self._is_replayed = False
@@ -46,6 +49,8 @@ class RecordingSchedule:
         self._replay.mark()
         if self._replay.is_recording:
             self._send(self._replay.recorded, complete=False)
+        elif torch_check.is_plain():
+            self._send_empty()
 
     def block_ended(self) -> None:
         """Nothing is recorded between two steps, because a rehearsal does not run that code."""
@@ -78,10 +83,13 @@ class RecordingSchedule:
 
     def _lost_recordings(self) -> Recording:
         """No node has the recording any more. An empty one is sent, so that no rehearsal of this rank waits for it."""
-        session = self._session
-        self._start = session.core.generation
-        self._send(RecordedCollectives(), complete=True)
-        return Recording(rank=session.rank, start=self._start, complete=True, book=b"")
+        start = self._send_empty()
+        return Recording(rank=self._session.rank, start=start, complete=True, book=b"")
+
+    def _send_empty(self) -> Generation:
+        self._start = self._session.core.generation
+        self._send(RecordedCollectives(torch_name=same_torch.name()), complete=True)
+        return self._start
 
     def _send(self, recorded: RecordedCollectives, *, complete: bool) -> None:
         session = self._session
@@ -89,6 +97,16 @@ class RecordingSchedule:
         session.send(Recording(rank=session.rank, start=self._start, complete=complete, book=recorded.pack()))
         if recorded.closed is not None:
             session.emit("recordings_cut", reason=recorded.closed)
+
+    def require_same_torch(self, rank: int) -> None:
+        """Unsuitable: the live rank has another one."""
+        recordings = self._session.recordings.get(rank)
+        if recordings is not None and not self.is_of_same_torch(recordings):
+            raise same_torch.different(self._read(recordings).torch_name, of=f"rank {rank} of the job")
+
+    def is_of_same_torch(self, recordings: Recording) -> bool:
+        """A recording that was lost names none."""
+        return self._read(recordings).torch_name in ("", same_torch.name())
 
     # --- in a rehearsal ----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from deadpool.errors import ConfigError
 from deadpool.protocol.messages import Connect, Seat
-from deadpool.trainer import torch_check
+from deadpool.trainer import same_torch, torch_check
 from deadpool.trainer.device import use_device
 from deadpool.trainer.session import Session
 
@@ -102,7 +102,7 @@ class DefaultGroup:
         try:
             session.groups.init(
                 backend=backend,
-                store=self._store() if is_live else dist.HashStore(),
+                store=self._compared_store() if is_live else dist.HashStore(),
                 rank=session.rank,
                 world_size=session.settings.layout.world_size,
                 detached=not is_live,
@@ -117,6 +117,11 @@ class DefaultGroup:
         playing = self._session.playing
         begins_live = isinstance(playing, Seat) and (playing.resume is None or torch_check.is_plain())
         return begins_live or (self.made_count > 0 and not self._session.groups.detached)
+
+    def _compared_store(self) -> dist.Store:
+        store = self._store()
+        same_torch.compare_with_rank_0(store, self._session.rank)
+        return store
 
     def _store(self) -> dist.Store:
         """A default group that is made after another one was destroyed has the same name, so its ranks meet in another

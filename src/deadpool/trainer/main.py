@@ -24,6 +24,7 @@ import torch.distributed.optim
 import torch.distributed.pipelining
 import torch.distributed.tensor
 
+from deadpool.errors import Unsuitable
 from deadpool.notes import note
 from deadpool.protocol.messages import Connect, Connected, Exits, Failed, Rehearse, Seat
 from deadpool.protocol.topology import Address
@@ -53,7 +54,10 @@ def main() -> None:
     current.session, current.default_group = session, DefaultGroup(session)
     current.default_group.install()
     gc.freeze()  # imported modules stay, so no collection need visit them
-    store = _take_role(session)
+    try:
+        store = _take_role(session)
+    except Unsuitable as error:
+        _leave(_refuse(session, str(error)))
     assert session.settings is not None
     set_environment(session.rank, session.settings.layout, store.host, session.credentials.secret)
     _leave(_run(session, command))
@@ -64,6 +68,8 @@ def _take_role(session: Session) -> Address:
     while True:
         session.wait(lambda: _role_to_play(session))
         role = session.playing = session.role
+        if isinstance(role, Rehearse) or (role is not None and role.resume is not None):
+            session.recording_schedule.require_same_torch(role.rank)
         if not isinstance(role, Seat) or (role.resume is not None and not torch_check.is_plain()):
             return session.store_address
         try:
@@ -90,20 +96,19 @@ def _role_to_play(session: Session) -> Seat | Rehearse | None:
     """None: not yet. The agent applies the same rule to know which trainers have begun the script
     (protocol/agent/recorded_collectives.py)."""
     role = session.role
-    if isinstance(role, Rehearse) and torch_check.is_plain():
-        return None  # a rehearsal would need groups that communicate with no peer
     if isinstance(role, Rehearse):
         recordings = session.recordings.get(role.rank)
-        return role if recordings is not None and not recordings.is_void else None
+        if recordings is None or recordings.is_void:
+            return None
+        if torch_check.is_plain() and session.recording_schedule.is_of_same_torch(recordings):
+            return None  # a rehearsal would need groups that communicate with no peer
     return role
 
 
 def _run(session: Session, command: list[str]) -> int:
     level, reason = torch_check.verdict()
     if level is torch_check.Level.REFUSED:
-        print(reason, file=sys.stderr)
-        session.send(Failed(error=reason))
-        return 1
+        return _refuse(session, reason)
     if level is torch_check.Level.WHOLE:
         session.recording_schedule.begin()
     try:
@@ -121,6 +126,12 @@ def _run(session: Session, command: list[str]) -> int:
         _fail_job()
         session.send(Failed(error=f"{type(error).__name__}: {error}"))
         return 1
+
+
+def _refuse(session: Session, reason: str) -> int:
+    print(reason, file=sys.stderr)
+    session.send(Failed(error=reason))
+    return 1
 
 
 def _run_to_exit(session: Session, command: list[str]) -> int:

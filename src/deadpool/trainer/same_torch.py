@@ -1,0 +1,36 @@
+"""Refuses a job whose nodes have different torches.
+
+Ranks under two versions would not compute the same bits, and where one node passes the self-test of torch_check.py and
+another one does not, they would make groups in two ways that never meet. Live ranks compare themselves with rank 0 when
+they make their first group. A spare compares itself with the live rank whose recording it gets: before its rehearsal,
+so that nobody counts on it in vain.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from deadpool.errors import Unsuitable
+from deadpool.trainer import torch_check
+
+_KEY = "torch of rank 0"
+
+
+def name() -> str:
+    """What has to be the same on all nodes."""
+    level = torch_check.verdict().level
+    lacking = "" if level is torch_check.Level.WHOLE else ", which lacks something that DeadPool relies on"
+    return f"torch {torch.__version__}{lacking}"
+
+
+def compare_with_rank_0(store: dist.Store, rank: int) -> None:
+    """Waits for rank 0, as the group that is made next would."""
+    if rank == 0:
+        store.set(_KEY, name())
+    elif (theirs := store.get(_KEY).decode()) != name():
+        raise different(theirs, of="rank 0")
+
+
+def different(theirs: str, *, of: str) -> Unsuitable:
+    return Unsuitable(f"this node has {name()}; {of} has {theirs}: every node of a job needs the same torch")

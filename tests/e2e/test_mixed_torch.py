@@ -1,0 +1,58 @@
+"""Nodes with different torches: nobody computes beside the others in another way, and it is said before a fault."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from stage import EVERY_STEP, Stage
+
+from deadpool.config import JobConfig
+from deadpool.workload.harness import JobFailed
+
+SENTENCE = "every node of a job needs the same torch"
+
+
+@pytest.mark.parametrize("strange", ["spare", pytest.param("job", marks=pytest.mark.thorough)])
+def test_spare_with_another_torch_says_so_and_rehearses_nothing(
+    tmp_path, fork_server, strange_fork_server, play, strange
+):
+    servers = {"job": fork_server, "spare": fork_server, strange: strange_fork_server}
+    stage = Stage(JobConfig(nodes=2, spares=0, **EVERY_STEP).checked(), "ddp", "wait@4:0", tmp_path, servers["job"])
+
+    def lost():
+        return [event["reason"] for event in stage.events("trainer_lost")]
+
+    def during():
+        stage.await_gate(4)
+        job = stage.trial.job
+        job.fork_server = servers["spare"]
+        job.add_node("n2", spare=True)
+        stage.trial.await_event("trainer_lost")
+        stage.open_gate(4)
+
+    play(stage, during)
+    assert lost() and all(SENTENCE in reason for reason in lost())
+    assert not stage.events("rehearsed")
+
+
+class Alternating:
+    """A fork server that gives every other node another torch."""
+
+    def __init__(self, *servers):
+        self._servers = itertools.cycle(servers)
+        self._first = servers[0]
+
+    def fork_node_server(self, *arguments):
+        next(self._servers).fork_node_server(*arguments)
+
+    def __getattr__(self, name):
+        return getattr(self._first, name)
+
+
+def test_ranks_with_different_torches_do_not_begin(tmp_path, fork_server, strange_fork_server):
+    mixed = Alternating(fork_server, strange_fork_server)
+    stage = Stage(JobConfig(nodes=2, spares=0, **EVERY_STEP).checked(), "ddp", "", tmp_path, mixed)
+    with pytest.raises(JobFailed, match=SENTENCE):
+        stage.trial.run()
+    assert not stage.events("committed"), "not one step was done"
