@@ -77,7 +77,8 @@ def _print_verdict(comparison: Comparison) -> None:
     summary, wrong = comparison.summary(), comparison.differences()
     print(
         f"first new step done {summary['first_step_s']:.2f} s after the kill; a step takes "
-        f"{summary['median_step_s']:.2f} s, so the recovery cost {summary['net_recovery_s']:.2f} s net"
+        f"{summary['median_step_s']:.2f} s, so the recovery cost {summary['net_recovery_s']:.2f} s net; "
+        f"{summary['survivors_kept']} ranks went on in their processes"
     )
     if wrong:
         print("NOT BIT-IDENTICAL: " + "; ".join(wrong))

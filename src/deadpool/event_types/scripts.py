@@ -27,7 +27,10 @@ EVENTS = (
         meaning="This version of torch has not been tested with DeadPool; survivors restart instead of going on in "
         "place.",
         action="Use a tested version of torch, or `--in-place always` at your own risk.",
-        fields={"reason": "the version, and what follows"},
+        fields={
+            "reason": "the version, and what follows",
+            "rehearses": "false: it lacks what a rehearsal needs, so no spare rehearses",
+        },
     ),
     EventType(
         name="mesh",

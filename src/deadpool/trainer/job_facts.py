@@ -20,7 +20,7 @@ def _warn_of_torch(session: Session) -> None:
     assert session.settings is not None
     if text := torch_check.verdict().reason or versions.warning(session.settings.in_place):
         note(text)
-        session.emit("unknown_torch", reason=text)
+        session.emit("unknown_torch", reason=text, rehearses=not torch_check.is_plain())
 
 
 def _tell_mesh(session: Session, state: ProtectedState) -> None:

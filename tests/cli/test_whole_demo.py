@@ -1,0 +1,35 @@
+"""`deadpool demo` from its first line to its last, as the first thing that somebody tries."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from command import deadpool
+
+STEPS = 6
+
+
+def figures_of_a_demo(folder: Path) -> dict[str, object]:
+    figures = folder / "figures.json"
+    done = deadpool("demo", "--steps", STEPS, "--json", figures)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(figures.read_text())
+
+
+def test_survivors_keep_their_processes_and_nothing_is_lost(tmp_path):
+    figures = figures_of_a_demo(tmp_path)
+    assert (figures["bit_identical"], figures["survivors_kept"], figures["steps"]) == (True, 3, STEPS)
+
+
+@pytest.mark.thorough
+def test_torch_that_lacks_something_makes_it_slower_and_no_less_exact(tmp_path, monkeypatch):
+    """Every process of the job meets that torch (tests/strange_torch.py), and none can rehearse."""
+    (tmp_path / "sitecustomize.py").write_text("import strange_torch\n")
+    path = [str(tmp_path), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    monkeypatch.setenv("STRANGE_TORCH", "lack_an_attribute")
+    figures = figures_of_a_demo(tmp_path)
+    assert (figures["bit_identical"], figures["survivors_kept"], figures["steps"]) == (True, 0, STEPS)
