@@ -6,6 +6,7 @@ main thread. Imported by the forkserver before the first test, so that a child s
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import os
 import queue
@@ -34,6 +35,9 @@ WIDTH = 16
 LAYERS = 6
 GROUP_TIMEOUT_S = 3600.0
 """Longer than any test may take: whatever ends a wait here, it was not its own time-out."""
+STACKS = signal.SIGUSR1
+"""A child that hangs is asked where it stands."""
+faulthandler.register(STACKS, all_threads=True)
 
 
 @dataclass(frozen=True, kw_only=True)

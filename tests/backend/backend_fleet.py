@@ -90,7 +90,9 @@ def expect_all(waiting_for: list[Child], what: str, deadline: float) -> list[Any
         pipes = {child.pipe: index for index, child in enumerate(waiting_for) if index not in answers}
         ready = wait(list(pipes), max(0.0, deadline - time.monotonic()))
         if not ready:
-            raise JobFailed(f"waited for {what!r} until the deadline")
+            silent = [child for index, child in enumerate(waiting_for) if index not in answers]
+            _show_stacks(silent)
+            raise JobFailed(f"waited for {what!r} of {len(silent)} children until the deadline; their stacks are above")
         for pipe in ready:
             heading, *answer = _receive(pipe)
             if heading == what:
@@ -98,6 +100,14 @@ def expect_all(waiting_for: list[Child], what: str, deadline: float) -> list[Any
             elif heading != "aborted":
                 raise JobFailed(f"waited for {what!r}, got {heading!r}: {answer}")
     return [answers[index] for index in range(len(waiting_for))]
+
+
+def _show_stacks(children: list[Child]) -> None:
+    """On the standard error that they share with this process. Whoever runs cannot say when it is done."""
+    for child in children:
+        with suppress(ProcessLookupError):
+            os.kill(child.process.pid or 0, backend_child.STACKS)
+    time.sleep(2.0)
 
 
 def _receive(pipe: Any) -> tuple[Any, ...]:
