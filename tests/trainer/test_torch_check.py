@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from strange_torch import STRANGE
+from waiting import LIMIT_S
 
 from deadpool.trainer.torch_check import Level
 
@@ -25,34 +27,52 @@ PLAIN = {
 REFUSED = {"refuse_stores": "init_process_group() got an unexpected keyword argument"}
 
 
-def verdict_of(strange: str | None) -> tuple[str, str]:
-    """In a process that has done nothing else, as the fork server of a node."""
-    found = "from deadpool.trainer.torch_check import examine; print(*examine(), sep='|')"
-    script = f"import strange_torch; {found}" if strange else found
+EACH_IN_A_CHILD = """
+import json, os, sys
+import torch, torch.distributed.fsdp, torch.distributed.pipelining
+for strange in ["", *sys.argv[1:]]:
+    if os.fork():
+        os.wait()
+        continue
+    if strange:
+        os.environ["STRANGE_TORCH"] = strange
+        import strange_torch
+    from deadpool.trainer.torch_check import examine
+    level, reason = examine()
+    print(json.dumps([strange, level.value, reason]), flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[str, tuple[Level, str]]:
+    """By stand-in; of this torch under an empty name. Each in a process in which nothing of DeadPool has looked at
+    torch before, as in the fork server of a node."""
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, **({"STRANGE_TORCH": strange} if strange else {})}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=200)
+    command = [sys.executable, "-c", EACH_IN_A_CHILD, *STRANGE]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
-    level, _, reason = done.stdout.strip().rpartition("\n")[2].partition("|")
-    return level, reason
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return {strange: (Level(level), reason) for strange, level, reason in found}
 
 
-def test_this_torch_has_everything():
-    assert verdict_of(None) == (str(Level.WHOLE), "")
+def test_this_torch_has_everything(verdicts):
+    assert verdicts[""] == (Level.WHOLE, "")
 
 
 @pytest.mark.parametrize("strange", PLAIN)
-def test_what_is_missing_is_named_and_nothing_private_is_used(strange):
-    level, reason = verdict_of(strange)
-    assert level == str(Level.PLAIN)
+def test_what_is_missing_is_named_and_nothing_private_is_used(verdicts, strange):
+    level, reason = verdicts[strange]
+    assert level is Level.PLAIN
     assert reason.startswith("DeadPool relies on something that torch 2.99.0 does not have: ")
     assert PLAIN[strange] in reason and "every process of the job is replaced" in reason
 
 
 @pytest.mark.parametrize("strange", REFUSED)
-def test_torch_without_which_nothing_works_is_refused_in_words(strange):
-    level, reason = verdict_of(strange)
-    assert level == str(Level.REFUSED)
+def test_torch_without_which_nothing_works_is_refused_in_words(verdicts, strange):
+    level, reason = verdicts[strange]
+    assert level is Level.REFUSED
     assert reason.startswith("DeadPool cannot work with torch 2.99.0: ") and REFUSED[strange] in reason
 
 
