@@ -76,6 +76,7 @@ class CommandForks:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 preexec_fn=end_with_parent(),
+                process_group=0,  # an interrupt of the terminal is for the job, which ends its processes in order
             )
 
     def spawn(
