@@ -144,6 +144,17 @@ def test_process_that_starts_later_finds_a_newer_checkpoint(tmp_path, fork_serve
     assert differences(undisturbed, disturbed) == []
 
 
+@pytest.mark.thorough
+def test_version_that_nobody_has_tried_is_told_of_once_per_job(tmp_path, fork_server, undisturbed):
+    """Also if the process that has told it is lost, and fresh ones run the script."""
+    script, fault = SCRIPT.with_name("unknown_library.py"), "at=backward step=8 node=n0"
+    stage, disturbed = run_framework(script, tmp_path, fork_server, (fault,), [], None, {"in_place": "never"})
+    (told,) = stage.events("unknown_library")
+    assert told["rank"] == 0 and "never tested with transformers 5.99.0" in told["reason"]
+    assert len(stage.events("fault")) == 1
+    assert differences(undisturbed, disturbed) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

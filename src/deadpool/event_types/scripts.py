@@ -33,6 +33,13 @@ EVENTS = (
         },
     ),
     EventType(
+        name="unknown_library",
+        meaning="An integration has not been tested with this version of its library. What it relies on is there, or "
+        "`force=True` was given.",
+        action="Compare the losses once with those of an unprotected run, or use a tested version.",
+        fields={"reason": "the library, its version, and what was found"},
+    ),
+    EventType(
         name="mesh",
         meaning="The device mesh of all ranks that the model's parameters are on, as rank 0 has found it.",
         action="Nothing; the dashboard shows the coordinates of each rank.",

@@ -19,6 +19,10 @@ buckets, hooks and gradients is dropped (leftovers.py, zero3.py).
 
 from __future__ import annotations
 
-from deadpool.integrations.deepspeed.protection import protect
+from deadpool.integrations.deepspeed.relies_on import LIBRARIES
+from deadpool.integrations.library_check import importing
+
+with importing(LIBRARIES):
+    from deadpool.integrations.deepspeed.protection import protect
 
 __all__ = ["protect"]

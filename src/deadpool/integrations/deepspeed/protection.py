@@ -11,8 +11,9 @@ from deadpool.errors import ConfigError
 from deadpool.integrations.deepspeed.adapter import EngineAdapter
 from deadpool.integrations.deepspeed.kinds import leftovers_of
 from deadpool.integrations.deepspeed.position import Position
-from deadpool.integrations.deepspeed.supported import TESTED, require_supported
-from deadpool.integrations.tested_versions import require_tested
+from deadpool.integrations.deepspeed.relies_on import LIBRARIES
+from deadpool.integrations.deepspeed.supported import require_supported
+from deadpool.integrations.library_check import require_suitable
 from deadpool.trainer import current
 from deadpool.trainer.job import Job
 from deadpool.trainer.pool import join
@@ -23,11 +24,11 @@ def protect(engine: DeepSpeedEngine, *, force: bool = False, **objects: object) 
     """Returns the job whose `steps` is the training loop. Call it after `deepspeed.initialize`, once.
 
     `objects` are further ones whose state training changes, as for `Pool.protect`: data above all. What belongs to the
-    engine is found by itself. With `force` versions are accepted that were never tested. In a script that DeadPool did
-    not start the same loop trains unprotected, and a note says so.
+    engine is found by itself. A DeepSpeed in which something is missing that this relies on is refused, and with
+    `force` accepted. In a script that DeadPool did not start the same loop trains unprotected, and a note says so.
     """
     if current.session is not None:
-        require_tested(TESTED, force=force)
+        require_suitable(LIBRARIES, force=force)
         require_supported(engine)
     _require_no_part_of(engine, objects)
     leftovers = leftovers_of(engine)

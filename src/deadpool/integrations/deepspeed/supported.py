@@ -12,7 +12,6 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 
 from deadpool.errors import ConfigError
 
-TESTED = {"deepspeed": ("0.19",)}
 _UNTRIED = "it was never tried with faults: leave it out"
 
 

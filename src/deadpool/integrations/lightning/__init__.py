@@ -14,6 +14,10 @@ that is due (training.py). A loop with `lightning.Fabric` needs none of this: wr
 
 from __future__ import annotations
 
-from deadpool.integrations.lightning.hooks import protect
+from deadpool.integrations.library_check import importing
+from deadpool.integrations.lightning.relies_on import LIBRARIES
+
+with importing(LIBRARIES):
+    from deadpool.integrations.lightning.hooks import protect
 
 __all__ = ["protect"]

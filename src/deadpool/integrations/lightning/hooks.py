@@ -9,27 +9,28 @@ from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
 from deadpool.errors import ConfigError
+from deadpool.integrations.library_check import is_protected_job
 from deadpool.integrations.lightning.quiet import Quiet
+from deadpool.integrations.lightning.relies_on import LIBRARIES
 from deadpool.integrations.lightning.supported import (
-    TESTED,
     require_supported_data,
     require_supported_fit,
     require_supported_trainer,
 )
 from deadpool.integrations.lightning.training import Training
-from deadpool.integrations.tested_versions import is_protected_job
 from deadpool.trainer import current
 
 
 def protect(trainer: Trainer, *, force: bool = False, **objects: object) -> Trainer:
     """Makes `trainer.fit()` survive the loss of nodes. Call it before `fit`, which can then be called once.
 
-    `objects` are further ones whose state training changes, as for `Pool.protect`. With `force` versions are accepted
-    that were never tested. In a script that DeadPool did not start nothing changes, and a note says so.
+    `objects` are further ones whose state training changes, as for `Pool.protect`. A library in
+    which something is missing that this relies on is refused, and with `force` accepted. In a script that DeadPool did
+    not start nothing changes, and a note says so.
     """
     if isinstance(trainer.fit_loop, ProtectedFitLoop):
         raise ConfigError("protect() was called twice for this trainer")
-    if not is_protected_job(TESTED, force=force):
+    if not is_protected_job(LIBRARIES, force=force):
         return trainer
     require_supported_trainer(trainer)
     assert current.default_group is not None

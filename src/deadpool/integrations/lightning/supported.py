@@ -26,7 +26,6 @@ from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 from deadpool.errors import ConfigError
 from deadpool.integrations.random_data import require_repeatable
 
-TESTED = {"lightning": ("2.6",)}
 _CALLBACKS = (
     *(BaseFinetuning, BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder),
     *(StochasticWeightAveraging, Timer, WeightAveraging),

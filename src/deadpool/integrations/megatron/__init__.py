@@ -15,6 +15,10 @@ timers).
 
 from __future__ import annotations
 
-from deadpool.integrations.megatron.hooks import protect
+from deadpool.integrations.library_check import importing
+from deadpool.integrations.megatron.relies_on import LIBRARIES
+
+with importing(LIBRARIES):
+    from deadpool.integrations.megatron.hooks import protect
 
 __all__ = ["protect"]

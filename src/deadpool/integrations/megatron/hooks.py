@@ -8,9 +8,11 @@ from typing import Any
 
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
+from deadpool.integrations.library_check import is_protected_job
 from deadpool.integrations.megatron.buckets import BucketState
 from deadpool.integrations.megatron.leftovers import MegatronAdapter
 from deadpool.integrations.megatron.parts import chained
+from deadpool.integrations.megatron.relies_on import LIBRARIES
 from deadpool.integrations.megatron.state import (
     AuxiliaryLosses,
     Microbatches,
@@ -18,8 +20,7 @@ from deadpool.integrations.megatron.state import (
     RerunPosition,
     RngTracker,
 )
-from deadpool.integrations.megatron.supported import TESTED, require_supported
-from deadpool.integrations.tested_versions import is_protected_job
+from deadpool.integrations.megatron.supported import require_supported
 from deadpool.trainer.job import Job
 from deadpool.trainer.pool import join
 from deadpool.trainer.unprotected import UnprotectedJob, UnprotectedPool
@@ -33,13 +34,15 @@ def protect(
     `model` is a DistributedDataParallel of megatron.core, or the list of them that interleaved schedules take. `data`
     is what the loop draws batches from, as for `Pool.protect`, or a list of these. `objects` are further ones whose
     state training changes; of an argparse.Namespace or a SimpleNamespace all plain values are captured, such as
-    consumed samples. With `force` versions and features are accepted that were never tried. In a script that DeadPool
-    did not start, the steps are run unprotected, and a note says so.
+    consumed samples. With `force` features are accepted that were never tried, and versions in which something is
+    missing that this relies on. In a script that DeadPool did not start, the steps are run unprotected, and a note says
+    so.
     """
+    is_protected = is_protected_job(LIBRARIES, force=force)
     chunks = list(model) if isinstance(model, list | tuple) else [model]
     optimizers = chained(optimizer)
     found = _objects(chunks, optimizers, scheduler, data) | {name: _stateful(each) for name, each in objects.items()}
-    if not is_protected_job(TESTED, force=force):
+    if not is_protected:
         return UnprotectedPool().protect(**found)
     require_supported(chunks, optimizer, force=force)
     adapter = MegatronAdapter(chunks, optimizers)

@@ -14,7 +14,6 @@ from torch import optim
 from deadpool.errors import ConfigError
 from deadpool.integrations.megatron.parts import chained
 
-TESTED = {"megatron-core": ("0.16",)}
 _KINDS = (DistributedOptimizer, Float16OptimizerWithFloat16Params, FP32Optimizer)
 _TORCHS_OWN = (optim.Adam, optim.AdamW, optim.SGD)
 

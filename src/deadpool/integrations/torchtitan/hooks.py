@@ -8,9 +8,10 @@ from typing import Any
 from torchtitan.trainer import Trainer
 
 from deadpool.errors import ConfigError
-from deadpool.integrations.tested_versions import is_protected_job
+from deadpool.integrations.library_check import is_protected_job
 from deadpool.integrations.torchtitan.quiet import Quiet, open_loggers_later
-from deadpool.integrations.torchtitan.supported import TESTED, require_supported
+from deadpool.integrations.torchtitan.relies_on import LIBRARIES
+from deadpool.integrations.torchtitan.supported import require_supported
 from deadpool.integrations.torchtitan.training import Training
 from deadpool.trainer import current
 
@@ -20,12 +21,13 @@ open_loggers_later()  # a trainer is built before it is protected
 def protect(trainer: Trainer, *, force: bool = False, **objects: object) -> Trainer:
     """Makes `trainer.train()` survive the loss of nodes. Call it before `train`, which can then be called once.
 
-    `objects` are further ones whose state training changes, as for `Pool.protect`. With `force` versions are accepted
-    that were never tested. In a script that DeadPool did not start nothing changes, and a note says so.
+    `objects` are further ones whose state training changes, as for `Pool.protect`. A library in
+    which something is missing that this relies on is refused, and with `force` accepted. In a script that DeadPool did
+    not start nothing changes, and a note says so.
     """
     if isinstance(trainer, ProtectedTrainer):
         raise ConfigError("protect() was called twice for this trainer")
-    if not is_protected_job(TESTED, force=force):
+    if not is_protected_job(LIBRARIES, force=force):
         return trainer
     require_supported(trainer, objects)
     assert current.session is not None

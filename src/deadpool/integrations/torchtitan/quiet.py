@@ -4,6 +4,7 @@ rank."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ def open_loggers_later() -> None:
     """TensorBoard would begin a file and W&B a run, for a process that may never take a rank."""
     build = MetricsProcessor._build_metric_logger
 
+    @functools.wraps(build)
     def build_later(self: Any, **settings: Any) -> BaseLogger:
         group = current.default_group
         is_spare = group is not None and not group.is_live()

@@ -13,7 +13,6 @@ from torchtitan.trainer import Trainer
 
 from deadpool.errors import ConfigError
 
-TESTED = {"torchtitan": ("0.3",)}
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 _UNTRIED_TRAINERS = ("torchtitan.experiments.", "torchtitan.models.flux.")
 _UNTRIED_DISPATCHERS = ("DeepEP", "HybridEP", "MinimalAsyncEP")

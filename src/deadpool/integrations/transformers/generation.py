@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from deadpool.errors import ConfigError
-from deadpool.integrations.tested_versions import require_tested
+from deadpool.integrations.library_check import require_suitable
+from deadpool.integrations.transformers.relies_on import TRL
 
-TESTED = {"trl": ("1.16",)}
 _TRIED = ("GRPOTrainer", "RLOOTrainer")
 
 
@@ -32,7 +32,7 @@ def require_supported_generation(trainer: Any, *, force: bool) -> None:
             f"{found} generates its batches in a way that was never tried: of such trainers {' and '.join(_TRIED)} "
             "can be protected"
         )
-    require_tested(TESTED, force=force)
+    require_suitable([TRL], force=force)
     for is_used, what, why in (
         (_is_set(trainer, "use_vllm"), "use_vllm", "its engine has random numbers of its own"),
         (getattr(trainer, "tools", None), "tools", "what they do cannot be taken back"),

@@ -10,10 +10,11 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from deadpool.errors import ConfigError
+from deadpool.integrations.library_check import is_protected_job
 from deadpool.integrations.random_data import require_repeatable
-from deadpool.integrations.tested_versions import is_protected_job
 from deadpool.integrations.transformers.quiet_callbacks import QuietCallbacks
-from deadpool.integrations.transformers.supported import TESTED, require_known_order, require_supported
+from deadpool.integrations.transformers.relies_on import LIBRARIES
+from deadpool.integrations.transformers.supported import require_known_order, require_supported
 from deadpool.integrations.transformers.training import RESUMED, Training
 from deadpool.trainer import current
 
@@ -23,12 +24,13 @@ T = TypeVar("T", bound=Trainer)
 def protect(trainer: T, *, force: bool = False, **objects: object) -> T:
     """Makes `trainer.train()` survive the loss of nodes. Call it before `train`, which can then be called once.
 
-    `objects` are further ones whose state training changes, as for `Pool.protect`. With `force` versions are accepted
-    that were never tested. In a script that DeadPool did not start nothing changes, and a note says so.
+    `objects` are further ones whose state training changes, as for `Pool.protect`. A library in
+    which something is missing that this relies on is refused, and with `force` accepted. In a script that DeadPool did
+    not start nothing changes, and a note says so.
     """
     if isinstance(trainer, ProtectedTrainer):
         raise ConfigError("protect() was called twice for this trainer")
-    if not is_protected_job(TESTED, force=force):
+    if not is_protected_job(LIBRARIES, force=force):
         return trainer
     require_supported(trainer, objects, force=force)
     assert current.session is not None

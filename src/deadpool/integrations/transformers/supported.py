@@ -11,8 +11,6 @@ from torch.utils.data import SequentialSampler
 from deadpool.errors import ConfigError
 from deadpool.integrations.transformers.generation import is_repeat_sampler, require_supported_generation
 
-TESTED = {"transformers": ("5.22",), "accelerate": ("1.15",)}
-
 
 def require_supported(trainer: Any, objects: dict[str, object], *, force: bool) -> None:
     args = trainer.args
