@@ -77,3 +77,12 @@ def test_several_are_at_an_end_when_no_node_is_left(tmp_path: Path, impatient: N
 def test_one_that_is_alone_waits_for_nodes_to_be_added(tmp_path: Path, impatient: None) -> None:
     launcher = Launcher(tmp_path, standbys=0)
     assert [launcher.coordinators.poll(deserted=True) for _ in range(3)] == [None] * 3
+
+
+def test_one_that_ends_while_it_is_looked_at_gives_the_job_its_own_code(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, standbys=0)
+    process = launcher.started[0][1]
+    looks: list[int | None] = [None, 0, 0]
+    process.poll = lambda: looks.pop(0)  # type: ignore[method-assign]
+    codes = [launcher.coordinators.poll(deserted=False) for _ in range(2)]
+    assert codes == [None, 0]

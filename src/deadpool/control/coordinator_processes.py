@@ -61,8 +61,8 @@ class CoordinatorProcesses:
         """Restarts dead coordinators. Returns the job's exit code once there is one. `deserted`: no agent is left."""
         if self._is_over(deserted=deserted):
             self._code = 1
-        for each in self._processes:
-            code = each.process.poll()
+        codes = [each.process.poll() for each in self._processes]  # once: one that ends meanwhile is read the next time
+        for each, code in zip(self._processes, codes, strict=True):
             if code is None or self._code is not None:
                 continue
             if code >= 0 and self._is_leading(each):
@@ -71,7 +71,8 @@ class CoordinatorProcesses:
                 self._restarts += 1
                 places = self.places if len(self._processes) > 1 else []
                 each.process = self._spawn(self._command(each.place, places, faults=False), signal.SIGTERM)
-        if self._code is None and all(each.process.poll() is not None for each in self._processes):
+                return None
+        if self._code is None and None not in codes:
             self._code = 1
         return self._code
 
