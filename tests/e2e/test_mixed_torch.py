@@ -50,6 +50,7 @@ class Alternating:
         return getattr(self._first, name)
 
 
+@pytest.mark.thorough
 def test_ranks_with_different_torches_do_not_begin(tmp_path, fork_server, strange_fork_server):
     mixed = Alternating(fork_server, strange_fork_server)
     stage = Stage(JobConfig(nodes=2, spares=0, **EVERY_STEP).checked(), "ddp", "", tmp_path, mixed)
